@@ -1,4 +1,4 @@
-"""The program with a window. A change of language or theme builds the window again."""
+"""The program with a window. After a change of language or theme, a new window replaces the old window."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ from fieldray.translation import Translator, best_language
 log = logging.getLogger(__name__)
 
 _REBUILD: Final = frozenset({"language", "theme"})
-# The window's thread waits this long for each thread that computes in Python, and again after every call to Qt. It is
-# a fiftieth of the default: with that, repainting the list during a fast run would block the window for 0.1 s.
+# The window's thread waits this long for each thread that computes in Python, and again after every call to Qt. With
+# the default of 5 ms, repainting the list during a fast run would block the window for 0.1 s.
 _SWITCH_S: Final = 0.0001
 _RARELY: Final = 100
-_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
+_MMAP_THRESHOLD: Final = -3  # a parameter of mallopt(3)
 _LARGE_BYTES: Final = 2**20
 _THREADS_END_S: Final = 2.0
 _DEVICES: Final = frozenset({"device", "policy"})
 
 
 def chosen_language(setting: str) -> str:
-    """Return the language of a setting: its code, or the system's language for "system"."""
+    """Return the code of the language that a setting selects. The setting "system" selects the system's language."""
     return best_language(QLocale.system().uiLanguages() if setting == "system" else (setting,))
 
 
 class Application(QObject):
     """The program with a window.
 
-    The controller lives as long as the program; each change of language or theme makes a new window.
+    The controller lives as long as the program. Each change of language or theme makes a new window.
     """
 
     ended = Signal()
@@ -83,7 +83,9 @@ class Application(QObject):
     ) -> None:
         """Create the program without a window.
 
-        `notify_run_end` notifies a person away from the window that a run has ended.
+        services        function that opens the services of the program
+        background      class that runs tasks in the background
+        notify_run_end  function that notifies a person, who does not look at the window, that a run has ended
         """
         super().__init__()
         self._qt, self.settings = qt, settings
@@ -106,7 +108,7 @@ class Application(QObject):
         QTimer.singleShot(0, self.controller.open)
 
     def report(self, problems: Sequence[Reason]) -> None:
-        """Show the problems that were found in the settings file."""
+        """Show the problems that were found while reading the settings file."""
         for problem in problems:
             self.controller.board.post_reason("settings", problem, level="warning")
 
@@ -127,7 +129,7 @@ class Application(QObject):
 
     @contextlib.contextmanager
     def showing_uncaught_errors(self) -> Iterator[None]:
-        """Log and show every uncaught exception of any thread during the block."""
+        """Log and show every uncaught exception of any thread during a `with` block."""
         before, before_threads = sys.excepthook, threading.excepthook
         sys.excepthook = self._caught
         threading.excepthook = lambda lost: self._crashed.emit(lost.exc_value) if lost.exc_value else None
@@ -138,19 +140,19 @@ class Application(QObject):
 
     @contextlib.contextmanager
     def ending_on_signals(self) -> Iterator[None]:
-        """Close the program in an orderly way on Ctrl-C, SIGTERM (shutdown) and SIGHUP (closed
-        terminal) during the block.
+        """Close the program in an orderly way on a signal to end, during a `with` block.
 
-        Python may run a signal handler in the middle of a call into Qt, so the handlers do nothing. The number of the
-        signal is written into a pipe. Qt reads the pipe between two events, and the program closes then.
+        The signals are Ctrl-C, SIGTERM (shutdown) and SIGHUP (closed terminal). Python may run a signal handler in the
+        middle of a call into Qt, so the handlers do nothing. The number of the signal is written into a pipe. Qt reads
+        the pipe between two events, and then the program closes.
         """
-        if sys.platform == "win32":  # where Qt can wait for no pipe
+        if sys.platform == "win32":  # on Windows, Qt cannot wait for a pipe
             close = partial(QTimer.singleShot, 0, self.controller.close)
             with _handling(lambda *_: close()):
                 yield
             return
         reading, writing = os.pipe()
-        for end in (reading, writing):  # a signal handler must not wait, nor the window where there is nothing to read
+        for end in (reading, writing):  # neither a signal handler nor the window may block
             os.set_blocking(end, False)
         notifier = QSocketNotifier(reading, QSocketNotifier.Type.Read)
         notifier.activated.connect(lambda: self._end_on(reading))
@@ -164,12 +166,12 @@ class Application(QObject):
             os.close(reading)
             os.close(writing)
 
-    # ---- inside
+    # ---- building and closing
 
     def _end_on(self, signals: int) -> None:
-        """Close the program if the pipe of signals has one that asks to end.
+        """Close the program if a signal that asks to end has arrived. Other signals with Python handlers are ignored.
 
-        Other signals with Python handlers are ignored.
+        signals  file descriptor of the pipe into which the numbers of signals are written
         """
         with contextlib.suppress(BlockingIOError):
             if set(os.read(signals, 64)) & set(shutdown_signals()):
@@ -180,7 +182,7 @@ class Application(QObject):
         theme = style.chosen_theme(str(self.settings["theme"]))
         self._speak(chosen_language(str(self.settings["language"])))
         before, self.window = self.window, MainWindow(self.controller, self._translator, theme)
-        style.apply_theme(self._qt, theme)  # now: Qt styles a widget again each time it gets a parent
+        style.apply_theme(self._qt, theme)  # early: Qt styles a widget again each time it gets a parent
         self.window.settings_changed.connect(self.change_settings)
         self.window.close_confirmed.connect(self._close)
         if before is None:
@@ -196,7 +198,7 @@ class Application(QObject):
         before.deleteLater()
 
     def _close(self) -> None:
-        """Save the window's state for the next start."""
+        """Save position and size of the window for the next start."""
         assert self.window is not None
         self.window.leave_full_screen()
         for key, state in (("window", self.window.saveGeometry()), ("panes", self.window.panes.saveState())):
@@ -205,9 +207,10 @@ class Application(QObject):
         self.controller.close()
 
     def _tell_end(self) -> None:
-        """Announce the end of a run in the window and by the system's notifications, if the system has them.
+        """Announce the end of a run in the window, and by a notification of the operating system if possible.
 
-        The announcement waits until the whole run is listed. If the next run begins before, the counts are omitted.
+        The announcement waits until the whole run is listed. If the next run begins before that, the announcement has
+        no counts.
         """
         if not self._has_ended or not self.controller.rows.is_current:
             return
@@ -216,7 +219,7 @@ class Application(QObject):
             self._signal_end(self.window, *run_end_text(self._translator, self.controller.rows))
 
     def _speak(self, language: str) -> None:
-        """Set the language of the program's texts and of Qt's own dialogs."""
+        """Set the language of the program's texts and of the texts in Qt's own dialogs."""
         self._translator = Translator(language, self._hides_names)
         self.controller.rows.set_translator(self._translator)
         if self._qt_text is not None:
@@ -247,7 +250,7 @@ class Application(QObject):
 
 @contextlib.contextmanager
 def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Install a handler for each signal that asks the process to end, during the block."""
+    """Install a handler for each signal that asks the process to end, during a `with` block."""
     before = {number: signal.signal(number, handler) for number in shutdown_signals()}
     try:
         yield
@@ -257,20 +260,23 @@ def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[No
 
 
 def _unpacked(setting: Value) -> QByteArray:
-    """Decode the saved state of a window from Base64. Qt ignores an invalid state."""
+    """Decode the saved position and size of a window from Base64. Qt ignores an invalid value."""
     return QByteArray.fromBase64(QByteArray(str(setting).encode()))
 
 
 def disable_dialog_history() -> None:
-    """Disable the history of Qt's file dialog, which would store opened folders outside this program's folder."""
+    """Disable the history of Qt's file dialog. The history would store opened folders outside this program's folder."""
     QSettings.setPath(QSettings.Format.NativeFormat, QSettings.Scope.UserScope, os.devnull)
 
 
 def shorten_switch_interval(application: Application) -> None:
-    """Shorten the time that the window's thread waits for other Python threads, in this process from now on."""
+    """Shorten the time that the window's thread waits for other Python threads, in this process from now on.
+
+    Garbage collections and freed memory are adjusted as well, to keep the window responsive.
+    """
     sys.setswitchinterval(_SWITCH_S)
-    # A full garbage collection stops every thread. What the start made stays and need not be searched. Full
-    # collections are left to idle moments, except for a rare one in a long run.
+    # A full garbage collection stops every thread. Objects made by the start are excluded. Full collections run in
+    # idle moments, and rarely in a long run.
     application.controller.ready.connect(gc.freeze)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _RARELY)
@@ -279,10 +285,10 @@ def shorten_switch_interval(application: Application) -> None:
 
 
 def _give_large_blocks_back() -> None:
-    """Return freed blocks of memory, such as those of a list of a million rows, to the operating system at once.
+    """Make the C library return large freed blocks of memory to the operating system at once.
 
-    By default glibc raises the size from which blocks are returned to the size of the largest block freed so far. This
-    function fixes the size. Other C libraries are not changed.
+    Such a block is a list of a million rows. By default glibc keeps blocks up to the size of the largest block freed so
+    far. This function fixes the limit at 1 MB. Other C libraries are not changed.
     """
     with contextlib.suppress(OSError, AttributeError):
         adjust = ctypes.CDLL(None).mallopt if sys.platform == "linux" else None
@@ -310,10 +316,10 @@ def run_application(paths: Sequence[Path]) -> int:
                 application.show()
                 application.controller.screening.choose(paths)
                 code = qt.exec()
-            finally:  # or Python waits at its end for threads that wait for the services
+            finally:  # otherwise Python would wait for threads that wait for the services
                 has_ended = application.controller.background.close(wait_s=_THREADS_END_S)
     if not has_ended:
-        # Python ends a thread where it is, and takes the process down if that is within a library's C++.
+        # At its normal end, Python stops threads at any point. Inside a C++ library, that crashes the process.
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         os._exit(code)

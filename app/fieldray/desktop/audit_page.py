@@ -1,4 +1,4 @@
-"""The audit page: source of the labels, results of the audit, and operations on them."""
+"""The audit page: a form for the source of the labels, the results of the audit, and buttons to save them."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from fieldray.reports.document import Block, Paragraph, Points, ShareChart, Tabl
 from fieldray.translation import Translator
 
 _PLAN_HEIGHT: Final = 600
-_FIELD_WIDTH: Final = 328  # the longest hint is read whole in both languages
+_FIELD_WIDTH: Final = 328  # wide enough for the longest hint in both languages
 
 
 class AuditPage(Page):
-    """The page of audits: a form for a new audit, and the figures, charts and disagreements of the last one."""
+    """The page of audits: a form for a new audit; figures, charts and disagreements of the last audit."""
 
     image_wanted = Signal(int)
 
@@ -128,7 +128,7 @@ class AuditPage(Page):
         ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), translator)
 
     def use_table(self, path: Path) -> None:
-        """Use a CSV file as the source of the reference labels in the form."""
+        """Select a CSV file as the source of the reference labels in the form."""
         self._table = path
         self.labels.setCurrentIndex(self.labels.findData("table"))
         self.refresh()
@@ -157,10 +157,10 @@ class AuditPage(Page):
             )
         )
 
-    # ---- what came out
+    # ---- results
 
     def refresh(self) -> None:
-        """Show the current form and the last audit report. While names are hidden, no patient is named."""
+        """Update the form, and show the last audit report. While names are hidden, no patient is named."""
         auditing, is_table = self._auditing, self.labels.currentData() == "table"
         self.table_button.setVisible(is_table)
         if self._table is not None:
@@ -185,7 +185,10 @@ class AuditPage(Page):
             self.take_button.setEnabled(auditing.can_store_point)
 
     def _offer(self, others: Sequence[Run]) -> None:
-        """List the runs available for comparison, keeping the choice."""
+        """List the runs with which the run can be compared, and keep the selected run.
+
+        others  the runs to list
+        """
         text, chosen = self._translator, self.against.currentData()
         self.against.clear()
         self.against.addItem(text.text("no comparison"), None)
@@ -275,7 +278,7 @@ class AuditPage(Page):
         self.disagreements.cellActivated.connect(lambda row, _: self.image_wanted.emit(cases[row].row_id))
         return card(heading, label(how, role="muted"), self.disagreements)
 
-    # ---- what is done with it
+    # ---- saving
 
     def _save(self, report: AuditReport) -> None:
         title, translator = self._translator.text("Save the report to a folder"), self._translator
@@ -291,7 +294,10 @@ class AuditPage(Page):
 
 
 def _number(text: str) -> float | None:
-    """Parse a number, with or without a percent sign. None for an empty field, nan for other text."""
+    """Parse a number, with or without a percent sign.
+
+    Returns None for an empty text, and nan for any other invalid text.
+    """
     if not text.strip():
         return None
     try:
@@ -301,7 +307,7 @@ def _number(text: str) -> float | None:
 
 
 def _shown(blocks: Sequence[Block]) -> list[QWidget]:
-    """Make widgets from a report's blocks: titles, sentences and tables."""
+    """Make widgets from the parts of a report: titles, sentences and tables."""
     parts: list[QWidget] = []
     for block in blocks:
         if isinstance(block, Paragraph):
@@ -315,7 +321,7 @@ def _shown(blocks: Sequence[Block]) -> list[QWidget]:
             table = reading_table(block.columns, block.rows, most=_PLAN_HEIGHT)
             table.setAccessibleName(block.title)
             table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-            table.horizontalHeader().setMinimumSectionSize(-1)  # the last heading's width was that of all
+            table.horizontalHeader().setMinimumSectionSize(-1)  # undo the common width of all headings
             table.setFixedHeight(table.maximumHeight() + table.horizontalScrollBar().sizeHint().height())
             parts.append(table)
     return parts
@@ -324,7 +330,7 @@ def _shown(blocks: Sequence[Block]) -> list[QWidget]:
 class LocalPointDialog(QDialog):
     """The dialog in which a person confirms a local operating point.
 
-    Requires a name for the point, and the person's own name.
+    The person must enter a name for the operating point, and the person's own name.
     """
 
     def __init__(self, proposal: str, translator: Translator, parent: QWidget | None = None) -> None:
@@ -364,7 +370,7 @@ _DOT: Final = 4.0
 
 
 class UnitChart(QWidget):
-    """A widget that draws one chart of an audit report. `spoken` is its description for screen readers."""
+    """A widget that draws one chart of an audit report. `spoken` describes the chart for screen readers."""
 
     def __init__(self, chart: ShareChart, *, spoken: str, translator: Translator, theme: Theme) -> None:
         super().__init__()

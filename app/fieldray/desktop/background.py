@@ -1,4 +1,4 @@
-"""Tasks outside the window's thread, the delivery of their results and events to the window, and the services."""
+"""Tasks in background threads, delivery of their results and of events to the window, and the window's services."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ _Failed = Callable[[FieldrayError], None]
 class Background(QObject):
     """Runs tasks outside the window's thread, on named channels.
 
-    Tasks of one channel run one after another; different channels run in parallel. All methods belong to the window's
-    thread, in which `done(result)` or `failed(error)` of a task is called, too. An error without a reason is a bug: it
-    is raised after that call. With `newest_only`, waiting tasks of the channel are dropped, and the result of the
-    running task is discarded.
+    Tasks of one channel run one after another; different channels run in parallel. All methods must be called in the
+    window's thread. In that thread, `done(result)` or `failed(error)` of a task is called. An error without a reason is
+    a bug, and is raised after `failed`.
 
-    board  shows an error of a task that has no `failed`, under the name of the task's channel
+    board  shows an error of a task without `failed`, under the name of the task's channel
     """
 
     _answered = Signal(object)
@@ -60,17 +59,19 @@ class Background(QObject):
 
     @property
     def services(self) -> Services | None:
-        """The services that `run_with_services` uses; None until they are open."""
+        """The services that `run_with_services` passes to tasks; None until the services are open."""
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
     def open(self, services: Services) -> None:
-        """Provide the opened services to the tasks of `run_with_services`."""
+        """Set the opened services, with which waiting tasks of `run_with_services` can begin."""
         self._opened.set_result(services)
 
     def run_with_services(self, work: Callable[[Services], Any], **how: Any) -> Future[Any] | None:
         """Run `work(services)` in the background as soon as the services are open.
 
-        The other arguments and the result are those of `run`.
+        how  the keyword arguments of `run`
+
+        Returns the value of `run`.
         """
         return self.run(lambda: work(self._opened.result()), **how)
 
@@ -85,11 +86,11 @@ class Background(QObject):
     ) -> Future[Any] | None:
         """Run the function `work` in the background, after all other tasks of its channel.
 
-        done         called with the result of `work`
-        failed       called with the exception that `work` raised
-        newest_only  whether waiting tasks of the channel are dropped, and the result of the running one is discarded
+        done         function called with the result of `work`; None for no call
+        failed       function called with the exception that `work` raised; None to show the error as a notice
+        newest_only  whether waiting tasks of the channel are dropped, and the result of the running task is discarded
 
-        Returns the task's future; None after `close`, when no work is accepted.
+        Returns the future of the task; None after `close`, because then no task is accepted.
         """
         if self._is_closed:
             return None
@@ -112,7 +113,9 @@ class Background(QObject):
     def close(self, *, wait_s: float = 0.0) -> bool:
         """Accept no more tasks and deliver no more results.
 
-        Waits up to `wait_s` seconds, and returns whether all tasks have ended.
+        wait_s  maximum time in seconds to wait for running tasks
+
+        Returns whether all tasks have ended.
         """
         self._is_closed = True
         self._opened.cancel()
@@ -122,17 +125,17 @@ class Background(QObject):
         return not wait(tuple(self._under_way), wait_s).not_done
 
     def _begin(self, channel: str) -> Executor:
-        """Return the executor of a channel."""
+        """Return a new executor with one thread for the tasks of a channel."""
         return ThreadPoolExecutor(1, thread_name_prefix=f"window-{channel}")
 
     def _answer(self, task: Future[Any]) -> None:
-        """Deliver the result of a finished task; called from any thread."""
+        """Pass a finished task to the window's thread, which delivers the result. Called from any thread."""
         self._under_way.discard(task)
         if not self._is_closed:
             self._answered.emit(task)
 
     def _deliver(self, task: Future[Any]) -> None:
-        if task not in self._wanted:  # by anybody any more
+        if task not in self._wanted:  # the result was discarded
             return
         channel, done, failed = self._wanted.pop(task)
         error = task.exception()
@@ -152,7 +155,7 @@ class StoppableTask(QObject):
     The result of a stopped task is None.
     """
 
-    progressed = Signal(object, int, int)  # this work, done, total
+    progressed = Signal(object, int, int)  # this task, number done, total
 
     def __init__(self, work: Callable[[Services, ProgressHandler], Any]) -> None:
         super().__init__()
@@ -160,12 +163,12 @@ class StoppableTask(QObject):
         self.is_stopped = False
 
     def stop(self) -> None:
-        """Stop the task. May be called from any thread. Unfinished results are discarded."""
+        """Stop the task and discard its unfinished results. May be called from any thread."""
         self.is_stopped = True
 
     def __call__(self, services: Services) -> Any:
         try:
-            self._report(0, 0)  # it may have been stopped while it waited
+            self._report(0, 0)  # raises if the task was stopped while it waited
             return self._work(services, self._report)
         except Cancelled:
             return None
@@ -180,15 +183,16 @@ class StoppableTask(QObject):
 
 _REPORT_EVERY_S: Final = 0.25
 _PULSE_MS: Final = 10
-_REST_MS: Final = 50  # while nothing happens
+_REST_MS: Final = 50  # interval of the timer without events
 _SLICE_S: Final = 0.008
 
 
 class EventBridge(QObject):
     """Carries events of the services from any thread to the window's thread, in order.
 
-    Thousands of resumed images arrive together. They are delivered in slices of a few milliseconds, so that the window
-    stays responsive. The timer also lets Python run and handle signals while the program is idle.
+    Thousands of images with reused results arrive together. These events are delivered in portions of a few
+    milliseconds, so that the window stays responsive. The timer also lets Python run and handle signals while the
+    program is idle.
     """
 
     published = Signal(object)
@@ -215,18 +219,19 @@ class EventBridge(QObject):
         self._pulse.setInterval(_PULSE_MS if self._waiting else _REST_MS)
 
 
-# ---- What the window asks of the packages that do the work, and how they are opened.
+# ---- services of the window
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
-    """The services behind the window: session, packs, history, audit and others. Tests pass services of their own.
+    """The services behind the window: session, packs, history, audit and others. Tests pass substitutes.
 
-    are_empty        returns whether paths are folders without any file
-    may_lack_ages    returns whether paths may contain images without the patient's age
-    known_load       returns the latest load study of this computer
-    measure_load     runs a load study with the pack in a folder, signed by a key
-    check_constancy  runs the constancy test of the pack in use on each device (`pipeline.constancy.run_constancy_test`)
+    are_empty        function that returns whether paths are folders without any file
+    may_lack_ages    function that returns whether paths may contain images without the patient's age
+    check_constancy  function that runs the constancy test of the pack in use (`pipeline.constancy.run_constancy_test`)
+    known_load       function that returns the latest load study of this computer, or None
+    measure_load     function that runs a load study with the pack in a folder. Its arguments are the folder, the
+                     fingerprint of the signing key, and a function for the progress
     """
 
     session: Session
@@ -250,9 +255,9 @@ OpenServices = Callable[[Settings, Publish], Services]
 def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services behind the window. Raises StorageProblem.
 
-    This is slow (imports, the database), so call it in the background.
+    Call this function in the background, because imports and the database are slow.
 
-    publish  receives the events of runs and drives, from any thread
+    publish  function that receives the events of runs and drives, from any thread
     """
     from fieldray.bench.load import load_study_in_child, stored_load_study
     from fieldray.imaging.quality import are_empty_folders, may_lack_ages

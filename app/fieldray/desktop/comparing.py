@@ -1,7 +1,7 @@
-"""Control of comparisons with prior images: the available priors, the chosen prior, and the comparison; no widgets.
+"""Control of comparisons with prior images: the available prior images, the chosen one, and the comparison. No widgets.
 
-While comparing is on, every opened image is compared with its newest prior. One comparison runs at a time; opening
-another image cancels it. Compared pairs are kept in memory for the reports of this window.
+While comparing is on, every opened image is compared with its newest prior image. One comparison runs at a time;
+opening another image cancels the comparison. The results are kept in memory for the reports of this window.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _NO_ROW: Final = -1
 
 
 class ComparisonController(QObject):
-    """Controls the comparison of the current image with a prior image. All methods belong to the window's thread.
+    """Controls the comparison of the current image with a prior image. Call all methods in the window's thread.
 
-    changed           emitted when the priors, the chosen prior or the comparison have changed
-    question_changed  emitted when a question about an image of another patient is open or was answered
+    changed           emitted when the prior images, the chosen prior image or the comparison have changed
+    question_changed  emitted when a question about an image of another patient was opened or answered
     """
 
     changed = Signal()
@@ -56,9 +56,9 @@ class ComparisonController(QObject):
         self.image, self.second_image = image, second_image
         self._listed: tuple[WorkRow, ...] = ()
         self._gone, self._before, self._chosen_files = 0, tuple[StoredResult, ...](), tuple[Outcome, ...]()
-        self._wanted: object | None = None  # stands for the comparison under way
+        self._wanted: object | None = None  # identifies the running comparison
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
-        self.question: Prior | None = None  # shows another patient: whether it is to be compared all the same
+        self.question: Prior | None = None  # an image of another patient, of which a person is asked
         self.is_on = False
         self.is_searching = False
         self.is_running = False
@@ -72,10 +72,10 @@ class ComparisonController(QObject):
         for opened in (image, second_image):
             opened.loaded.connect(self._begin)
 
-    # ---- what a person does
+    # ---- commands of a person
 
     def start(self) -> None:
-        """Compare the current image, and each image opened later, with its newest prior."""
+        """Compare the current image, and each image opened later, with its newest prior image."""
         row = self.image.row
         if row is None:
             return
@@ -93,7 +93,7 @@ class ComparisonController(QObject):
         self.changed.emit()
 
     def start_or_stop(self) -> None:
-        """Start comparing, or stop if images are being compared."""
+        """Start comparing images, or stop if comparing is on."""
         (self.stop if self.is_on else self.start)()
 
     def choose(self, prior: Prior) -> None:
@@ -105,13 +105,19 @@ class ComparisonController(QObject):
         self.changed.emit()
 
     def choose_next(self) -> None:
-        """Compare the current image with the next older prior image; after the oldest one, with the newest."""
+        """Compare the current image with the next older prior image.
+
+        After the oldest prior image, the newest one follows.
+        """
         if self.priors:
             index = self.priors.index(self.prior) + 1 if self.prior in self.priors else 0
             self.choose(self.priors[index % len(self.priors)])
 
     def choose_file(self, path: Path) -> None:
-        """Compare the current image with the image in a file. If the patients differ, a person is asked first."""
+        """Compare the current image with the image in a file. If the patients differ, a person is asked first.
+
+        path  path of the file
+        """
         row = self.image.row
         if row is None:
             return
@@ -131,7 +137,7 @@ class ComparisonController(QObject):
     def answer(self, question: Prior, *, is_meant: bool) -> None:
         """Handle a person's answer to the question whether to compare with an image of another patient.
 
-        question  the image that was asked about
+        question  the image of the question
         is_meant  whether the person wants the comparison
         """
         if question is self.question:
@@ -139,11 +145,11 @@ class ComparisonController(QObject):
             if is_meant:
                 self._add_file(question)
 
-    # ---- what others ask
+    # ---- state for other modules
 
     @property
     def image_at_fault(self) -> ImageOfPair:
-        """Which image is the reason that the pair cannot be compared: "prior", "current" or "both"."""
+        """The image because of which the images cannot be compared: "prior", "current" or "both"."""
         comparison = self.comparison
         if comparison is not None:
             return comparison.problem.image if comparison.problem else "both"
@@ -161,12 +167,12 @@ class ComparisonController(QObject):
 
     @property
     def may_show_prior(self) -> bool:
-        """Whether a search for prior images is running that may soon show one."""
+        """Whether a search for prior images is running, after which a prior image may be shown."""
         return self.is_on and self.is_searching and self.prior is None
 
     @property
     def no_prior_reason(self) -> Reason | None:
-        """The reason why there is no prior image to choose; None if there are some, or while the search is running."""
+        """The reason why no prior image can be chosen; None if there are prior images, or during the search."""
         row = self.image.row
         if row is None or self.priors or self.is_searching:
             return None
@@ -176,11 +182,11 @@ class ComparisonController(QObject):
         return reason("prior_gone", count=gone) if gone else reason("prior_none")
 
     def point_mapping(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
-        """Return a function that maps a point (x, y) of one image of the pair to the other image, in pixels.
+        """Return a function that maps a point (x, y) of one image to the other image, in pixels.
 
-        None if no comparable pair is in sight.
+        to_prior  True for points of the current image, False for points of the prior image
 
-        to_prior  True maps points of the current image to the prior, False points of the prior to the current image
+        Returns None if no comparable images are in sight.
         """
         pair = self.comparison
         if pair is None or not pair.is_comparable:
@@ -189,15 +195,15 @@ class ComparisonController(QObject):
         return lambda point: lead(point[1], point[0])[::-1]
 
     def records(self) -> tuple[PairRecord, ...]:
-        """Return the records of all pairs that were compared in this window, for reports."""
+        """Return all comparisons made in this window, for reports."""
         return tuple(self._records.values())
 
     def forget(self) -> None:
-        """Forget all stored comparisons of this session, because results were deleted."""
+        """Forget all comparisons made in this window, because results were deleted."""
         self._records.clear()
         self._listed, self._gone, self._before, self._chosen_files = (), 0, (), ()
 
-    # ---- finding
+    # ---- searching
 
     def _image_changed(self) -> None:
         row = self.image.row
@@ -217,11 +223,11 @@ class ComparisonController(QObject):
         self.changed.emit()
 
     def _search(self, row: WorkRow) -> None:
-        """Search for prior images of the row's patient.
+        """Search for prior images of the patient of a row.
 
-        The result is discarded if another image was opened meanwhile.
+        The result is discarded if another image is opened meanwhile.
         """
-        outcome, run_id = row.outcome, row.run_id  # the priors by the pack that is in sight
+        outcome, run_id = row.outcome, row.run_id  # prior images with results of the pack in sight
         self.is_searching = True
         self._background.run_with_services(
             lambda services: services.priors.stored_priors(outcome, run_id=run_id),
@@ -250,7 +256,7 @@ class ComparisonController(QObject):
         self.changed.emit()
 
     def _find(self) -> None:
-        """Find the priors in the run, in earlier runs, and among files chosen for this image."""
+        """Collect the prior images in the run, in earlier runs, and among the files chosen for this image."""
         row = self.image.row
         if row is None:
             self.priors = ()
@@ -281,7 +287,10 @@ class ComparisonController(QObject):
             self._add_file(prior)
 
     def _put(self, question: Prior | None) -> None:
-        """Ask a person whether to compare with an image of another patient; None withdraws the question."""
+        """Ask a person whether to compare with an image of another patient.
+
+        question  the image of another patient; None withdraws the question
+        """
         self.question = question
         self.question_changed.emit()
 
@@ -291,9 +300,7 @@ class ComparisonController(QObject):
         self.choose(prior)
 
     def _row_of(self, prior: Prior) -> WorkRow:
-        """Return a prior's row of the work list, or make a row with the result of the
-        current image's pack, if it has one.
-        """
+        """Return the work-list row of a prior image. An image that is not listed gets a new row."""
         listed = next((row for row in self._listed if row.outcome is prior.outcome), None)
         if listed is not None:
             return listed
@@ -309,7 +316,7 @@ class ComparisonController(QObject):
     # ---- comparing
 
     def _second_image_changed(self) -> None:
-        """Stop comparing if the prior was closed or another image is kept in its place."""
+        """Stop comparing if the prior image was closed or another image was pinned in its place."""
         if self.is_on and self.prior is not None:
             shown = self.second_image.row
             if shown is None or shown.outcome is not self.prior.outcome:
@@ -318,7 +325,7 @@ class ComparisonController(QObject):
                 self.changed.emit()
 
     def _drop(self) -> None:
-        """Remove the comparison and its overlays at once."""
+        """Remove the comparison and its overlays at once, and cancel a running comparison."""
         services, self._wanted = self._background.services, None
         if services is not None and self.is_running:
             services.priors.cancel()
@@ -327,7 +334,7 @@ class ComparisonController(QObject):
         self.is_running = False
 
     def _begin(self) -> None:
-        """Compare the current image with its prior as soon as both images are loaded."""
+        """Begin the comparison of the current image with its prior image, as soon as both images are loaded."""
         row, prior = self.image.row, self.prior
         if prior is None or row is None or self.is_running or self.comparison or self.problem:
             return

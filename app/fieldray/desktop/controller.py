@@ -1,6 +1,6 @@
-"""The state and the commands of the window, without a widget.
+"""The state and the commands of the window, without widgets.
 
-A change of language or theme builds a new window; the controller stays.
+A change of language or theme makes a new window, which uses the existing controller.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ log = logging.getLogger(__name__)
 _EXPORT_ENDS_S: Final = 10.0
 _PATIENCE_MS, _CLOSING_ENDS_MS = 1000, 30_000
 _NOT_COMPILED: Final = "coral_not_compiled"
-_SWITCHED: Final = ("hide_patient", "by_patient", "folded")  # settings that are switched while one reads
-_LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive was pulled out
+_SWITCHED: Final = ("hide_patient", "by_patient", "folded")  # settings that a person switches in the window
+_LOST_FILES: Final = ("missing", "drive_error")  # reasons of failures after a drive was disconnected
 
 
 class Controller(QObject):
     """Controls the program behind the window: handles events of the services and commands of a person.
 
-    All methods belong to the window's thread.
+    Call all methods in the window's thread.
     """
 
     ready = Signal()
     measured = Signal(object)
     folders_changed = Signal()
-    ended = Signal()  # of a run that nobody stopped
+    ended = Signal()  # a run ended that nobody stopped
     backends_changed = Signal()
     closed = Signal()
 
@@ -145,7 +145,7 @@ class Controller(QObject):
         self.background.run(self._open_here, channel="open", done=self._opened, failed=self._not_opened)
 
     def _open_here(self) -> Services:
-        """Open the services in a background thread; close them at once if the program is already closing."""
+        """Open the services in a background thread. If the program is already closing, close the services at once."""
         services = self._open_services(self.settings, self.bridge.publish)
         if self._is_ending:
             _close(services)
@@ -165,7 +165,7 @@ class Controller(QObject):
         self.board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
 
     def close(self) -> None:
-        """Cancel running work and close the services in the background, once they are open.
+        """Cancel running work, and close the services in the background as soon as they are open.
 
         Emits `closed` at the end.
         """
@@ -183,7 +183,7 @@ class Controller(QObject):
         self._go_on_closing()
 
     def _offer_to_go(self) -> None:
-        """Offer to close without waiting: a folder of a lost computer may block for minutes.
+        """Offer to close without waiting, because access to a network folder may block for minutes.
 
         Unsaved verdicts are kept.
         """
@@ -202,7 +202,7 @@ class Controller(QObject):
             self._finish_closing()
 
     def _go_on_closing(self) -> None:
-        """Continue closing if no service is being opened and no verdict is being saved."""
+        """Continue closing unless services are being opened or verdicts are being saved."""
         if self._is_closing and not (self._is_opening or self.judging.is_saving):
             self._close_services()
 
@@ -232,9 +232,7 @@ class Controller(QObject):
     # ---- the open image
 
     def _why_not_judged(self) -> Reason | None:
-        """Return the reason why no verdict on the current image is possible now, such as
-        that its pixels are not visible.
-        """
+        """Return the reason why no verdict on the current image is possible now; None if a verdict is possible."""
         image = self.image
         if image.row is None:
             return reason("not_judged_none")
@@ -251,19 +249,27 @@ class Controller(QObject):
         self.judging.open(self.image.row)
 
     def _image_replaced(self) -> None:
-        """Handle a replaced image: it stays visible, and its typed note is saved with the old result only."""
+        """Handle a new result for the current image.
+
+        The old result stays visible, and a typed note is saved with the old result only.
+        """
         self.judging.open(None)
         again = Action(lambda t: t.text("Open the new image"), self.show_newer_result)
         self.board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
 
     def show_newer_result(self) -> None:
-        """Show the newer result of the current image, which has replaced the result in sight in the work list."""
+        """Show the newer result of the current image, which the work list already has."""
         before = self.image.packs[0] if self.image.packs else None
         if before is not None:
             self.image.show(self.rows.row_in_memory(before.row_id))
 
     def _screened_again(self, row: WorkRow, outcome: Outcome) -> None:
-        """Handle the repeated screening of an image: show the new result if the old one is still open."""
+        """Handle the outcome of an image that was screened again.
+
+        If the old result is still open, the new result is shown.
+
+        row  the row with the old result
+        """
         self.rows.answer_replaced(row, outcome)
         if row is self.image.row:
             self.show_newer_result()
@@ -278,10 +284,10 @@ class Controller(QObject):
             self.reading.note()
 
     def refresh_all(self) -> None:
-        """Read the work list again, because another window may have changed it, and close images that were deleted."""
+        """Read the work list again, because another window may have changed it. Images that were deleted are closed."""
         self.rows.refresh()
         rows = [image.row for image in (self.image, self.second_image) if image.row is not None]
-        row_ids = [row.row_id for row in rows if row.answer_id]  # others are files, in no store
+        row_ids = [row.row_id for row in rows if row.answer_id]  # images of no run have no result in the database
         if row_ids:
             self.background.run_with_services(
                 lambda services: services.history.run_query(lambda query: query.images(row_ids)),
@@ -303,7 +309,7 @@ class Controller(QObject):
     # ---- events
 
     def handle_event(self, event: Event) -> None:
-        """Handle one event of the services."""
+        """Handle one event of the services, for example a saved image or the end of a run."""
         match event:
             case ImageDone():
                 self.rows.image_done(event.image)
@@ -348,7 +354,10 @@ class Controller(QObject):
             self.board.withdraw(key)
 
     def _look_for_folders(self) -> None:
-        """Remember opened folders if the setting allows it. Names of files are never stored."""
+        """Add the opened folders to the recently opened folders, if the setting allows this.
+
+        File names are never stored.
+        """
         paths = self.screening.paths
         self.background.run(
             lambda: [str(path) for path in paths if path.is_dir()],
@@ -357,13 +366,13 @@ class Controller(QObject):
         )
 
     def remember_folders(self, *opened: str) -> None:
-        """Remember the folders that were opened. Without arguments, forget all folders."""
+        """Add folders to the recently opened folders. Without arguments, forget all recently opened folders."""
         self.settings.remember_folders(opened)
         self.save_settings()
         self.folders_changed.emit()
 
     def _list_run(self, event: RunChanged) -> None:
-        """Show the list of the current run, whose number or content has changed."""
+        """Show the list of the current run after an event of the run. A new run gets a new list."""
         if event.run_id and event.run_id != self.rows.run_id:
             others = (model.manifest if model else None for model in self.screening.run_models[1:])
             self.rows.open(event.run_id, self.screening.manifest, *others)
@@ -388,7 +397,7 @@ class Controller(QObject):
         )
 
     def _forget_deleted(self, done: Deletion) -> None:
-        """Hide results that were deleted."""
+        """Hide results that were deleted: those of a patient, or of the visible run."""
         self.comparing.forget()
         if done.plan.patient_id:  # the runs stay
             self.refresh_all()
@@ -396,7 +405,7 @@ class Controller(QObject):
             self._forget_run()
 
     def _forget_gone(self) -> None:
-        """Forget the visible run, whose images were all deleted: with the run, or as images of a patient."""
+        """Close the visible run, because another program deleted the run or all its images."""
         if not self.screening.is_busy:
             self.board.post_reason("deleted", reason("images_deleted", run=self.rows.run_id), level="warning")
             self._forget_run()
@@ -407,7 +416,12 @@ class Controller(QObject):
         self.screening.forget_run()
 
     def _count_patient(self, outcome: Outcome, pack: int) -> None:
-        """Count an image that contradicts the pack: report the first at once, and the number at the end."""
+        """Count an image whose patient contradicts the pack, such as a child for adults.
+
+        The first such image is reported at once, and the number of such images at the end of the run.
+
+        pack  position of the pack in the run
+        """
         before = self._patients[pack].others
         self._patients[pack].add(count_of_outcome(outcome))
         self._lost_files += pack == 0 and isinstance(outcome, Failed) and outcome.reason.code in _LOST_FILES
@@ -415,7 +429,7 @@ class Controller(QObject):
             self._note_patients()
 
     def _note_patients(self) -> None:
-        """Show the number of images that contradict the packs' intended patients."""
+        """Show a notice with the number of images whose patients contradict a pack."""
         for number, manifest in enumerate((self.screening.manifest, *self.rows.other_packs)):
             self._note_pack(number, self._patients[number].notes(manifest.accepted) if manifest else ())
 
@@ -427,7 +441,7 @@ class Controller(QObject):
             self.board.post(key, text, level=level_of(note))
 
     def _note_other_pack(self) -> None:
-        """Show a notice that the list comes from other packs than those in use."""
+        """Show a notice if the list was made with other packs than those in use."""
         before, after = self.screening.run_models, self.packs.models
         was, now = ([(one.pack_name, one.model_sha256) if one else None for one in packs] for packs in (before, after))
         if self.screening.manifest is None or not after or was == now or self.rows.run_id is None:
@@ -448,7 +462,7 @@ class Controller(QObject):
         before = self.backends.get(event.backend)
         self.backends[event.backend] = event
         was_ready, why = before is not None and before.state == "ready", event.reason
-        if event.state == "unavailable" and was_ready and why and why.code != _NOT_COMPILED:  # which no image was on
+        if event.state == "unavailable" and was_ready and why and why.code != _NOT_COMPILED:  # no image was on it
             self.board.post(
                 _lost(event.backend),
                 lambda t: t.text(
@@ -464,7 +478,7 @@ class Controller(QObject):
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
-        """Report a problem that stops or slows a device. A disconnected device is no problem."""
+        """Show the problem of a device that is stopped or slow. A disconnected device is no problem."""
         self.devices[event.backend] = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
         self._note_not_compiled()
@@ -476,7 +490,7 @@ class Controller(QObject):
         self.backends_changed.emit()
 
     def _note_not_compiled(self) -> None:
-        """Show a notice if an Edge TPU is connected but the pack has no file for it."""
+        """Show a notice if an Edge TPU is connected but the pack has no file for Edge TPUs."""
         device, backend = self.devices.get(EDGE_TPU.name), self.backends.get(EDGE_TPU.name)
         is_there = device is None or device.state != "absent"
         if is_there and backend and backend.reason and backend.reason.code == _NOT_COMPILED:
@@ -487,7 +501,7 @@ class Controller(QObject):
     # ---- commands
 
     def start(self) -> None:
-        """Start a run over the chosen folders, or over the folders of the work list in sight."""
+        """Start a run over the chosen folders, or over the folders of the visible work list."""
         self.judging.commit()
         self.screening.start(listed=self.rows.total())
 
@@ -501,7 +515,8 @@ class Controller(QObject):
     ) -> None:
         """Export a run into a folder, in the background.
 
-        formats  names of export formats; without any, the default formats are written
+        formats  names of export formats; empty for the default formats
+        options  options of the reports
         run_id   the run to export; None for the run that the window shows
         """
         run_id = run_id or self.screening.run_id
@@ -509,17 +524,20 @@ class Controller(QObject):
             self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.records()))
 
     def choose_default(self, pack: str, operating_point: str = "") -> None:
-        """Make a pack the site's default for folders without a choice.
+        """Make a pack the site's default, which is used for folders without a choice.
 
         pack             name of the pack as in `Settings.choose_pack`; "" for no default
-        operating_point  name of the operating point; "" for the pack's first one
+        operating_point  name of the operating point; "" for the pack's first operating point
         """
         self.settings.choose_pack(pack, operating_point)
         self.save_settings()
         self.packs.listed.emit()
 
     def apply_settings(self, changed: Collection[str]) -> None:
-        """Apply those changed settings that also have a switch in the window, such as the heat map."""
+        """Apply those changed settings that also have a switch in the window, such as the heat map.
+
+        changed  keys of the changed settings
+        """
         self.switches.set(**{key: self.settings[key] for key in (*_SWITCHED, "heat_map_opacity") if key in changed})
 
     def _keep_switched(self, names: Collection[str]) -> None:
@@ -537,14 +555,15 @@ class Controller(QObject):
         """Log an unexpected exception, and show a message about it in the window."""
         log.error("unexpected", exc_info=(type(error), error, error.__traceback__))
         why = reason("internal", detail=type(error).__name__)
-        if why != self._last_bug:  # a notice is painted: an error in painting must not ask for another one
+        if why != self._last_bug:  # otherwise an error while painting a notice would repeat for ever
             self._last_bug = why
             self.board.post_reason("bug", why)
 
 
 def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translator, *, is_named: bool) -> str:
-    """Return a note with the pack's intended patients in the window's language, and the pack's name if there are
-    several.
+    """Return a note with the pack's intended patients as text.
+
+    is_named  whether the text begins with the name of the pack, because there are several packs
     """
     accepted = translator.reason(patients_sentence(manifest.accepted)) if manifest else ""
     said = translator.reason(reason(note.code, **{**dict(note.parameters), "patients": accepted}))
@@ -552,12 +571,15 @@ def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translato
 
 
 def _lost(backend: BackendName) -> str:
-    """Return the key of the notice that a backend was lost; the readiness of another backend does not remove it."""
+    """Return the key of the notice that a device was lost. Each device has a notice of its own."""
     return f"lost {backend}"
 
 
 def _close(services: Services | None, *first: Callable[[], None]) -> None:
-    """Call the functions `first`, then close the services, even if a function raised. Raises that error."""
+    """Call the functions `first`, then close the services.
+
+    An error in a function does not prevent the other calls. The error is raised at the end.
+    """
     with contextlib.ExitStack() as last_first:
         if services is not None:
             last_first.callback(services.session.close)

@@ -1,4 +1,4 @@
-"""Dialogs: about and licences, model card, guide, settings, export."""
+"""The dialogs of the window: about the program, licences, model card, guide, settings, export."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from fieldray.settings import SIMPLE_SETTINGS, TABLE, SettingRow, Settings, Valu
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import parse_json
 
-_WIDTH: Final = 560  # of a dialog that is as high as its page needs
-_FRAME: Final = 40  # what the system draws around a window, at most
+_WIDTH: Final = 560  # width of a dialog that is as high as its page needs
+_FRAME: Final = 40  # maximum size of the frame that the system draws around a window
 _LEAST_DIALOG: Final = 480
 _FORM_MARGIN: Final = 8
 DIALOG_MARGINS: Final[Margins] = (24, 20, 24, 16)
@@ -65,10 +65,10 @@ def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
 
 
 def dialog_buttons(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None = None) -> QDialogButtonBox:
-    """Make the row of buttons of a dialog.
+    """Make the row of buttons at the bottom of a dialog.
 
     no   text of the button that closes the dialog, or the button itself
-    yes  the button that confirms; None for a dialog that only closes
+    yes  the button that confirms; None for a dialog without confirmation
     """
     box = QDialogButtonBox()
     if yes is not None:
@@ -80,12 +80,12 @@ def dialog_buttons(dialog: QDialog, no: str | PlainButton, yes: PlainButton | No
 
 
 def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
-    """Lay out a dialog as high as its page needs. If the screen has less room, the page scrolls above the buttons."""
+    """Lay out a dialog with a page and buttons, as high as the page needs. On a small screen the page scrolls."""
     area = scrolled(page)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     column = lay_column(dialog, (area, 1), buttons, margins=DIALOG_MARGINS, spacing=12)
     for part in page.findChildren(QWidget):
-        part.ensurePolished()  # else it is reckoned without the style's heights
+        part.ensurePolished()  # applies the style, so that the height is computed correctly
     layout, sides = page.layout(), column.contentsMargins()
     high = layout.totalHeightForWidth(_WIDTH - sides.left() - sides.right()) if layout is not None else 0
     around = sides.top() + sides.bottom() + column.spacing() + buttons.sizeHint().height() + _FORM_MARGIN
@@ -93,7 +93,7 @@ def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
 
 
 def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
-    """Make a list of titles, of which a person chooses the content that is shown next to the list.
+    """Make a list of titles. A click on a title shows the content next to the list.
 
     named  name of the list for screen readers
     """
@@ -107,7 +107,10 @@ def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
 
 
 def make_splitter(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplitter:
-    """Put two widgets side by side with a movable border."""
+    """Put two widgets side by side with a movable border.
+
+    sizes  initial widths of both widgets in pixels
+    """
     made = QSplitter()
     made.addWidget(left)
     made.addWidget(right)
@@ -119,8 +122,8 @@ def make_splitter(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplit
 class LicensedPart:
     """One part of the program, such as a library, with its licence.
 
-    texts  for each licence text its title, and its key in `Licences.texts`
-    files  files of the library that a user may replace, for a part under the LGPL; otherwise empty
+    texts  title of each licence text, and the text's key in `Licences.texts`
+    files  for a part under the LGPL, the library files that a user may replace; otherwise empty
     """
 
     name: str
@@ -132,14 +135,16 @@ class LicensedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Licences:
-    """The table of third-party licences that the installer writes: all parts, and each licence text once."""
+    """The table of third-party licences that the installer writes: all parts, and each licence text once by its key."""
 
     parts: tuple[LicensedPart, ...]
     texts: Mapping[str, str]
 
 
 def read_licences(table: Path | None = None) -> Licences | None:
-    """Read the table of licences of the installed program; return None in a source checkout, which has no table.
+    """Read the table of licences of the installed program. Returns None in a source checkout, which has no table.
+
+    table  path of the table; None for that of the installed program
 
     Raises OSError or ValueError for a damaged table.
     """
@@ -148,9 +153,9 @@ def read_licences(table: Path | None = None) -> Licences | None:
 
 
 class AboutDialog(QDialog):
-    """The dialog with name, version, purpose, connections, results folder, and third-party licences.
+    """The dialog with name, version and purpose of the program, connections, results folder, and third-party licences.
 
-    table    the file of the table of licences; by default the installed program's
+    table  path of the table of licences; None for that of the installed program
     """
 
     def __init__(self, translator: Translator, parent: QWidget | None = None, *, table: Path | None = None) -> None:
@@ -193,10 +198,7 @@ class AboutDialog(QDialog):
 
 
 class LicencesDialog(QDialog):
-    """The dialog of third-party licences.
-
-    Licence texts are shown unchanged in English; the words around them are translated.
-    """
+    """The dialog of third-party licences. Licence texts are shown unchanged in English; other texts are translated."""
 
     def __init__(self, listed: Licences, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -238,13 +240,13 @@ class LicencesDialog(QDialog):
         self.text.setPlainText("\n\n".join(pieces))
 
 
-# ---- The user guide, in the language of the window, and a pack's model card: Markdown beside a list of its headings.
+# ---- user guide and model cards: a Markdown document, and a list of its headings
 
 
 class DocumentDialog(QDialog):
     """The dialog that shows a document of the program, such as the guide.
 
-    Links are not opened, and only its images are loaded.
+    No link in the document can be opened, and no file is loaded except the document's own images.
     """
 
     def __init__(
@@ -271,7 +273,7 @@ class DocumentDialog(QDialog):
         self.search.returnPressed.connect(self._show_next)
         QShortcut(QKeySequence.StandardKey.Find, self, self.search.setFocus)
         side, close = QWidget(), push_button(translator.text("Close"))
-        close.setAutoDefault(False)  # Enter in the search means the next place
+        close.setAutoDefault(False)  # Enter in the search field goes to the next match
         self.nothing = label(translator.text("Nothing found."), role="warning")
         self.nothing.hide()
         lay_column(side, self.search, self.nothing, (self.contents, 1), spacing=6)
@@ -280,12 +282,12 @@ class DocumentDialog(QDialog):
         lay_column(self, (panes, 1), dialog_buttons(self, close), margins=(12, 12, 12, 12))
 
     def _show_first(self) -> None:
-        """Go to the first match of the search; without a match, go to the beginning and show a message."""
+        """Scroll to the first match of the search. Without a match, scroll to the beginning and show a message."""
         self.page.moveCursor(QTextCursor.MoveOperation.Start)
         self.nothing.setVisible(not self.page.find(self.search.text()) and bool(self.search.text()))
 
     def _show_next(self) -> None:
-        """Go to the next match; after the last one, the first."""
+        """Scroll to the next match of the search; after the last match, to the first."""
         if not self.page.find(self.search.text()):
             self._show_first()
 
@@ -293,14 +295,20 @@ class DocumentDialog(QDialog):
 def guide_dialog(
     translator: Translator, parent: QWidget | None = None, *, folder: Path | None = None
 ) -> DocumentDialog:
-    """Return the dialog of the user guide. `folder` contains the guides; by default the program's own folder."""
+    """Return the dialog of the user guide.
+
+    folder  folder with the guides; None for the program's own folder
+    """
     folder = folder or guide_folder()
     text, images = guide_text(folder, translator.language), {path.name: path for path in folder.glob("*.png")}
     return DocumentDialog(translator.text("User guide"), text, translator, parent, images=images)
 
 
 def guide_text(folder: Path, language: str) -> str:
-    """Return the Markdown text of the user guide in a language; in English if there is no guide in that language."""
+    """Return the Markdown text of the user guide in a language. If there is no such guide, return the English guide.
+
+    language  code of the language, such as "en"
+    """
     path = folder / f"{language}.md"
     return (path if path.is_file() else folder / "en.md").read_text(encoding="utf-8")
 
@@ -389,7 +397,7 @@ _LONGEST_TEXT: Final = 100
 def choice_label(translator: Translator, choice: str) -> str:
     """Return the text for one choice of a setting, such as "System default" for "system".
 
-    A language has its own name. A choice without a text is returned unchanged.
+    A language is named in that language. A choice without a text is returned unchanged.
     """
     known: dict[str, str] = {
         **{entry.name: translator.text(entry.title) for entry in BACKENDS},
@@ -407,17 +415,14 @@ def choice_label(translator: Translator, choice: str) -> str:
     return known.get(choice, choice)
 
 
-# ---- What to save: the formats, one line each, and whether patients are named.
+# ---- export: the formats, one line each, and whether patients are named
 
 
-_FOR_PEOPLE: Final = "pdf"  # a person who saves at the window wants to read it
+_FOR_PEOPLE: Final = "pdf"  # a person who exports in the window wants to read a PDF
 
 
 class ExportDialog(QDialog):
-    """The dialog in which a person chooses formats and options of an export.
-
-    The folder is asked for in a dialog of its own.
-    """
+    """The dialog in which a person chooses formats and options of an export. Another dialog asks for the folder."""
 
     def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -454,11 +459,11 @@ class ExportDialog(QDialog):
         self.save.setEnabled(bool(self.formats()))
 
     def formats(self) -> tuple[str, ...]:
-        """Return the names of the ticked formats."""
+        """Return the names of the formats that are ticked."""
         return tuple(name for name, box in self.boxes.items() if box.isChecked())
 
     def options(self, *, reader: str = "") -> ReportOptions:
-        """Return the options that a person chose for the export: language, patients' names, and the separators of CSV.
+        """Return the options that a person chose for the export: language, patients' names, and separators of CSV.
 
         reader  name of the reader, from the settings
         """

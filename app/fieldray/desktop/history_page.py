@@ -76,7 +76,7 @@ class HistoryPage(Page):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._filter()  # the days of the dates may be others by now
+        self._filter()  # filters by date depend on the current day
         self._runs.refresh()
 
     # ---- building
@@ -87,7 +87,7 @@ class HistoryPage(Page):
         self.search.setMaximumWidth(_SEARCH_WIDTH)
         self.search.textChanged.connect(lambda _: self._filter())
         self.dates = choice_box(
-            (  # by the day on which a run began: how many days before today at most
+            (  # filter by the day on which a run began: maximum number of days before today
                 (translator.text("Any date"), _ANY_TIME),
                 (translator.text("Today"), 0),
                 (translator.text("Last 7 days"), 6),
@@ -102,7 +102,7 @@ class HistoryPage(Page):
         boxes = self.dates, self.verdicts, self.devices
         for box in boxes:
             box.activated.connect(lambda _: self._filter())
-        return lay_row(None, (self.search, 100), *boxes, 1)  # it gives way where the window is narrow
+        return lay_row(None, (self.search, 100), *boxes, 1)  # the search field shrinks in a narrow window
 
     def _make_buttons(self) -> QHBoxLayout:
         text = self._translator.text
@@ -121,14 +121,17 @@ class HistoryPage(Page):
         return lay_row(None, *buttons, 1, self.patient_button, self.delete_button)
 
     def _make_months(self) -> QMenu:
-        """Make the menu of months: this month and the previous one; the command line exports earlier months."""
+        """Make the menu with the current and the previous month. The command line exports earlier months."""
         menu, text = QMenu(self), self._translator.text
         for name, back in ((text("Report for this month…"), 0), (text("Report for last month…"), 1)):
             menu.addAction(name).triggered.connect(partial(self._save_month, back))
         return menu
 
     def _save_month(self, back: int) -> None:
-        """Save the report of the current month or, for `back` 1, the previous month."""
+        """Save the report on a month.
+
+        back  0 for the current month, 1 for the previous month
+        """
         translator, mode = self._translator, QFileDialog.FileMode.Directory
         first = datetime.date.today().replace(day=1)
         first = (first - datetime.timedelta(days=back)).replace(day=1)
@@ -165,10 +168,10 @@ class HistoryPage(Page):
             self._translator.name_or_number(", ".join(run.spec.paths)),
         )
 
-    # ---- what a person does
+    # ---- commands of a person
 
     def selected_runs(self) -> list[int]:
-        """Return the numbers of the runs that are selected in the table."""
+        """Return the ids of the runs that are selected in the table."""
         rows = {index.row() for index in self.table.selectionModel().selectedRows()}
         return [self._listed[row].run.run_id for row in sorted(rows)]
 
@@ -189,7 +192,7 @@ class HistoryPage(Page):
             self._runs.open(chosen[0])
 
     def _ask_patient(self) -> None:
-        """Ask for the complete Patient ID of the patient whose images are to be deleted."""
+        """Ask for the complete Patient ID of the patient whose images a person wants to delete."""
         text = self._translator.text
         ask_for_text(
             self,
@@ -199,7 +202,7 @@ class HistoryPage(Page):
         )
 
     def _ask(self, plan: DeletionPlan) -> None:
-        """Ask for confirmation of a deletion twice: with the list of losses, and immediately before the deletion."""
+        """Ask a person to confirm a deletion twice: with the list of results to delete, and again before deleting."""
         if not self.isVisible():
             return
         translator = self._translator
@@ -222,7 +225,7 @@ class HistoryPage(Page):
         answers = {translator.text("Delete for good"): lambda: self._runs.delete(plan)}
         question_box(self, question, more, answers=answers, no=translator.text("Do not delete")).open()
 
-    # ---- what is shown
+    # ---- display
 
     def refresh(self) -> None:
         """Show the past runs and the last comparison of two runs, without patients' names while names are hidden."""
@@ -254,8 +257,9 @@ class HistoryPage(Page):
                 self.table.selectionModel().select(self.table.model().index(row, 0), mark)
 
     def _show_quality(self) -> None:
-        """Show the image quality of each day, for the person who takes the images; hidden
-        if no image has a note on quality.
+        """Show the image quality of each day, for the person who takes the X-rays.
+
+        Hidden if no image has a note on quality.
         """
         translator, self._taken = self._translator, self._runs.quality
         discard(self.quality)
@@ -282,7 +286,7 @@ class HistoryPage(Page):
         self.patient_button.setEnabled(bool(self._listed) and is_idle)
 
     def _show_comparison(self) -> None:
-        """Show the comparison of two runs image by image. A double click on a result opens its run."""
+        """Show the comparison of two runs image by image. A double click on an image opens its run."""
         discard(self.comparison)
         self.comparison, text = None, self._translator.text
         self._compared = found = self._runs.comparison

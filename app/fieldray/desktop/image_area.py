@@ -1,7 +1,7 @@
-"""The area with the current image and, beside it, a second image that a person kept. Window and zoom are linked.
+"""The area with the current image and, next to it, a second image that a person pinned.
 
-The list changes the current image only. Keys act on the image with the focus, or on the current one while the list has
-the focus.
+Display window and zoom of both images are linked. Selecting an image in the work list changes the current image only.
+Keys act on the image with the focus. While the list has the focus, keys act on the current image.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from fieldray.desktop.widgets import (
 from fieldray.formatting import date, research_only
 from fieldray.translation import Translator
 
-# Commands that switch something for all images.
+# Commands that switch a display option for all images.
 _SWITCHES: Final = ("heat_map", "lung_outline", "magnifier", "prior_mesh", "hide_patient", "by_patient")
 
 
 class ImageArea(QWidget):
-    """The part of the window with the images: the current image, and beside it a second image that a person kept."""
+    """The part of the window with the current image and, next to it, a second image that a person pinned."""
 
-    switched = Signal()  # whether there are two views, or whether they are linked
+    switched = Signal()  # the number of views changed, or the link between them
 
     def __init__(
         self, comparing: ComparisonController, switches: Switches, translator: Translator, theme: Theme
@@ -76,12 +76,12 @@ class ImageArea(QWidget):
 
     @property
     def viewers(self) -> tuple[Viewer, Viewer]:
-        """The viewers of the current image and of the image that a person kept."""
+        """The viewers of the current image and of the pinned image."""
         return self.viewer, self.second_viewer
 
     @property
     def active(self) -> Viewer:
-        """The viewer on which keys act: that with the focus, else that of the current image."""
+        """The viewer on which keys act: the viewer with the focus, else that of the current image."""
         return self.second_viewer if self.second_viewer.hasFocus() else self.viewer
 
     def commands(self) -> dict[str, Callable[[], None]]:
@@ -125,19 +125,24 @@ class ImageArea(QWidget):
     # ---- both images
 
     def cancel(self) -> None:
-        """Cancel a drag of the mouse, or a line of measurement that is being drawn."""
+        """Cancel a drag of the mouse, or a line of measurement that a person is drawing."""
         for viewer in self.viewers:
             viewer.cancel_drag()
 
     def keep_or_close(self) -> None:
-        """Keep the current image in sight while others are opened, or close the image that was kept."""
+        """Pin the current image, so that it stays in sight while others are opened.
+
+        If an image is pinned, close that image.
+        """
         self._kept.show(self._image.row if self._kept.row is None else None)
 
-    # ---- inside
+    # ---- linking
 
     def _connect(self) -> None:
-        """Connect signals of the images to methods only: the images outlive this window,
-        and Qt disconnects a widget's methods.
+        """Connect signals of the images to this widget.
+
+        Signals are connected to methods only, because the images outlive this widget. Qt disconnects the methods of a
+        closed widget.
         """
         self.viewer.state_changed.connect(self._kept_follows)
         self.second_viewer.state_changed.connect(self._open_follows)
@@ -164,7 +169,11 @@ class ImageArea(QWidget):
             self._open_follows()
 
     def _follow(self, leader: Viewer, follower: Viewer) -> None:
-        """Show one image at the zoom and position of the other image, with a corresponding window."""
+        """Show the image of one viewer at zoom and position of the other viewer, with a corresponding display window.
+
+        leader    viewer whose zoom and position are copied
+        follower  viewer that is changed
+        """
         shown, other = leader.pyramid, follower.pyramid
         if not self.is_linked or shown is None or other is None or self._kept.row is None:
             return
@@ -191,9 +200,9 @@ class ImageArea(QWidget):
         self._name()
 
     def _name(self) -> None:
-        """Show above each image its name and date."""
+        """Show name and date above each image."""
         text, opened, kept = self._translator.text, self._image.row, self._kept.row
-        if self._comparing.prior is not None:  # names stand in the corners of both; here is room for the days
+        if self._comparing.prior is not None:  # the corners show the names, so this line shows the dates
             days = [day_text(self._translator, row.header) if row else "" for row in (opened, kept)]
             texts = text("Current image: {image}", image=days[0]), text("Prior image: {day}", day=days[1])
         else:
@@ -213,7 +222,7 @@ class ImageArea(QWidget):
 
 
 class _Head(QWidget):
-    """The line above an image, with a close button if the image can be closed."""
+    """The line with the name above an image. The line has a close button if the image can be closed."""
 
     def __init__(self, *close: QWidget) -> None:
         super().__init__()
@@ -224,13 +233,13 @@ class _Head(QWidget):
         self.setFixedHeight(44)
 
 
-# ---- The small buttons over the image: everything the keys can do, for the mouse.
+# ---- the tool buttons above the images: commands of the keys, for the mouse
 
 _GAP: Final = 8
 _BUTTON_ROOM: Final = 41
 
-# Command of the key table, its icon, whether it stays pressed, and which ones are left out first where there is no
-# room (1; the menu and the keys still have them), which never (0); "" leaves a gap.
+# Command of the key table, icon, whether the button stays pressed, and the order in which buttons are hidden in a
+# narrow window (1 first, 0 never). The menu and the keys have all commands. "" leaves a gap.
 _BUTTONS: Final = (
     ("tool_window", "window", True, 14),
     ("tool_zoom", "zoom", True, 12),
@@ -260,7 +269,7 @@ _BUTTONS: Final = (
 
 
 class ViewTools(QWidget):
-    """The row of tool buttons above the images, which adapts to the width of the window."""
+    """The row of tool buttons above the images. The number of buttons depends on the width of the window."""
 
     def __init__(self, area: ImageArea, actions: Mapping[str, QAction], theme: Theme) -> None:
         super().__init__()
@@ -286,7 +295,7 @@ class ViewTools(QWidget):
         self._fit()
 
     def _fit(self) -> None:
-        """Hide the tools that do not fit, but never the tool in use."""
+        """Hide tool buttons that do not fit. The tool in use is never hidden."""
         room = (self.width() - 3 * _GAP - 2 * _GAP) // _BUTTON_ROOM
         in_use = f"tool_{self._area.switches.tool}"
         ranked = sorted((rank, command) for command, _, _, rank in _BUTTONS if rank and command != in_use)
@@ -317,13 +326,13 @@ class ViewTools(QWidget):
         self._fit()
 
 
-# ---- A picture of what is in sight of an image, with all that lies over it: copied, or printed on one page.
+# ---- a picture of the visible part of an image with its overlays, copied or printed
 
-_PIXELS_PER_POINT: Final = 2.0  # at least: more than the screen may have
+_PIXELS_PER_POINT: Final = 2.0  # minimum resolution, more than that of a screen
 
 
 def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
-    """Draw a viewer's image as a person sees it, with the notice *research use only*; None while none is visible."""
+    """Draw a viewer's image as a person sees it, with the notice *research use only*; None without an image."""
     pyramid, font = viewer.pyramid, scaled_font(viewer.font(), 0.92)
     if pyramid is None:
         return None
@@ -344,7 +353,7 @@ def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
 
 
 def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> None:
-    """Copy a picture of the image view to the clipboard, and show a message that says so."""
+    """Copy a picture of a viewer to the clipboard, and show a notice that the picture was copied."""
     picture = picture_of(viewer, translator)
     if picture is not None:
         QGuiApplication.clipboard().setImage(picture)
@@ -352,14 +361,14 @@ def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> 
 
 
 def print_picture(viewer: Viewer, translator: Translator) -> None:
-    """Ask a person for a printer or a PDF file, and print a picture of the image view."""
+    """Ask a person for a printer or a PDF file, and print a picture of a viewer."""
     from PySide6.QtPrintSupport import QPrintDialog, QPrinter
 
     picture = picture_of(viewer, translator)
     if picture is None:
         return
     printer = QPrinter(QPrinter.PrinterMode.HighResolution)
-    printer.setDocName("Fieldray")  # and nobody's name: it stands in the printer's queue
+    printer.setDocName("Fieldray")  # no patient's name, because the printer's queue shows the title
     is_wide = picture.width() > picture.height()
     printer.setPageOrientation(QPageLayout.Orientation.Landscape if is_wide else QPageLayout.Orientation.Portrait)
     dialog = QPrintDialog(printer, viewer.window())
@@ -370,7 +379,7 @@ def print_picture(viewer: Viewer, translator: Translator) -> None:
 
 
 def lay_on_page(page: QPaintDevice, picture: QImage) -> None:
-    """Draw a picture at the top of a printed page, as large as it fits."""
+    """Draw a picture at the top of a printed page, as large as possible."""
     painter = QPainter(page)
     room = painter.viewport()
     size = picture.size().scaled(room.size(), Qt.AspectRatioMode.KeepAspectRatio)

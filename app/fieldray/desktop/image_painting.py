@@ -1,4 +1,4 @@
-"""Painting of an image, its heat map and a warped prior: grey levels, colours and positions on the screen."""
+"""Painting of an image, its heat map and an aligned prior image: grey levels, colours and positions on the screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Pixels = NDArray[np.uint8] | NDArray[np.uint16]
 
 _SMALLEST_SIDE: Final = 128
 
-# Windows 2 to 5 as percentiles of the image: a radiograph has no absolute scale as CT has. 1 is what the file asks.
+# Display windows of the keys 2 to 5, as percentiles of the image, because a radiograph has no absolute scale as in CT.
+# Key 1 is the display window of the file.
 _PRESET_PERCENTILES: Final = ((0.0, 100.0), (1.0, 75.0), (25.0, 99.8), (10.0, 90.0))
 
 
@@ -30,9 +31,9 @@ _PRESET_PERCENTILES: Final = ((0.0, 100.0), (1.0, 75.0), (25.0, 99.8), (10.0, 90
 class Pyramid:
     """An image at several resolutions, for fast painting at any zoom.
 
-    levels        the pixels; levels[k] has 1 / 2**k of the image's rows and columns
-    start_window  the window in which the image is shown first
-    presets       display windows of the keys 1 to 5; None for the window of the file
+    levels        pixels of each resolution; levels[k] has 1 / 2**k of the image's rows and columns
+    start_window  the display window in which the image is shown first
+    presets       display windows of the keys 1 to 5; None for the display window of the file
     """
 
     image: Image
@@ -54,7 +55,7 @@ class Pyramid:
         return int(self.image.pixels.shape[1])
 
     def table(self, window: Window | None, *, inverted: bool) -> NDArray[np.uint8]:
-        """Return the table that maps pixel values to grey levels for display: uint8 (number of pixel values,).
+        """Return the table from pixel values to displayed grey levels: uint8, an entry for each pixel value.
 
         window    the display window; None for that of the file
         inverted  whether black and white are swapped
@@ -63,7 +64,7 @@ class Pyramid:
         return np.uint8(255) - table if inverted else table
 
     def level_for(self, pixel_side: float) -> int:
-        """Return the index of the coarsest level that is still as fine as the screen.
+        """Return the index of the lowest resolution in `levels` that still has the detail of the screen.
 
         pixel_side  side of an image pixel on the screen, in pixels of the screen
         """
@@ -87,10 +88,10 @@ def pyramid_of(image: Image) -> Pyramid:
 
 
 def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
-    """Return the display window of the image `other` that corresponds to a window of the image `pyramid`.
+    """Return the display window of the image `other` that corresponds to a display window of the image `pyramid`.
 
-    It is the same preset or, for any other window, an equal change from the window in which each image is shown first.
-    None stands for the default window of the file.
+    A preset corresponds to the preset of the other image. Any other display window corresponds to an equal change from
+    the window in which each image is shown first. None stands for the display window of the file.
     """
     if window in pyramid.presets:
         return other.presets[pyramid.presets.index(window)]
@@ -101,7 +102,7 @@ def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> 
 
 
 def _halved(pixels: Pixels) -> Pixels:
-    """Return means over 2 x 2 pixels; an odd last row or column is left out."""
+    """Return the pixels at half the resolution: means over 2 x 2 pixels. An odd last row or column is left out."""
     rows, columns = (side // 2 * 2 for side in pixels.shape)
     total = np.full((rows // 2, columns // 2), 2, np.uint32)
     for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
@@ -120,9 +121,11 @@ _CRISP_FROM: Final = 6.0
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HeatMap:
-    """The colours of a heat map, and the region of the image (pixels) that they cover.
+    """A heat map as colours, with the region of the image that they cover.
 
-    is_blank  whether no value reaches the threshold of display
+    image     the colours
+    region    the region in pixels of the X-ray
+    is_blank  whether all values are below the threshold of display
     """
 
     image: QImage
@@ -131,7 +134,7 @@ class HeatMap:
 
 
 def heat_map_of(row: WorkRow) -> HeatMap | None:
-    """Return the heat map of the finding that decides a row's class; None without such a map."""
+    """Return the heat map of the finding that decides the class in a row; None without such a map."""
     shown = heat_map.shown_map(row.outcome, row.manifest) if row.manifest else None
     if shown is None:
         return None
@@ -140,8 +143,10 @@ def heat_map_of(row: WorkRow) -> HeatMap | None:
 
 
 def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
-    """Draw the part of an image that is in the view, through the display window of the view.
+    """Draw the visible part of an image in its display window.
 
+    state        zoom, position and display window
+    view         size of the view in points
     pixel_ratio  pixels of the screen for one point of the view
     """
     transform = state.transform(pyramid.size, view)
@@ -168,7 +173,7 @@ def draw_heat_map(painter: QPainter, heat: HeatMap, transform: QTransform, *, im
 
     transform  maps pixels of the image to points of the view
     image      size of the image in pixels
-    opacity    0..1
+    opacity    0 (invisible) to 1
     """
     with saved_painter(painter):
         painter.setTransform(transform, combine=True)
@@ -179,7 +184,7 @@ def draw_heat_map(painter: QPainter, heat: HeatMap, transform: QTransform, *, im
 
 
 def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, *, opacity: float = 1.0) -> None:
-    """Draw a thumbnail (h, w) uint8 as large as it fits into a box.
+    """Draw a thumbnail (height, width) uint8 in a box, as large as possible.
 
     opacity  0 (invisible) to 1
     """
@@ -202,13 +207,16 @@ def grey_image(grey: NDArray[np.uint8]) -> QImage:
 
 
 def colour_image(colours: NDArray[np.uint8]) -> QImage:
-    """Return a QImage with a copy of the colours: uint8 (rows, columns, 4), red, green, blue and opacity."""
+    """Return a QImage with a copy of colours.
+
+    colours  uint8 (rows, columns, 4): red, green, blue and opacity
+    """
     rows, columns, _ = colours.shape
     image = QImage(colours.tobytes(), columns, rows, 4 * columns, QImage.Format.Format_RGBA8888)
     return image.convertToFormat(QImage.Format.Format_ARGB32_Premultiplied)
 
 
-# ---- How an image is shown: zoom, centre, turns, window. Each change is a new state, so undo is a list.
+# ---- the view of an image: zoom, centre, turns, window. Each change makes a new state, so undo is a list.
 
 Point = tuple[float, float]
 _ZOOM_LIMITS: Final = (0.25, 64.0)
@@ -221,7 +229,7 @@ class Size(NamedTuple):
     height: float
 
 
-# A length; an angle and a cardiothoracic ratio, of two lines each; a region, from corner to corner.
+# A length; an angle and a cardiothoracic ratio, which need two lines each; a region, drawn from corner to corner.
 Measure = Literal["measure", "angle", "ratio", "region"]
 Tool = Literal["window", "zoom", "pan"] | Measure
 MEASURES: Final = get_args(Measure)
@@ -229,13 +237,13 @@ TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
 
 
 class Switches(QObject):
-    """The display switches, such as *heat map on*, which are common to all images and windows.
+    """The display switches, such as *heat map on*. All images and windows share the switches.
 
     changed  emitted with the names of the changed switches
 
     tool              the tool of the left mouse button
     heat_map_opacity  opacity of heat map and difference, in percent
-    folded            names of the folded cards, separated by blanks
+    folded            names of the folded cards, separated by spaces
     """
 
     changed = Signal(object)
@@ -251,7 +259,10 @@ class Switches(QObject):
     folded = ""
 
     def set(self, **parts: object) -> None:
-        """Set the values of switches, given by name."""
+        """Set switches to new values.
+
+        parts  value by name of the switch
+        """
         others = {name for name, value in parts.items() if getattr(self, name) != value}
         for name in others:
             setattr(self, name, parts[name])
@@ -259,12 +270,15 @@ class Switches(QObject):
             self.changed.emit(others)
 
     def toggle(self, name: str) -> None:
-        """Switch one of the switches on or off, by name."""
+        """Change a switch from on to off, or from off to on.
+
+        name  name of the switch
+        """
         self.set(**{name: not getattr(self, name)})
 
 
 class Line(NamedTuple):
-    """A line that a person drew to measure something, from one point of the image to another."""
+    """A line that a person drew to measure something, from one point of an image to another point, in pixels."""
 
     start: Point
     end: Point
@@ -273,11 +287,15 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
-    """The state of an image's view: zoom, position, orientation, window and measurements.
+    """The state of an image's view: zoom, position, orientation, display window and measurements.
 
-    zoom 1 fits the image into the view; `center` is the image point in the middle of the view (None: the image's
-    centre). The image is mirrored left-right first (`mirrored`), then turned clockwise by `turns` quarter turns.
-    `window` None means the file's default window. `lines` are the measurements.
+    zoom      magnification; 1 fits the image into the view
+    center    point of the image in the middle of the view; None for the image's centre
+    turns     number of clockwise quarter turns, after mirroring
+    mirrored  whether the image is mirrored left-right
+    inverted  whether black and white are swapped
+    window    the display window; None for that of the file
+    lines     the lines of measurement
     """
 
     zoom: float = 1.0
@@ -305,13 +323,14 @@ class ViewState:
         return self.flipped_left_right().turned(2)
 
     def inverse(self) -> ViewState:
-        """Return the view with black and white exchanged."""
+        """Return the view with black and white swapped."""
         return replace(self, inverted=not self.inverted)
 
     def scale(self, image: Size, view: Size) -> float:
-        """Return how many points of the screen one pixel of the image takes up.
+        """Return the side of one image pixel on the screen, in points.
 
-        image, view  sizes of the image (pixels) and of the view (points)
+        image  size of the image in pixels
+        view   size of the view in points
         """
         width, height = (image.height, image.width) if self.turns % 2 else image
         return self.zoom * min(view.width / width, view.height / height)
@@ -320,7 +339,7 @@ class ViewState:
         """Return the transform that maps positions in the image to points of the view.
 
         Positions in the image are (x, y) in pixels. Whole numbers are edges between pixels: (0, 0) is the upper left
-        corner of the image, and the first pixel has its middle at (0.5, 0.5).
+        corner of the image, and (0.5, 0.5) is the middle of the first pixel.
         """
         scale = self.scale(image, view)
         cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[self.turns]
@@ -330,7 +349,7 @@ class ViewState:
         return QTransform(m11, m12, m21, m22, view.width / 2 - m11 * x - m21 * y, view.height / 2 - m12 * x - m22 * y)
 
     def image_point(self, at: Point, image: Size, view: Size) -> Point:
-        """Return the position (x, y) in the image, in pixels, that the view shows at its point `at`.
+        """Return the position (x, y) in the image, in pixels, that lies at the point `at` of the view.
 
         The position may lie outside the image.
         """
@@ -340,13 +359,16 @@ class ViewState:
     def panned(self, by: Point, image: Size, view: Size) -> ViewState:
         """Return the view after the image was moved by (right, down) points of the view.
 
-        The image's edge never passes the middle of the view.
+        The edge of the image never passes the middle of the view.
         """
         x, y = self.image_point((view.width / 2 - by[0], view.height / 2 - by[1]), image, view)
         return replace(self, center=(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)))
 
     def zoomed(self, factor: float, image: Size, view: Size, *, about: Point | None = None) -> ViewState:
-        """Return a view that is zoomed by a factor. The image point at the point `about` of the view does not move."""
+        """Return a view that is zoomed by a factor.
+
+        about  point of the view at which the image does not move; None for the middle of the view
+        """
         zoom = min(max(self.zoom * factor, _ZOOM_LIMITS[0]), _ZOOM_LIMITS[1])
         closer = replace(self, zoom=zoom)
         if about is None:
@@ -365,18 +387,16 @@ class ViewState:
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
 
     def line_pair(self, index: int) -> tuple[Line, ...]:
-        """Return a line of measurement with the other line that its kind needs, for example for an angle.
+        """Return the line of measurement at an index. The second line of a pair is returned after the first line.
 
-        The other line comes first. It is left out if the kind needs only one line or the other is not drawn yet.
-
-        Lines of a kind are paired in the order in which they were drawn.
+        Angles and ratios need two lines. Lines of one kind are paired in the order in which they were drawn.
         """
         line = self.lines[index]
         before = [other for other in self.lines[:index] if other.kind == line.kind]
         return (before[-1], line) if line.kind in ("angle", "ratio") and len(before) % 2 else (line,)
 
     def without_unpaired_line(self) -> ViewState:
-        """Return the view without an unpaired last line, such as the first line of an angle."""
+        """Return the view without its last line if that line still lacks a second line, as for an angle."""
         waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.line_pair(-1)) == 1
         return replace(self, lines=self.lines[:-1]) if waits else self
 
@@ -389,52 +409,55 @@ class ViewState:
         other_image: Size,
         mapping: Callable[[Point], Point] | None = None,
     ) -> ViewState:
-        """Return the view of this image at the zoom and position of another image's view; turns and lines are kept.
+        """Return the view of this image at zoom and position of another image's view. Turns and lines do not change.
 
-        window              window of this image that matches the other's; None for the file's default
-        image, other_image  sizes of this image and of the other in pixels
-        mapping             maps a point of the other image to this one; with None, both points have an equal share of
-                            their image's width and height
+        other        the view of the other image
+        window       display window of this image that corresponds to that of the other image; None for that of the file
+        image        size of this image in pixels
+        other_image  size of the other image in pixels
+        mapping      function that maps a point of the other image to this image; None to map by the share of width and
+                     height
         """
         center = other.center
-        if mapping is not None and (center is not None or other.zoom > 1):  # two whole images stay whole
+        if mapping is not None and (center is not None or other.zoom > 1):  # otherwise both images stay whole in sight
             center = mapping(center or (other_image.width / 2, other_image.height / 2))
         elif center is not None:
             center = (center[0] / other_image.width * image.width, center[1] / other_image.height * image.height)
         return replace(self, zoom=other.zoom, center=center, inverted=other.inverted, window=window)
 
     def fitted(self) -> ViewState:
-        """Return the view with the whole image visible; window and turns stay."""
+        """Return the view with the whole image visible. Display window and turns do not change."""
         return replace(self, zoom=1.0, center=None)
 
 
 def dragged_window(start: Window, by: Point, *, gain: float) -> Window:
-    """Return the display window after a drag of the mouse: to the right makes it wider, upwards brighter.
+    """Return the display window after a drag of the mouse. To the right widens the window, upwards brightens the image.
 
     start  the display window before the drag
     by     movement of the mouse in points of the screen
-    gain   change of the window, in pixel values, for one point of the screen
+    gain   change of the display window, in pixel values, for one point of the screen
     """
     return replace(start, width=max(start.width + by[0] * gain, gain), center=start.center + by[1] * gain)
 
 
-# ---- What can be laid over the open image of a pair: the prior bent to it, the difference, the mesh.
+# ---- overlays of a comparison: the aligned prior image, the difference, the grid
 
-_MOST_PIXELS: Final = 1024  # of the longer side of a bent prior: what a screen shows at once
+_MOST_PIXELS: Final = 1024  # longer side of an aligned prior image, as much as a screen shows
 _BAND_ROWS: Final = 16
 _MESH_STEP: Final = 32
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ImageOverlays:
-    """The overlays of the current image that come from its comparison with a prior.
+    """The overlays of the current image that come from its comparison with a prior image.
 
-    prior        the prior image, warped so that it lies on the current image; it has the prior's display windows
-    step         one pixel of `prior` covers `step` x `step` pixels of the current image
-    difference   colours of the change, and the region of the current image that they cover
-    mesh         a grid that is straight on the prior, warped onto the current image; in pixels of the current image
-    kept         places in the current image that were matched with the prior and used for the warp, in pixels
-    middles      the middle of each region that differs, the strongest difference first, in pixels
+    prior       the prior image, aligned to the current image, with the prior image's display windows
+    step        one pixel of `prior` covers `step` x `step` pixels of the current image
+    difference  colours of the change, and the region of the current image that they cover
+    mesh        lines of a straight grid on the prior image, aligned to the current image, in pixels of the current
+                image
+    kept        points of the current image that were matched with the prior image and used to align it, in pixels
+    middles     middle of each region that differs, the strongest difference first, in pixels
     """
 
     prior: Pyramid
@@ -446,19 +469,19 @@ class ImageOverlays:
 
 
 def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) -> ImageOverlays:
-    """Return the overlays of a compared pair, with the prior warped onto the current image.
+    """Return the overlays of a comparison. The call takes a fraction of a second.
 
-    prior          the prior image, not warped
+    prior          the prior image, not aligned
     pair           the result of the comparison
     rows, columns  size of the current image in pixels
 
-    The call takes a fraction of a second. Raises ValueError for a pair that is not comparable.
+    Raises ValueError if the images are not comparable.
     """
     aligned, first, second = pair.aligned, pair.prior, pair.current
     if aligned is None or first is None or second is None:
         raise ValueError("nothing of this pair may be laid over each other")
     step, here, there = -(-max(rows, columns) // _MOST_PIXELS), second.pixel_map, first.pixel_map
-    shrink = step / here.row_scale * there.row_scale  # pixels of the prior for one of the result
+    shrink = step / here.row_scale * there.row_scale  # pixels of the prior image for one pixel of the result
     pixels = _bent(prior, pair, shape=(-(-rows // step), -(-columns // step)), step=step, shrink=shrink)
     image = replace(prior.image, pixels=pixels, full_rows=0, full_columns=0, spacing_mm=None, step=1)
     bent = Pyramid(image=image, levels=(pixels,), start_window=prior.start_window, presets=prior.presets)
@@ -479,13 +502,18 @@ def _region(pixel_map: PixelMap) -> QRectF:
 
 
 def _in_file(row: float, column: float, pixel_map: PixelMap) -> QPointF:
-    """Map a position in the frame to the file (pixel edges)."""
+    """Map a position in the square frame of a comparison to a position in the image's file, in pixels from the edge."""
     return QPointF(*reversed(pixel_map.to_image(row, column)))
 
 
 def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step: int, shrink: float) -> NDArray[Any]:
-    """Sample the warped prior for each pixel of `shape`, in bands of rows, so that other
-    Python threads can run in between.
+    """Sample the aligned prior image at each pixel of the result. Returns an array of `shape`.
+
+    The work is done in bands of rows, so that other Python threads can run in between.
+
+    shape   rows and columns of the result
+    step    one pixel of the result covers `step` x `step` pixels of the current image
+    shrink  pixels of the prior image for one pixel of the result
     """
     number = prior.level_for(1 / shrink)
     level, bent = prior.levels[number].astype(np.float32), np.zeros(shape, prior.levels[number].dtype)
@@ -498,7 +526,10 @@ def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step:
 
 
 def _mesh(pair: PairComparison, there: PixelMap) -> QPainterPath:
-    """Return straight lines of the prior at their positions in the current image."""
+    """Return the lines of a straight grid on the prior image, at their positions in the current image.
+
+    there  maps the frame of the prior image to its file
+    """
     lines = np.arange(0, FRAME_SIDE + 1, _MESH_STEP, dtype=np.float64)
     down, across = pair.current_position(*there.to_image(*np.meshgrid(lines, lines, indexing="ij")))
     points, path = np.stack((across, down), axis=-1), QPainterPath()

@@ -1,8 +1,8 @@
-"""What a person intends to screen, and the question that is open: a state machine from events to commands.
+"""A state machine that decides what is to be screened, and what a person must be asked before.
 
-Every answer belongs to one intent: a folder with a pack. If the folder or the pack changes, a new intent without
-answers begins, even if the same folder and pack come back later. No Qt, no threads, no disk: `screening` carries out
-the commands and reports the results.
+An intent is a person's wish to screen a folder with a pack. Every answer belongs to one intent. If the folder or the
+pack changes, a new intent without answers begins, even if the old folder and pack come back later. The state machine
+turns events into commands, without Qt, threads or disk. `screening` carries out the commands and reports the results.
 """
 
 from __future__ import annotations
@@ -22,17 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackInUse:
-    """The pack in use, with the facts that a person confirms: id with signer, version, network and ages."""
+    """The pack in use, with the facts that a person confirms.
+
+    name          id of the pack with its signer
+    version       version of the pack
+    model_sha256  SHA-256 of the network
+    ages_years    ages for which the pack was made; None for any age
+    source        the listed pack from which the model was loaded; ignored in comparisons
+    """
 
     name: str
     version: str
     model_sha256: str
     ages_years: tuple[int, int] | None
-    source: PackCandidate = field(compare=False)  # where it was loaded from is no part of what was answered
+    source: PackCandidate = field(compare=False)  # answers hold for a copy of the pack in another folder
 
     @classmethod
     def from_model(cls, source: PackCandidate, model: Model) -> PackInUse:
-        """Return the pack in use for a model that was loaded from the candidate's folder."""
+        """Return the `PackInUse` for a model that was loaded from a listed pack."""
         return cls(
             name=source.signed_id,
             version=model.manifest.version,
@@ -42,20 +49,20 @@ class PackInUse:
         )
 
     def is_of(self, candidate: PackCandidate) -> bool:
-        """Return whether a listed pack, in whichever folder, is this pack."""
+        """Return whether a listed pack is this pack. The folders may differ."""
         return (self.name, self.version) == (candidate.signed_id, candidate.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvailablePacks:
-    """The packs that are available at one moment, as far as the choice of a pack for images needs them.
+    """The packs that are available at one moment, with the facts needed to choose a pack for images.
 
-    point              operating point of the pack in use, "" for its first; None if a person chose the pack for a
-                       folder
-    others             further packs that screen in the same pass
+    used               the pack in use, or None
+    point              operating point of the pack in use, "" for its first; None if a person chose the operating point
+    others             additional packs that screen together with the pack in use
     ready              packs that need no question, the pack in use first
-    is_persons_choice  whether a person chose the pack in use, or plugged in its drive
-    is_settled         whether packs are listed, none is being loaded, and no question about one is open
+    is_persons_choice  whether a person chose the pack in use, or connected the pack's drive
+    is_settled         whether packs are listed, none is being loaded, and no question about a pack is open
     """
 
     used: PackInUse | None = None
@@ -66,21 +73,25 @@ class AvailablePacks:
     is_settled: bool = False
 
     def named(self, name: str) -> PackCandidate | None:
-        """Return the pack with this name that needs no question; None if the name is ambiguous between signers."""
+        """Return the pack with this name that needs no question; None if there is no such pack.
+
+        None also if several signers have packs of this name.
+        """
         found = packs_meant(name, self.ready)
         return found[0] if len({entry.signed_id for entry in found}) == 1 else None
 
     def is_in_use(self, name: str) -> bool:
-        """Whether the pack in use has this name."""
+        """Return whether the pack in use has this name."""
         return self.used is not None and bool(packs_meant(name, [self.used.source]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """The intent of a person to screen some paths.
+    """A person's wish to screen some paths, with the answers given so far.
 
-    since           number of earlier intents; distinguishes two intents with equal folder and pack
-    images          number of images in the shown list; 0 if the list is of other paths
+    since           number of earlier intents, which distinguishes two intents with equal folder and pack
+    paths           files and folders to screen
+    images          number of images in the shown list; 0 if the list belongs to other paths
     chosen          the pack on whose card a person clicked
     is_chosen_here  whether the card was clicked after this folder was opened, not before
     only_a_card     whether only a click on a card decides the pack, because an earlier question was lost or declined
@@ -103,19 +114,21 @@ class Intent:
 
     @property
     def packs(self) -> tuple[PackInUse, ...]:
-        """All packs that the intent will use, as far as they are known."""
+        """The packs that the intent will use, as far as they are known."""
         return (self.pack, *self.others) if self.pack else ()
 
     @property
     def ages_years(self) -> tuple[int, int] | None:
-        """The ages that all packs of the intent accept; None if all accept any age."""
+        """The ages, in years, that all packs of the intent accept; None if every pack accepts any age."""
         return shared_ages(pack.ages_years for pack in self.packs)
 
 
 @dataclass(frozen=True, slots=True)
 class IntentQuestion:
-    """A question to a person about an intent: which pack suits the images ("pack"), or whether all patients are of the
-    pack's ages ("ages").
+    """A question to a person about an intent.
+
+    kind    "pack": which pack suits the images; "ages": whether all patients have the ages that the pack accepts
+    intent  the intent
     """
 
     kind: Literal["pack", "ages"]
@@ -124,16 +137,17 @@ class IntentQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CollectFacts:
-    """Command: collect the facts about an intent's paths, then call `facts_collected`."""
+    """The command to collect the facts about an intent's paths, and then to call `facts_collected`."""
 
     intent: Intent
 
 
 @dataclass(frozen=True, slots=True)
 class UsePack:
-    """Command: put a pack in use at an operating point, "" for its first one.
+    """The command to put a pack in use.
 
-    is_by_card  whether a person has just clicked the pack's card; otherwise the choice is an earlier one
+    point       name of the operating point; "" for the pack's first operating point
+    is_by_card  whether a person has just clicked the pack's card; False for an earlier choice
     """
 
     candidate: PackCandidate
@@ -143,7 +157,10 @@ class UsePack:
 
 @dataclass(frozen=True, slots=True)
 class StartIntendedRun:
-    """Command: start the intended run. `remembered` is the pack that was remembered for its paths, or None."""
+    """The command to start the run of an intent.
+
+    remembered  the pack that was remembered for the paths of the intent, or None
+    """
 
     intent: Intent
     remembered: RememberedPack | None
@@ -151,9 +168,9 @@ class StartIntendedRun:
 
 @dataclass(frozen=True, slots=True)
 class ReportDropped:
-    """Command: report to the person that an intent was dropped, so that its paths are not screened.
+    """The command to report to a person that an intent was dropped, so that its paths are not screened.
 
-    has_other_pack  whether another pack was put in use; otherwise other paths were opened
+    has_other_pack  whether another pack was put in use; if False, other paths were opened
     """
 
     intent: Intent
@@ -166,9 +183,8 @@ Commands = tuple[CollectFacts | UsePack | StartIntendedRun | ReportDropped, ...]
 class IntentStateMachine:
     """The state machine that decides what is to be screened, and what a person must be asked before.
 
-    Methods handle events and return commands. At most one intent waits, with at most one open question.
-
-    An answer to a question that is not open is ignored.
+    Methods handle events and return commands. At most one intent waits, with at most one open question. An answer to a
+    question that is not open is ignored.
     """
 
     def __init__(self) -> None:
@@ -177,38 +193,42 @@ class IntentStateMachine:
         self._packs = AvailablePacks()
         self._default = "", ""
         self._count = 0
-        self._prepared: PackCandidate | None = None  # its card was clicked before a folder was opened
-        self._known: tuple[RememberedPack | None, bool] | None = None  # of the intent's paths; None: not looked yet
+        self._prepared: PackCandidate | None = None  # pack whose card was clicked before a folder was opened
+        self._known: tuple[RememberedPack | None, bool] | None = None  # facts about the paths; None before
         self._tried: UsePack | None = None
 
-    # ---- what a person does
+    # ---- commands of a person
 
     def open(self, paths: Sequence[Path], *, watches: bool = False) -> Commands:
-        """Handle the opening of a folder, or the start of watching a folder."""
+        """Handle the choice of files and folders to screen.
+
+        watches  whether new images in the folders are screened, too
+        """
         return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
 
     def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
-        """Handle the Start button: screen the paths of the run on show with the pack that the window's header names.
+        """Handle the Start button: screen paths with the pack that the header of the window names.
 
         paths   the files and folders to screen
-        images  number of images in the list on show; 0 if the list is of other paths
+        images  number of images in the shown list; 0 if the list belongs to other paths
         """
         used, folders = self._packs.used, tuple(paths)
         watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
         return self._begin(Intent(since=self._count, paths=folders, images=images, pack=used, watches=watches))
 
     def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
-        """Cancel the waiting intent with its answers, and tell the person that its paths were not screened.
+        """Cancel the waiting intent with its answers, and report that its paths were not screened.
 
-        instead  paths that are opened in its place; if they are the same paths, the person is told nothing
+        instead  paths that are opened in place of the intent's paths; equal paths are not reported
         """
         lost, self.intent, self.question, self._prepared = self.intent, None, None, None
         return (ReportDropped(lost, has_other_pack=False),) if lost and lost.paths != tuple(instead) else ()
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> Commands:
-        """Handle the answer to a question: a chosen pack, or confirmed or denied ages (bool).
+        """Handle a person's answer to a question.
 
-        None means that the images need another pack. An answer without a question applies to the next folder.
+        question  the question; None for a click on a pack's card without a question, which applies to the next folder
+        answer    the chosen pack; whether the ages are confirmed; or None, because the images need another pack
         """
         if question != self.question:
             return ()
@@ -223,10 +243,10 @@ class IntentStateMachine:
             self.question = None
         return self._advance()
 
-    # ---- what happens
+    # ---- events
 
     def facts_collected(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
-        """Handle the facts that `CollectFacts` asked for. They are ignored if another intent has begun since.
+        """Handle the facts that `CollectFacts` asked for. The facts are ignored if a newer intent has begun.
 
         intent      the intent whose paths were examined
         remembered  the pack that a person chose for these paths earlier, or None
@@ -240,14 +260,14 @@ class IntentStateMachine:
     def update_packs(self, packs: AvailablePacks, *, default: tuple[str, str]) -> Commands:
         """Handle a change of the available packs.
 
-        default  names of the site's default pack and of its operating point, "" for none
+        default  names of the site's default pack and of its operating point; "" for no default
         """
         self._packs, self._default = packs, default
         if packs.is_settled and self._prepared and not (packs.used and packs.used.is_of(self._prepared)):
             self._prepared = None
         return self._advance()
 
-    # ---- inside
+    # ---- decisions
 
     def _begin(self, intent: Intent) -> Commands:
         lost = self.drop(instead=intent.paths)
@@ -271,7 +291,7 @@ class IntentStateMachine:
         return (self._tried,)
 
     def _ask_for_card(self) -> None:
-        """Begin a new intent without answers for the current paths."""
+        """Begin a new intent without answers for the current paths, and ask for the pack."""
         assert self.intent is not None
         before = self.intent
         self.intent = Intent(
@@ -281,7 +301,7 @@ class IntentStateMachine:
         self.question = IntentQuestion("pack", self.intent)
 
     def _advance(self) -> Commands:
-        """Take the next step when its facts are known: pack, ages, run."""
+        """Decide the pack, then the ages, and then start the run, as far as the facts are known."""
         intent, packs = self.intent, self._packs
         if intent is None or self._known is None or not packs.is_settled:
             return ()
@@ -309,10 +329,10 @@ class IntentStateMachine:
         return (wanted,)
 
     def _wanted(self, intent: Intent) -> tuple[str, str]:
-        """Return the names of the pack and operating point to use, "" if a person must be asked.
+        """Return the names of the pack and the operating point to use; "" if a person must be asked.
 
         The choice for these images precedes the site's default. The default never silently replaces a pack that a
-        person has just put in use, and a card clicked earlier contradicts no remembered choice.
+        person has just put in use. If an earlier click on a card contradicts a remembered choice, a person is asked.
         """
         assert self._known is not None
         remembered, chosen, packs = self._known[0], intent.chosen, self._packs
@@ -327,7 +347,10 @@ class IntentStateMachine:
         return ("", "") if is_other or intent.only_a_card else self._default
 
     def _settle_ages(self, intent: Intent) -> Commands:
-        """Apply the confirmed ages of the first pack to the others, if they accept that range."""
+        """Decide whether the patients' ages are confirmed, and start the run; or ask a person.
+
+        Ages confirmed for the first pack also count for the additional packs if these accept the whole age range.
+        """
         assert intent.pack is not None and self._known is not None
         remembered, lacks_ages = self._known
         others = self._packs.others

@@ -1,7 +1,7 @@
-"""Control of verdicts: carries out the commands of the state machine in `verdicts`, and reports unsaved verdicts.
+"""Control of verdicts: saving in the background, and reports of verdicts that could not be saved.
 
-The module also records which images were read, and contains the verdict bar and the question before an unsaved verdict
-is discarded.
+The state machine in `verdicts` decides what is saved. This module also records which images were read, and contains the
+verdict bar and the question before an unsaved verdict is discarded.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _NOT_GIVEN: Final = "verdict_not_given"
 _READ_MS: Final = 2000
 
 
-WhyNot = Callable[[], Reason | None]  # why nothing can be said of the open image now, None where it can be judged
+WhyNot = Callable[[], Reason | None]  # the reason why no verdict is possible, or None
 
 
 class VerdictController(QObject):
     """Controls a person's verdicts on the current image, and saves them in the background.
 
-    why_not  returns the reason why the image cannot be judged now, or None
+    why_not  function that returns the reason why the image cannot be judged now, or None
 
     changed                  emitted with the image whose verdict has changed
     verdict_about_to_change  emitted with the current image before its verdict is given or withdrawn
@@ -61,7 +61,7 @@ class VerdictController(QObject):
         super().__init__()
         self._background, self._board, self._why_not = background, background.board, why_not
         self.verdicts = Verdicts()
-        self.given_s = 0.0  # when a verdict was last given, withdrawn or taken back, by the monotonic clock
+        self.given_s = 0.0  # time of the last change of a verdict, by the monotonic clock
         self._shown: list[tuple[VerdictSubject, object]] = []
 
     @property
@@ -69,19 +69,19 @@ class VerdictController(QObject):
         """Whether a verdict is being saved."""
         return any(given.state == "saving" for _, given in self.verdicts.unsaved())
 
-    # ---- a person
+    # ---- commands of a person
 
     def open(self, row: WorkRow | None) -> None:
         """Make an image the current one; None means that no image is open.
 
-        A typed note on the previous image is saved with that image.
+        A typed note on the previous image is saved with the verdict on that image.
         """
-        can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
+        can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict needs file content
         judged = VerdictSubject(row.answer_id, row.outcome) if row is not None and can_be_judged else None
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
 
     def set_draft_note(self, note: str) -> None:
-        """Record the note on the current image while it is typed."""
+        """Store the note on the current image in memory while a person types."""
         if self._is_refused():
             self._carry_out((), self.verdicts.open_image)
             return
@@ -89,16 +89,16 @@ class VerdictController(QObject):
         self._carry_out((), self.verdicts.open_image)
 
     def discard_note(self) -> None:
-        """Discard the note that was typed on the current image since its last verdict."""
+        """Discard the note that was typed on the current image since its verdict was given."""
         self.verdicts.discard_note()
         self._carry_out((), self.verdicts.open_image)
 
     def commit(self) -> None:
-        """Save at once the note that was typed on the current image, together with its verdict."""
+        """Save the typed note on the current image at once, together with the verdict."""
         self._carry_out(self.verdicts.commit(), self.verdicts.open_image)
 
     def choose(self, choice: VerdictChoice) -> None:
-        """Give this verdict on the current image.
+        """Give a verdict on the current image, and save the verdict.
 
         If the image already has this verdict, nothing is written and the panel says so.
         """
@@ -111,7 +111,7 @@ class VerdictController(QObject):
             self._give(self.verdicts.withdraw())
 
     def take_back(self) -> VerdictSubject | None:
-        """Undo the last verdict or withdrawal, on any image. Returns the image; None if there is nothing to undo."""
+        """Undo the last change of a verdict, on any image. Returns the image; None if there is nothing to undo."""
         judged = self.verdicts.last_changed
         if judged is not None:
             self._change(self.verdicts.take_back(), judged)
@@ -132,7 +132,7 @@ class VerdictController(QObject):
         self._carry_out(commands, judged)
 
     def _is_refused(self) -> bool:
-        """Return whether no verdict on the current image is possible now; shows the reason."""
+        """Return whether no verdict on the current image is possible now. If so, the reason is shown as a notice."""
         why = self._why_not()
         if why is None:
             self._board.withdraw(_NOT_GIVEN)
@@ -141,18 +141,18 @@ class VerdictController(QObject):
         return why is not None
 
     def keep_own_verdict(self, *images: VerdictSubject) -> None:
-        """Save verdicts of this window again, after saving failed or another window stored a verdict.
+        """Save verdicts of this window again, after saving failed or another window saved a different verdict.
 
-        A verdict that another window stored on these images is replaced.
+        images  the images; a verdict that another window saved on them is replaced
         """
         for judged in images:
             self._carry_out(self.verdicts.keep_own_verdict(judged), judged)
 
     def keep_stored_verdict(self, judged: VerdictSubject) -> None:
-        """Discard an unsaved verdict of this window, so that the stored one applies."""
+        """Discard an unsaved verdict of this window. The verdict in the database then applies."""
         self._carry_out(self.verdicts.keep_stored_verdict(judged), judged)
 
-    # ---- the store
+    # ---- the database
 
     def _carry_out(self, commands: Commands, *about: VerdictSubject | None) -> None:
         for command in commands:
@@ -170,7 +170,7 @@ class VerdictController(QObject):
                 lambda services: services.history.run_query(lambda query: query.verdict(answer_id, outcome)),
                 channel=_CHANNEL,
                 done=lambda stored: self._carry_out(self.verdicts.handle_read(judged, stored), judged),
-                # The verdict read with the row stays: what is newer is found when one is written over it.
+                # The verdict read with the row stays. A newer verdict is detected when a verdict is written.
                 failed=lambda _: None,
             )
             return
@@ -182,10 +182,10 @@ class VerdictController(QObject):
             failed=lambda error: self._carry_out(self.verdicts.handle_failed_write(judged, error.reason), judged),
         )
 
-    # ---- what is not saved
+    # ---- unsaved verdicts
 
     def _show_unsaved(self) -> None:
-        """Show a notice about unsaved verdicts when one is new, whichever image is current then."""
+        """Show a notice about unsaved verdicts on all images. The notice changes only if there is a new one."""
         lost = [(judged, given) for judged, given in self.verdicts.unsaved() if given.state == "not_saved"]
         now: list[tuple[VerdictSubject, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
         before, self._shown = self._shown, now
@@ -208,7 +208,11 @@ class VerdictController(QObject):
         return " ".join(said)
 
     def sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
-        """Return a sentence on a verdict that is not stored: being saved, in conflict with another one, or failed."""
+        """Return a sentence about a verdict that is not in the database: being saved, in conflict, or failed.
+
+        judged  the image
+        given   the state of the verdict
+        """
         image = image_title(translator, judged.answer_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
@@ -225,7 +229,10 @@ class VerdictController(QObject):
 
 
 def _taken_back(judged: VerdictSubject, verdict: Verdict | None, translator: Translator) -> str:
-    """Describe the verdict that an undo restored, and its image."""
+    """Return a sentence about an undone change: the image, and the verdict that applies again.
+
+    verdict  the restored verdict; None if there was none
+    """
     image = image_title(translator, judged.answer_id, judged.outcome)
     if verdict is None:
         return translator.text("Your verdict on {image} was withdrawn.", image=image)
@@ -234,10 +241,10 @@ def _taken_back(judged: VerdictSubject, verdict: Verdict | None, translator: Tra
 
 
 class ReadMarks(QObject):
-    """Records which images a person has read: an image is read if visible for two seconds, or judged.
+    """Records which images a person has read. An image counts as read if it was visible for two seconds, or judged.
 
     changed     emitted with the row whose read mark changed
-    is_covered  whether another page covers the image
+    is_covered  function that returns whether another page covers the image
     """
 
     changed = Signal(object)
@@ -253,7 +260,7 @@ class ReadMarks(QObject):
         image.loaded.connect(self._soon.start)
 
     def toggle(self) -> None:
-        """Mark the current image as unread if it is marked as read; else mark it as read."""
+        """Mark the current image as unread if it is marked as read, and as read otherwise."""
         row, why = self._image.row, self._why_not()
         if row is None or why is not None:
             self._board.post_reason(_NOT_GIVEN, why or reason("not_judged_none"), level="warning")
@@ -269,7 +276,10 @@ class ReadMarks(QObject):
             self._note(self._image.packs[0], is_read=True)
 
     def _note(self, row: WorkRow, *, is_read: bool) -> None:
-        """Record that the row of the list is read or unread, whichever pack's answer is shown."""
+        """Store whether the result in a row of the work list was read.
+
+        Does nothing if the row has this state already.
+        """
         if row.is_read == is_read:
             return
         outcome = row.outcome
@@ -296,24 +306,27 @@ class ReadMarks(QObject):
         self._board.post_error("reading", error)
 
 
-# ---- Where a person gives a verdict and sees how it stands, and what they are asked before one is lost.
+# ---- the verdict bar, and the question before an unsaved verdict is discarded
 
 _CHOICES: Final[tuple[VerdictChoice, ...]] = get_args(VerdictChoice)
 _LONGEST_NOTE: Final = 500
-_PATIENCE_MS: Final = 400  # a verdict is mostly saved by then: no question flashes up
+_PATIENCE_MS: Final = 400  # most verdicts are saved by then, without a question
 _MOST_NAMED: Final = 8
 
 
 class VerdictBar(QWidget):
-    """The verdict on the current image: three buttons, a note, the state of the verdict, and *Withdraw*.
+    """The widget for the verdict on the current image: three buttons, a note, the state of the verdict, and *Withdraw*.
 
-    In the field for the note, Enter saves the text and Esc discards it; either key emits `note_left`.
+    In the field for the note, Enter saves the text and Esc discards it. Both keys emit `note_left`.
     """
 
     note_left = Signal()
 
     def __init__(self, judging: VerdictController, reader: Callable[[], str], translator: Translator) -> None:
-        """Make the bar; `reader` returns the name that reports print with a verdict, "" without one."""
+        """Make the verdict bar.
+
+        reader  function that returns the name that reports print with a verdict; "" without a name
+        """
         super().__init__()
         self._judging, self._reader, self._translator = judging, reader, translator
         self._names = verdict_text(translator)
@@ -334,14 +347,14 @@ class VerdictBar(QWidget):
         self.withdraw = push_button(translator.text("Withdraw"), judging.withdraw)
         set_tip(self.withdraw, translator.text("Withdraw my verdict") + " (Ctrl+0)")
         choices = lay_row(None, *((button, 1) for button in self.buttons.values()), spacing=6)
-        # One below the other: long words in a narrow column are not cut.
+        # One below the other, so that long words in a narrow column are not cut.
         answers = lay_column(None, self.again, self.keep_stored_verdict, lay_row(None, self.withdraw, 1), spacing=6)
         lay_column(self, self._meaning, choices, self.note, self._how, self._why_not, answers)
         judging.changed.connect(self.refresh)
         self.refresh()
 
     def explain(self, meaning: str) -> None:
-        """Show what Agree means for the current result; "" hides the explanation."""
+        """Show an explanation of *Agree* for the current result; "" hides the explanation."""
         self._meaning.setText(meaning)
         self._meaning.setVisible(bool(meaning))
 
@@ -379,7 +392,7 @@ class VerdictBar(QWidget):
         self.keep_stored_verdict.setText(text("Keep the saved verdict") if given.asks else keeps)
 
     def discard_note(self) -> None:
-        """Discard the typed note; called for Esc in the note."""
+        """Discard the note that a person typed, after the key Esc."""
         self._judging.discard_note()
         self.note_left.emit()
 
@@ -397,7 +410,10 @@ class VerdictBar(QWidget):
         return (f"{said} {self._translator.reason(given.problem)}",)
 
     def _printed(self, verdict: Verdict | None) -> str:
-        """What reports print of the verdict, and how the reader's name gets into them."""
+        """Return the text that reports will print about a verdict.
+
+        Without a reader's name, the text says where to enter a name.
+        """
         text, reader = self._translator.text, self._reader()
         said = text(
             "Reports will say: Verdict of the reader: {verdict}.",
@@ -420,9 +436,11 @@ class VerdictBar(QWidget):
 def close_when_saved(
     parent: QWidget, judging: VerdictController, translator: Translator, close: Callable[[], None]
 ) -> None:
-    """Call `close` once all verdicts are saved.
+    """Save all verdicts, and then call `close`.
 
-    If saving is slow or fails, a person decides whether to discard them.
+    If saving is slow or fails, a person decides whether to discard the unsaved verdicts.
+
+    close  function that closes the window
     """
     judging.commit()
     if not any(judging.verdicts.unsaved()):
@@ -447,7 +465,7 @@ def close_when_saved(
             close()
 
     watched = [judging.changed.connect(refresh)]
-    for ended in (box.finished, box.destroyed):  # by an answer, or with the window that another one replaces
+    for ended in (box.finished, box.destroyed):  # after an answer, or when a new window replaces the old one
         ended.connect(lambda: watched and judging.changed.disconnect(watched.pop()))
     box.finished.connect(box.deleteLater)
     refresh()

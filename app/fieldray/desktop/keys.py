@@ -1,7 +1,7 @@
-"""The table of the window's keys, from which the shortcuts and the key sheet are made.
+"""The table of the window's keys, from which the shortcuts and the list of keys for users are made.
 
-Users expect H both for "flip" and for "hide the heat map". Here H hides the heat map, because nearly every flagged
-image has one, and a mark that covers a finding must be gone at once. F flips left-right, V top-bottom.
+Users expect H both for "flip" and for "hide the heat map". Here H hides the heat map. Nearly every flagged image has a
+heat map, and colours that cover a finding must disappear at once. F flips left-right, V flips top-bottom.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Place = Literal["window", "images", "reading"]
 class Key:
     """One command of the window with its keyboard shortcuts.
 
-    place  where the keys work: in the whole window; while the images are shown, except in fields for text or values; or
+    place  where the keys work: in the whole window; while images are shown, except in fields for text or values; or
            only while list or image has the focus, because elsewhere the key has another use
     """
 
@@ -130,17 +130,17 @@ KEYS: Final[tuple[Key, ...]] = (
 )
 # fmt: on
 _VERDICTS: Final = (*VERDICT_VALUES, "withdraw")
-_ON_IMAGE: Final = (*_VERDICTS, "copy", "print")  # of the program's commands
-_ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_image")  # a key that is held down does these once, not many times
+_ON_IMAGE: Final = (*_VERDICTS, "copy", "print")  # commands that need an image in sight
+_ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_image")  # a key that is held down triggers these commands once
 
-_LEAST_BETWEEN_PRESSES_MS: Final = 30  # no finger lets a key go and presses it again in less
+_LEAST_BETWEEN_PRESSES_MS: Final = 30  # a finger is slower
 
 
 class HeldKeys:
-    """Distinguishes a key press from the repeats of a held key, which X11 sometimes reports as presses.
+    """Distinguishes a key press from the automatic repeats of a key that is held down.
 
-    X11 sends a repeat as a release and a press with one time. Qt treats them as separate presses if the press has not
-    arrived when Qt handles the release.
+    X11 reports a repeat as a release and a press at one time. If Qt handles the release before the press arrives, Qt
+    treats the press as new.
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class HeldKeys:
             self._released_ms[event.key()] = event.timestamp()
 
     def is_repeat(self, event: QKeyEvent) -> bool:
-        """Return whether a key press is a repeat of a held key, and not a press by a finger.
+        """Return whether a key press is an automatic repeat of a key that is held down, and not a press by a finger.
 
         A repeat follows the release of the key faster than a finger can press.
         """
@@ -160,14 +160,14 @@ class HeldKeys:
         return released_ms is not None and event.timestamp() - released_ms < _LEAST_BETWEEN_PRESSES_MS
 
 
-# What the keys of the Latin letters write in the Ukrainian layout.
+# The letters of the Ukrainian layout on the keys of the Latin letters.
 _CYRILLIC: Final = str.maketrans("QWERTYUIOPASDFGHJKLZXCVBNM", "ЙЦУКЕНГШЩЗФІВАПРОЛДЯЧСМИТЬ")
 
 
 def cyrillic_twins(keys: tuple[str, ...]) -> tuple[str, ...]:
     """Return the letters that a Ukrainian keyboard layout has on the keys of these Latin letters.
 
-    They must be shortcuts, too, because a system without a Latin layout does not translate them.
+    The letters must be shortcuts as well, because a system without a Latin layout does not translate them.
     """
     split = (key.rpartition("+") for key in keys)
     letters = ((start + plus, letter) for start, plus, letter in split if len(letter) == 1 and letter.isalpha())
@@ -175,7 +175,7 @@ def cyrillic_twins(keys: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def group_title(translator: Translator, group: Group) -> str:
-    """Return the heading of a group on the key sheet."""
+    """Return the heading of a group of keys in the list of keys."""
     titles: dict[Group, str] = {
         "list": translator.text("Work list"),
         "view": translator.text("Image"),
@@ -189,13 +189,14 @@ def group_title(translator: Translator, group: Group) -> str:
 def make_actions(
     commands: Mapping[str, Callable[[], None]], translator: Translator, *, window: QWidget, reading: tuple[QWidget, ...]
 ) -> dict[str, QAction]:
-    """Return a QAction for each command, active where its keys work (see `Key`).
+    """Return a QAction for each command. The keys of an action work where `Key.place` says.
 
     commands  functions by the name of the command
     window    the window
     reading   the widgets of the work list and the image
 
-    The action's `text` is for menus, `iconText` is the words alone, and `toolTip` the words with the key in brackets.
+    The `text` of an action is for menus, `iconText` is the name of the command alone, and `toolTip` the name with the
+    key in brackets.
     """
     actions = {}
     for key in KEYS:
@@ -211,10 +212,11 @@ def make_actions(
 
 
 def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QWidget | None = None) -> None:
-    """Enable the actions that need the images, if the images are in sight.
+    """Enable or disable the actions that act on images.
 
     is_seen  whether the images are in sight, not covered by another page
-    focused  the widget with the focus; in a field for text, numbers or values the keys of the list are disabled
+    focused  the widget with the focus, or None; in a field for text, numbers or values the keys of the list are
+             disabled
     """
     is_field = isinstance(focused, QLineEdit | QTextEdit | QAbstractSpinBox | QAbstractSlider)
     for key in KEYS:
@@ -223,15 +225,15 @@ def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QW
 
 
 def key_name(key: str) -> str:
-    """Return the name of a key for a person, as this operating system writes it."""
+    """Return the name of a key as this operating system writes the name, such as "Ctrl+Z"."""
     return QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText)
 
 
 def _listen(widget: QWidget, key: Key, action: QAction) -> None:
-    """Trigger the action by its keys.
+    """Trigger an action by its keys in a widget.
 
-    With a Ukrainian and a Latin layout installed, one press fits both spellings of a key. Qt calls such a press
-    ambiguous and ignores an action's own shortcut. Here both spellings are shortcuts of one action.
+    With a Ukrainian and a Latin layout installed, one press matches both letters of a key. Qt calls this ambiguous and
+    ignores the shortcuts of an action. So both letters become separate shortcuts that trigger the action.
     """
     shortcut = QShortcut(widget)
     shortcut.setKeys([QKeySequence(text) for text in (*key.keys, *cyrillic_twins(key.keys))])
@@ -241,7 +243,7 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     shortcut.activated.connect(action.trigger)
     shortcut.activatedAmbiguously.connect(action.trigger)
     if key.place == "images":
-        action.enabledChanged.connect(shortcut.setEnabled)  # tables of other pages have these keys themselves
+        action.enabledChanged.connect(shortcut.setEnabled)  # on other pages, tables use these keys
 
 
 _MARGINS: Final = (12, 12, 12, 12)
@@ -278,7 +280,7 @@ def _group_card(translator: Translator, group: Group) -> QWidget:
 
 
 def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
-    """Return the mouse actions on the image, each with its explanation."""
+    """Return the actions of the mouse on an image, as pairs of action and explanation."""
     return [
         (translator.text("Drag with left button"), translator.text("Window (left and right) and level (up and down)")),
         (translator.text("Drag with middle button"), translator.text("Move the image")),

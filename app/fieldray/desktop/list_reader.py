@@ -1,6 +1,6 @@
-"""A cache of the work list's rows that were shown last, and the columns of the work list.
+"""A cache of rows of the work list, and the columns of the work list.
 
-Rows, thumbnails and heat maps are read from the results database when they are first shown.
+A row, with thumbnail and heat map, is read from the results database when the row is first shown.
 """
 
 from __future__ import annotations
@@ -46,53 +46,56 @@ _MOST_WAITING: Final = 3
 class RowCache(QObject):
     """A cache of the rows of the work list that were read last.
 
-    As long as other code holds a row, the cache returns that object and never a second copy.
+    While other code uses a row object, the cache returns that object and never a second copy.
 
     rows_read     emitted when rows were read
-    rows_missing  emitted with rows that are no longer in the database; they are not requested again
-    replaced      emitted with the former row of a result that has changed
+    rows_missing  emitted when requested rows are no longer in the database; they are not requested again
+    replaced      emitted with the old row object of a result that has changed
     """
 
     rows_read = Signal()
     rows_missing = Signal()
-    replaced = Signal(object)  # a WorkRow whose image has another result now: a new WorkRow stands in the list for it
+    replaced = Signal(object)  # the old WorkRow of a changed result
 
     def __init__(self, background: Background, parent: QObject) -> None:
         super().__init__(parent)
         self._background, self._board = background, background.board
-        self.manifests: Sequence[Manifest | None] = ()  # of the run's packs, by their position
+        self.manifests: Sequence[Manifest | None] = ()  # manifests of the run's packs, by position
         self._kept: deque[WorkRow] = deque(maxlen=_MOST_KEPT)
         self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
         self._waiting: deque[Sequence[int]] = deque(maxlen=_MOST_WAITING)
         self._is_reading = False
-        self._outdated: set[int] = set()  # done again since they are being read
+        self._outdated: set[int] = set()  # images screened again while their rows were being read
         self._gone: set[int] = set()
 
     def clear(self, manifests: Sequence[Manifest | None]) -> None:
-        """Forget all rows. Rows that are read later belong to a run with these packs."""
+        """Remove all rows from the cache. Rows that are read later belong to a run with these packs.
+
+        manifests  manifest of each pack of the run; None for a pack that is not available
+        """
         self.manifests, self._is_reading = manifests, False
         self._background.forget(_ROWS_CHANNEL)
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
     def row_in_memory(self, row_id: int) -> WorkRow | None:
-        """Return the row of an image without reading the store; None if the row has not been read yet."""
+        """Return the row of an image if it is in memory; None otherwise. The database is not read."""
         return self._alive.get(row_id)
 
     def row_of_result(self, answer_id: int) -> WorkRow | None:
-        """Return the row that shows a stored result, without reading the store; None if the row is not in memory."""
+        """Return the row with a stored result if it is in memory; None otherwise. The database is not read."""
         rows = list(self._alive.values())
         return next((one for row in rows for one in row.answers if one.answer_id == answer_id), None)
 
     def request(self, row_ids: Sequence[int]) -> None:
-        """Read rows from the database in the background, in one request. A newer request replaces one that waits."""
+        """Read rows from the database in the background. A new request replaces a request that waits."""
         if row_ids not in self._waiting:
             self._waiting.append(row_ids)
         if not self._is_reading:
             self._read()
 
     def row_of(self, image: StoredImage) -> WorkRow:
-        """Return the row of a stored image: the one in memory, or else a new one."""
+        """Return the row of a stored image. If no row is in memory, a new row is made."""
         row = self._alive.get(image.row_id)
         if row is None:
             row, *others = (self._made(answer) for answer in image.answers)
@@ -102,7 +105,7 @@ class RowCache(QObject):
 
     def replace(self, image: StoredImage) -> bool:
         """Replace the rows of an image that was screened again. Returns whether the image's row is in memory."""
-        is_held = image.row_id in self._alive  # most images that are done are not in sight, and need no row
+        is_held = image.row_id in self._alive  # most images are not in sight and need no row
         return self._replace(image.row_id, [self._made(answer) for answer in image.answers] if is_held else ())
 
     def replace_answer(self, before: WorkRow, outcome: Outcome) -> bool:
@@ -133,9 +136,10 @@ class RowCache(QObject):
         return self._renew(row_id, answers)
 
     def _renew(self, row_id: int, answers: Sequence[WorkRow]) -> bool:
-        """Replace the rows of an image whose results have changed.
+        """Replace the rows of an image whose results have changed. Returns whether the image's row is in memory.
 
-        The previous row object keeps its result: it may be open, and what a person sees of it must not change.
+        The old row object keeps its result. The old row object may be open in the window, and the result in sight must
+        not change by itself.
         """
         listed = self._alive.get(row_id)
         if listed is None:
@@ -167,8 +171,8 @@ class RowCache(QObject):
 
     def _has_read(self, asked: Sequence[int], found: Sequence[StoredImage]) -> None:
         for image in found:
-            if image.row_id not in self._outdated:  # else it is read again when painted
-                # Another window may have had the image done again.
+            if image.row_id not in self._outdated:  # an outdated row is read again when painted
+                # Another window may have screened the image again.
                 self._renew(image.row_id, [self._made(answer) for answer in image.answers])
                 self._kept.append(self.row_of(image))
         gone = set(asked) - {image.row_id for image in found}
@@ -190,18 +194,18 @@ class RowCache(QObject):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class WorkRow:
-    """A row of the work list: the result of one pack for an image, with the data to show it.
+    """A row of the work list: the result of one pack for an image, with the data to show the result.
 
-    A new result makes a new row.
+    A new result makes a new row object.
 
-    row_id         row of the image in the list
-    manifest       manifest of the pack, whose texts and calibration belong to the result
+    row_id         row id of the image in the results database
+    manifest       manifest of the pack, with texts and calibration; None if the pack is not available
     is_read        whether a person has read the image, with or without a verdict
-    run_id         number of the run; None for an image of no run
-    answer_id      row of the result in the store, to which a verdict refers; 0 for an image of no run
+    run_id         id of the run; None for an image of no run
+    answer_id      row id of the result in the results database; 0 for an image of no run
     position       position of the pack in the run
-    others         rows of the packs after this one; only in the row of the first listed pack
-    finding        the finding that decides the class, None without a score
+    others         rows of the packs after this pack; only in the row of the first listed pack
+    finding        the finding that decides the class; None without a score
     object_number  a number that no other row object has, by which a repeated paint is recognised
     """
 
@@ -225,7 +229,7 @@ class WorkRow:
 
     @property
     def answers(self) -> tuple[WorkRow, ...]:
-        """The rows of the results of all packs for the image, this row first."""
+        """The rows with the results of all packs for the image; this row is the first."""
         return (self, *self.others)
 
     def of_pack(self, position: int) -> WorkRow | None:
@@ -242,12 +246,16 @@ class WorkRow:
 
     @property
     def reason(self) -> Reason | None:
-        """The reason why the image has no score, or why it must be read first; None if neither applies."""
+        """The reason why the image has no score, or why the image must be read first; None if neither applies."""
         return reason_of(self.outcome)
 
 
 def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
-    """Return the previous row if it holds an equal result, else the new row."""
+    """Return the old row if its result is equal to that of the new row, else the new row.
+
+    row     the new row
+    before  the old row, or None
+    """
     is_same = before is not None and VerdictSubject(row.answer_id, row.outcome) == VerdictSubject(
         before.answer_id, before.outcome
     )
@@ -260,14 +268,14 @@ def pack_title(translator: Translator, manifest: Manifest | None) -> str:
 
 
 def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
-    """Return the title of an image in the work list: the patient's name, or else the file name.
+    """Return the title of an image in the work list: the patient's name, or the file name if there is no name.
 
-    While names are hidden, the title is the number of the image's row.
+    While names are hidden, the title is the row id of the image.
     """
     return translator.name_or_number(person(outcome.ref.header.patient_name) or file_name(outcome.ref), row_id=row_id)
 
 
-# ---- The columns, and what stands in the cells.
+# ---- columns, and texts of the cells
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -280,7 +288,7 @@ class Column:
 
 
 def score_cell(translator: Translator, row: WorkRow) -> str:
-    """Return the text of a row's cell with the score and the threshold to which the score is compared."""
+    """Return the text of a row's cell with the score and the threshold of the operating point."""
     return score_text(translator, row.finding.score, row.finding.point) if row.finding else "–"
 
 
@@ -290,7 +298,7 @@ def _class_text(translator: Translator, row: WorkRow) -> str:
 
 
 def answer_text(translator: Translator, row: WorkRow) -> str:
-    """Return a pack's result for an image as text: the class in the pack's words, and the score with its threshold."""
+    """Return a pack's result for an image as text: the pack's name for the class, and the score with its threshold."""
     spoken = _class_text(translator, row)
     return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
 
@@ -300,7 +308,7 @@ def _device_text(translator: Translator, row: WorkRow) -> str:
 
 
 def _time_text(translator: Translator, row: WorkRow) -> str:
-    """Return the time of the network alone as text; a dash if the network did not run."""
+    """Return the inference time of a row's image as text; a dash if the network did not run."""
     return number(translator, row.outcome.inference_ms, digits=1) if isinstance(row.outcome, Screened) else "–"
 
 
@@ -330,7 +338,8 @@ KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
 def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
     """Return the columns of the work list of a run.
 
-    With several packs, the columns of a result name their pack, and are repeated for each further pack.
+    packs  manifest of each pack of the run. With several packs, each pack has columns for its results, which name the
+           pack
     """
     if len(packs) < 2:
         return COLUMNS

@@ -1,4 +1,4 @@
-"""The main window: assembles the pages and passes commands on. It contains no logic and may be rebuilt at any time."""
+"""The main window, which connects the pages with the commands. A new window may replace the window at any time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from fieldray.packs.cards import split_card
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
-# Commands of the key table in the image's menu, in groups; what is asked for more rarely under its title.
+# Commands of the key table in the image's menu, in groups. Rarely used commands are in submenus with a title.
 _MENU: Final = (
     ("heat_map", "lung_outline", "network_view"),
     ("invert", "fit", "full_screen"),
@@ -70,9 +70,9 @@ _SUBMENUS: Final[Mapping[Group, tuple[str, ...]]] = {
 
 
 class MainWindow(QMainWindow):
-    """The main window: toolbar, then welcome page, images or another page, and below them banners and status bar.
+    """The main window: toolbar, then welcome page, images or another page, and at the bottom notices and status bar.
 
-    A new banner never moves a control that is under the pointer.
+    A new notice never moves a button that is under the mouse pointer.
     """
 
     settings_changed = Signal(dict)
@@ -85,7 +85,7 @@ class MainWindow(QMainWindow):
         self._asked: PackQuestion | Prior | IntentQuestion | None = None
         self._box: QDialog | None = None
         self._may_close = self._gave_room = False
-        self._list_width = 0  # while the list is hidden
+        self._list_width = 0  # width of the list before it was hidden
         self.setWindowTitle("Fieldray")
         self.setAcceptDrops(True)
         self.setMinimumSize(640, 360)
@@ -126,9 +126,9 @@ class MainWindow(QMainWindow):
         for widget, stretch in ((self.work_list, 3), (image, 6), (self.result, 2)):
             self.panes.addWidget(widget)
             self.panes.setStretchFactor(self.panes.count() - 1, stretch)
-        self.panes.setSizes([340, 688, 322])  # of 1366 pixels: half for the image, and the result's words are whole
+        self.panes.setSizes([340, 688, 322])  # of 1366 pixels: half for the image, and no word of the result is cut
         self.pages = QStackedWidget()
-        self.images = scrolled(self.panes)  # never cut off where there is too little room for list, image and result
+        self.images = scrolled(self.panes)  # scrolls if list, image and result do not fit
         self.images.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.pages.currentChanged.connect(self._allow_keys)
         pages = self.packs_page, self.audit_page, self.history_page, self.status_page
@@ -139,9 +139,10 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(middle)
 
     def _connect(self) -> None:
-        """Connect signals only to methods.
+        """Connect the signals of the controller to this window.
 
-        The controller outlives this window, and Qt disconnects the methods of a closed window.
+        Signals are connected to methods only, because the controller outlives this window. Qt disconnects the methods
+        of a closed window.
         """
         bench = self._bench
         self.work_list.row_chosen.connect(self._leave_note)
@@ -159,7 +160,7 @@ class MainWindow(QMainWindow):
             turned.connect(lambda _: bench.board.withdraw("copied"))
         bench.switches.changed.connect(self._show_names)
         bench.comparing.changed.connect(self._give_room)
-        # The result may need another width by now, or there are two images.
+        # The result may need another width now, or a second image was opened.
         for news in (bench.image.changed, bench.comparing.changed, self.area.switched):
             news.connect(self._fit_image)
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
@@ -179,7 +180,7 @@ class MainWindow(QMainWindow):
         bench.rows.all_deleted.connect(self._leave_deleted_run)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
-        """Return the function of each key of the key table."""
+        """Return the function of each command in the key table, by the name of the command."""
         rows, run, text = self.work_list, self._bench.screening, self._translator.text
         return {
             "next_image": lambda: rows.step(1),
@@ -223,9 +224,11 @@ class MainWindow(QMainWindow):
     # ---- commands
 
     def _judge(self, say: Callable[[], None]) -> None:
-        """Give a verdict by key.
+        """Give a verdict after a key press.
 
-        Ignored while the search field has the focus, because the shown image is only the first hit.
+        Ignored while the search field has the focus, because the shown image is only the first match.
+
+        say  function that gives the verdict
         """
         if self.work_list.filter_bar.search.hasFocus():
             self._bench.board.post_reason("verdict_not_given", reason("not_judged_searching"), level="warning")
@@ -233,7 +236,7 @@ class MainWindow(QMainWindow):
             say()
 
     def _undo(self) -> None:
-        """Undo the last change: of the view, or of a verdict, whose image is then shown."""
+        """Undo the last change: of the view, or of a verdict. The image of the verdict is then shown."""
         viewer, judging = self.area.active, self._bench.judging
         if viewer.can_undo and viewer.changed_s > judging.given_s:
             viewer.undo()
@@ -255,7 +258,10 @@ class MainWindow(QMainWindow):
         ask_for_paths(self, title, mode, choose, self._translator, at=at)
 
     def _choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
-        """Screen or watch the chosen paths, after saving typed text of the previous image."""
+        """Screen or watch the chosen paths. A typed note on the current image is saved first.
+
+        watches  whether new images in the folders are screened, too
+        """
         if isinstance(self.focusWidget(), QLineEdit):
             (self._reading if self.images.isVisible() else self).setFocus()
         self._bench.screening.choose(paths, watches=watches)
@@ -267,9 +273,9 @@ class MainWindow(QMainWindow):
             ask_for_paths(self, title, mode, lambda paths: choose(*paths), self._translator)
 
     def _export(self, run_id: int | None = None) -> None:
-        """Export a run.
+        """Ask for formats and a folder, and export a run.
 
-        Without a number, the run shown now is meant, even if another run is shown before a folder is chosen.
+        run_id  the run to export; None for the run that the window shows at the moment of the call
         """
         meant = run_id or self._bench.screening.run_id
         dialog, mode = ExportDialog(self._translator, self), QFileDialog.FileMode.Directory
@@ -285,7 +291,7 @@ class MainWindow(QMainWindow):
     def _open_settings(self) -> None:
         dialog = SettingsDialog(self._bench.settings, self._translator, self)
         dialog.accepted.connect(lambda: self.settings_changed.emit(dialog.changes()))
-        dialog.accepted.connect(self.result.verdict.refresh)  # which names the reader
+        dialog.accepted.connect(self.result.verdict.refresh)  # the verdict bar names the reader
         dialog.open()
 
     def _show_card(self, card: str) -> None:
@@ -293,13 +299,16 @@ class MainWindow(QMainWindow):
         DocumentDialog(self._translator.text("Model card"), text, self._translator, self).open()
 
     def _show_card_of_run(self) -> None:
-        """Show the model card of the pack whose result is shown."""
+        """Show the model card of the pack whose result is in sight."""
         row, models = self._bench.image.row, self._bench.screening.run_models
         if model := next((model for model in models if model and row and model.manifest is row.manifest), None):
             self._show_card(model.card)
 
     def _ask(self) -> None:
-        """Show the open question, or hide a closed one. A new question waits while somebody types."""
+        """Show the open question, or hide a question that is no longer open.
+
+        A new question waits while a person types.
+        """
         bench, before = self._bench, self._asked
         question = bench.packs.question or bench.comparing.question or bench.screening.question
         if question is before or not self.isVisible():
@@ -329,7 +338,7 @@ class MainWindow(QMainWindow):
             self._box.open()
 
     def changeEvent(self, event: QEvent) -> None:
-        """Look for changes by other windows when this window becomes active."""
+        """Read the work list again when this window becomes active, because another window may have changed results."""
         super().changeEvent(event)
         if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
             self._bench.refresh_all()
@@ -341,9 +350,10 @@ class MainWindow(QMainWindow):
         self._fit_image()
 
     def _fit_image(self) -> None:
-        """Half of the window for the image where list and result have room beside that.
+        """Reserve half of the window for the image, if list and result have space next to it.
 
-        In a narrower window the image gives way, then the list, so that nobody has to scroll sideways for the result.
+        In a narrower window the image shrinks first, and then the list. So the result is always in sight without
+        scrolling.
         """
         half, least = (self.width() + 1) // 2, self.area.minimumSizeHint().width()
         beside = self.result.minimumWidth() + 2 * self.panes.handleWidth()
@@ -353,35 +363,38 @@ class MainWindow(QMainWindow):
         self._image.setMinimumWidth(half if has_room else least)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Show the question that was open in the previous window, before a change of language."""
+        """Show the question that was open in the old window, before a change of language."""
         super().showEvent(event)
         self._ask()
 
     def _toggle_full_screen(self) -> None:
-        """Show the image on the whole screen without list and result, or restore the window."""
+        """Switch full screen, which shows the image without list and result, on or off."""
         self.setWindowState(self.windowState() ^ Qt.WindowState.WindowFullScreen)
         self._show_panels(not (self.isFullScreen() and self.images.isVisible()))
 
     def _show_names(self, switched: Collection[str]) -> None:
-        """Hide or show names in the window's own widgets; list and images handle the change themselves."""
+        """Hide or show patients' names in the window's pages and notices, if the switch for names has changed.
+
+        switched  names of the changed switches
+        """
         if "hide_patient" in switched:
             for part in (self.banners, self.welcome, self.result, self.prior_card, self.audit_page, self.history_page):
                 part.refresh()
 
     @property
     def _reading(self) -> QWidget:
-        """Return the widget that the keys of the list act on."""
+        """The widget on which the keys of the list act."""
         return self.viewer if self.work_list.isHidden() else self.work_list.table
 
     def _show_list(self, shown: bool) -> None:
-        """Show the list beside the image at its previous width, or give its room to the image."""
+        """Show the list next to the image at its previous width, or hide the list."""
         beside, image, result = self.panes.sizes()
         self._list_width = beside or self._list_width
         self.work_list.setVisible(shown)
         self.panes.setSizes([self._list_width, image + beside - self._list_width * shown, result])
 
     def _show_panels(self, shown: bool) -> None:
-        """Show list and result beside the image, or the image alone."""
+        """Show list and result next to the image, or the image alone."""
         if shown and self.work_list.isHidden() and not self.result.isHidden():
             self._show_list(True)
         for panel in (self.work_list, self.result):
@@ -390,13 +403,16 @@ class MainWindow(QMainWindow):
         self._reading.setFocus()
 
     def _give_room(self) -> None:
-        """Hide the list while a pair is compared. The bar above the pair names the key that shows the list again."""
+        """Hide the list while two images are compared.
+
+        The bar above the images names the key that shows the list again.
+        """
         comparing = self._bench.comparing
         gives = comparing.is_on and (self._gave_room or comparing.prior is not None)
         if gives == self._gave_room:
             return
         self._gave_room = gives
-        if not self.result.isHidden():  # else the image is shown alone
+        if not self.result.isHidden():  # otherwise the image is shown alone
             self._show_list(not gives)
         self.prior_bar.list_key.setVisible(self.work_list.isHidden())
 
@@ -424,12 +440,15 @@ class MainWindow(QMainWindow):
             self.welcome.take_focus()
 
     def _leave_deleted_run(self) -> None:
-        """Show the start page in place of the empty list of a run that was deleted elsewhere."""
+        """Show the start page instead of the empty list of a run that another program deleted."""
         if self.pages.currentWidget() is self.images:
             self._show_images_or_welcome()
 
     def _show_row(self, row_id: int) -> None:
-        """Show an image of the current run by row, or (0) the first one."""
+        """Show an image of the current run.
+
+        row_id  row id of the image; 0 for the first image
+        """
         self._show_images_or_welcome()
         if row_id:
             self.work_list.choose(row_id, may_show_all=True)
@@ -437,7 +456,7 @@ class MainWindow(QMainWindow):
             self.work_list.choose_end(last=False)
 
     def _leave_note(self) -> None:
-        """Take the focus out of the note, because another image is about to open and typing is not meant for it."""
+        """Take the focus out of the field for a note, so that a person does not type into the note of another image."""
         if self.result.verdict.note.hasFocus():
             self._focus_list()
 
@@ -452,21 +471,21 @@ class MainWindow(QMainWindow):
             self._reading.setFocus()
 
     def event(self, event: QEvent) -> bool:
-        """Ignore repeats of a held key with Ctrl, because another image may be open since the key was pressed."""
+        """Ignore repeats of a held key with Ctrl. Another image may be open since the key was pressed."""
         if isinstance(event, QKeyEvent):
             if event.type() == QEvent.Type.KeyRelease:
                 self._held_keys.release(event)
             is_command = bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)
             if event.type() == QEvent.Type.ShortcutOverride and is_command and self._held_keys.is_repeat(event):
-                event.accept()  # no shortcut takes the key then
+                event.accept()  # then no shortcut uses the key
                 return True
         return super().event(event)
 
     def focusNextPrevChild(self, next: bool) -> bool:
-        """Move the focus by Tab. If a focused widget is hidden or disabled, give the focus to the shown page.
+        """Move the focus after Tab. If a focused widget is hidden or disabled, give the focus to the shown page.
 
-        Qt calls this method in both cases. Otherwise the focus of a hidden button would go to whichever control is
-        next, for example the close icon of a notice.
+        Qt calls this method in both cases. Otherwise the next control, for example the button that closes a notice,
+        would get the focus of a hidden button.
         """
         focused, page = self.focusWidget(), self.pages.currentWidget()
         if page is None or focused is None or (focused.isVisible() and focused.isEnabled()):
@@ -475,7 +494,7 @@ class MainWindow(QMainWindow):
         return True
 
     def _cancel(self) -> None:
-        """Close the topmost of: note, page, question, full screen."""
+        """Cancel or close the first of these that is active: typing a note, a page, a question, full screen."""
         if self.result.verdict.note.hasFocus():
             self.result.verdict.discard_note()
             return
@@ -508,7 +527,7 @@ class MainWindow(QMainWindow):
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        """Screen folders and files that a person drops on the window, and report dropped items that are neither."""
+        """Screen folders and files that a person drops on the window. A notice names dropped items that are neither."""
         self._choose(_local_paths(event.mimeData().urls()))
         event.acceptProposedAction()
         for url in event.mimeData().urls():
@@ -543,5 +562,5 @@ class MainWindow(QMainWindow):
 
 
 def _local_paths(urls: Sequence[QUrl]) -> list[Path]:
-    is_here = sys.platform == "win32"  # where file://server/share is a path as any other; elsewhere it is none
+    is_here = sys.platform == "win32"  # only Windows can open file://server/share
     return [Path(url.toLocalFile()) for url in urls if url.isLocalFile() and (is_here or not url.host())]

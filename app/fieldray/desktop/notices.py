@@ -1,4 +1,4 @@
-"""Messages to the person: notices on a board, and the banners that show them."""
+"""Notices to the person who uses the window, and the banners that show the notices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ Level = Literal["info", "warning", "error"]
 class Action:
     """A button on a notice in the window.
 
-    is_offer  whether the program waits until the button is used; the notice then stays in sight
+    text      text of the button, in a language
+    command   function called after a click
+    is_offer  whether the program waits for a click on the button; the notice then stays in sight
     """
 
     text: LocalText
@@ -40,8 +42,9 @@ class Action:
 class Notice:
     """One message to the person who uses the window.
 
-    key     identifies the subject; a later notice with an equal key replaces this one
-    text    formats the message in a language
+    key     identifies the subject; a later notice with an equal key replaces this notice
+    level   severity: "info", "warning" or "error"
+    text    function that formats the message in a language
     action  button of the notice, or None
     """
 
@@ -52,7 +55,7 @@ class Notice:
 
 
 class NoticeBoard(QObject):
-    """The notices that the window shows now, the newest last."""
+    """The notices that the window shows now, the newest notice last."""
 
     changed = Signal()
 
@@ -62,11 +65,11 @@ class NoticeBoard(QObject):
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """The notices that the window shows now, the newest last."""
+        """The notices that the window shows now, the newest notice last."""
         return tuple(self._notices.values())
 
     def post(self, key: str, text: LocalText, *, level: Level = "info", action: Action | None = None) -> None:
-        """Show a notice in the window; it replaces a notice with an equal key.
+        """Show a notice in the window. The notice replaces a notice with an equal key.
 
         The parameters are the fields of `Notice`.
         """
@@ -82,7 +85,7 @@ class NoticeBoard(QObject):
         self.post(key, lambda translator: translator.reason(why), level=level, action=action)
 
     def post_error(self, key: str, error: FieldrayError, *, action: Action | None = None) -> None:
-        """Show the reason of an error as a notice in the window; an error without a reason is reported as a bug.
+        """Show the reason of an error as a notice in the window. An error without a reason is reported as a bug.
 
         The other parameters are the fields of `Notice`.
         """
@@ -90,7 +93,7 @@ class NoticeBoard(QObject):
             self.post_reason(key, error.reason, action=action)
 
     def withdraw(self, key: str) -> None:
-        """Remove the notice with this key, if there is one."""
+        """Remove the notice with this key, if the board has such a notice."""
         if self._notices.pop(key, None):
             self.changed.emit()
 
@@ -100,7 +103,7 @@ class NoticeBoard(QObject):
             self.withdraw(key)
 
 
-_SIGNS = {"info": "information", "warning": "warning", "error": "warning"}  # the gravest last
+_SIGNS = {"info": "information", "warning": "warning", "error": "warning"}  # the most severe level last
 
 
 class Banner(QFrame):
@@ -124,8 +127,8 @@ class Banner(QFrame):
 class BannerArea(QWidget):
     """The part of the window with the notices.
 
-    It shows the gravest notice (of several equally grave ones the newest), and every notice that needs an answer.
-    Further notices are folded away; a button shows their number and unfolds them.
+    In sight are the most severe notice (the newest if several are equally severe), and every notice that needs an
+    answer. Other notices are folded away. A button shows the number of folded notices and unfolds these notices.
     """
 
     def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
@@ -139,12 +142,12 @@ class BannerArea(QWidget):
         self._layout = lay_column(banners, spacing=0)
         lay_row(
             self, self.more, (banners, 1), margins=(8, 0, 0, 0), spacing=8
-        )  # the icons to close stay where they are
+        )  # the buttons that close notices do not move
         board.changed.connect(self.refresh)
         self.refresh()
 
     def unfold(self) -> None:
-        """Show all notices. A button folds them away again."""
+        """Show all notices. A second click on the button folds the notices away again."""
         self._is_unfolded = True
         self.refresh()
 
@@ -153,7 +156,7 @@ class BannerArea(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the current notices of the notice board, without patients' names while names are hidden."""
+        """Show the current notices of the notice board. While names are hidden, no notice names a patient."""
         notices = self._board.notices
         for notice in notices:
             self._keep_banner(notice)
@@ -176,13 +179,15 @@ class BannerArea(QWidget):
         self.setVisible(bool(notices))
 
     def leaveEvent(self, event: QEvent) -> None:
-        """Show the notices that arrived while the pointer was over this part of the window."""
+        """Show the notices that arrived while the mouse pointer was over this part of the window."""
         super().leaveEvent(event)
         self.refresh()
 
     def _never_folded(self, notices: Sequence[Notice]) -> Sequence[Notice]:
-        """Return the newest of the gravest notices, and all offers. What is under the pointer stays, as its button may
-        be about to be pressed.
+        """Return the notices that stay in sight: the newest of the most severe notices, and all that need an answer.
+
+        While the mouse pointer is over the notices, those in sight do not change, because a person may be about to
+        click.
         """
         keys = {notice.key for notice in self._shown} if self.underMouse() else ()
         staying = [notice for notice in notices if notice.key in keys]
@@ -190,7 +195,10 @@ class BannerArea(QWidget):
         return staying or [one for one in notices if one is gravest or (one.action and one.action.is_offer)]
 
     def _keep_banner(self, notice: Notice) -> None:
-        """Keep the banner if only its text is newer, because a click on its button may be near."""
+        """Keep the banner if only the text of its notice has changed, because a click on its button may be near.
+
+        notice  the newer notice
+        """
         if notice in self._banners or notice.action is None:
             return
         for known in list(self._banners):
@@ -198,23 +206,23 @@ class BannerArea(QWidget):
                 self._banners[notice] = self._banners.pop(known)
 
 
-# ---- What the system tells for the window.
+# ---- notifications of the operating system
 
 SignalEnd = Callable[[QWidget, str, str], None]
 
 
 def run_end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
-    """Return title and text of the message that a run has ended, with the number of images to be read first."""
+    """Return title and text of the message at the end of a run. The text says how many images are to be read first."""
     counts = rows.counts()
     found = (f"{category_label(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
     return translator.text("The run has ended"), ", ".join(found)
 
 
 def notify_run_end(window: QWidget, title: str, caption: str) -> None:
-    """Report the end of a run: mark the window in the taskbar, and show a message of the operating system.
+    """Mark the window in the taskbar at the end of a run, and show a notification of the operating system.
 
-    If the system has no messages, only the window is marked. A click on the message activates the window. The tray icon
-    that the message needs is removed when the window is active.
+    A click on the notification activates the window. On a system without notifications, only the window is marked. The
+    notification needs a tray icon, which is removed when the window is active.
     """
     QApplication.alert(window)
     if not QSystemTrayIcon.isSystemTrayAvailable() or not QSystemTrayIcon.supportsMessages():

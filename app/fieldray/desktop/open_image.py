@@ -1,4 +1,4 @@
-"""The open image: its pixels in full resolution, loaded in the background, and screened again if a person asks."""
+"""The open image, whose pixels are loaded in the background at full resolution."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
 class OpenImage(QObject):
     """The image that is open in the window: one result, and the pixels, which are loaded in the background.
 
-    The shown result never changes by itself. If the image gets another result, `is_replaced` is set, and only `show`
-    opens that result. A newer request replaces an older one.
+    The shown result never changes by itself. If the image gets another result, `is_replaced` becomes True, and only
+    `show` opens the other result. A newer request replaces an older request.
 
     is_in_sight     whether the pixels are painted, and every key pressed before that was handled
-    pixels_content  SHA-256 of the file content that `pyramid` shows, "" while there is none
+    pixels_content  SHA-256 of the file content that `pyramid` shows; "" if no pixels are loaded
     """
 
     changed = Signal()
     loaded = Signal()
     replaced = Signal()
     screening_changed = Signal()
-    screened_again = Signal(object, object)  # the row that was open, and its new outcome
+    screened_again = Signal(object, object)  # the row with the old result, and the new outcome
 
     def __init__(self, background: Background, *, channel: str = "image") -> None:
         super().__init__()
         self._background, self._board, self._channel = background, background.board, channel
         self.row: WorkRow | None = None
-        self.packs: tuple[WorkRow, ...] = ()  # what each pack says of the image, `row` among them
+        self.packs: tuple[WorkRow, ...] = ()  # the results of all packs for the image, `row` included
         self.pyramid: Pyramid | None = None
         self.network_image: Pyramid | None = None
         self.problem: Reason | None = None
         self.preview_note: Reason | None = None
         self.is_loading = self.is_screening = self.is_in_sight = self.is_replaced = False
         self.pixels_content = ""
-        self._chosen: tuple[int | None, int] | None = None  # the run, and the position of the pack a person chose in it
+        self._chosen: tuple[int | None, int] | None = None  # run, and position of the chosen pack in the run
         self._asked_again: WorkRow | None = None
 
     def show(self, row: WorkRow | None) -> None:
-        """Open the image of a row; with None, close the current image.
+        """Open the image of a row. With None, close the current image.
 
         If the run has several packs, the result of the pack that a person chose last in this run is shown.
         """
@@ -66,14 +66,20 @@ class OpenImage(QObject):
         )
 
     def show_pack(self, row: WorkRow) -> None:
-        """Show another pack's answer for the current image and for images opened later."""
+        """Show another pack's result for the current image, and for images opened later.
+
+        row  the row with the result of the other pack
+        """
         assert row in self.packs and self.row is not None
         self._chosen = row.run_id, row.position
         before, after = ((one.outcome.facts.content_sha256, one.outcome.ref.turn) for one in (self.row, row))
         self._open(row, keeps_pixels=before == after)
 
     def note_replaced(self, row: WorkRow) -> None:
-        """Record that the result on show was replaced in the store: it stays visible, but can no longer be judged."""
+        """Record that the database has a newer result in place of the shown result.
+
+        The shown result stays visible, but no verdict on it is possible any more.
+        """
         if row in self.packs and row is not self._asked_again:
             self.is_replaced = True
             self.replaced.emit()
@@ -104,13 +110,13 @@ class OpenImage(QObject):
         )
 
     def stop_waiting(self) -> None:
-        """Discard all results that background tasks still deliver, because the session is closing."""
+        """Discard all results of background tasks from now on, because the session is closing."""
         self._background.forget(self._channel)
 
     def screen_again(self, overrides: Overrides) -> None:
         """Screen the current image again, unless an image is being screened again already.
 
-        overrides  what the person allows: to overrule a refusal, or to turn the image
+        overrides  what a person allows: to overrule a refusal, or to turn the image
         """
         row = self.row
         if row is None or self.is_screening:
@@ -149,7 +155,7 @@ class OpenImage(QObject):
             self._has_loaded(row)
 
     def _has_loaded(self, row: WorkRow) -> None:
-        """Handle a loaded image. The image is painted when the window's thread is idle."""
+        """Handle the end of loading an image. The image counts as in sight when the window's thread is idle."""
         self.is_loading = False
         self.pixels_content = row.outcome.facts.content_sha256 if self.pyramid is not None else ""
         self.loaded.emit()
@@ -163,7 +169,10 @@ class OpenImage(QObject):
             self.is_in_sight = True
 
     def _not_read(self, row: WorkRow, why: Reason) -> None:
-        """Show the stored preview of an image whose file is gone or unreadable, with a notice."""
+        """Show the stored preview of an image whose file cannot be read, with a notice.
+
+        why  the reason why the file cannot be read
+        """
         facts, path = row.outcome.facts, row.outcome.ref.path
         if row is not self.row:
             return
@@ -187,7 +196,11 @@ class OpenImage(QObject):
 
 
 def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
-    """Return the network's input and box for a row's image; None without a pack, or without lungs to crop to."""
+    """Return the specification of the network's input, and the region of a row's image that the network saw.
+
+    The region is None for the whole image. Returns None without a pack, or if lungs that the network needs were not
+    found.
+    """
     if row.manifest is None:
         return None
     spec, facts, lungs = row.manifest.input, row.outcome.facts, lungs_of(row.outcome)
@@ -199,7 +212,10 @@ def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
 
 
 def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[Pyramid, Pyramid | None]:
-    """Return the image, and the network's view of it."""
+    """Return an image at several resolutions, and the network's input made from the image; None without a network.
+
+    seen  specification of the network's input, and the region of the image
+    """
     if seen is None:
         return pyramid_of(image), None
     tensor = to_network_input(image, seen[0], box=seen[1])
@@ -207,7 +223,10 @@ def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[
 
 
 def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | None]:
-    """Return the preview or thumbnail that is stored with a result, and the notice that goes with it."""
+    """Return the preview or thumbnail stored with a result, and the notice to show with the picture.
+
+    The picture is None if none is stored.
+    """
     facts = outcome.facts
     try:
         pixels = outcome.ref.turn.apply_to_grey(session.read_preview(facts.content_sha256, frame=outcome.ref.frame))
@@ -220,14 +239,17 @@ def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | 
     return enlarge_preview(pixels, rows=facts.rows, columns=facts.columns), note
 
 
-# ---- A preview at the size of the image it stands for, so that map, outline and measures lie where they belong.
+# ---- a preview enlarged to the size of the image, so that overlays and measurements have the right positions
 
 _MOST_PIXELS: Final = 2**26
-_AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # what was kept is grey levels as shown
+_AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # a preview contains grey levels as displayed
 
 
 def enlarge_preview(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid | None:
-    """Enlarge grey levels (h, w) to a pyramid of (rows, columns) pixels; None for no pixels or too many."""
+    """Enlarge grey levels (height, width) uint8 to an image of rows x columns pixels.
+
+    Returns None if the image would have no pixel, or more than 67 million.
+    """
     if min(rows, columns) < 1 or rows * columns > _MOST_PIXELS:
         return None
     grey = np.ascontiguousarray(pixels)

@@ -1,4 +1,4 @@
-"""The layers over the image: texts in the four corners, outline of the lungs, legend of the heat map, measurements."""
+"""The layers over an image: texts in the four corners, outline of the lungs, legend of the heat map, measurements."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fieldray.formatting import date, file_name, number, person, sex_label, view
 from fieldray.translation import Translator
 
 _MARGIN: Final = 12
-_LEAST_HALF: Final = 100  # points that two texts beside each other need
+_LEAST_HALF: Final = 100  # width in points that each of two texts side by side needs
 _LEGEND: Final = (120, 8)
-_FILE_NAME: Final = 30  # letters in a line
+_FILE_NAME: Final = 30  # maximum number of letters in a line
 
 
 TOP_LEFT: Final = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop
@@ -38,13 +38,13 @@ def corner_texts(
 ) -> Corners:
     """Return the lines of text for each of the four corners of an image.
 
-    percent  the zoom: 100 is one image pixel on one pixel of the screen
+    percent  the zoom: at 100, one image pixel covers one pixel of the screen
     """
     header, hides_names = ref.header, translator.hides_names()
     window = state.window or pyramid.start_window
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
     width = window.width * abs(pyramid.image.value_scale)
-    # A file's name has no blanks to be broken at.
+    # A file name is cut into lines, because it has no spaces at which lines could break.
     named = () if person(header.patient_name) else textwrap.wrap(file_name(ref), _FILE_NAME)
     return {
         TOP_LEFT: () if hides_names else (*named, *patient_lines(translator, header)),
@@ -64,7 +64,7 @@ def corner_texts(
 
 
 def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
-    """Draw texts in the four corners of an image, white on a thin dark edge, so that they are readable on every image.
+    """Draw texts in the four corners of an image. White letters with a dark edge are readable on every image.
 
     In a narrow view, the text at the bottom left (view position and size) is left out first.
     """
@@ -81,8 +81,9 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
-    """Return the rectangle for the legend of the heat map below the image, as high as the legend's text needs.
+    """Return the rectangle for the legend of the heat map below the image. Its height depends on the legend's text.
 
+    view      rectangle of the view
     is_blank  whether the heat map has no colours
     """
     room, caption = view.width() - 2 * _MARGIN, _legend_label(translator, is_blank=is_blank)
@@ -95,9 +96,10 @@ def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: 
 
 
 def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> None:
-    """Draw the legend of the heat map into a rectangle: the meaning of the colours, their limits, and the scale.
+    """Draw the legend of the heat map in a rectangle: the meaning of the colours, their limits, and the scale.
 
-    is_blank  whether the heat map has no colours, so that a sentence takes the place of the scale
+    strip     the rectangle
+    is_blank  whether the heat map has no colours; a sentence then replaces the scale
     """
     painter.setFont(font)
     painter.fillRect(strip, QColor(0, 0, 0, 150))
@@ -121,7 +123,10 @@ def _scale_width(translator: Translator, metrics: QFontMetrics) -> int:
 
 
 def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
-    """Draw the scale: weak [colours] strong, at the right end of the box; the colours shrink in a narrow box."""
+    """Draw the scale of the heat map, "weak [colours] strong", at the right end of a box.
+
+    In a narrow box the scale shrinks.
+    """
     weak, strong = translator.text("weak"), translator.text("strong")
     measure = painter.fontMetrics().horizontalAdvance
     right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
@@ -134,7 +139,7 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
 
 
 def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...]:
-    """Return lines of text with name, number, sex and age of the patient.
+    """Return lines of text with name, Patient ID, sex and age of the patient.
 
     The age is in completed years, as in a pack's check of ages.
     """
@@ -158,7 +163,7 @@ def _kept(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def draw_edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
-    """Draw white text with a thin dark edge, so that it is readable on every image."""
+    """Draw white text with a thin dark edge, which is readable on every image."""
     painter.setPen(QColor(0, 0, 0, 200))
     for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1)):
         painter.drawText(box.translated(x, y), flags | Qt.TextFlag.TextWordWrap, text)
@@ -166,7 +171,7 @@ def draw_edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text
     painter.drawText(box, flags | Qt.TextFlag.TextWordWrap, text)
 
 
-# ---- What lines on an image measure: millimetres and what they are measured in, or pixels.
+# ---- measurements by lines, in millimetres with the plane, or in pixels
 
 _LINE_COLOUR: Final = (255, 214, 64)
 _END: Final = 4.0
@@ -175,37 +180,37 @@ _BESIDE: Final = 8
 
 
 def length(line: Line, image: Image) -> float:
-    """Return the length of a line in millimetres if the image states its spacing, else in pixels."""
+    """Return the length of a line in millimetres if the image states its pixel spacing, else in pixels."""
     return math.hypot(*_reach(line, image))
 
 
 def _reach(line: Line, image: Image) -> Point:
-    """Return the extent of a line across and down, in the unit of its length."""
+    """Return the horizontal and the vertical extent of a line, in millimetres or pixels as in `length`."""
     row_mm, column_mm = image.spacing_mm or (1.0, 1.0)
     return (line.end[0] - line.start[0]) * column_mm, (line.end[1] - line.start[1]) * row_mm
 
 
 def angle_degrees(first: Line, second: Line, image: Image) -> float:
-    """Return the smaller angle between two lines in degrees, 0..90, in whichever direction they were drawn."""
+    """Return the smaller angle between two lines in degrees, 0..90. The direction of the lines has no effect."""
     (across, down), (other_across, other_down) = _reach(first, image), _reach(second, image)
     cross, dot = across * other_down - down * other_across, across * other_across + down * other_down
     return math.degrees(math.atan2(abs(cross), abs(dot)))
 
 
 def region_figures(line: Line, image: Image) -> tuple[float, float, float] | None:
-    """Return (mean, standard deviation, area) of a rectangle of the image; None if it contains no pixel.
+    """Return (mean, standard deviation, area) of a rectangle of the image; None if the rectangle contains no pixel.
 
     line  a diagonal of the rectangle
 
-    Mean and deviation are of the DICOM modality values (stored values after slope and intercept). The area is in mm² if
-    the image states its spacing, else in pixels.
+    Mean and deviation are those of the DICOM modality values (stored values after slope and intercept). The area is in
+    mm² if the image states its pixel spacing, else in pixels.
     """
     (left, right), (top, bottom) = (sorted(map(round, ends)) for ends in zip(line.start, line.end, strict=True))
     pixels = image.pixels[top:bottom, left:right]
     if not pixels.size:
         return None
     mean = float(pixels.mean(dtype=np.float64))
-    of_squares = float(np.einsum("ij,ij->", pixels, pixels, dtype=np.float64)) / pixels.size  # no copy of them
+    of_squares = float(np.einsum("ij,ij->", pixels, pixels, dtype=np.float64)) / pixels.size  # makes no copy
     deviation = math.sqrt(max(of_squares - mean * mean, 0.0)) * abs(image.value_scale)
     row_mm, column_mm = image.spacing_mm or (1.0, 1.0)
     return mean * image.value_scale + image.value_offset, deviation, pixels.size * row_mm * column_mm
@@ -214,7 +219,8 @@ def region_figures(line: Line, image: Image) -> tuple[float, float, float] | Non
 def measurement_text(translator: Translator, state: ViewState, index: int, image: Image) -> str:
     """Return the text next to a line of measurement.
 
-    If a measurement needs two lines, the second line has the result, and the first asks for the second.
+    If a measurement needs two lines, the second line has the result. The text of the first line asks for the second
+    line.
 
     index  index of the line in `state.lines`
     """
@@ -245,13 +251,13 @@ def _region_text(translator: Translator, line: Line, image: Image) -> str:
     else:
         measured_in = plane_text(translator, image.spacing_plane)
         covered = translator.text("{area} mm² ({plane})", area=area, plane=measured_in)
-    if image.is_approximate:  # a preview: grey levels as shown, no values of the file
+    if image.is_approximate:  # a preview has displayed grey levels, not values of the file
         return covered
     return translator.text("Mean {mean}, SD {deviation}, {area}", mean=mean, deviation=deviation, area=covered)
 
 
 def length_text(translator: Translator, line: Line, image: Image) -> str:
-    """Format the length of a line with its unit, and for millimetres with the plane in which they are measured."""
+    """Format the length of a line with its unit. Millimetres are followed by the plane in which they are measured."""
     figure = number(translator, length(line, image), digits=1)
     if image.spacing_mm is None:
         return translator.text("{length} px", length=figure)
@@ -260,7 +266,7 @@ def length_text(translator: Translator, line: Line, image: Image) -> str:
 
 
 def plane_text(translator: Translator, plane: SpacingPlane) -> str:
-    """Return the name of the plane in which an image's millimetres are measured."""
+    """Return the name of the plane in which an image's millimetres are measured, such as the detector."""
     return {
         "detector": translator.text("in the detector plane"),
         "calibrated": translator.text("calibrated"),
@@ -279,7 +285,7 @@ def outline_of(lungs: LungFields | None) -> QPainterPath | None:
 
 
 def draw_outline(painter: QPainter, outline: QPainterPath, transform: QTransform) -> None:
-    """Draw the outline of the lungs, bright on a dark edge, with an equal width at every zoom.
+    """Draw the outline of the lungs as a bright line with a dark edge. The width is equal at every zoom.
 
     outline    the outline in pixels of the image
     transform  maps pixels of the image to points of the view
@@ -293,7 +299,10 @@ def draw_outline(painter: QPainter, outline: QPainterPath, transform: QTransform
 def draw_lines(
     painter: QPainter, state: ViewState, pyramid: Pyramid, translator: Translator, *, view: Size, font: QFont
 ) -> None:
-    """Draw the lines of measurement, each with its result next to its end."""
+    """Draw the lines of measurement. The result of each line is drawn next to the line's end.
+
+    view  size of the view in points
+    """
     transform = state.transform(pyramid.size, view)
     with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
@@ -311,7 +320,7 @@ def draw_lines(
 
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:
-    """Draw a cross at the point of the view that a person moves by keys."""
+    """Draw a cross at the point of the view that a person moves with keys."""
     with saved_painter(painter):
         for shade, width in ((QColor(0, 0, 0, 150), 3.0), (QColor(*_LINE_COLOUR), 1.2)):
             painter.setPen(QPen(shade, width))
@@ -320,7 +329,7 @@ def draw_cross(painter: QPainter, at: QPointF) -> None:
 
 
 def _draw_label(painter: QPainter, caption: str, end: QPointF, view: Size) -> None:
-    """Draw the caption beside the end of the line, inside the view."""
+    """Draw a caption next to the end of a line, inside the view."""
     room = painter.fontMetrics().boundingRect(QRect(0, 0, round(view.width), 1000), Qt.TextFlag.TextWordWrap, caption)
     left = min(max(end.x() + _BESIDE, 0), view.width - room.width() - 2)
     top = min(max(end.y() + _BESIDE, 0), view.height - room.height() - 2)

@@ -1,4 +1,4 @@
-"""Control of the choice of packs: drives, available packs, trust and operating points; no widgets."""
+"""Control of the choice of packs: drives, available packs, trust and operating points. No widgets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 class PackQuestion:
     """A question that a person must answer before a pack is used.
 
-    answered  earlier questions about the pack that the person answered with yes
+    kind       subject of the question, such as "unknown_key"
+    candidate  the pack
+    reason     the question as a message
+    answered   earlier questions about the pack that the person answered with yes
     """
 
     kind: QuestionKind
@@ -45,11 +48,11 @@ class PackQuestion:
 class PackChoice(QObject):
     """The available packs, and the pack in use that a person chose.
 
-    A run keeps its pack in memory, so the drive may be removed.
+    A run has its pack in memory, so a person may disconnect the pack's drive during the run.
 
     listed            emitted when the list of available packs has changed
     model_changed     emitted when another pack is in use, or its operating points have changed
-    question_changed  emitted when a question about a pack is open or was answered
+    question_changed  emitted when a question about a pack was opened or answered
     card_read         emitted with the text of a model card
     """
 
@@ -67,20 +70,20 @@ class PackChoice(QObject):
         self.source: PackCandidate | None = None
         self.loading: PackCandidate | None = None
         self.is_listed = False
-        self.is_persons_choice = False  # or that of a drive plugged in; not taken from memory or the settings
+        self.is_persons_choice = False  # or by connecting a drive; not a remembered or default pack
         self.point_name: str | None = None
-        self.is_persons_point = False  # for whatever is screened with this pack, until another one is loaded
+        self.is_persons_point = False  # for all folders, until another pack is loaded
         self.question: PackQuestion | None = None
         self._offered: PackCandidate | None = None
-        self.may_switch = True  # no run is under way
+        self.may_switch = True  # False during a run
         self.others = OtherPacks(background)
         for signal in (self.model_changed, self.listed):
             self.others.changed.connect(signal)
 
-    # ---- what happens
+    # ---- events
 
     def handle_drives(self, event: DrivesChanged) -> None:
-        """Handle connected and removed drives."""
+        """Handle connected and disconnected drives."""
         self._drives = tuple(event.drives)
         self.find_packs()
 
@@ -92,10 +95,10 @@ class PackChoice(QObject):
     # ---- what a person does
 
     def use(self, candidate: PackCandidate, *, point: str = "", yes: frozenset[QuestionKind] = frozenset()) -> None:
-        """Load a pack, and put it in use at an operating point.
+        """Load a pack in the background, and put the pack in use.
 
-        point  name of the operating point; "" for the pack's first one
-        yes    questions of the library that a person answered with yes
+        point  name of the operating point; "" for the pack's first operating point
+        yes    questions about the pack that a person has answered with yes
         """
         self.loading, self.question, self.is_persons_choice = candidate, None, True
         for key in ("pack", "offer", "drive", "pack_content_changed"):
@@ -113,9 +116,9 @@ class PackChoice(QObject):
         )
 
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
-        """Put a pack in use that a person chose at an earlier time, for one folder or as the default for all folders.
+        """Put a pack in use that a person chose earlier, for one folder or as the default for all folders.
 
-        point  name of the operating point; "" for the pack's first one
+        point  name of the operating point; "" for the pack's first operating point
         """
         self.use(candidate, point=point)
         self.is_persons_choice = False
@@ -123,9 +126,9 @@ class PackChoice(QObject):
     def answer(self, question: PackQuestion, *, is_yes: bool) -> None:
         """Handle a person's answer to a question about a pack.
 
-        After yes to an unknown key, the key is trusted; its pack is not yet put in use. After yes to any other question
-        (the pack is a namesake, unsigned or older), the pack is put in use; the answer is not remembered. After no,
-        nothing changes.
+        After yes to an unknown key, the key is trusted, but the pack is not yet put in use. After yes to any other
+        question (the pack has the name of another pack, is unsigned, or is older), the pack is put in use; the answer
+        is not stored. After no, nothing changes.
         """
         if question is not self.question:
             return
@@ -140,20 +143,23 @@ class PackChoice(QObject):
             self._ask(lambda library: library.keys.trust(key), lambda _: self._trusted(candidate), candidate)
 
     def install(self, candidate: PackCandidate) -> None:
-        """Copy a pack from its drive to this computer, in the background. Then the available packs are listed again."""
+        """Copy a pack from its drive to this computer, in the background. Then list the available packs again."""
         self._ask(lambda library: library.install(candidate.folder), lambda _: self.find_packs(), candidate)
 
     def show_card(self, candidate: PackCandidate) -> None:
-        """Read a pack's model card and emit `card_read`; the pack need not be in use."""
+        """Read a pack's model card, and emit `card_read` with the text. The pack need not be in use."""
         self._ask(lambda library: library.card(candidate.folder), self.card_read.emit)
 
     def choose_point(self, name: str) -> None:
-        """Choose the operating point of the pack in use for the next run, by its name."""
+        """Choose the operating point of the pack in use by name, for the next run."""
         self.point_name, self.is_persons_point = name, True
         self.model_changed.emit()
 
     def adopt(self, model: Model) -> None:
-        """Replace the pack in use by a copy with other local operating points; the operating point in force is kept."""
+        """Replace the pack in use by a copy with other local operating points.
+
+        The operating point in use does not change.
+        """
         own = self.model
         if own is not None and (own.pack_name, own.model_sha256) == (model.pack_name, model.model_sha256):
             self.model = model
@@ -163,7 +169,7 @@ class PackChoice(QObject):
 
     @property
     def point(self) -> OperatingPoint | None:
-        """The operating point in use, of the pack's first label; None if there is none."""
+        """The operating point in use, for the pack's first label; None without an operating point."""
         if self.model is None:
             return None
         manifest = self.model.manifest
@@ -175,12 +181,12 @@ class PackChoice(QObject):
         return (self.model, *(model for _, model in self.others.taken)) if self.model is not None else ()
 
     def uses(self, candidate: PackCandidate) -> bool:
-        """Return whether the pack in use was loaded from the candidate's folder."""
+        """Return whether the pack in use was loaded from the folder of a listed pack."""
         return self.source is not None and self.source.folder == candidate.folder
 
     @property
     def available_packs(self) -> AvailablePacks:
-        """The facts about the available packs by which the pack for a folder is chosen."""
+        """The facts about the available packs that are needed to choose the pack for a folder."""
         entries = (self.source, *self.candidates) if self.source_is_here else self.candidates
         is_busy = self.loading is not None or self.question is not None or bool(self.others.loading)
         return AvailablePacks(
@@ -194,23 +200,23 @@ class PackChoice(QObject):
 
     @property
     def default_names(self) -> tuple[str, str]:
-        """The names of the site's default pack and of its operating point; "" for none."""
+        """The names of the site's default pack and of its operating point; "" for no default."""
         return str(self._settings["pack"]), str(self._settings["operating_point"])
 
     @property
     def default(self) -> PackCandidate | None:
-        """The site's default pack, if it can be used without asking the person anything; None otherwise."""
+        """The site's default pack, if no question must be answered before its use; None otherwise."""
         return self.available_packs.named(self.default_names[0])
 
     @property
     def source_is_here(self) -> bool:
-        """Whether the folder of the pack in use is still available. The pack works without it."""
+        """Whether the folder of the pack in use is still available. The pack works without the folder."""
         return self.source is None or any(map(self.uses, self.candidates))
 
     def fall_back_to_default(self) -> None:
-        """Put the site's default pack in use, or none, if the pack in use is missing or its drive was removed.
+        """Put the site's default pack in use if no pack is in use, or if the pack's drive was disconnected.
 
-        Nothing changes during a run.
+        Without a default pack, no pack is in use then. Nothing changes during a run.
         """
         self._fit_other_packs()
         if self.loading is not None or (self.model is not None and self.source_is_here):
@@ -222,7 +228,7 @@ class PackChoice(QObject):
         elif not any(entry.can_screen for entry in self.candidates):
             self._say_none()
 
-    # ---- inside
+    # ---- loading
 
     def _ask(
         self,
@@ -231,7 +237,13 @@ class PackChoice(QObject):
         candidate: PackCandidate | None = None,
         yes: frozenset[QuestionKind] = frozenset(),
     ) -> None:
-        """Call the library in the background. A refusal is reported as a problem of `candidate`."""
+        """Call the pack library in the background. An error is shown as a problem of a pack.
+
+        work       function that calls the library
+        done       function called with the result
+        candidate  the pack, or None
+        yes        questions about the pack that a person has answered with yes
+        """
         self._background.run_with_services(
             lambda services: work(services.library),
             channel="packs",
@@ -247,17 +259,17 @@ class PackChoice(QObject):
         self.candidates, self.is_listed = found, True
         self.listed.emit()
         if self.question and not any(_is_same(self.question.candidate, entry) for entry in found):
-            self._say_another_there(self.question.candidate)  # there is nothing left to say yes to
+            self._say_another_there(self.question.candidate)  # the pack of the question is gone
         new = [entry for entry in found if entry.origin == "drive" and entry.folder not in known]
         if self._offered is not None and not any(_is_same(self._offered, entry) for entry in found):
             self._board.withdraw("offer")
         if not self.source_is_here and not self.may_switch:
             self._say(lambda t: t.text("The drive was removed. This run finishes with the copy of the pack in memory."))
         elif any(map(self.uses, new)):
-            self._board.withdraw("drive")  # it was put back: the pack in use is this one
+            self._board.withdraw("drive")  # the drive of the pack in use was connected again
             new = [entry for entry in new if not self.uses(entry)]
         self._fit_other_packs()
-        best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
+        best = min(new, key=lambda entry: entry.usability_rank, default=None)  # usable packs come first
         has_pack = self.loading is not None or (self.model is not None and self.source_is_here)
         if best and best.problem is None and self.may_switch and not has_pack and self.default is None:
             self.use(best)
@@ -277,7 +289,7 @@ class PackChoice(QObject):
             action=Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate), is_offer=True),
         )
         self._put(None)
-        self.find_packs()  # the list says who is trusted
+        self.find_packs()  # the list shows which keys are trusted
 
     def _loaded(self, candidate: PackCandidate, model: Model, point: str) -> None:
         if not is_of(model, candidate):
@@ -315,7 +327,10 @@ class PackChoice(QObject):
             self._say_another_there(candidate)
 
     def _put(self, question: PackQuestion | None) -> None:
-        """Ask a person this question; None withdraws the open question."""
+        """Open a question to a person, or close the open question.
+
+        question  the question; None closes the open question
+        """
         self.question = question
         self.question_changed.emit()
 
@@ -335,7 +350,10 @@ class PackChoice(QObject):
         )
 
     def _offer(self, candidate: PackCandidate) -> None:
-        """Announce a pack on a drive that is not put in use: it needs a question, or another pack is in use."""
+        """Show a notice about a pack on a drive that is not in use, with a button to use the pack.
+
+        The pack needs an answer from a person first, or another pack is in use.
+        """
         self._offered, why, name = candidate, candidate.problem, candidate.pack_name
         use = Action(
             lambda t: t.text("Review this pack…") if why else t.text("Use this pack"),
@@ -354,9 +372,9 @@ class PackChoice(QObject):
             )
 
     def _say_another_there(self, candidate: PackCandidate) -> None:
-        """Announce that another pack lies where a known one was.
+        """Show a notice that the folder of a listed pack now contains another pack.
 
-        Confirmations of the previous pack do not apply to this one.
+        A person's answers about the listed pack do not apply to the other pack.
         """
         self.loading = None
         self._board.post_reason("pack", reason("pack_another_there", pack=candidate.pack_name), level="warning")
@@ -371,7 +389,7 @@ class PackChoice(QObject):
         )
 
     def _say(self, text: LocalText, action: Action | None = None) -> None:
-        """Show a message about the drive of the pack."""
+        """Show a notice about the drive of the pack in use."""
         self._board.post("drive", text, level="warning", action=action)
 
 
@@ -385,7 +403,10 @@ _KINDS: Final[Mapping[str, QuestionKind]] = {
 
 
 def _is_about(why: Reason, candidate: PackCandidate) -> bool:
-    """Return whether the library refused the listed pack, and not another one that lies there now."""
+    """Return whether the library refused a listed pack, and not another pack that is now in its folder.
+
+    why  the reason of the library
+    """
     found, listed = dict(why.parameters), {"fingerprint": candidate.fingerprint, "version": candidate.version}
     is_same = all(found.get(name, value) == value for name, value in listed.items())
     return is_same and (why.code != "pack_legacy" or candidate.trust == "legacy")
@@ -401,7 +422,7 @@ def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
     return (asked.folder, asked.signed_id, asked.version) == (found.folder, found.signed_id, found.version)
 
 
-# ---- Further packs that screen in one pass with the one in use: ticked by a person, told if left out.
+# ---- additional packs, which a person ticks
 
 
 class OtherPacks(QObject):
@@ -422,14 +443,14 @@ class OtherPacks(QObject):
         self.loading: tuple[PackCandidate, ...] = ()
 
     def is_ticked(self, candidate: PackCandidate) -> bool:
-        """Return whether a person ticked this pack as an additional one."""
+        """Return whether a person ticked a pack as an additional pack."""
         return candidate.folder in {entry.folder for entry in (*self.loading, *(entry for entry, _ in self.taken))}
 
     def tick(self, candidate: PackCandidate, *, is_on: bool) -> None:
-        """Add a pack that screens beside the pack in use from the next run on, or remove it.
+        """Add or remove a pack that screens in addition to the pack in use, from the next run on.
 
-        candidate  the pack; it must need no answer from a person before it is loaded
-        is_on      whether to add the pack; False to remove it
+        candidate  the pack; it must not need an answer from a person before it is loaded
+        is_on      True to add the pack, False to remove it
         """
         self.loading = tuple(entry for entry in self.loading if entry.folder != candidate.folder)
         if is_on:
@@ -444,13 +465,13 @@ class OtherPacks(QObject):
         self._take(entry for entry in self.taken if entry[0].folder != candidate.folder)
 
     def discard_unfit(self, used: Model | None, here: Collection[Path] | None) -> None:
-        """Remove the additional packs that no longer fit the pack in use or are no longer available.
+        """Remove the additional packs that no longer fit the pack in use, or are no longer available.
 
-        An additional pack fits if it differs from the pack in use, and if some age is allowed by all chosen packs.
+        An additional pack fits if it is not the pack in use, and if all chosen packs accept some common ages.
 
         used  the pack in use, or None
-        here  folders of the packs that are available now; a pack from any other folder is removed. None removes no pack
-              for this reason: a run is active and has its packs in memory
+        here  folders of the packs that are available now; a pack in any other folder is removed. None during a run,
+              which has its packs in memory; then no pack is removed for this reason
         """
         self._used, self._here = used, here
         if self.taken:
@@ -459,7 +480,7 @@ class OtherPacks(QObject):
     def _loaded(self, candidate: PackCandidate, model: Model) -> None:
         if candidate in self.loading and not is_of(model, candidate):
             self._failed(candidate, reason("pack_another_there", pack=candidate.pack_name))
-        elif candidate in self.loading:  # else nobody wants it any more
+        elif candidate in self.loading:  # otherwise a person has removed the pack
             self.loading = tuple(entry for entry in self.loading if entry is not candidate)
             self._take((*self.taken, (candidate, model)))
             self._background.run_with_services(
@@ -482,7 +503,12 @@ class OtherPacks(QObject):
         self.changed.emit()
 
     def _take(self, entries: Iterable[tuple[PackCandidate, Model]]) -> None:
-        """Set the additional packs, without the pack in use, packs of removed drives, and packs for other ages."""
+        """Set the additional packs.
+
+        Left out are the pack in use, packs on disconnected drives, and packs for other ages.
+
+        entries  the packs, each as listed and as loaded
+        """
         before, self.taken = [self._used] if self._used else [], ()
         for candidate, model in entries:
             ages = shared_ages(one.manifest.accepted.ages_years for one in (*before, model))
@@ -501,6 +527,6 @@ class OtherPacks(QObject):
 
 
 def is_of(model: Model, candidate: PackCandidate) -> bool:
-    """Return whether a loaded pack is the listed one. Another pack may lie in the folder now."""
+    """Return whether a loaded pack is a listed pack. The folder of the listed pack may contain another pack now."""
     listed = candidate.pack_id, candidate.version, candidate.fingerprint
     return (model.manifest.pack_id, model.manifest.version, model.fingerprint) == listed

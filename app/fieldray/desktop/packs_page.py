@@ -1,4 +1,4 @@
-"""The packs page: the pack in use, available packs, and the questions before a pack is used."""
+"""The packs page: the pack in use, the available packs, and the questions before a pack is used."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ from fieldray.reasons import reason
 from fieldray.reports.performance import performance_of, performance_of_pack
 from fieldray.translation import Translator
 
-_BUTTON_SIDES: Final = 30  # left and right of its words
+_BUTTON_SIDES: Final = 30  # space to the left and right of a button's text
 _ICON: Final = 24
 
 
 class PackDialog(QDialog):
-    """The dialog of a question about a pack: an unknown key, a namesake, an unsigned legacy model, or an
-    older version.
+    """The dialog with a question about a pack.
+
+    The question is about an unknown key, a pack with the name of another pack, an unsigned model, or an older version.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class PackDialog(QDialog):
 
 
 def fingerprint_lines(fingerprint: str) -> tuple[str, ...]:
-    """Format a fingerprint as four lines of four groups, for reading aloud over the telephone."""
+    """Format a fingerprint as four lines of four groups, so that people can read it aloud over the telephone."""
     groups = fingerprint.split("-")
     return tuple("  ".join(groups[start : start + 4]) for start in range(0, len(groups), 4))
 
 
 def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, str]:
-    """Return title, advice and confirmation text of a question."""
+    """Return title, advice and confirmation text for a question about a pack."""
     if question.kind == "unknown_key":
         return (
             translator.text("Do you trust this signing key?"),
@@ -127,9 +128,9 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
 
 
 class PacksPage(Page):
-    """The page of packs: a card for the pack in use and one for each other pack.
+    """The page of packs, with a card for the pack in use and a card for each other pack.
 
-    The cards are built whenever the page is shown, because drives come and go.
+    The cards are built again whenever the page is shown, because drives are connected and disconnected.
     """
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
@@ -188,7 +189,7 @@ class PacksPage(Page):
         self._show_constancy()
 
     def _show_constancy(self) -> None:
-        """Show the constancy test of the pack in use: its state, or that it is running."""
+        """Show the state of the constancy test of the pack in use, or that the test is running."""
         checking, translator = self._bench.checking, self._translator
         said = map(translator.reason, (*checking.state_sentences, *([checking.problem] if checking.problem else [])))
         self.constancy.setText(*([translator.text("Constancy test running…")] if checking.is_busy else said))
@@ -209,7 +210,7 @@ class PacksPage(Page):
         return [row, *([label(point_label(translator, point), role="muted")] if point else [])]
 
     def _default(self) -> Sequence[QWidget]:
-        """Return the widgets that make this pack the site's default for folders without a choice."""
+        """Return the widgets that make the pack in use the site's default for folders without a choice."""
         translator, source = self._translator, self._packs.source
         if source is None or source.trust == "legacy":
             return []
@@ -234,14 +235,14 @@ class PacksPage(Page):
             rows.append(label(translator.reason(candidate.problem), role="muted"))
         if candidate.manifest is not None and not self._packs.uses(candidate):
             rows += description_widgets(translator, candidate.manifest, self._theme)
-        if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
+        if candidate.origin != "builtin" or candidate.problem is not None:  # the folder of the program helps nobody
             rows.append(path_text(candidate.folder, role="muted"))
         rows.append(box := OtherPackBox(candidate, self._packs, translator))
         row = lay_row(None, sign, (lay_column(None, *rows), 1), *(buttons := self._buttons(candidate)))
-        for part in (sign, *buttons):  # beside the name: in the middle of a long card nobody sees them
+        for part in (sign, *buttons):  # next to the name, where people see the buttons
             row.setAlignment(part, Qt.AlignmentFlag.AlignTop)
         made = card(row)
-        box.refresh()  # once it has a parent: without one it would be a window
+        box.refresh()  # only now: a widget without parent would be a window
         return made
 
     def _buttons(self, candidate: PackCandidate) -> list[PlainButton]:
@@ -262,7 +263,7 @@ class PacksPage(Page):
 
 
 def path_text(path: Path, *, role: str = "") -> QLabel:
-    """Return a label that shows a path, whose lines may break after each folder.
+    """Return a label that shows a path. Lines may break after each folder.
 
     role  look of the text, as for `widgets.label`
     """
@@ -291,7 +292,7 @@ def looking_for_packs(translator: Translator) -> str:
 
 
 def origin_and_trust_text(translator: Translator, candidate: PackCandidate, *, is_of_shipped_key: bool = False) -> str:
-    """Return a text on where a pack is stored and whether it is trusted.
+    """Return a text that says where a pack is stored and whether the pack is trusted.
 
     is_of_shipped_key  whether the pack is signed with the key of the shipped packs
     """
@@ -312,16 +313,19 @@ def origin_and_trust_text(translator: Translator, candidate: PackCandidate, *, i
     return f"{origins[candidate.origin]}. {trust[candidate.trust]}"
 
 
-# ---- What is said of a pack where one is chosen: for whom it is, what it looks for, how good it is, its limits.
+# ---- descriptions of packs: intended patients, finding, measured figures, limits
 
 
 def card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButton:
-    """Make the button that opens a pack's model card by calling `wanted`."""
+    """Make the button that opens a pack's model card.
+
+    wanted  function called after a click
+    """
     return push_button(translator.text("Model card…"), wanted)
 
 
 class PackCard(QFrame):
-    """The card of one pack. By a click on the card a person states that the images show the patients of this pack."""
+    """The card of one pack. With a click on the card, a person states that the images show patients of this pack."""
 
     def __init__(
         self,
@@ -344,13 +348,13 @@ class PackCard(QFrame):
         self.button = push_button("", choose, role="primary")
         self.button.setText(*self._answer)
         set_tip(self.button, *self._answer)
-        # A long name is cut, as the title above has it whole, and does not widen the page.
+        # A long name is cut, so that it does not widen the page. The title above shows the whole name.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.card_button = card_button(translator, partial(packs.show_card, candidate))
         self.other_box = OtherPackBox(candidate, packs, translator)
         lay_column(self, *rows, 1, self.other_box, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
         self.other_box.refresh()
-        self.card_button.setVisible(manifest is not None)  # once it has a parent: without one it would be a window
+        self.card_button.setVisible(manifest is not None)  # only now: a widget without parent would be a window
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -358,13 +362,13 @@ class PackCard(QFrame):
 
 
 def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
-    """Return the text of the button that chooses a pack: its action, or the pack's name and its patients' ages."""
+    """Return the lines of text on the button that chooses a pack: its action, or the pack's name and ages."""
     if candidate.problem is not None:
         return (translator.text("Review this pack…"),)
     ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
     if ages is None:
         return (translator.text("Use this pack"),)
-    name = translator.pick(candidate.names) or candidate.pack_name  # several packs are for the same ages
+    name = translator.pick(candidate.names) or candidate.pack_name  # the name distinguishes packs for equal ages
     return name, translator.text("patients aged {youngest} to {oldest} years", youngest=ages[0], oldest=ages[1])
 
 
@@ -373,8 +377,8 @@ def description_widgets(
 ) -> list[QWidget]:
     """Return the widgets of a pack's card, from top to bottom.
 
-    They show the pack's patients, its finding, the measured share of each class, further measured figures, warnings and
-    limits.
+    The widgets show the intended patients, the finding, the measured share of each class, further measured figures,
+    warnings and limits.
 
     point  the operating point whose figures are shown; None for the first operating point of each label
     """
@@ -392,13 +396,13 @@ def description_widgets(
     ]
 
 
-# ---- Several packs in one pass.
+# ---- several packs in one run
 
 
 class OtherPackBox(QCheckBox):
     """A checkbox for screening with an additional pack.
 
-    It is hidden for the pack in use, and for a pack that needs a question first.
+    The checkbox is hidden for the pack in use, and for a pack that needs an answer from a person first.
     """
 
     def __init__(self, candidate: PackCandidate, packs: PackChoice, translator: Translator) -> None:
@@ -409,14 +413,17 @@ class OtherPackBox(QCheckBox):
         packs.listed.connect(self.refresh)
 
     def refresh(self) -> None:
-        """Show whether the pack is ticked now; hide the box if the pack cannot be an additional one."""
+        """Show whether the pack is ticked now. Hide the checkbox if the pack cannot be an additional pack."""
         used = self._packs.available_packs.used
         self.setChecked(self._packs.others.is_ticked(self._candidate))
         self.setVisible(self._candidate.problem is None and not (used and used.is_of(self._candidate)))
 
 
 class PackButtons(QWidget):
-    """A button for each pack with a result for the current image. Result panel and heat map show the chosen pack."""
+    """A button for each pack that has a result for the current image.
+
+    Result panel and heat map show the chosen pack.
+    """
 
     def __init__(self, image: OpenImage, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -425,10 +432,10 @@ class PackButtons(QWidget):
         self.buttons: list[PlainButton] = []
 
     def refresh(self) -> None:
-        """Show a button for each pack with its result for the current image; no button if there is only one pack."""
+        """Show a button with the result of each pack for the current image. With only one pack, no button is shown."""
         packs, translator = self._image.packs, self._translator
         said = [(row, pack_title(translator, row.manifest), answer_text(translator, row)) for row in packs]
-        if said != self._said:  # the focus stays on one that was pressed
+        if said != self._said:  # unchanged buttons keep the focus
             discard(*self.buttons)
             self._said, self.buttons = said, [self._button(*one) for one in said]
         for row, button in zip(packs, self.buttons, strict=True):

@@ -1,7 +1,7 @@
 """Background operations on stored runs: listing, opening, comparing, deleting and exporting.
 
-The module also has the controllers of three other tasks: the audit of the run on show, the constancy test of the pack
-in use, and the measurement of the computer's load. It contains no widget.
+The module also controls three other tasks: the audit of the visible run, the constancy test of the pack in use, and the
+measurement of the computer's load. The module contains no widgets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ T = TypeVar("T")
 
 
 class RunOperations(QObject):
-    """Base of background operations on stored runs, one at a time. `problem` is the reason why the last one failed."""
+    """The base class of background operations on stored runs. One operation runs at a time.
+
+    problem  the reason why the last operation failed, or None
+    """
 
     changed = Signal()
     problem: Reason | None = None
@@ -60,7 +63,7 @@ class RunOperations(QObject):
 
     @property
     def is_free(self) -> bool:
-        """Whether an operation may begin: no other operation of this object and no run is active."""
+        """Whether an operation can begin: no other operation of this object is in progress, and no run is active."""
         return not self.is_busy and not self._screening.is_busy
 
     def _run(self, work: Callable[[Services], T], done: Callable[[T], None], *, channel: str) -> None:
@@ -82,10 +85,15 @@ class RunOperations(QObject):
 
 
 class PastRuns(RunOperations):
-    """The list of past runs as it was read last, the filter of the list, and the last comparison of two runs."""
+    """The list of past runs as read last, the filter of the list, and the last comparison of two runs.
 
-    opened = Signal(int, object)  # the row that is wanted or 0, and the RunWithPacks
-    planned = Signal(object)  # a DeletionPlan that a person is to be asked about
+    summaries   all past runs with their counts
+    comparison  the last comparison of two runs, or None
+    quality     number of images with each note on image quality, by day
+    """
+
+    opened = Signal(int, object)  # row id of the image to open (0 for none), and the RunWithPacks
+    planned = Signal(object)  # a DeletionPlan that a person must confirm
     deleted = Signal(object)  # a Deletion
     summaries: tuple[RunSummary, ...] = ()
     wanted = RunFilter()
@@ -94,13 +102,13 @@ class PastRuns(RunOperations):
 
     @property
     def shown(self) -> tuple[RunSummary, ...]:
-        """The runs that pass the filter, the newest first."""
+        """The runs that match the filter, the newest run first."""
         return tuple(found for found in self.summaries if self.wanted.has(found))
 
-    # ---- what a person does
+    # ---- commands of a person
 
     def filter(self, wanted: RunFilter) -> None:
-        """Change the filter: the list shows only runs that match it."""
+        """Change the filter. The list then shows only runs that match the filter."""
         self.wanted = wanted
         self.changed.emit()
 
@@ -112,7 +120,7 @@ class PastRuns(RunOperations):
     def open(self, run_id: int, *, row_id: int = 0) -> None:
         """Show a stored run in the window.
 
-        row_id  the image of the run that is opened; 0 for none
+        row_id  row id of the image to open; 0 for no image
         """
         models = self._packs.models
         if self._screening.is_busy:
@@ -121,25 +129,28 @@ class PastRuns(RunOperations):
             self._ask(lambda history: history.open(run_id, models=models), lambda past: self._opened(past, row_id))
 
     def compare(self, first: int, second: int) -> None:
-        """Compare the results of the first packs of two runs. The first run must be the older one."""
+        """Compare the results of the first packs of two runs. The first run must be the older run."""
         sides = map(PackOfRun, sorted((first, second)))
         self._ask(lambda history: history.compare(*sides), partial(setattr, self, "comparison"))
 
     def plan(self, run_ids: Sequence[int]) -> None:
-        """Find out what a deletion of these runs would remove, then emit `planned` with the plan."""
+        """Find out what a deletion of these runs would delete, and emit `planned` with the plan."""
         if run_ids:
             self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
     def plan_patient_deletion(self, patient_id: str) -> None:
-        """Find out what the deletion of a patient would remove, then emit `planned`."""
+        """Find out what the deletion of a patient's images would delete, and emit `planned` with the plan."""
         self._ask(lambda history: history.plan_patient_deletion(patient_id), self.planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:
-        """Delete, for good, everything that a plan lists. A person has confirmed the plan twice."""
+        """Delete permanently everything in a plan, which a person has confirmed twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
     def save_month(self, folder: Path, first: datetime.date, translator: Translator) -> None:
-        """Write the report of the month that begins on this day into a folder."""
+        """Write the report on a month into a folder.
+
+        first  the first day of the month
+        """
 
         def save(services: Services) -> None:
             month = services.history.monthly_counts(first, services.constancy)
@@ -154,8 +165,8 @@ class PastRuns(RunOperations):
 
     def _failed(self, error: FieldrayError) -> None:
         super()._failed(error)
-        if error.reason.code == "history_no_run":  # another program deleted it
-            self._background.run_with_services(  # and the sentence stays in sight
+        if error.reason.code == "history_no_run":  # another program deleted the run
+            self._background.run_with_services(  # the message stays in sight
                 lambda services: services.history.runs(), channel="history", done=self._listed, failed=self._failed
             )
 
@@ -183,7 +194,7 @@ class PastRuns(RunOperations):
 
 
 class AuditController(RunOperations):
-    """Controls the audit of the run in sight: computes it in the background, and saves report and operating point."""
+    """Computes the audit of the visible run in the background, and saves report and operating point."""
 
     def __init__(self, screening: ScreeningController) -> None:
         super().__init__(screening)
@@ -194,22 +205,22 @@ class AuditController(RunOperations):
 
     @property
     def can_audit(self) -> bool:
-        """Whether an audit can begin: a run is in sight and has ended."""
+        """Whether an audit can begin: a run is visible and has ended."""
         return bool(self._screening.run_id) and self.is_free
 
     @property
     def can_store_point(self) -> bool:
-        """Whether the proposed operating point can become the site's own."""
+        """Whether the operating point that the audit proposed can be stored as a local operating point."""
         model = self._model
         return self.report is not None and model is not None and model.trust != "legacy" and not self._screening.is_busy
 
     @property
     def audited_pack(self) -> PackOfRun | None:
-        """The pack and run that are audited: the first pack of the run on show; None without a run."""
+        """The run and pack that an audit covers: the first pack of the visible run; None without a visible run."""
         return PackOfRun(self._screening.run_id) if self._screening.run_id else None
 
     def list_others(self) -> None:
-        """Find the other runs of the same folders, with which the run can be compared. Then emit `changed`."""
+        """Find the other runs over the folders of the visible run, for comparison. Then emit `changed`."""
         own = self._screening.run_id
 
         def listed(found: Sequence[RunSummary]) -> None:
@@ -221,7 +232,7 @@ class AuditController(RunOperations):
         self._background.run_with_services(lambda services: services.history.runs(), channel="others", done=listed)
 
     def audit(self, request: AuditRequest) -> None:
-        """Compute the audit of the run in sight, in the background."""
+        """Compute the audit of the visible run, in the background."""
         run_id, model = self._screening.run_id, next(iter(self._screening.run_models), None)
         if not self.can_audit or not run_id:
             return
@@ -235,7 +246,7 @@ class AuditController(RunOperations):
     def save(self, report: AuditReport, folder: Path, *, language: str) -> None:
         """Write an audit report as PDF and JSON into a folder.
 
-        language  language code of the PDF
+        language  code of the PDF's language, such as "en"
         """
         self._background.run_with_services(
             lambda services: services.audit.save(folder, report, language=language),
@@ -246,7 +257,7 @@ class AuditController(RunOperations):
     def adopt_proposal(self, name: str, person: str) -> None:
         """Store the operating point that the audit proposed, and offer it with the pack in use.
 
-        name    name of the point
+        name    name of the operating point
         person  name of the person who agreed
         """
         report, model = self.report, self._model
@@ -277,7 +288,7 @@ class AuditController(RunOperations):
         )
 
     def forget(self) -> None:
-        """Forget the audit report, because another run is in sight."""
+        """Forget the audit report, because another run is visible now."""
         self.report, self.problem, self._under_way = None, None, 0
         self._background.forget("audit")
         self.changed.emit()
@@ -286,7 +297,7 @@ class AuditController(RunOperations):
 class ConstancyTestController(RunOperations):
     """Controls the constancy test of the pack in use.
 
-    state_sentences  sentences on the last test and on the next one
+    state_sentences  sentences about the last test and the next test
     """
 
     state_sentences: tuple[Reason, ...] = ()
@@ -301,7 +312,7 @@ class ConstancyTestController(RunOperations):
         return self._packs.model is not None and self.is_free
 
     def refresh(self) -> None:
-        """Read the state of the constancy test of the pack in use."""
+        """Read when the pack in use was tested, and whether a test is due, from the stored constancy tests."""
         self.state_sentences, model = (), self._packs.model
         if model is not None:
             self._run(lambda services: services.constancy.state_sentences(model), self._stands, channel="constancy")
@@ -312,7 +323,10 @@ class ConstancyTestController(RunOperations):
             self._run(lambda services: services.check_constancy(), self._stands, channel="constancy")
 
     def _stands(self, standing: tuple[Reason, ...]) -> None:
-        """Announce failed or due constancy tests."""
+        """Show a notice if a constancy test failed or is due.
+
+        standing  sentences about the last test and the next test
+        """
         self.state_sentences = standing
         self._board.withdraw("constancy")
         for why in standing:
@@ -326,11 +340,14 @@ class ExportController(QObject):
     def __init__(self, background: Background) -> None:
         super().__init__()
         self._background, self._board = background, background.board
-        self._work: dict[StoppableTask, Future[Any] | None] = {}  # what runs, then what waits
+        self._work: dict[StoppableTask, Future[Any] | None] = {}  # the running task first, then waiting tasks
         self._action = Action(lambda t: t.text("Stop"), self.cancel)
 
     def start(self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
-        """Export a run into a folder in the background."""
+        """Export a run into a folder in the background.
+
+        formats  names of the export formats
+        """
         notes = list[Reason]()
         work = StoppableTask(
             lambda services, report: services.session.export(
@@ -348,12 +365,15 @@ class ExportController(QObject):
         self._show(work, 0, 0)
 
     def cancel(self) -> None:
-        """Stop the running export; incomplete files are discarded."""
+        """Stop the running export. Incomplete files are deleted."""
         for work in [*self._work][:1]:
             work.stop()
 
     def end(self, *, wait_s: float) -> None:
-        """Cancel all exports, and wait up to `wait_s` seconds for their end. May be called from any thread."""
+        """Stop all exports and wait for their end. May be called from any thread.
+
+        wait_s  maximum time to wait in seconds
+        """
         under_way = dict(self._work)
         for work in under_way:
             work.stop()
@@ -371,7 +391,7 @@ class ExportController(QObject):
     def _saved(
         self, work: StoppableTask, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]
     ) -> None:
-        del self._work[work]  # what is told late is not shown over this
+        del self._work[work]  # late progress must not replace the final notice
         if written is None:
             self._board.post("export", lambda t: t.text("Saving was stopped. Unfinished files were deleted."))
             return
@@ -388,15 +408,18 @@ class ExportController(QObject):
 
 
 def _post_saved(board: NoticeBoard, folder: Path, count: int) -> None:
-    """Announce the folder of an export, with a button that opens it."""
+    """Show a notice that an export is finished, with a button that opens its folder.
+
+    count  number of files
+    """
     address = QUrl.fromLocalFile(str(folder))
     action = Action(lambda t: t.text("Open the folder"), lambda: QDesktopServices.openUrl(address))
     board.post_reason("export", reason("saved", count=count, folder=folder), level="info", action=action)
 
 
-# ---- This computer: its load over the run in sight, and how long an image takes beside other programs.
+# ---- load of this computer during a run, and time per image next to other programs
 
-_MOST_SAMPLES: Final = 600  # about a point of the screen each
+_MOST_SAMPLES: Final = 600  # about one sample for each point of the screen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,7 +439,7 @@ class Sample:
 
 
 class ComputerLoad(RunOperations):
-    """The speed and the computer's load during the current run, and the latest load study, which can be repeated."""
+    """Measures speed and load of the computer during the current run, and repeats the load study."""
 
     sampled = Signal()
 
@@ -432,7 +455,7 @@ class ComputerLoad(RunOperations):
 
     @property
     def can_measure(self) -> bool:
-        """Whether a pack is in use, and no run or other work would disturb the load measurement."""
+        """Whether a load study can begin: a pack is in use, and no run or other work would disturb the measurement."""
         return self._packs.model is not None and self.is_free
 
     def read_load_study(self) -> None:
@@ -441,7 +464,7 @@ class ComputerLoad(RunOperations):
             self._background.run_with_services(lambda services: services.known_load(), channel="load", done=self._known)
 
     def measure(self) -> None:
-        """Start the load study in a separate process. Its result replaces that of the previous study."""
+        """Start the load study in a child process. Its result replaces that of the previous study."""
         source, model = self._packs.source, self._packs.model
         if not self.can_measure or source is None or model is None:
             return
@@ -452,12 +475,12 @@ class ComputerLoad(RunOperations):
         self._run(work, self._known, channel="load")
 
     def stop(self) -> None:
-        """Stop the running load study. The result of the previous study stays stored."""
+        """Stop the running load study. The result of the previous study is kept."""
         if self._measuring:
             self._measuring.stop()
 
     def add_speed(self, speed: Speed) -> None:
-        """Add the current speed of the run and the load of the computer to the samples."""
+        """Add the present speed of the run and the load of the computer to the samples."""
         at_s = self._clock() - self._began_s
         last_s = self.samples[-1].at_s if self.samples else -self._apart_s
         if speed.cpu_percent is None or speed.memory_mb is None or at_s - last_s < self._apart_s:
@@ -472,7 +495,7 @@ class ComputerLoad(RunOperations):
     # ---- inside
 
     def _begin(self) -> None:
-        """Stop the load measurement, which a run would disturb, and discard the previous run's samples."""
+        """Stop a running load study, which a run would disturb, and discard the samples of the previous run."""
         self.stop()
         self.samples, self._began_s, self._apart_s = [], self._clock(), 0.0
         self.sampled.emit()

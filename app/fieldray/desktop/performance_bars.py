@@ -1,4 +1,4 @@
-"""The measured performance of a class, as two bars of 100 images in the colours and shapes of the classes."""
+"""Two bars of 100 images that show the measured performance of a class, in the colours and shapes of the classes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LEAST_WIDTH: Final = 220
 
 
 class PerformanceBars(QWidget):
-    """A widget with two bars of 100 images each: one for images with the finding and one for images without.
+    """A widget with two bars of 100 images: one bar for images with the finding and one for images without it.
 
-    The origin of the measured images stands above the bars.
+    A title above the bars names the hospital of the images.
     """
 
     def __init__(self, performance: MeasuredPerformance, theme: Theme) -> None:
@@ -35,7 +35,7 @@ class PerformanceBars(QWidget):
 class BarStrip(QWidget):
     """A widget that draws one bar of 100 images.
 
-    Below the bar stands the symbol of each class with its number of images and, if there is room, its name.
+    Below the bar are the icon of each class, its number of images and, if there is space, its name.
     """
 
     def __init__(self, bar: Bar, theme: Theme) -> None:
@@ -65,7 +65,7 @@ class BarStrip(QWidget):
         painter.end()
 
     def _paint_numbers(self, painter: QPainter) -> None:
-        """Draw symbols and numbers of the classes from left to right."""
+        """Draw icon and number of each class, from left to right."""
         measure, high = self.fontMetrics(), self.fontMetrics().height()
         captions = [f"{part.word} {part.number}" for part in self._bar.parts]
         room = sum(_SHAPE + _GAP + measure.horizontalAdvance(caption) + _BETWEEN for caption in captions)

@@ -1,4 +1,4 @@
-"""The card and the bar of a compared pair: available priors, scores, maps, differences, and display mode."""
+"""The card and the bar of two compared images: available prior images, scores, maps, differences, and display mode."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _MOST_REGIONS: Final = 12
 
 
 class PriorCard(QWidget):
-    """The card about prior images in the side panel; visible while an image is open."""
+    """The card about prior images in the side panel. The card is visible while an image is open."""
 
     file_wanted = Signal()
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme, parent: QWidget) -> None:
-        super().__init__(parent)  # it shows itself: without one it would be a window
+        super().__init__(parent)  # with a parent, because a widget without one would be a window
         switches, comparing = controller.switches, controller.comparing
         self._comparing, self._translator = comparing, translator
         self.start = push_button(translator.text("Compare with prior image (E)"), comparing.start_or_stop)
@@ -81,7 +81,7 @@ class PriorCard(QWidget):
         title = self._translator.text("Prior image")
         lay_column(self, FoldingCard("prior", title, *parts, switches=switches, theme=theme))
 
-    # ---- what is said
+    # ---- texts
 
     def refresh(self) -> None:
         """Show the prior images that can be chosen, and the results of the comparison."""
@@ -183,7 +183,7 @@ class PriorCard(QWidget):
 
 
 class PairMaps(QWidget):
-    """The current image (left) and its prior (right) as small pictures with heat maps."""
+    """Small pictures of the current image (left) and its prior image (right), with heat maps."""
 
     def __init__(self, comparing: ComparisonController, translator: Translator) -> None:
         super().__init__()
@@ -230,7 +230,10 @@ def _packs_differ(row: WorkRow, second_row: WorkRow) -> bool:
 
 
 def prior_box(parent: QWidget, question: Prior, comparing: ComparisonController, translator: Translator) -> QMessageBox:
-    """Return the dialog that asks whether to compare with an image of another patient."""
+    """Return the dialog that asks whether to compare with an image of another patient.
+
+    question  the image of the other patient
+    """
     row = comparing.image.row
     doubts = " ".join(map(translator.reason, prior_warnings(question, row.outcome) if row else ()))
     more = translator.text("The two images can be shown side by side only, without an overlay.")
@@ -240,7 +243,7 @@ def prior_box(parent: QWidget, question: Prior, comparing: ComparisonController,
 
 
 class PriorBar(QWidget):
-    """The bar above a compared pair: both dates, the time between them, warnings, and the display mode."""
+    """The bar above two compared images: both dates, the time between them, warnings, and the display mode."""
 
     def __init__(
         self,
@@ -258,7 +261,7 @@ class PriorBar(QWidget):
         self.buttons = self._make_buttons(actions)
         self.list_key = push_button(translator.text("Show the work list ({key})", key="F8"), actions["panels"].trigger)
         self.list_key.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.list_key.hide()  # until the list is hidden
+        self.list_key.hide()  # shown while the list is hidden
         close = push_button("", comparing.stop, icon=icon("close", theme), named=translator.text("Stop comparing"))
         set_tip(close, actions["prior"].toolTip())
         first = lay_row(None, (self.dates, 1), self.list_key, close)

@@ -1,4 +1,7 @@
-"""Display of a compared pair: side by side, by a divider, by blinking, or by difference; and the keys of each mode."""
+"""Display of two compared images, and the keys of each display mode.
+
+The display modes are: side by side, with a divider, blinking, and difference.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ from fieldray.translation import Translator
 
 Mode = Literal["side_by_side", "swipe", "blink", "difference"]
 _STEP: Final = 0.05
-_GRIP: Final = 14.0  # points around the divider where the mouse takes hold of it
+_GRIP: Final = 14.0  # distance in points within which the mouse moves the divider
 
 
 class PriorView(QObject):
-    """Draws a compared pair in the chosen display mode. The mode is kept from image to image."""
+    """Draws two compared images in the chosen display mode. The mode is kept from image to image."""
 
     changed = Signal()
 
@@ -55,11 +58,11 @@ class PriorView(QObject):
 
     @property
     def mode(self) -> Mode:
-        """The current display mode: side by side as long as the pair is not known to be comparable."""
+        """The current display mode. The mode is "side_by_side" until the images are found to be comparable."""
         return self._wanted if self._comparing.laid is not None else "side_by_side"
 
     def commands(self) -> dict[str, Callable[[], None]]:
-        """Return the functions that keys and buttons of the display modes call, by the name of the command."""
+        """Return the functions of the display modes that keys and buttons call, by the name of the command."""
         modes: tuple[Mode, ...] = ("side_by_side", "swipe", "difference")
         return {
             "prior": self._comparing.start_or_stop,
@@ -71,22 +74,25 @@ class PriorView(QObject):
         }
 
     def set_mode(self, mode: Mode) -> None:
-        """Show the compared images in a display mode. If no pair is compared yet, the comparison starts."""
+        """Show the compared images in a display mode. If no images are compared yet, the comparison starts."""
         self._wanted = mode
         self._compare()
 
     def blink(self) -> None:
-        """Show the prior in place of the current image, or the current image again."""
+        """Show the prior image in place of the current image, or the current image again."""
         self.shows_prior = self._wanted != "blink" or not self.shows_prior
         self._wanted = "blink"
         self._compare()
 
     def move_divider(self, position: float) -> None:
-        """Move the divider between both images to a position, given as a share (0..1) of the view's width."""
+        """Move the divider between both images.
+
+        position  new position, as a share (0..1) of the view's width
+        """
         self._divider = min(max(position, 0.0), 1.0)
         self._refresh()
 
-    # ---- inside
+    # ---- changes
 
     def _compare(self) -> None:
         if not self._comparing.is_on:
@@ -98,10 +104,10 @@ class PriorView(QObject):
         self._viewer.show_layer(self if is_laid else None)
         self.changed.emit()
 
-    # ---- painting, over the open image
+    # ---- painting over the current image
 
     def draw(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
-        """Draw the prior image, or the map of the differences, over the current image, as the display mode says."""
+        """Draw the prior image, or the colours of the differences, over the current image."""
         laid, mode, transform = self._comparing.laid, self.mode, state.transform(pyramid.size, view)
         if laid is None:
             return
@@ -120,7 +126,7 @@ class PriorView(QObject):
             draw_mesh(painter, laid, transform, image=pyramid.size)
 
     def draw_label(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
-        """Draw the labels of both images and of the difference colours. Returns the rest of the area."""
+        """Draw the labels of both images and of the difference colours. Returns the part of the area without labels."""
         laid, mode, middle = self._comparing.laid, self.mode, Qt.AlignmentFlag.AlignHCenter
         prior, own = self._names()
         painter.setFont(font)
@@ -140,7 +146,7 @@ class PriorView(QObject):
         return area
 
     def _names(self) -> tuple[str, str]:
-        """Return the names of prior and current image, each with its date."""
+        """Return labels for the prior and the current image, each with its date."""
         translator, row, prior = self._translator, self._comparing.image.row, self._comparing.prior
         return (
             translator.text("Prior image: {day}", day=day_text(translator, prior.header)) if prior else "",
@@ -175,9 +181,9 @@ class PriorView(QObject):
 
 
 def problem_text(translator: Translator, comparing: ComparisonController) -> str:
-    """Return the reason why the current pair cannot be compared, as a text that names the image at fault.
+    """Return the reason why the current images cannot be compared, as a text that names the image with the problem.
 
-    The text is empty if the pair is comparable or this is not known yet.
+    The text is empty if the images are comparable, or if this is not known yet.
     """
     if comparing.problem is None:
         return ""
@@ -191,11 +197,11 @@ def problem_text(translator: Translator, comparing: ComparisonController) -> str
 
 
 def day_text(translator: Translator, header: ImageHeader) -> str:
-    """Return the study date of an image, or a text that there is none."""
+    """Return the study date of an image as text, or a text that there is no date."""
     return date(translator, header.study_date) or translator.text("date not known")
 
 
-# ---- How it is drawn over the open image: the prior as it was bent, the difference with its legend, the mesh.
+# ---- drawing over the current image: the aligned prior image, the difference with its legend, the grid
 
 _MARGIN: Final = 12
 _SQUARE: Final = 12
@@ -206,9 +212,9 @@ _DOT: Final = 2.5
 
 
 def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFlag) -> None:
-    """Draw a caption on a dark ground at the upper edge of an area. A caption that does not fit is left out.
+    """Draw a caption on a dark background at the upper edge of an area. A caption that does not fit is left out.
 
-    side  place of the caption: AlignLeft, AlignRight, or in the middle for any other value
+    side  position of the caption: AlignLeft, AlignRight, or any other value for the middle
     """
     metrics, room = painter.fontMetrics(), area.width() - 2 * _MARGIN
     caption = without_markup(caption)
@@ -226,7 +232,10 @@ def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFla
 
 
 def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
-    """Draw the line between the prior and the current image, with its handle."""
+    """Draw the line between the prior and the current image, with its handle.
+
+    x  position of the line in points
+    """
     with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
             painter.setPen(QPen(shade, width))
@@ -242,10 +251,10 @@ def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
 
 
 def draw_numbers(painter: QPainter, laid: ImageOverlays, transform: QTransform) -> None:
-    """Draw the number of each region that differs between the images, as in the list of the side panel.
+    """Draw the number of each region that differs between two compared images. The side panel lists these numbers.
 
-    laid       the overlays of the compared pair
-    transform  maps pixels of the image to points of the view
+    laid       the overlays of the comparison
+    transform  maps pixels of the current image to points of the view
     """
     for number, middle in enumerate(laid.middles, 1):
         at = transform.map(middle)
@@ -256,7 +265,7 @@ def draw_numbers(painter: QPainter, laid: ImageOverlays, transform: QTransform) 
 def draw_difference_legend(painter: QPainter, area: QRect, translator: Translator, *, is_blank: bool) -> QRect:
     """Draw the legend of the difference colours at the lower edge of an area. Returns the area above the legend.
 
-    is_blank  whether no difference exceeds the noise; a sentence says so in place of the colours
+    is_blank  whether no difference exceeds the noise; a sentence then replaces the colours
     """
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
     rest = text(
@@ -287,11 +296,11 @@ def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
 
 
 def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
-    """Draw the warped prior in place of the current image; empty where the prior has no pixels.
+    """Draw the aligned prior image in place of the current image. Regions without pixels stay empty.
 
-    The prior's display window corresponds to that of the current image (see `matching_window`).
+    The display window corresponds to that of the current image (see `matching_window`).
 
-    laid          the overlays of the compared pair
+    laid          the overlays of the comparison
     open_pyramid  the current image
     state, view   state and size of the view
     """
@@ -308,9 +317,9 @@ def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, st
 
 
 def draw_mesh(painter: QPainter, laid: ImageOverlays, transform: QTransform, *, image: Size) -> None:
-    """Draw how the prior was warped: its grid of lines, and a dot at each place that was matched in both images.
+    """Draw how the prior image was aligned: the lines of its grid, and a dot at each point that was matched.
 
-    laid       the overlays of the compared pair
+    laid       the overlays of the comparison
     transform  maps pixels of the current image to points of the view
     image      size of the current image in pixels
     """

@@ -1,4 +1,4 @@
-"""The result panel: the pack's answer for the current image, its operating point, and its limits."""
+"""The result panel: the pack's result for the current image, its operating point, and its limits."""
 
 from __future__ import annotations
 
@@ -50,11 +50,14 @@ from fieldray.translation import Translator
 EVIDENCE_NOTE: Final = "evidence_outside"
 _LEAST_WIDTH: Final = 260
 _MARK: Final = 34
-_FOCUS_FRAME: Final = 2  # of the style sheet
+_FOCUS_FRAME: Final = 2  # width of the focus frame in the style sheet
 
 
 class FoldingCard(QFrame):
-    """A card whose content can be folded away below its heading. It stays folded when another image is opened."""
+    """A card whose content can be folded away below its heading.
+
+    A folded card stays folded when another image is opened.
+    """
 
     def __init__(self, name: str, title: str, *parts: Part, switches: Switches, theme: Theme) -> None:
         super().__init__()
@@ -78,7 +81,7 @@ class FoldingCard(QFrame):
 class ResultPanel(QScrollArea):
     """The side panel with the result of the current image.
 
-    Its texts are built anew for each image; the controls of heat map and verdict stay.
+    The texts are built again for each image. The controls of heat map and verdict are kept.
 
     prior  the card about prior images, which shows and hides itself
     """
@@ -90,7 +93,7 @@ class ResultPanel(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName(translator.text("Result"))
-        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click on what lies in it leaves the keys with the list
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click in the panel leaves the focus on the list
         self._controller, self._image = controller, controller.image
         self._judging, self._switches = controller.judging, controller.switches
         self._translator, self._theme = translator, theme
@@ -117,7 +120,7 @@ class ResultPanel(QScrollArea):
         self._image.changed.connect(self.refresh)
         for news in (self._image.loaded, self._image.replaced):
             news.connect(self._show_kept)
-        controller.comparing.changed.connect(self._fit_width)  # the card about the prior image is refreshed by then
+        controller.comparing.changed.connect(self._fit_width)  # after the refresh of the card about prior images
         self._image.screening_changed.connect(self._show_screening)
         self._connect_switches()
         self.setMinimumWidth(_LEAST_WIDTH)
@@ -159,7 +162,10 @@ class ResultPanel(QScrollArea):
         self.opacity.setValue(self._switches.heat_map_opacity)
 
     def _show_kept(self) -> None:
-        """Show that the file is gone or replaced, and which stored image is shown. A replaced file takes no verdict."""
+        """Show a text if the file cannot be read, and if a newer result has replaced the shown result.
+
+        The text names the stored picture that is shown instead of the file. A button opens the newer result.
+        """
         problem, note, is_replaced = self._image.problem, self._image.preview_note, self._image.is_replaced
         is_stored = problem is not None and note is not None
         said = [one for one in (problem, note) if one is not None and is_stored]
@@ -171,11 +177,11 @@ class ResultPanel(QScrollArea):
         self.verdict.refresh()
 
     def _fit_width(self) -> None:
-        """Set a width at which the longest words of the language are not cut."""
+        """Set the width of the panel so that the longest words of the language are not cut."""
         bar = self.verticalScrollBar().sizeHint().width() + 2 * _FOCUS_FRAME
         self.setMinimumWidth(max(_LEAST_WIDTH, self._page.minimumSizeHint().width() + bar))
 
-    # ---- parts that stay
+    # ---- widgets that are kept
 
     def _make_head(self) -> QWidget:
         head = QWidget()
@@ -196,7 +202,7 @@ class ResultPanel(QScrollArea):
         parts = self.heat_map_box, opacity, label(meaning, role="muted")
         return self._folding("heat_map", self._translator.text("Heat map"), *parts)
 
-    # ---- parts that are built for each image
+    # ---- widgets that are built for each image
 
     def _make_result(self, row: WorkRow, found: Sequence[FindingText]) -> QWidget:
         box = QWidget()
@@ -212,7 +218,7 @@ class ResultPanel(QScrollArea):
             self._add_overrides(column, row)
             return box
         for note in sorted(outcome.notes, key=lambda note: note.code in COMMON_NOTES):
-            if note.code != EVIDENCE_NOTE:  # it stands beside the figure
+            if note.code != EVIDENCE_NOTE:  # this note is shown next to the figure
                 role = "muted" if note.code in COMMON_NOTES else "warning"
                 column.addWidget(label(self._translator.reason(note), role=role))
         for said in found:
@@ -224,7 +230,12 @@ class ResultPanel(QScrollArea):
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:
-        """Return the names of available packs that accept the patient's age, for an image refused because of age."""
+        """Return the names of available packs that accept the patient's age.
+
+        Empty if age is not the reason for the refusal.
+
+        why  the reason for the refusal
+        """
         age, packs = dict(why.parameters).get("age", ""), self._controller.packs.candidates
         if why.code != "age" or not age.isdigit():
             return []
@@ -233,7 +244,7 @@ class ResultPanel(QScrollArea):
         return [f"{self._translator.pick(pack.names) or pack.pack_name} {pack.version}" for pack in fitting]
 
     def _add_overrides(self, column: QVBoxLayout, row: WorkRow) -> None:
-        """Add the buttons for a refused image: screen anyway, or turn."""
+        """Add buttons for a refused image to a layout: screen in spite of the refusal, or turn the image."""
         why, text = row.outcome.reason if isinstance(row.outcome, Refused) else None, self._translator.text
         if why is None or not can_be_overruled(why):
             return
@@ -275,8 +286,9 @@ class ResultPanel(QScrollArea):
         column.addWidget(ScoreScale(found.scale, self._theme))
 
     def _make_measured(self, outcome: Screened | None, found: Sequence[FindingText]) -> QWidget:
-        """Make the widget with the pack's performance at each finding's point, and the backend; empty if not
-        screened.
+        """Make the widget with the measured performance of each finding's operating point, and the device.
+
+        The widget is empty if the image was not screened.
         """
         box = QWidget()
         column = lay_column(box, spacing=6)
@@ -321,8 +333,9 @@ class ResultPanel(QScrollArea):
 
 
 class LungsCard(QWidget):
-    """The card of the lungs: areas, evidence inside the lungs, and findings to look at;
-    hidden without usable lung fields.
+    """The card of the lungs: areas, evidence inside the lungs, and findings to look at.
+
+    The card is hidden for an image without usable lung fields.
     """
 
     def __init__(self, folding: Callable[..., QWidget], translator: Translator) -> None:
@@ -337,7 +350,7 @@ class LungsCard(QWidget):
         lay_column(self, folding("lungs", translator.text("Lungs"), *parts))
 
     def show_outcome(self, outcome: Outcome) -> None:
-        """Show the facts about the lungs of an outcome's image; hide the card if there are none."""
+        """Show the facts about the lungs of an outcome's image. Without such facts, hide the card."""
         lungs, translator = lungs_of(outcome), self._translator
         self.setVisible(lungs is not None and lungs.refusal is None)
         if lungs is None:
@@ -351,15 +364,16 @@ class LungsCard(QWidget):
         self._warning.setText(*map(translator.reason, warnings))
 
 
-# ---- The score on a scale whose middle is the operating point, with the zone where the pack is not sure.
+# ---- the score on a scale with the threshold in the middle, and the uncertain zone
 
 _BAR_HEIGHT: Final = 12
 _SCALE_SIDE: Final = 10
 
 
 class ScoreScale(QWidget):
-    """The scale "below | not sure | above" with a mark at the score; without an operating
-    point, a plain scale from 0 to 1.
+    """The scale "below | uncertain | above" with a mark at the score.
+
+    Without an operating point, the scale goes from 0 to 1 without names.
     """
 
     def __init__(self, scale: Scale, theme: Theme) -> None:

@@ -1,4 +1,4 @@
-"""Control of the run: chosen folders, question about the pack, start, pause, stop and messages; no widgets."""
+"""Control of the run: chosen folders, question about the pack, start, pause, stop and messages. No widgets."""
 
 from __future__ import annotations
 
@@ -36,19 +36,17 @@ if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
-RUN_NOTICE_PREFIX: Final = (
-    "of the run "  # what the keys of notes on the run in sight begin with, but for those on a watch
-)
+RUN_NOTICE_PREFIX: Final = "of the run "  # beginning of the keys of notices about the visible run
 _OF_WATCH: Final = {"watch_waits": "watch_waits", "watch_goes_on": "watch_waits", "watch_stopped": "watch"}
 _GRAVE: Final = ("drift_evidence", "watch_waits", "other_patients", "ages_not_stated")
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
 class ScreeningController(QObject):
-    """Controls the runs of the window, one at a time. Paths that are chosen during a run are screened after it.
+    """Controls the runs of the window, one at a time. Paths that are chosen during a run are screened after the run.
 
-    A run starts when its pack and the patients' ages are known. `question_changed` is emitted when a question about
-    them was opened or closed.
+    A run starts when its pack and the patients' ages are known. `question_changed` is emitted when a question about the
+    pack or the ages was opened or closed.
     """
 
     changed = Signal()
@@ -60,10 +58,10 @@ class ScreeningController(QObject):
         super().__init__()
         self.background, self._board, self.packs = background, background.board, packs
         self._playbook = IntentStateMachine()
-        self._models: tuple[Model, ...] = ()  # of the next run
+        self._models: tuple[Model, ...] = ()  # packs of the next run
         self._used: tuple[Model, ...] = ()
         self._begun: Future[Batch] | None = None
-        self._next: dict[bool, tuple[Path, ...]] = {False: (), True: ()}  # what is to be watched has no end: it is last
+        self._next: dict[bool, tuple[Path, ...]] = {False: (), True: ()}  # waiting; watching comes last
         self.watches = False
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._seen: IntentQuestion | None = None
@@ -78,7 +76,7 @@ class ScreeningController(QObject):
         packs.model_changed.connect(self._see_packs)
         packs.question_changed.connect(self._see_packs)
 
-    # ---- what can be done now
+    # ---- state
 
     @property
     def is_busy(self) -> bool:
@@ -92,7 +90,7 @@ class ScreeningController(QObject):
 
     @property
     def question(self) -> IntentQuestion | None:
-        """The question that a person must answer before the waiting run can start; None if there is none."""
+        """The question that a person must answer before the waiting run can start; None without a question."""
         return self._playbook.question
 
     @property
@@ -100,12 +98,12 @@ class ScreeningController(QObject):
         """Whether a run can be stopped, paused or resumed."""
         return self.state in ("running", "paused")
 
-    # ---- what a person does
+    # ---- commands of a person
 
     def choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
         """Screen files and folders: now, as soon as a pack is ready, or after the active run.
 
-        watches  whether the run goes on and also screens images that are added to the folders later
+        watches  whether the run continues with images that are added to the folders later, until it is stopped
         """
         if not paths:
             return
@@ -121,47 +119,47 @@ class ScreeningController(QObject):
         self._do(self._playbook.open(paths, watches=watches))
 
     def start(self, *, listed: int = 0) -> None:
-        """Start a run over the chosen folders, or over the folders of the work list in sight.
+        """Start a run over the chosen folders, or over the folders of the visible work list.
 
-        listed  number of images in the work list in sight. While other folders wait to be screened, it is ignored
+        listed  number of images in the visible work list; ignored while other folders wait to be screened
         """
         if self.can_start:
             images = listed if self.state != "waiting" else 0
             self._do(self._playbook.start(self.paths, images=images))
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
-        """Handle a person's answer to the open question, or an answer without a question.
+        """Handle a person's answer to the open question, or a click on a pack's card without a question.
 
-        See `IntentStateMachine.answer`.
+        The parameters are those of `IntentStateMachine.answer`.
         """
         self._do(self._playbook.answer(question, answer))
 
     def go_back(self) -> None:
-        """Leave the open question unanswered: cancel the waiting run, and report its folders as not screened."""
+        """Close the open question without an answer: cancel the waiting run, and report its folders as not screened."""
         commands = self._playbook.drop()
         self._restore()
         self._do(commands)
 
     def pause_or_resume(self) -> None:
-        """Pause the run if it is running, or resume it if it is paused."""
+        """Pause the run if it is running. Resume the run if it is paused."""
         if self.can_stop:
             is_running = self.state == "running"
             self._tell(lambda batch: batch.pause() if is_running else batch.resume())
 
     def stop(self) -> None:
-        """Stop the run. Its results stay, and the Start button resumes it."""
+        """Stop the run. Its results are kept, and the Start button continues the run."""
         if self.can_stop:
-            if not self.watches:  # which ends by this alone
+            if not self.watches:  # a watch has no other end
                 self._name_waiting()
             self._enter("stopping")
             self._tell(lambda batch: batch.cancel())
 
-    # ---- what happens
+    # ---- events
 
     def show_past(self, run: Run, *models: Model | None) -> None:
-        """Show a past run: it can be exported and audited, and Start screens its folders again.
+        """Show a past run. The run can be exported and audited, and the Start button screens its folders again.
 
-        models  the packs of the run, None for a pack that is not available
+        models  the packs of the run; None for a pack that is not available
         """
         self._forget_notes()
         self._do(self._playbook.drop())
@@ -174,7 +172,7 @@ class ScreeningController(QObject):
         self._enter(is_over.get(run.state, "cancelled"))
 
     def forget_run(self) -> None:
-        """Forget the shown run, which was deleted, and the messages about its end."""
+        """Close the visible run, which was deleted, and remove the notices about its end."""
         self._forget_notes()
         self._board.supersede(_failed(self.paths))
         self._board.withdraw(_unscreened(self.paths))
@@ -185,21 +183,24 @@ class ScreeningController(QObject):
         self._enter("empty")
 
     def try_again(self, name: BackendName) -> None:
-        """Start a backend again after it became unavailable."""
+        """Start a device again that is unavailable.
+
+        name  name of the device
+        """
         self._ask(lambda services: services.session.retry_backend(name))
 
     def choose_devices(self) -> None:
-        """Apply the device settings, also during a run."""
+        """Apply the settings about devices, also during a run."""
         self._ask(lambda services: services.session.choose_devices())
 
     def handle_run_changed(self, event: RunChanged) -> None:
-        """Handle the event that the run has another state."""
+        """Handle an event about a new state of the run, for example the end of the run."""
         self.run_id = event.run_id
         if self.state == "stopping" and event.state in ("running", "paused"):
             return
         self._enter(event.state)
         if event.reason is not None:
-            self._board.supersede("watch")  # nothing is watched any more
+            self._board.supersede("watch")  # watching has ended
             self._post_failure(event.reason)
         self.show_notes(event.notes)
         if not self.is_busy:
@@ -207,9 +208,9 @@ class ScreeningController(QObject):
             self._after_run()
 
     def show_notes(self, notes: Sequence[Reason]) -> None:
-        """Show notes on the run in sight as notices in the window."""
+        """Show notes on the visible run as notices in the window."""
         for note in notes:
-            # What a drive lacked stays until it is dismissed, as a failure does.
+            # A notice that a drive has no images stays until a person closes it, as a failure does.
             key = note.text if note.code == "no_image_in" else _OF_WATCH.get(note.code, RUN_NOTICE_PREFIX + note.code)
             if note.code == "watch_stopped":
                 self._board.supersede("watch")
@@ -223,7 +224,7 @@ class ScreeningController(QObject):
     def end(self) -> Callable[[], None]:
         """Return a function that ends the active run and waits for its end.
 
-        Call the function outside the window's thread, before closing.
+        Call the returned function outside the window's thread, before the program closes.
         """
         begun = self._begun
 
@@ -234,10 +235,10 @@ class ScreeningController(QObject):
 
         return finish
 
-    # ---- inside
+    # ---- carrying out commands
 
     def _forget_notes(self) -> None:
-        """Forget the notes of the run, because another run, or none, becomes visible."""
+        """Remove the notices with notes on the run, because another run, or none, becomes visible."""
         for start in ("watch", RUN_NOTICE_PREFIX):
             self._board.supersede(start)
 
@@ -246,7 +247,7 @@ class ScreeningController(QObject):
         self.changed.emit()
 
     def _see_packs(self) -> None:
-        """Take over a change of the available packs: the next run uses the pack in use."""
+        """Handle a change of the available packs. The next run uses the packs that are now in use."""
         if self._models != self.packs.models:
             self._models = self.packs.models
             self._warm_up()
@@ -254,7 +255,10 @@ class ScreeningController(QObject):
         self._do(self._playbook.update_packs(self.packs.available_packs, default=self.packs.default_names))
 
     def _do(self, commands: Commands) -> None:
-        """Carry out the playbook's commands, then report a changed question."""
+        """Carry out the commands of the state machine.
+
+        Then emit `question_changed` if the open question has changed.
+        """
         for command in commands:
             match command:
                 case CollectFacts():
@@ -269,12 +273,12 @@ class ScreeningController(QObject):
                     self._board.post_reason("question", closed, level="warning")
                 case ReportDropped():
                     self._name_unscreened(command.intent.paths, watches=command.intent.watches)
-        if self._seen != self.question:  # after the start, which empties the list: no image of the run before is opened
+        if self._seen != self.question:  # after the start has emptied the list
             self._seen = self.question
             self.question_changed.emit()
 
     def _look(self, intent: Intent) -> None:
-        """Collect the facts about an intent's paths in the background, because a disk may be slow."""
+        """Collect the facts about an intent's paths in the background, because the disk may be slow."""
         self.background.run_with_services(
             lambda services: (
                 services.are_empty(intent.paths),
@@ -287,9 +291,13 @@ class ScreeningController(QObject):
         )
 
     def _looked(self, intent: Intent, are_empty: bool, remembered: RememberedPack | None, lacks_ages: bool) -> None:
-        """Handle the facts about paths.
+        """Handle the facts about an intent's paths.
 
-        Folders without any file cause no question and no run; the previous state is kept.
+        If the folders contain no file, no question is asked and no run starts. The previous state is restored.
+
+        are_empty   whether the folders contain no file
+        remembered  the pack that a person chose for these paths earlier, or None
+        lacks_ages  whether files may lack the patient's age
         """
         if not are_empty or intent.watches or self._playbook.intent != intent:
             self._do(self._playbook.facts_collected(intent, remembered, lacks_ages or are_empty))
@@ -299,7 +307,7 @@ class ScreeningController(QObject):
         self._restore()
 
     def _restore(self) -> None:
-        """Restore the previous choice, because the last one is not screened."""
+        """Restore the choice of folders before the last choice, because the last choice is not screened."""
         if self.state == "waiting":
             state, self.paths, self.past, self.progress = self._before
             self._enter(state)
@@ -336,7 +344,10 @@ class ScreeningController(QObject):
         )
 
     def _remember(self, intent: Intent, remembered: RememberedPack | None) -> None:
-        """Remember the packs of a folder for later runs, except the site's default."""
+        """Store the packs of a folder for later runs over the folder, unless they are the site's default.
+
+        remembered  the packs stored so far, or None
+        """
         pack, point = intent.pack, self.packs.point_name or ""
         assert pack is not None
         known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_names
@@ -357,9 +368,9 @@ class ScreeningController(QObject):
             )
 
     def _warm_up(self) -> None:
-        """Load the model on a device before the first run.
+        """Load the models on their devices before the first run.
 
-        During a run nothing is done, because the run keeps its own model.
+        During a run nothing is done, because the run continues with its own models.
         """
         if self._models and not self.is_busy:
             self._use(self._models)
@@ -373,7 +384,10 @@ class ScreeningController(QObject):
         self.background.run_with_services(work, channel="run")
 
     def _tell(self, act: Callable[[Batch], object]) -> None:
-        """Call a method of the active run's batch in the background. Calls are carried out in order."""
+        """Call a method of the active run in the background. Several calls are carried out in order.
+
+        act  function that calls the method
+        """
         if begun := self._begun:
             self.background.run(lambda: act(begun.result()), channel="run")
 
@@ -383,7 +397,10 @@ class ScreeningController(QObject):
         self._after_run()
 
     def _post_failure(self, why: Reason) -> None:
-        """Show the failure of a run until its paths are screened again, so that a later run cannot hide the failure."""
+        """Show a notice that a run failed.
+
+        The notice stays until the paths of the run are screened again, so that a later run cannot hide the failure.
+        """
         paths = _listed(self.paths)
         self._board.post(
             _failed(self.paths) + why.code,
@@ -394,14 +411,14 @@ class ScreeningController(QObject):
         )
 
     def _name_waiting(self) -> None:
-        """Remove the notices about waiting folders."""
+        """Replace the waiting folders by notices that they were not screened."""
         for watches, paths in self._next.items():
             self._name_unscreened(paths, watches=watches)
             self._next[watches] = ()
         self._say_next()
 
     def _name_unscreened(self, paths: tuple[Path, ...], *, watches: bool) -> None:
-        """Show a notice that the chosen folders were not screened."""
+        """Show a notice that the chosen folders were not screened, with a button to screen them."""
         if paths:
             self._board.post(
                 _unscreened(paths),
@@ -431,7 +448,7 @@ class ScreeningController(QObject):
 
 
 def level_of(note: Reason) -> Level:
-    """Return how severe a note on a run or on one of its packs is: "info" or "warning"."""
+    """Return the severity of a note on a run or on one of its packs: "info" or "warning"."""
     return "warning" if note.code in _GRAVE else "info"
 
 
@@ -440,7 +457,7 @@ def _listed(paths: Sequence[Path]) -> str:
 
 
 def _failed(paths: Sequence[Path]) -> str:
-    """Return the key prefix of notices that a run of these paths ended early."""
+    """Return the beginning of the keys of notices that a run over these paths failed."""
     return f"failed {_listed(paths)} "
 
 

@@ -1,4 +1,4 @@
-"""The page of this computer: device, speed, load during the run, and time per image beside other programs."""
+"""The page about this computer: device, speed, load during the run, and time per image next to other programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fieldray.translation import Translator
 
 
 class StatusPage(Page):
-    """The page of this computer, in cards. Figures are updated while a run is active and the page is shown."""
+    """The page about this computer, in cards. The figures change while a run is active and the page is shown."""
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         text = translator.text
@@ -43,7 +43,7 @@ class StatusPage(Page):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show devices, speed, load and the latest load study."""
+        """Show devices, speed, load of the computer and the latest load study."""
         self._show_load()
         self._show_devices()
         self._show_speed(self._bench.speed)
@@ -90,7 +90,7 @@ class StatusPage(Page):
         ]
         return card(label(text("Speed and load over the run"), role="heading"), self.load, *self.plots)
 
-    # ---- what changes
+    # ---- updating
 
     def _show_devices(self) -> None:
         events = self._bench.backends.values()
@@ -107,7 +107,7 @@ class StatusPage(Page):
             shown.setText("–" if value is None else number(self._translator, value, digits=1))
 
     def _show_load(self) -> None:
-        """Show the last sample as text, also for a screen reader."""
+        """Show the last sample of speed and load as text, also for screen readers."""
         said, samples = self._translator.text("Nothing was measured yet."), self._machine.samples
         if samples:
             last, text = samples[-1], self._translator.text
@@ -161,7 +161,7 @@ def _share(translator: Translator, share: float, *, digits: int = 0) -> str:
 
 
 def _state(translator: Translator, machine: ComputerLoad, done: int, total: int) -> Iterator[str]:
-    """Yield the state of the load measurement: explanation, progress, last date, and disturbances."""
+    """Yield lines about the load study: explanation, progress, date of the last study, and disturbances."""
     study = machine.study
     if machine.is_busy:
         yield translator.text("Measuring: {done} of {total}", done=done, total=total)
@@ -186,15 +186,15 @@ def _state(translator: Translator, machine: ComputerLoad, done: int, total: int)
             )
 
 
-# ---- speed, CPU and memory over the run: a line each, over the same time.
+# ---- plots of speed, CPU and memory over the time of a run
 
 _HEIGHT: Final = 84
 
 
 class RunPlot(QWidget):
-    """A widget that plots one figure over the time of a run, from 0 to at least `full`.
+    """A widget that plots one figure over the time of a run. The axis goes from 0 to at least `full`.
 
-    Samples without the figure are left out.
+    Samples that lack the figure are left out.
     """
 
     def __init__(
@@ -237,6 +237,9 @@ class RunPlot(QWidget):
 
 
 def nice_step(rough: float) -> float:
-    """Return a round step for the marks of an axis: 1, 2 or 5 times a power of ten, and at least `rough` (above 0)."""
+    """Return a round step for the marks of an axis: 1, 2 or 5 times a power of ten.
+
+    rough  minimum of the step, above 0
+    """
     power = 10.0 ** math.floor(math.log10(rough))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))

@@ -28,7 +28,7 @@ from fieldray.paths import asset
 Theme = Literal["light", "dark"]
 
 # Every colour of the window: (light, dark). Text and class colours keep a contrast of at least 4.5:1 on `surface`
-# (a test measures it); the classes differ in lightness too, and are never told apart by colour alone.
+# (a test measures the contrast). The classes also differ in lightness, and are never shown by colour alone.
 # fmt: off
 _TABLE: Final[Mapping[str, tuple[str, str]]] = {
     "window":       ("#eceff2", "#14181c"),
@@ -80,7 +80,10 @@ _ROLES: Final[Mapping[QPalette.ColorRole, str]] = {
 
 
 def chosen_theme(setting: str) -> Theme:
-    """Return the theme of a setting: "light", "dark", or "system" (light if the desktop states no theme)."""
+    """Return the theme that a setting selects. "system" selects the theme of the desktop, or light if that is unknown.
+
+    setting  "light", "dark" or "system"
+    """
     is_dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
     return "dark" if setting == "dark" or (setting == "system" and is_dark) else "light"
 
@@ -103,7 +106,7 @@ def style_sheet(theme: Theme) -> str:
 
 
 def scaled_font(font: QFont, share: float) -> QFont:
-    """Return a copy of a font whose size is multiplied by `share`."""
+    """Return a copy of a font. The size is multiplied by `share`."""
     made = QFont(font)
     made.setPointSizeF(font.pointSizeF() * share)
     return made
@@ -111,7 +114,7 @@ def scaled_font(font: QFont, share: float) -> QFont:
 
 @contextmanager
 def saved_painter(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
-    """Draw with these render hints during the block, then restore the painter's state."""
+    """Draw with these render hints during a `with` block, then restore the state of the painter."""
     painter.save()
     for hint in hints:
         painter.setRenderHint(hint)
@@ -123,7 +126,7 @@ def apply_theme(application: QApplication, theme: Theme) -> None:
     """Apply a theme to the application, including Qt's own dialogs."""
     sheet = style_sheet(theme)
     if application.styleSheet() == sheet:
-        return  # Qt would style every widget there is three times over
+        return  # otherwise Qt would style every widget three times
     palette = QPalette()
     for role, name in _ROLES.items():
         palette.setColor(role, colour(theme, name))
@@ -134,7 +137,7 @@ def apply_theme(application: QApplication, theme: Theme) -> None:
     application.setStyleSheet(sheet)
 
 
-# ---- The icons of the window, and the shapes that stand for the classes of images.
+# ---- icons of the window, and shapes of the classes
 
 _SIDES = (16, 20, 40, 60)
 _CLASS_INSET: Final = 0.125
@@ -142,7 +145,7 @@ _CLASS_INSET: Final = 0.125
 
 @lru_cache(maxsize=256)
 def icon(name: str, theme: Theme, colour_name: str = "text", *, inset: float = 0.0) -> QIcon:
-    """Return an icon of `assets/icons`, drawn in one colour of the theme; grey when disabled.
+    """Return an icon of `assets/icons`, drawn in one colour of the theme. A disabled icon is grey.
 
     colour_name  name of the colour in `colours`
     inset        margin around the icon, as a share of its side
@@ -155,7 +158,7 @@ def icon(name: str, theme: Theme, colour_name: str = "text", *, inset: float = 0
 
 
 def program_icon() -> QIcon:
-    """Return the program's own icon in its own colours."""
+    """Return the icon of the program."""
     made = QIcon()
     for side in (16, 32, 48, 64, 128, 256):
         made.addPixmap(_pixmap("fieldray", "", side))
@@ -178,7 +181,7 @@ def _drawing(name: str, shade: str) -> QSvgRenderer:
 
 
 def draw_class(painter: QPainter, category: Category, box: QRectF, theme: Theme) -> None:
-    """Draw the symbol of a class so that it fills a box."""
+    """Draw the icon of a class so that it fills a box."""
     _drawing(f"classes/{category}", colours(theme)[category]).render(painter, box)
 
 
@@ -186,10 +189,10 @@ VerdictMark = VerdictChoice | Literal["saving", "not_saved", "unread"]
 
 
 def draw_verdict(painter: QPainter, mark: VerdictMark, box: QRectF, theme: Theme) -> None:
-    """Draw the mark of a reader's verdict. Agree: a tick; disagree: a cross; unsure: a question mark.
+    """Draw the mark of a reader's verdict. Agree is a tick, disagree a cross, unsure a question mark.
 
-    A verdict that is being saved has three dots, one that is not saved an exclamation mark in a ring. An unread image
-    has a disc.
+    A verdict that is being saved is three dots. A verdict that is not saved is an exclamation mark in a ring. An unread
+    image has a disc.
     """
     _drawing(f"verdicts/{mark}", colours(theme)["text"]).render(painter, box)
 
@@ -197,7 +200,7 @@ def draw_verdict(painter: QPainter, mark: VerdictMark, box: QRectF, theme: Theme
 def class_icon(category: Category, theme: Theme) -> QIcon:
     """Return the shape of a class as an icon for a button.
 
-    Read first: two triangles, one above the other; abnormal: a triangle; unsure: a diamond; normal: a disc; no
-    threshold: a ring; not suitable: a square with a bar cut out; not an image: a bar; failed: a cross.
+    The shapes are: read first, two triangles, one above the other; abnormal, a triangle; unsure, a diamond; normal, a
+    disc; no threshold, a ring; not suitable, a square with a bar cut out; not an image, a bar; failed, a cross.
     """
     return icon(f"classes/{category}", theme, category, inset=_CLASS_INSET)

@@ -1,4 +1,4 @@
-"""The toolbar (buttons of a run, its progress, pack and backend in use) and the status bar."""
+"""The toolbar (buttons of a run, its progress, pack and device in use) and the status bar."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from fieldray.formatting import (
 from fieldray.translation import Translator
 
 _USB3_MBIT: Final = 5000
-_LOW: Final = 480  # a window of less height has no room for a second row
+_LOW: Final = 480  # height below which a window has no space for a second row
 _SIDE: Final = 10
 _SPACING: Final = 8
 _TINY_CHIP: Final = 60
 _WIDE_CHIP: Final = 260
-_STATUS_GAP: Final = 24  # between the figures
+_STATUS_GAP: Final = 24  # space between the figures
 
 
 class Toolbar(QWidget):
-    """The toolbar: buttons for commands, the progress of the run, and two chips with pack and backend in use."""
+    """The toolbar: buttons for commands, the progress of the run, and two labels with pack and device in use."""
 
     def __init__(
         self,
@@ -62,7 +62,11 @@ class Toolbar(QWidget):
         theme: Theme,
         choose: Callable[[Sequence[Path]], None],
     ) -> None:
-        """Make the toolbar; `choose` is called to choose folders to screen."""
+        """Make the toolbar.
+
+        actions  the QAction of each command, by name
+        choose   function called with the folders or files that a person chose
+        """
         super().__init__()
         name_surface(self, "toolbar")
         self._controller, self._translator, self._theme = controller, translator, theme
@@ -96,7 +100,7 @@ class Toolbar(QWidget):
         self.refresh_pack()
         self.refresh_backend()
 
-    # ---- what changes
+    # ---- updating
 
     def refresh_run(self) -> None:
         """Show the state and the progress of the run, and enable the buttons that can be used."""
@@ -118,7 +122,7 @@ class Toolbar(QWidget):
         self.bar.setMaximum(0 if screening.state == "starting" else 1000)
 
     def refresh_pack(self) -> None:
-        """Show the pack in use on the toolbar's chip for the pack."""
+        """Show the name of the pack in use."""
         packs = self._controller.packs
         model = packs.model
         more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
@@ -126,7 +130,7 @@ class Toolbar(QWidget):
         self.fit()
 
     def refresh_backend(self) -> None:
-        """Show the devices that are in use on the toolbar's chip for devices."""
+        """Show the names and states of the devices in use."""
         set_tip(self.backend_chip, *self._backend_text())
         self.fit()
 
@@ -146,13 +150,16 @@ class Toolbar(QWidget):
         self._arrange(wraps=False)
 
     def _arrange(self, *, wraps: bool) -> None:
-        """Arrange all controls in one row; if they do not fit, progress and chips in a second row."""
+        """Arrange all controls in one row, or in two rows with progress and labels in the second.
+
+        wraps  whether to use two rows
+        """
         first, second = self._rows
         for row in self._rows:
             while row.takeAt(0) is not None:
                 pass
         for button in self._buttons:
-            if not (self._is_narrow and button is self.watch_button):  # hidden, it would keep its room
+            if not (self._is_narrow and button is self.watch_button):  # a hidden button would keep its space
                 first.addWidget(button)
         if wraps:
             first.addStretch(1)
@@ -166,7 +173,11 @@ class Toolbar(QWidget):
         self.fit()
 
     def fit(self) -> None:
-        """Adapt the toolbar to the window: two rows if the window is narrow; icons without texts if it is also low."""
+        """Adapt the toolbar to the size of the window.
+
+        If the controls do not fit into one row, the toolbar has two rows. In a very narrow window, and in a narrow
+        window that is low, buttons have icons without texts.
+        """
         self._write(is_narrow=False)
         progress_and_chips = self.progress_text.minimumWidth() + sum(map(_width, (self.pack_chip, self.backend_chip)))
         buttons = sum(map(_width, (*self._buttons, self.menu_button))) + 2 * _SIDE
@@ -176,9 +187,9 @@ class Toolbar(QWidget):
         self._arrange(wraps=lacks_room and not is_low)
 
     def _write(self, *, is_narrow: bool) -> None:
-        """Write the texts of buttons and chips, in full or, in a narrow window, as short as possible."""
+        """Set the texts of buttons and labels. In a narrow window the texts are as short as possible."""
         self._is_narrow = is_narrow
-        self.watch_button.setHidden(is_narrow)  # it is in the menu, too
+        self.watch_button.setHidden(is_narrow)  # the menu has this command, too
         for button, caption in self._captions.items():
             button.setText("" if is_narrow else caption)
         room = _TINY_CHIP if is_narrow else _WIDE_CHIP
@@ -210,7 +221,7 @@ class Toolbar(QWidget):
         return button
 
     def _list_folders(self) -> None:
-        """List the recently opened folders and a line that forgets them; empty while names are hidden."""
+        """Fill the menu with the recently opened folders and a command to forget them. Empty while names are hidden."""
         menu, folders = self.folders_menu, self._controller.settings.folders
         menu.clear()
         for folder in folders if not self._translator.hides_names() else ():
@@ -227,7 +238,7 @@ def _width(widget: QWidget) -> int:
 
 
 def screening_label(translator: Translator, screening: ScreeningController) -> str:
-    """Return a text on the state of the run; for an active run, with progress, speed and remaining time."""
+    """Return a text about the state of the run. For an active run, the text has progress, speed and remaining time."""
     waits = translator.text("Waiting: choose a pack")
     if screening.question and screening.question.kind == "ages":
         waits = translator.text("Waiting: confirm the patients' ages")
@@ -266,9 +277,9 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
 
 
 def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
-    """Return two texts on the pack in use: name with version, and its intended patients.
+    """Return two texts about the pack in use: name with version, and intended patients.
 
-    For an unsigned pack, the second text says that nobody vouches for it.
+    For an unsigned pack, the second text says that nobody vouches for the pack.
     """
     if packs.loading is not None:
         return packs.loading.pack_name, translator.text("loading…")
@@ -283,7 +294,7 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
-    """Return a text on the signer of the pack in use, and on whether its drive is still needed."""
+    """Return a text about the signer of the pack in use, and whether its drive is still needed."""
     signer_text = describe_signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
@@ -295,8 +306,8 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
 def backend_label(
     translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """Return two texts on the backends in use: their names, and their state."""
-    # A further pack, which the CPU runs, says nothing of the device of the first one.
+    """Return two texts about the devices in use: their names, and their states."""
+    # Only the device of the first pack is shown. The CPU runs all additional packs.
     found = sorted(backends.values(), key=lambda event: bool(event.backend == CPU.name))
     used = next((event for event in found if event.in_use), None)
     used = used or next(iter(backends.values()), None)
@@ -308,9 +319,9 @@ def backend_label(
 def backend_text(
     translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """Return two texts on a backend: name with port, and state.
+    """Return two texts about a device: name with port, and state.
 
-    A ready backend has runtime, processes and threads, too.
+    For a device that is ready, the state includes runtime, processes and threads.
     """
     states = {
         "stopped": translator.text("not in use"),
@@ -345,19 +356,19 @@ class Status(QStatusBar):
         self.addWidget(self.speed)
         self.addWidget(self.load)
         self.addPermanentWidget(self.research)
-        self.setMinimumWidth(self.research.sizeHint().width())  # not that of all figures
+        self.setMinimumWidth(self.research.sizeHint().width())  # the notice alone sets the minimum width
         controller.measured.connect(self.show_speed)
         self.show_speed(controller.speed)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Show fewer figures in a narrow window; the notice *research use only* is never cut."""
+        """Show fewer figures in a narrow window. The notice *research use only* is never cut."""
         super().resizeEvent(event)
         room = self.width() - self.research.sizeHint().width() - self.speed.sizeHint().width()
         self.load.setVisible(room > self.load.sizeHint().width() + _STATUS_GAP)
         self.speed.setVisible(room > _STATUS_GAP)
 
     def show_speed(self, speed: Speed) -> None:
-        """Show the speed of a run and the load of the computer; a dash stands for figures that are not measured yet."""
+        """Show the speed of a run and the load of the computer. A figure that is not measured yet is a dash."""
         now, low, mean, high = (
             self._figure(value, 1) for value in (speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max)
         )

@@ -1,8 +1,8 @@
-"""The state of verdicts on images and of their saving: a state machine that turns events into
-commands, without threads, Qt or disk.
+"""The state of verdicts on images and of their saving: a state machine without threads, Qt or disk.
 
-Only this module knows the verdict on each image, the result it judges, and its state: being saved, saved, or not saved
-with the reason. Panel, list and the question before closing read that state and store none of it.
+The state machine turns events into commands. Only this module stores the verdict on each image, the judged result, and
+the state: being saved, saved, or not saved with the reason. Panel, list and the question before closing read the state
+from this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = Literal["saved", "saving", "not_saved"]
 class VerdictSubject:
     """The result that a verdict judges.
 
-    answer_id  number of the stored result, which is never reused
+    answer_id  row id of the result in the database, which is never reused
     outcome    the outcome that the person saw
     result     hash of the judged facts of the outcome (`store.rows.result_hash`)
     """
@@ -38,20 +38,21 @@ class VerdictSubject:
 
 @dataclass(frozen=True, slots=True)
 class ReadVerdict:
-    """Command: read the stored verdict on a result, then call `Verdicts.handle_read` with it."""
+    """The command to read the stored verdict on a result, and then to call `Verdicts.handle_read` with the verdict."""
 
     judged: VerdictSubject
 
 
 @dataclass(frozen=True, slots=True)
 class WriteVerdict:
-    """Command: store a verdict in the database, unless another window has stored a verdict meanwhile.
+    """The command to store a verdict in the database, unless another window has stored a verdict meanwhile.
 
-    verdict  the verdict to store; None withdraws the stored one
-    over     verdicts that may be replaced, None for no verdict. If any other verdict is stored, nothing is written
+    verdict  the verdict to store; None withdraws the stored verdict
+    over     verdicts that may be replaced; None in this set means no verdict. If another verdict is stored, nothing is
+             written
 
-    Then `Verdicts.handle_written` must be called with the verdict that is stored now, or `Verdicts.handle_failed_write`
-    with the reason.
+    Afterwards, call `Verdicts.handle_written` with the verdict that is stored now. After an error, call
+    `Verdicts.handle_failed_write` with the reason.
     """
 
     judged: VerdictSubject
@@ -66,12 +67,12 @@ Commands = tuple[ReadVerdict | WriteVerdict, ...]
 class VerdictState:
     """The state of the verdict on one image.
 
-    stored   the verdict in the store, as far as is known
-    wanted   the person's last choice
-    draft    the note while it is typed, else None
-    known    verdicts that may be replaced without asking: those that the person saw, and the person's own that could
+    stored   the verdict in the database, as far as is known; None without a verdict
+    wanted   the verdict that the person chose last; None without a verdict
+    draft    the note while a person types; None otherwise
+    known    verdicts that may be replaced without asking: those that the person saw, and those of the person that could
              not be saved
-    sent     the verdict that is being saved, or None
+    sent     the command with the verdict that is being saved, or None
     problem  the reason why the verdict was not saved, or None
     asks     whether `stored` is another window's verdict, so that the person must choose before anything is written
     """
@@ -88,22 +89,22 @@ class VerdictState:
         self.settle(self.stored)
 
     def settle(self, stored: Verdict | None) -> None:
-        """Record that the verdict `stored` is in the database, and that nothing remains to be saved."""
+        """Record that the verdict `stored` is in the database, and that nothing is left to save."""
         self.stored = self.wanted = stored
         self.known, self.problem, self.asks = {stored}, None, False
 
     def show(self, stored: Verdict | None) -> None:
-        """Show the verdict that another window stored, and drop the note that was typed for the previous verdict."""
+        """Show the verdict that another window stored, and discard the note that was typed for the previous verdict."""
         self.settle(stored)
         self.draft = None
 
     def ask(self, stored: Verdict | None) -> None:
-        """Record that the person must choose a verdict, because another window stored a different one."""
+        """Record that the person must choose a verdict, because another window stored a different verdict."""
         self.stored, self.problem, self.asks = stored, None, True
 
     @property
     def state(self) -> State | None:
-        """What becomes of the verdict: "saving", "saved" or "not_saved"; None without a verdict."""
+        """The state of saving the verdict: "saving", "saved" or "not_saved"; None without a verdict."""
         if self.sent is not None:
             return "saving"
         if self.problem is not None or self.asks:
@@ -112,12 +113,12 @@ class VerdictState:
 
     @property
     def note(self) -> str:
-        """The text that the field for the note shows."""
+        """The text for the field of the note: the typed note, or the note of the verdict."""
         return self.draft if self.draft is not None else self.wanted.note if self.wanted else ""
 
     @property
     def has_unsaved_note(self) -> bool:
-        """Whether the typed note differs from the note of the verdict, so that it is not saved.
+        """Whether the typed note differs from the note of the verdict, and is therefore not saved.
 
         False without a verdict.
         """
@@ -125,37 +126,41 @@ class VerdictState:
 
     @property
     def is_needed(self) -> bool:
-        """Whether this object must be kept in memory: it holds a verdict or a note that the database does not have."""
+        """Whether this object must be kept in memory, because the database lacks its verdict or its note."""
         return self.state in ("saving", "not_saved") or bool(self.draft)
 
 
 class Verdicts:
     """The state machine of the verdicts on all images. Methods handle events and return commands.
 
-    Choices and notes apply to the current image until another is opened.
+    Choices and notes apply to the current image until another image is opened.
     """
 
     def __init__(self) -> None:
         self._given: dict[VerdictSubject, VerdictState] = {}
         self._last: tuple[VerdictSubject, Verdict | None, Verdict | None] | None = (
-            None  # before and after the last change
+            None  # image, verdict before and verdict after the last change
         )
         self.open_image: VerdictSubject | None = None
-        self.is_repeated = False  # the verdict on the open image was given once more, and is kept as it was
+        self.is_repeated = False  # whether the last choice was already the verdict
 
-    # ---- what is shown
+    # ---- state for display
 
     def state_for(self, judged: VerdictSubject | None) -> VerdictState:
-        """Return the state of the verdict on an image; an empty state for None and for an image without a verdict."""
+        """Return the state of the verdict on an image.
+
+        The state is empty for None and for an image without a verdict.
+        """
         return (self._given.get(judged) if judged else None) or VerdictState(None)
 
     def state_of(self, answer_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
-        """Return the state of the verdict in a row of the work list.
+        """Return the state of saving the verdict on a result in the work list.
 
-        answer_id, outcome  the result in the row
-        stored              the verdict that was read with the row
+        answer_id  row id of the result
+        outcome    the outcome in the row
+        stored     the verdict that was read with the row
         """
-        for judged, given in self._given.items():  # few: most rows are painted without working out what they hold
+        for judged, given in self._given.items():  # few, so most rows are compared by answer_id only
             if judged.answer_id == answer_id and judged == VerdictSubject(answer_id, outcome):
                 return given.state
         return "saved" if stored is not None else None
@@ -164,12 +169,12 @@ class Verdicts:
         """Yield the verdicts that would be lost if the program ended now: those being saved, and those not saved."""
         return ((judged, given) for judged, given in self._given.items() if given.state in ("saving", "not_saved"))
 
-    # ---- a person
+    # ---- commands of a person
 
     def open(self, judged: VerdictSubject | None, stored: Verdict | None = None) -> Commands:
-        """Make an image the current one, after adding the typed note to the previous image's verdict.
+        """Make an image the current image. A typed note on the previous image is first added to its verdict.
 
-        judged  the result that verdicts judge from now on; None if no image is open, or if it cannot be judged
+        judged  the result that verdicts judge from now on; None if no image is open, or if no verdict is possible
         stored  the verdict that was read with the image, or None
         """
         commands = self.commit()
@@ -185,24 +190,27 @@ class Verdicts:
         self._given, self._last, self.open_image = {}, None, None
 
     def set_draft_note(self, note: str) -> None:
-        """Record the note on the current image while it is typed; ignored without a verdict."""
+        """Store the note on the current image in memory while a person types.
+
+        Ignored for an image without a verdict.
+        """
         given = self.state_for(self.open_image)
         if given.wanted is not None:
             given.draft = note
 
     def commit(self) -> Commands:
-        """Add the typed note to the verdict on the current image, if there is one."""
+        """Add the typed note to the verdict on the current image, if the image has a verdict."""
         given = self.state_for(self.open_image)
         if given.wanted is None or given.draft is None:
             return ()
         return self._want(Verdict(choice=given.wanted.choice, note=given.draft.strip()))
 
     def discard_note(self) -> None:
-        """Discard the note that is being typed on the current image, and restore the saved note."""
+        """Discard the note that a person is typing on the current image, and restore the saved note."""
         self.state_for(self.open_image).draft = None
 
     def choose(self, choice: VerdictChoice) -> Commands:
-        """Give this verdict on the current image, with the typed note.
+        """Give a verdict on the current image, with the typed note.
 
         If the image already has this verdict, nothing is written, and `is_repeated` becomes True.
         """
@@ -212,7 +220,7 @@ class Verdicts:
         return () if self.is_repeated else self._want(verdict)
 
     def withdraw(self) -> Commands:
-        """Withdraw the verdict on the current image together with its note; `take_back` restores both."""
+        """Withdraw the verdict on the current image together with its note; `take_back` restores verdict and note."""
         given = self.state_for(self.open_image)
         if given.wanted is None:
             return ()
@@ -221,24 +229,24 @@ class Verdicts:
 
     @property
     def last_changed(self) -> VerdictSubject | None:
-        """The image whose verdict was given, changed or withdrawn last, if `take_back` can undo that change."""
+        """The image of the last change of a verdict; None if `take_back` cannot undo that change."""
         if self._last is None:
             return None
         judged, _, after = self._last
-        given = self._given.get(judged)  # an image without an entry is not open, and all that was given on it is saved
+        given = self._given.get(judged)  # None for an image whose verdict is saved
         return judged if given is None or (given.wanted == after and not given.asks) else None
 
     def forget_last(self) -> None:
         """Forget the last change of a verdict, so that it cannot be undone.
 
-        It belongs to a run that the window no longer shows.
+        The change belongs to a run that the window no longer shows.
         """
         self._last = None
 
     def take_back(self) -> Commands:
-        """Undo the last change of a verdict: save the previous verdict again.
+        """Undo the last change of a verdict: save the verdict before that change again.
 
-        Only the last change can be undone.
+        Earlier changes cannot be undone.
         """
         judged = self.last_changed
         if judged is None or self._last is None:
@@ -250,7 +258,7 @@ class Verdicts:
         return commands
 
     def keep_own_verdict(self, judged: VerdictSubject) -> Commands:
-        """Save an unsaved verdict: try again, or replace another window's verdict."""
+        """Save an unsaved verdict again. A verdict that another window stored is replaced."""
         given = self.state_for(judged)
         if given.state != "not_saved":
             return ()
@@ -258,9 +266,10 @@ class Verdicts:
         return self._send(judged, given)
 
     def keep_stored_verdict(self, judged: VerdictSubject) -> Commands:
-        """Discard an unsaved verdict in favour of the stored one, even if another window stored it.
+        """Discard an unsaved verdict, so that the stored verdict applies, even if another window stored it.
 
-        If nothing has to be written, the stored verdict is read again: another window may have changed it meanwhile.
+        If nothing has to be written, the stored verdict is read again, because another window may have changed it
+        meanwhile.
         """
         given = self.state_for(judged)
         if given.state != "not_saved":
@@ -268,12 +277,12 @@ class Verdicts:
         given.wanted, given.draft = given.stored, None
         return self._save(judged, given) or (ReadVerdict(judged),)
 
-    # ---- the store
+    # ---- the database
 
     def handle_read(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
-        """Handle the answer to `ReadVerdict`: the verdict that is stored.
+        """Handle the result of `ReadVerdict`: the verdict that is stored.
 
-        The answer is ignored while another verdict is being saved.
+        The result is ignored while a verdict on the image is being saved.
         """
         given = self._given.get(judged)
         if given is None or given.sent is not None:
@@ -282,7 +291,7 @@ class Verdicts:
             given.settle(stored)
         elif stored in given.known:
             given.stored = stored
-            return () if given.state == "not_saved" else self._save(judged, given)  # what was refused lies there
+            return () if given.state == "not_saved" else self._save(judged, given)  # a refused verdict is stored
         elif given.state == "not_saved" or given.has_unsaved_note:
             given.ask(stored)
         else:
@@ -290,7 +299,7 @@ class Verdicts:
         return ()
 
     def handle_written(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
-        """Handle the answer to `WriteVerdict`: the verdict that is now stored."""
+        """Handle the result of `WriteVerdict`: the verdict that is now stored."""
         given = self._given.get(judged)
         if given is None or given.sent is None:
             return ()
@@ -299,16 +308,19 @@ class Verdicts:
         if stored == sent.verdict:
             given.stored, given.known = stored, {stored}
             return self._save(judged, given)
-        if stored == given.wanted:  # both say the same
+        if stored == given.wanted:  # both verdicts are equal
             given.settle(stored)
-        elif is_withdrawn:  # nothing of the person's own is left to be asked about
+        elif is_withdrawn:  # the person has no verdict left to choose
             given.show(stored)
         else:
             given.ask(stored)
         return ()
 
     def handle_failed_write(self, judged: VerdictSubject, problem: Reason) -> Commands:
-        """Handle the failure of `WriteVerdict`. If the person has chosen another verdict since, that one is written."""
+        """Handle a failure of `WriteVerdict`.
+
+        If the person has chosen another verdict since, the newer choice is written.
+        """
         given = self._given.get(judged)
         if given is None or given.sent is None:
             return ()
@@ -319,7 +331,7 @@ class Verdicts:
         if given.known == {given.stored}:
             return ()
         given.problem = problem
-        # One that was refused may lie there, in the place of what is wanted.
+        # The refused verdict may be stored nevertheless.
         return (ReadVerdict(judged),) if given.wanted == given.stored else ()
 
     # ---- inside
@@ -334,7 +346,10 @@ class Verdicts:
         return self._save(judged, given)
 
     def _save(self, judged: VerdictSubject, given: VerdictState) -> Commands:
-        """Write the wanted verdict, unless it is stored, another write is running, or a person is asked."""
+        """Write the chosen verdict.
+
+        Nothing is written if the verdict is stored, being written, or if a person must choose first.
+        """
         if given.sent is not None:
             return ()
         if given.wanted == given.stored and (given.asks or given.known == {given.stored}):

@@ -1,4 +1,4 @@
-"""The view of an image, painted pixel by pixel, with mouse actions and the commands of the key sheet."""
+"""The widget that displays an image pixel by pixel, with mouse actions and the commands of keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ZOOM_STEP: Final = 1.25
 _ZOOM_PER_POINT: Final = 1.01
 _WINDOW_POINTS: Final = 400.0
 _MENU_SLACK: Final = 4
-_PAN_SHARE, _WINDOW_STEP = 0.1, 20.0  # by a key: of the view; points of a drag
+_PAN_SHARE, _WINDOW_STEP = 0.1, 20.0  # of a key press: share of the view, and points of a drag
 _WHEEL_NOTCH: Final = 120
 _GLASS_RADIUS, _GLASS_ZOOM = 110, 2.5
 _CURSORS: Final[dict[Tool, Qt.CursorShape]] = {
@@ -64,18 +64,18 @@ _CURSORS: Final[dict[Tool, Qt.CursorShape]] = {
 
 
 class Viewer(QWidget):
-    """The widget that shows the current image.
+    """The widget that shows an image.
 
-    A drag with the left button uses the chosen tool, with the middle button it moves the image, and with the right
-    button it zooms. The wheel opens the next image. Keys act at the mouse's position; once a key has moved the image,
-    they act in the middle of the view.
+    A drag with the left button uses the chosen tool, a drag with the middle button moves the image, and a drag with the
+    right button zooms. The wheel opens the next image. Commands of keys act at the mouse's position. After a key has
+    moved the image, commands act in the middle of the view.
     """
 
     stepped = Signal(int)
     menu_wanted = Signal(object)
-    screen_wanted = Signal()  # the whole of it
+    screen_wanted = Signal()  # show the image on the whole screen
     state_changed = Signal()
-    switched = Signal()  # between the image and what the network got
+    switched = Signal()  # between the image and the network's input
 
     def __init__(self, open_image: OpenImage, switches: Switches, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Viewer(QWidget):
         self._heat_map: HeatMap | None = None
         self._outline: QPainterPath | None = None
         self._undo: list[ViewState] = []
-        self.changed_s = 0.0  # when a person last changed the view, by the monotonic clock
+        self.changed_s = 0.0  # time of a person's last change of the view, by the monotonic clock
         self._drag: tuple[Tool, QPointF, ViewState] | None = None
         self._wheel = 0
         self._mouse: QPointF | None = None
@@ -106,19 +106,19 @@ class Viewer(QWidget):
     # ---- commands
 
     def apply(self, state: ViewState) -> None:
-        """Show the image in another state of the view; `undo` restores the previous state."""
+        """Show the image in another state of the view. `undo` restores the state before."""
         if state != self.state and self.pyramid is not None:
             self._undo.append(self.state)
             self._show_state(state)
 
     def follow(self, state: ViewState) -> None:
-        """Show the image in a state that another, linked view determines. `undo` does not restore the state before."""
+        """Show the image in the state that a linked view has. `undo` does not restore the state before."""
         self.state = state
         self.update()
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is a change of the view that `undo` can take back."""
+        """Whether `undo` can undo a change of the view."""
         return bool(self._undo)
 
     def undo(self) -> None:
@@ -131,10 +131,10 @@ class Viewer(QWidget):
         self.apply(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
 
     def pan(self, right: int, down: int) -> None:
-        """Move the visible part of the image by one step, as a key does.
+        """Move the visible part of the image by one step, after a key press.
 
-        right  1 to see more of what lies to the right, -1 to the left, 0 for neither
-        down   1 to see more of what lies below, -1 above, 0 for neither
+        right  1 to see more of the right side, -1 of the left side, 0 for neither
+        down   1 to see more of the lower side, -1 of the upper side, 0 for neither
         """
         if self.pyramid is not None:
             step = _PAN_SHARE * min(self.width(), self.height())
@@ -142,12 +142,16 @@ class Viewer(QWidget):
             self.apply(self.state.panned((-right * step, -down * step), self.image_size, self.view_size))
 
     def change_window(self, wider: int, brighter: int) -> None:
-        """Widen (1) or narrow (-1) the display window; brighten (1) or darken (-1) the image."""
+        """Change the display window by one step.
+
+        wider     1 widens the window, -1 narrows the window, 0 for no change
+        brighter  1 brightens the image, -1 darkens the image, 0 for no change
+        """
         if self.pyramid is not None:
             self.apply(self._windowed(self.state, (wider * _WINDOW_STEP, -brighter * _WINDOW_STEP)))
 
     def mark(self) -> None:
-        """Begin or end a line of measurement at the point that a person moves by keys."""
+        """Begin or end a line of measurement at the point that a person moves with keys."""
         if self.pyramid is None or self._switches.tool not in MEASURES:
             return
         here = self._image_point(self._key_position)
@@ -159,27 +163,33 @@ class Viewer(QWidget):
         self.update()
 
     def set_preset(self, number: int) -> None:
-        """Show the image in the display window of preset 1 to 5."""
+        """Show the image in the display window of a key.
+
+        number  number of the key, 1 to 5
+        """
         if self.pyramid is not None:
             self.apply(replace(self.state, window=self.pyramid.presets[number - 1]))
 
     def show_cursor(self) -> None:
-        """Set the shape of the mouse cursor to the tool of the left button."""
+        """Set the shape of the mouse cursor to that of the tool for the left button."""
         self.setCursor(_CURSORS[self._switches.tool])
 
     def show_layer(self, layer: PriorView | None) -> None:
-        """Show a prior image over the current image instead of the pack's overlays; None removes the prior."""
+        """Show a prior image over the current image, in place of the pack's overlays; None removes the prior image."""
         self._layer = layer
         self.update()
 
     def show_network_view(self, shown: bool) -> None:
-        """Show the network's input instead of the image, or the image again."""
+        """Show the network's input instead of the image, or the image again.
+
+        shown  True for the network's input, False for the image
+        """
         self.shows_network_view = shown and self._open_image.network_image is not None
         self.state, self._undo, self._mark = ViewState(), [], None
         self._show_switched()
 
     def cancel_drag(self) -> None:
-        """Cancel a drag of the mouse, a line begun by a key, or a first line that waits for its second one."""
+        """Cancel a drag of the mouse, a line that a key began, or a first line that waits for its second line."""
         self._mark = None
         self.apply(self.state.without_unpaired_line())
         if self._drag is not None:
@@ -189,7 +199,7 @@ class Viewer(QWidget):
 
     @property
     def pyramid(self) -> Pyramid | None:
-        """The image in sight, or the network's input made from it; None while the image is loading."""
+        """The displayed image, which may be the network's input; None while the image is being loaded."""
         return self._open_image.network_image if self.shows_network_view else self._open_image.pyramid
 
     # ---- painting
@@ -234,12 +244,12 @@ class Viewer(QWidget):
         else:
             percent = 100 * self.state.scale(self.image_size, self.view_size) * self.devicePixelRatio()
             corners = corner_texts(self._translator, row.outcome.ref, pyramid, self.state, percent=percent)
-            if layer is not None:  # which says itself what is shown where
+            if layer is not None:  # the prior image has its own labels
                 corners = {BOTTOM_RIGHT: corners[BOTTOM_RIGHT]}
             draw_corners(painter, area, corners, font)
 
     def _draw_scene(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
-        """Draw the image with all layers in the state `state`."""
+        """Draw the image with all overlays in a state of the view."""
         view, transform = self.view_size, state.transform(pyramid.size, self.view_size)
         draw_image(painter, pyramid, state, view, pixel_ratio=painter.device().devicePixelRatioF())
         if self._layer_in_sight is not None:
@@ -256,7 +266,7 @@ class Viewer(QWidget):
         draw_lines(painter, state, pyramid, self._translator, view=view, font=font)
 
     def _draw_magnified(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
-        """Draw a round magnifier at the mouse, with the scene enlarged."""
+        """Draw a round magnifier at the mouse, which enlarges the image with its overlays."""
         at, glass = self._key_position, QPainterPath()
         glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
         with saved_painter(painter, QPainter.RenderHint.Antialiasing):
@@ -276,7 +286,7 @@ class Viewer(QWidget):
         return self._heat_map if self._switches.heat_map and self._layer_in_sight is None else None
 
     def _with_open_line(self) -> ViewState:
-        """Return the state with the unfinished line, up to the keyboard's position."""
+        """Return the state of the view with the unfinished line, which ends at the point that keys move."""
         if self._mark is None:
             return self.state
         return self._measured(self.state, self._mark, self._image_point(self._key_position))
@@ -285,7 +295,10 @@ class Viewer(QWidget):
         return state.measured(start, end, self.image_size, cast("Measure", self._switches.tool))
 
     def _draw_waiting(self, painter: QPainter) -> None:
-        """Draw the thumbnail of the current image until its pixels are loaded; the previous image is never shown."""
+        """Draw the thumbnail of the current image until its pixels are loaded.
+
+        The previous image is never shown meanwhile.
+        """
         row, problem = self._open_image.row, self._open_image.problem
         assert row is not None
         thumbnail = row.outcome.facts.thumbnail
@@ -340,14 +353,14 @@ class Viewer(QWidget):
             self._undo.append(before)
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        """Show the image on the whole screen, unless a measuring tool is in use: its two quick clicks are points."""
+        """Show the image on the whole screen. Ignored for a measuring tool, where two quick clicks set two points."""
         if event.button() == Qt.MouseButton.LeftButton and self._switches.tool not in MEASURES:
             self.screen_wanted.emit()
         else:
             self.mousePressEvent(event)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        """Open the menu for the menu key only. The right button opens the menu on its release, if there was no drag."""
+        """Open the menu after the menu key. After a click with the right button, the release opens the menu instead."""
         if event.reason() == QContextMenuEvent.Reason.Keyboard:
             self.menu_wanted.emit(self.mapToGlobal(self.rect().center()))
 
@@ -378,7 +391,7 @@ class Viewer(QWidget):
         gain = pyramid.start_window.width / _WINDOW_POINTS
         return replace(before, window=dragged_window(before.window or pyramid.start_window, by, gain=gain))
 
-    # ---- inside
+    # ---- lines and positions
 
     def _switch(self, names: Collection[str]) -> None:
         if "tool" in names:
@@ -409,7 +422,7 @@ class Viewer(QWidget):
 
     @property
     def _key_position(self) -> QPointF:
-        """The position in the view at which commands by key act (see the class)."""
+        """The position in the view at which commands of keys act (see the class)."""
         return self._mouse or QPointF(self.width() / 2, self.height() / 2)
 
     def _image_point(self, at: QPointF) -> Point:
@@ -417,11 +430,11 @@ class Viewer(QWidget):
 
     @property
     def image_size(self) -> Size:
-        """Columns and rows of the shown image in pixels."""
+        """Width and height of the displayed image in pixels."""
         pyramid = self.pyramid
         return pyramid.size if pyramid is not None else Size(1, 1)
 
     @property
     def view_size(self) -> Size:
-        """Size of the view in points of the screen."""
+        """Width and height of the view in points of the screen."""
         return Size(max(self.width(), 1), max(self.height(), 1))

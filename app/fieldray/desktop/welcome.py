@@ -1,4 +1,7 @@
-"""The page of the window before an image is shown: which patients the images show, and where the images are."""
+"""The page of the window before an image is shown.
+
+A person states which patients the images show, and chooses folders.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,9 @@ _AGAIN_ROOM = 480
 
 
 class Welcome(QWidget):
-    """The welcome page: a card for each pack, and below them the choice of folders and files.
+    """The welcome page: a card for each pack, and below the cards the choice of folders and files.
 
-    By a click on a card a person states which patients the images show.
+    With a click on a card, a person states which patients the images show.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class Welcome(QWidget):
         buttons = self.open_button, self._files_button, self._watch_button
         return lay_row(None, *buttons, (label(kinds, role="muted"), 1))
 
-    # ---- what changes
+    # ---- updating
 
     def refresh(self) -> None:
         """Show the available packs and the open question."""
@@ -120,7 +123,7 @@ class Welcome(QWidget):
         self._bench.screening.choose([Path(folder) for folder in self._bench.settings.folders[:1]])
 
     def take_focus(self) -> None:
-        """Give the focus to the page and to no card, because a key pressed at this moment must choose no pack."""
+        """Give the focus to the page and not to a card, because a key pressed at this moment must not choose a pack."""
         self._area.setFocus()
 
     def scroll_to_top(self) -> None:
@@ -136,7 +139,7 @@ class Welcome(QWidget):
         focused = QApplication.focusWidget()
         had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
         if had_focus:
-            self.take_focus()  # before Qt gives it to the next button and scrolls there
+            self.take_focus()  # before Qt moves the focus to the next button and scrolls there
         discard(*self._shown)
         choose = partial(self._choose, question)
         self.cards = [PackCard(entry, packs, self._translator, self._theme, partial(choose, entry)) for entry in found]
@@ -150,14 +153,18 @@ class Welcome(QWidget):
         self._order_tabs()
 
     def _order_tabs(self) -> None:
-        """Restore the order of Tab, because rebuilt cards would come last."""
+        """Restore the order in which Tab visits the controls, because rebuilt cards would come last."""
         buttons = (button for shown in self.cards for button in (shown.other_box, shown.card_button, shown.button))
         rest = self.default_box, self.open_button, self._files_button, self._watch_button, self.again_button
         for before, after in itertools.pairwise((*buttons, *rest)):
             self.setTabOrder(before, after)
 
     def _choose(self, question: IntentQuestion | None, candidate: PackCandidate) -> None:
-        """Handle a click on a pack's card: answer the open question with this pack."""
+        """Handle a click on a pack's card.
+
+        question   the open question that the click answers, or None
+        candidate  the pack
+        """
         if self.default_box.isChecked():
             self._bench.choose_default(candidate.signed_id)
             self.default_box.setChecked(False)
@@ -167,7 +174,10 @@ class Welcome(QWidget):
 def ages_box(
     parent: QWidget, question: IntentQuestion, screening: ScreeningController, translator: Translator
 ) -> QMessageBox:
-    """Return the dialog that asks for the patients' ages, which PNG and JPEG files do not state."""
+    """Return the dialog that asks whether the patients have the pack's ages. PNG and JPEG files do not state ages.
+
+    question  the question about the ages
+    """
     text, intent = translator.text, question.intent
     youngest, oldest = intent.ages_years or (0, 0)
     folders = _folders(translator, question)

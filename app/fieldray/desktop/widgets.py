@@ -1,8 +1,9 @@
 """The basic widgets of all pages: labels, cards, buttons, choices, questions and tool tips.
 
-Many texts of the window come from outside: names of files and drives, fields of images, texts of packs. Every text is
-set by this module, which shows it as plain text: without markup, which could open files and addresses, without
-mnemonics, and without characters that hide or reorder text or begin a line. Several lines are passed as several texts.
+Many texts of the window come from outside: names of files and drives, fields of images, texts of packs. This module
+sets every text, and shows it as plain text. Markup, which could open files and addresses, has no effect. The sign `&`
+makes no shortcut. Characters that hide or reorder text, or begin a line, are made visible. Several lines are passed as
+several texts.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from fieldray.translation import Translator
 Surface = Literal["page", "panel", "toolbar"]
 Part = (
     QWidget | QLayout | int | tuple[QWidget | QLayout, int]
-)  # a number is room that stretches, beside a part its share
+)  # a number is an empty space that stretches; in a pair, the share of the space
 Box = TypeVar("Box", bound=QBoxLayout)
 Margins = tuple[int, int, int, int]  # left, top, right, bottom
 NO_MARGINS: Final[Margins] = (0, 0, 0, 0)
@@ -68,7 +69,7 @@ class PlainLabel(QLabel):
 
 
 class PlainButton(QPushButton):
-    """A button that shows lines of plain text: an `&` is shown as it is and makes no shortcut."""
+    """A button that shows lines of plain text. The sign `&` is displayed unchanged and makes no shortcut."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__()
@@ -79,9 +80,11 @@ class PlainButton(QPushButton):
 
 
 class DocumentView(QTextBrowser):
-    """The view of a Markdown document of the program. No link is opened, and no file except the given images is read.
+    """The view of a Markdown document of the program.
 
-    images    files of the images that the document may show, by their name in the document
+    No link can be opened, and no file is read except the given images.
+
+    images  files of the images that the document may show, by their name in the document
     """
 
     def __init__(self, markdown: str, images: Mapping[str, Path]) -> None:
@@ -91,10 +94,14 @@ class DocumentView(QTextBrowser):
         self.setOpenExternalLinks(False)
         dialect = QTextDocument.MarkdownFeature.MarkdownDialectGitHub
         self.document().setMarkdown(markdown, dialect | QTextDocument.MarkdownFeature.MarkdownNoHTML)
-        self.moveCursor(QTextCursor.MoveOperation.Start)  # it is at the end, where a long document would be shown first
+        self.moveCursor(QTextCursor.MoveOperation.Start)  # otherwise the end of a long document would be shown first
 
     def loadResource(self, kind: int, name: QUrl | str) -> object:
-        """Return an image of the document; never None, or Qt would look for a file of that name."""
+        """Return an image of the document. The value is never None, because Qt would then look for a file of that name.
+
+        kind  kind of the resource, as Qt passes it
+        name  name of the image in the document
+        """
         path = self._images.get(name if isinstance(name, str) else name.toString())
         if kind != QTextDocument.ResourceType.ImageResource.value:
             return b" "
@@ -108,11 +115,11 @@ class DocumentView(QTextBrowser):
         return image.scaledToWidth(width, smooth) if image.width() > width else image
 
     def headings(self) -> list[tuple[str, int]]:
-        """Return the headings below the title: for each its text, and its position for `show_position`."""
+        """Return the headings below the title: the text of each heading, and its position for `show_position`."""
         return [(block.text(), block.position()) for block in self._blocks() if block.blockFormat().headingLevel() > 1]
 
     def show_position(self, position: int) -> None:
-        """Scroll until the paragraph at a position is at the top.
+        """Scroll until the paragraph at a position is at the top of the view.
 
         position  number of letters before the paragraph in the displayed text
         """
@@ -128,12 +135,12 @@ class DocumentView(QTextBrowser):
 
 
 def without_markup(*lines: str) -> str:
-    """Join lines to a text in which nothing is taken for markup by Qt."""
+    """Join lines to a text that Qt displays without interpreting markup."""
     return "\n".join(map(visible, lines))
 
 
 def elide(button: PlainButton, *lines: str, room: int) -> None:
-    """Set the text of a button to these lines; a line that does not fit is cut and ends with `…`.
+    """Set the text of a button to these lines. A line that does not fit is cut and ends with `…`.
 
     room  width for the text in pixels
     """
@@ -142,7 +149,7 @@ def elide(button: PlainButton, *lines: str, room: int) -> None:
 
 
 def plain_tip(*lines: str) -> str:
-    """Join lines to the text of a tool tip. Text that Qt would take for markup is escaped."""
+    """Join lines to the text of a tool tip. Text that Qt would interpret as markup is escaped."""
     text = without_markup(*lines)
     if not Rich.mightBeRichText(text):
         return text
@@ -155,15 +162,22 @@ def set_tip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> None:
 
 
 def show_tray(sign: QSystemTrayIcon, title: str, caption: str) -> None:
-    """Show a message of the program next to its tray icon, by the operating system.
+    """Show a notification of the operating system with the program's tray icon.
 
-    Some systems interpret markup in the text, so the text must be the program's own.
+    Some systems interpret markup in notifications. So the text must come from the program, not from files.
+
+    sign     the tray icon
+    title    title of the notification
+    caption  text of the notification
     """
     sign.showMessage(without_markup(title), without_markup(caption), sign.icon())
 
 
 def label(*lines: str, role: str = "") -> PlainLabel:
-    """Return a wrapped, selectable label. `role`: "title", "heading", "muted" or "warning" (see the style sheet)."""
+    """Return a label with line breaks, whose text can be selected.
+
+    role  look of the label in the style sheet: "title", "heading", "muted", "warning", or "" for plain text
+    """
     label = PlainLabel(*lines)
     label.setWordWrap(True)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -173,7 +187,7 @@ def label(*lines: str, role: str = "") -> PlainLabel:
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
-    """Split a pack's long text, which may have line breaks and tabs, into lines."""
+    """Split a long text of a pack, which may contain line breaks and tabs, into lines."""
     return tuple(text.expandtabs(4).split("\n"))
 
 
@@ -182,10 +196,10 @@ def lay_column(
 ) -> QVBoxLayout:
     """Arrange widgets and layouts one below the other.
 
-    on       the widget that gets the layout; None for a layout inside another one
-    parts    a number is an empty space, a pair is a widget and its stretch (see `Part`)
+    on       the widget that gets the layout; None for a layout inside another layout
+    parts    widgets and layouts; a number is an empty space, and a pair is a widget with its stretch (see `Part`)
     margins  margins around the column in points
-    spacing  space between the parts in points; None for the style's usual space
+    spacing  space between the parts in points; None for the usual space
     """
     return _lay(QVBoxLayout(on) if on else QVBoxLayout(), parts, margins, spacing)
 
@@ -211,7 +225,7 @@ def _lay(layout: Box, parts: Iterable[Part], margins: Margins, spacing: int | No
 
 
 def card(*parts: Part) -> QFrame:
-    """Return a framed card with widgets and layouts one below the other."""
+    """Return a framed card that contains widgets and layouts one below the other."""
     frame = QFrame()
     frame.setObjectName("card")
     lay_column(frame, *parts, margins=(14, 12, 14, 12), spacing=6)
@@ -223,9 +237,9 @@ def push_button(
 ) -> PlainButton:
     """Make a button.
 
-    act    called when the button is clicked
-    role   look of the button in the style sheet: "primary", "chip", "filter" or "choice". The last two stay pressed
-           after a click. "" for a usual button
+    act    function called after a click; None for no function
+    role   look of the button in the style sheet: "primary", "chip", "filter" or "choice"; "" for a usual button.
+           Buttons with the roles "filter" and "choice" stay pressed after a click
     named  name for screen readers and tool tip, for a button without text
     """
     button = PlainButton(text)
@@ -239,13 +253,13 @@ def push_button(
     if named:
         button.setAccessibleName(named)
         set_tip(button, named)
-    button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click leaves the keys where they are: mostly with the list
+    button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click leaves the focus where it is, mostly on the list
     button.setCheckable(role in ("filter", "choice"))
     return button
 
 
 def connect_button(button: QAbstractButton, action: QAction) -> None:
-    """Connect a button to an action. A click does not move the focus to the button."""
+    """Make a button trigger an action. A click does not move the focus to the button."""
     button.clicked.connect(action.trigger)
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     button.setAccessibleName(action.iconText())
@@ -253,14 +267,17 @@ def connect_button(button: QAbstractButton, action: QAction) -> None:
 
 
 def icon_label(icon: QIcon, *, side: int) -> QLabel:
-    """Make a label that shows an icon, `side` points wide and high."""
+    """Make a label that shows an icon.
+
+    side  width and height of the icon in points
+    """
     label = PlainLabel()
     label.setPixmap(icon.pixmap(QSize(side, side)))
     return label
 
 
 class _WheelPassedOn(QObject):
-    """Passes the wheel over a widget on to the page that contains it."""
+    """Passes movements of the mouse wheel over a widget to the page that contains the widget."""
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() != QEvent.Type.Wheel:
@@ -294,13 +311,14 @@ def number_box(low: int, high: int, value: int) -> QSpinBox:
 
 
 def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: object = None) -> QComboBox:
-    """Make a drop-down list of choices, each a text with its value.
+    """Make a drop-down list.
 
-    named   name for screen readers
-    chosen  the value that is chosen first
+    choices  text and value of each choice
+    named    name for screen readers
+    chosen   the value that is selected first
     """
     box = QComboBox()
-    # The usual one draws a menu, where `&` and tabs have a meaning, and reckons without the style's height of a line.
+    # Qt's usual list interprets `&` and tabs, and ignores the line height of the style.
     box.setItemDelegate(QStyledItemDelegate(box))
     box.setAccessibleName(named)
     pass_wheel_on(box)
@@ -331,12 +349,12 @@ def ask_for_paths(
 ) -> None:
     """Let a person choose a folder, a file or several files in a dialog. Returns at once.
 
-    chosen  called with the chosen paths; not called if the person cancels
-    at      the folder that the dialog shows first; "" for the current one
+    chosen  function called with the chosen paths; not called if the person cancels
+    at      the folder that the dialog shows first; "" for the working folder
     """
     dialog = QFileDialog(parent, title, at)
     dialog.setFileMode(mode)
-    # Qt's catalogues lack these two.
+    # Qt's translations lack these two texts.
     dialog.setLabelText(QFileDialog.DialogLabel.LookIn, translator.text("Look in:"))
     dialog.setLabelText(QFileDialog.DialogLabel.FileType, translator.text("Files of type:"))
     dialog.filesSelected.connect(lambda paths: chosen([Path(path) for path in paths]))
@@ -344,7 +362,11 @@ def ask_for_paths(
 
 
 def ask_for_text(parent: QWidget, title: str, caption: str, given: Callable[[str], object]) -> None:
-    """Ask a person in a dialog for one line of text, and call `given` with it. An empty text is ignored."""
+    """Ask a person in a dialog for one line of text.
+
+    caption  text above the field
+    given    function called with the text; not called for an empty text
+    """
     dialog = QInputDialog(parent)
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     dialog.setWindowTitle(title)
@@ -361,14 +383,14 @@ def question_box(
     no: str,
     declined: Callable[[], object] = lambda: None,
 ) -> QMessageBox:
-    """Return a dialog with a question. Each answer is a button with an action. The caller opens the dialog.
+    """Return a dialog with a question. Each answer is a button. The caller opens the dialog.
 
     more      further lines below the question
-    answers   the action of each answer, by its text
+    answers   function of each answer, by the text of the button
     no        text of the button that declines
-    declined  called when a person declines
+    declined  function called when a person declines
 
-    The button `no` has the focus and is triggered by Escape, so that a key pressed by mistake answers `no`.
+    The button `no` has the focus, and Escape triggers it, so that a key pressed by mistake declines.
     """
     box = QMessageBox(QMessageBox.Icon.Question, "Fieldray", without_markup(text), parent=parent)
     box.setTextFormat(Qt.TextFormat.PlainText)
@@ -386,9 +408,9 @@ def question_box(
 
 
 def is_input_in_progress() -> bool:
-    """Return whether a person uses a text field or a dialog.
+    """Return whether a person is using a text field or a dialog.
 
-    Whatever would open by itself waits until they have finished.
+    A question that would open by itself waits meanwhile.
     """
     return isinstance(QApplication.focusWidget(), QLineEdit) or QApplication.activeModalWidget() is not None
 
@@ -405,7 +427,11 @@ class Page(QScrollArea):
     back_clicked = Signal()
 
     def __init__(self, name: str, title: str, translator: Translator, theme: Theme, *buttons: QWidget) -> None:
-        """Make a page; `buttons` are at the right end of the title line."""
+        """Make a page.
+
+        name     name of the page
+        buttons  buttons at the right end of the title line
+        """
         super().__init__()
         self.setAccessibleName(name)
         self._translator, self._theme = translator, theme
@@ -422,7 +448,10 @@ class Page(QScrollArea):
         """Show the current state of the program on the page."""
 
     def follow(self, *news: SignalInstance) -> None:
-        """Refresh the page whenever one of these signals is emitted; a hidden page, when it is shown next."""
+        """Refresh the page whenever one of these signals is emitted.
+
+        A hidden page is refreshed when it is shown next.
+        """
         for signal in news:
             signal.connect(self._note_news)
 
@@ -440,7 +469,7 @@ class Page(QScrollArea):
 
 
 def discard(*widgets: QWidget | None) -> None:
-    """Remove widgets from the window: hide them at once, and let Qt delete them later. None is ignored."""
+    """Remove widgets from the window: hide them at once, and let Qt delete them later. A value None is ignored."""
     for widget in widgets:
         if widget is not None:
             widget.hide()
@@ -455,23 +484,25 @@ def scrolled(page: QWidget) -> QScrollArea:
     return area
 
 
-# ---- A table of plain texts: the disagreements of an audit, past runs, the images of a comparison.
+# ---- a table of plain texts: disagreements of an audit, past runs, images of a comparison
 
 FIELD_MARGIN: Final = 8
 _TABLE_HEIGHT: Final = 260
 
 
 def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, most: int = _TABLE_HEIGHT) -> QTableWidget:
-    """Make a read-only table whose rows can be activated, at most `most` points high.
+    """Make a read-only table whose rows can be activated. The last column fills the width.
 
-    The last column fills the width.
+    headings  headings of the columns
+    rows      texts of the cells in each row
+    most      maximum height of the table in points
     """
     table = QTableWidget(len(rows), len(headings))
     table.setHorizontalHeaderLabels([without_markup(heading) for heading in headings])
     for index, row in enumerate(rows):
         for column, text in enumerate(row):
             table.setItem(index, column, item := QTableWidgetItem(without_markup(text)))
-        set_tip(item, row[-1])  # it may be cut in the middle
+        set_tip(item, row[-1])  # the cell may be cut
     table.setTextElideMode(Qt.TextElideMode.ElideMiddle)
     table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
     table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)

@@ -1,4 +1,4 @@
-"""The widgets of the work list: filter buttons with counts, search field, and the table."""
+"""The widgets of the work list: filter buttons with counts, search field, and the table of images."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ from fieldray.formatting import category_label, count, short_label
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
-# Width of a column, and how wide the list must be for it to be shown of itself.
+# Width of each column, and the width of the list from which the column is shown.
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
 _SHOWN_FROM: Final = {"image": 330, "score": 520, "date": 600, "view": 680, "backend": 780, "ms": 840, "status": 1020}
 _MARGIN: Final = 24
-_SHAPE: Final = 12  # of a class on its button
-# A name or reason needs that much: with less room the word for a class stands below its shape, and then nowhere.
+_SHAPE: Final = 12  # size of a class's icon on its button
+# Minimum width for a name or reason. With less space the name of a class is below its icon, and then left out.
 _NAME: Final = 160
 RARE_CATEGORIES: Final = ("not_assessed", "not_an_image")
 MIN_WIDTH: Final = 280
-NARROW_WIDTH: Final = 198  # where the window has no room for more: four buttons of shape and three digits
-_VERY_LOW: Final = 300  # with less height there is no room for a choice of verdicts and devices
-_LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
+NARROW_WIDTH: Final = 198  # minimum: four buttons with icon and three digits
+_VERY_LOW: Final = 300  # below this height, the filters by verdict and device are hidden
+_LOW: Final = 480  # below this height, the buttons use fewer lines
 
 
 def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bool = False) -> QComboBox:
-    """Return a combo box that filters results by the reader's verdict.
+    """Return a drop-down list that filters images by the reader's verdict.
 
-    chosen      the filter that is chosen first
-    has_unread  whether the box also offers to show unread images only
+    chosen      the filter that is selected first
+    has_unread  whether the list also offers to show unread images only
     """
     choices = (
         (translator.text("Any verdict"), "any"),
@@ -81,9 +81,9 @@ def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bo
 
 
 def device_box(translator: Translator, chosen: str) -> QComboBox:
-    """Return a combo box that filters results by the device that ran the model.
+    """Return a drop-down list that filters images by the device that ran the model.
 
-    chosen  name of the device that is chosen first; "" for any device
+    chosen  name of the device that is selected first; "" for any device
     """
     devices = ((translator.text(entry.title), entry.name) for entry in reversed(tuple(BACKENDS)))
     choices = ((translator.text("Any device"), ""), *devices)
@@ -93,7 +93,7 @@ def device_box(translator: Translator, chosen: str) -> QComboBox:
 class FilterBar(QWidget):
     """The bar with the filters of the work list: a button for each class with its count, and the search field.
 
-    If the list is not ordered by urgency, the bar also names its order.
+    If the list is not sorted by urgency, the bar also names the column by which it is sorted.
     """
 
     urgency_wanted = Signal()
@@ -108,7 +108,7 @@ class FilterBar(QWidget):
         group = QButtonGroup(self)
         self._layout = layout = QGridLayout(self)
         layout.setContentsMargins(6, 8, 6, 8)
-        layout.setHorizontalSpacing(2)  # seven buttons in a row, each with two digits, in a list of 340 points
+        layout.setHorizontalSpacing(2)  # so that seven buttons with two digits fit into 340 points
         layout.setVerticalSpacing(6)
         shown: tuple[Category | None, ...] = (None, *WORK_LIST_ORDER)
         for category in shown:
@@ -171,14 +171,17 @@ class FilterBar(QWidget):
         self.by_patient.setChecked(self._model.switches.by_patient)
 
     def _search(self, text: str) -> None:
-        """Search in all classes, so that a chosen class does not hide a patient of the run."""
+        """Search for a text in all classes, so that a filter by class does not hide a patient of the run."""
         begins = bool(text.strip()) and not self._model.wanted.text
         if begins:
             self._buttons[None].setChecked(True)
         self._model.filter(text=text.strip(), **({"category": None} if begins else {}))
 
     def _show_order(self) -> None:
-        """Show the column by which the list is sorted, unless it is sorted by urgency. A click restores that order."""
+        """Show the column by which the list is sorted, unless the list is sorted by urgency.
+
+        A click restores that order.
+        """
         title = self._model.sort_column_title
         text = self._translator.text("Sorted by the column {column}. Click to sort by urgency", column=title.lower())
         self.by_urgency.setText(text)
@@ -198,15 +201,18 @@ class FilterBar(QWidget):
         self._model.filter()
 
     def fit_height(self, height: int) -> None:
-        """Use fewer lines for the bar if the work list has little height."""
+        """Use fewer lines for the bar if the work list is low.
+
+        height  height of the work list in points
+        """
         self._is_low = height < _LOW
         self._choices.setVisible(height >= _VERY_LOW)
         self._arrange()
 
     def _arrange(self) -> None:
-        """Arrange the buttons: in one row with words, else three to a row.
+        """Arrange the buttons: in one row with names of classes, else in rows of three.
 
-        With less room the buttons have only symbol and count: in one row, else four to a row.
+        If there is less space, the buttons show only icon and count: in one row, else in rows of four.
         """
         counts = self._model.counts()
         shown = [category for category in self._buttons if category not in RARE_CATEGORIES or counts[category]]
@@ -214,7 +220,7 @@ class FilterBar(QWidget):
         columns = len(shown) if self._fit_in_a_row(captions) else min(self._room_for(captions), 3)
         if columns < 3 or self._is_low:
             captions |= {category: self._numbers[category] for category in shown if category}
-            without_total = captions | {None: self._words[None]}  # which the toolbar has, too
+            without_total = captions | {None: self._words[None]}  # the toolbar shows the total, too
             if not self._fit_in_a_row(captions) and (
                 self._fit_in_a_row(without_total) or self._room_for(captions) < min(self._room_for(without_total), 4)
             ):
@@ -233,18 +239,18 @@ class FilterBar(QWidget):
         self._layout.addWidget(self.by_urgency, len(self._buttons) + 2, 0, 1, columns)
         self._layout.addWidget(self.remark, len(self._buttons) + 3, 0, 1, columns)
         for category, button in self._buttons.items():
-            button.setVisible(category in shown)  # once it has a parent: without one it would be a window
+            button.setVisible(category in shown)  # only now, because a widget without parent would be a window
 
     def _fit_in_a_row(self, captions: Mapping[Category | None, str]) -> bool:
-        """Return whether buttons with these texts fit into one row, each as wide as its text needs."""
+        """Return whether buttons with these texts fit into one row. Each button is as wide as its text needs."""
         return sum(width + self._layout.horizontalSpacing() for width in self._widths(captions)) <= self._room()
 
     def _room_for(self, captions: Mapping[Category | None, str]) -> int:
-        """Return how many buttons with these texts fit into one row, all as wide as the widest."""
+        """Return how many buttons with these texts fit into one row. All buttons are as wide as the widest."""
         return self._room() // (max(self._widths(captions)) + self._layout.horizontalSpacing())
 
     def _room(self) -> int:
-        """Return the width in points of the filter buttons and of the gap behind each."""
+        """Return the width in points that one row of filter buttons may have, including a gap after each button."""
         margins = self._layout.contentsMargins()
         return self.width() - margins.left() - margins.right() + self._layout.horizontalSpacing()
 
@@ -259,9 +265,9 @@ class FilterBar(QWidget):
 
 
 def class_column_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
-    """Return the width in pixels of the column with the class: for its symbol and the longest name of a usual class.
+    """Return the width in pixels of the column with the class. Icon and name of every usual class fit.
 
-    The names of rarer classes may be cut.
+    The names of rare classes may be cut.
 
     manifest  manifest of the pack with its own class names; None for the program's names
     """
@@ -278,7 +284,7 @@ def _longest_class(translator: Translator, font: QFont, manifest: Manifest | Non
 class WorkTable(QTableView):
     """The table of the work list.
 
-    One whole row is selected; the selected row stays in place while other rows arrive.
+    One whole row is selected. The selected row does not move on the screen while other rows arrive.
     """
 
     def __init__(self, model: WorkListModel, delegate: WorkListDelegate, translator: Translator) -> None:
@@ -304,9 +310,11 @@ class WorkTable(QTableView):
         model.changed.connect(self._say_if_empty)
 
     def fit_columns(self, width: int) -> None:
-        """Show as many columns as fit into the width, unless a person chose the columns.
+        """Show as many columns as fit into a width, unless a person chose the columns.
 
-        Columns of additional packs follow the score.
+        Columns of additional packs follow the column with the score.
+
+        width  width of the table in points
         """
         taken = self._fit_other_packs(width)
         for column, key in enumerate(KEYS):
@@ -325,7 +333,12 @@ class WorkTable(QTableView):
         self.setColumnWidth(KEYS.index("class"), wide)
 
     def _fit_other_packs(self, width: int) -> int:
-        """Return the width of all columns of additional packs; in a narrow table these show only symbol and score."""
+        """Set the widths of the columns of additional packs, and return their sum.
+
+        In a narrow table these columns show only icon and score.
+
+        width  width of the table in points
+        """
         widths, header, first = self.pack_widths, self.horizontalHeader(), KEYS.index("score") + 1
         if width < _NAME + _WIDTHS["image"] + _WIDTHS["score"] + self.class_column_width + sum(widths):
             widths = [SHAPE_COLUMN_WIDTH] * len(widths)
@@ -374,7 +387,7 @@ class WorkTable(QTableView):
         columns.customContextMenuRequested.connect(self._choose_columns)
 
     def _sort(self, column: int, order: Qt.SortOrder) -> None:
-        """Sort the list by a column. The columns of additional packs restore the order by the first pack's classes."""
+        """Sort the list by a column. A column of an additional pack restores the order by the first pack's classes."""
         if column >= len(KEYS):
             self.horizontalHeader().setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         else:
@@ -410,7 +423,7 @@ class WorkTable(QTableView):
 class WorkList(QWidget):
     """The filter bar and the table of a run's images. `row_chosen` is emitted with the row that a person selects.
 
-    The constructor selects the row `opened`, whose image is open in the window; None selects no row.
+    opened  the row whose image is open in the window, and which is selected first; None for no row
     """
 
     row_chosen = Signal(object)
@@ -421,10 +434,10 @@ class WorkList(QWidget):
         self.setMinimumWidth(MIN_WIDTH)
         self._model = model
         self._goal: int | Literal["first", "last"] | None = None
-        model.awaits_row = False  # the window before this one may have waited for a row
+        model.awaits_row = False  # the old window may have waited for a row
         self._chosen = opened
         self._chosen_id = opened.row_id if opened else None
-        self._named: object = ""  # no pack yet, and none is None
+        self._named: object = ""  # a value that is no pack and not None
         self._delegate = WorkListDelegate(translator, theme, self)
         self.filter_bar = FilterBar(model, translator, theme)
         self.table = WorkTable(model, self._delegate, translator)
@@ -460,16 +473,22 @@ class WorkList(QWidget):
         self.filter_bar.fit_height(self.height())
 
     def step(self, rows: int) -> None:
-        """Move the selection down by a number of rows: 1 selects the next image, -1 the previous image."""
+        """Move the selection by a number of rows: 1 selects the next image, -1 the previous image."""
         self._choose_row(self.table.currentIndex().row() + rows)
 
     def step_study(self, direction: int) -> None:
-        """Select the first image of the next (1) or previous (-1) study."""
+        """Select the first image of another study.
+
+        direction  1 for the next study, -1 for the previous study
+        """
         here = max(self.table.currentIndex().row(), 0)
         self._model.find_study(here, direction)
 
     def choose_end(self, *, last: bool) -> None:
-        """Select the first or the last image of the work list as soon as it is listed."""
+        """Select the first or the last image of the work list, as soon as that image is listed.
+
+        last  True for the last image, False for the first image
+        """
         self._go_to("last" if last else "first")
 
     def choose(self, row_id: int, *, may_show_all: bool = False) -> None:
@@ -486,7 +505,10 @@ class WorkList(QWidget):
         self._go()
 
     def _go(self) -> None:
-        """Select the wanted row if it is listed. If the whole list is loaded without that row, give up."""
+        """Select the requested row if it is listed.
+
+        If the whole list was read and lacks the row, forget the request.
+        """
         row, is_whole = self._row_of_goal(), self._model.is_whole
         if row is not None or is_whole:
             self._goal, self._model.awaits_row = None, False
@@ -512,9 +534,11 @@ class WorkList(QWidget):
             self.table.scrollTo(index)
 
     def _report_chosen(self) -> None:
-        """Report the selected image; none while its row is being read, so that no other image is mistaken for it.
+        """Emit the selected row.
 
-        If the selected image has got another result, a person opens that result explicitly.
+        While its data are being read, no row is emitted, so that nobody mistakes the open image.
+
+        If the selected image has a newer result, a person must open the newer result.
         """
         current = self.table.currentIndex()
         if not current.isValid():
@@ -527,10 +551,10 @@ class WorkList(QWidget):
             self.row_chosen.emit(row)
 
     def _after_reset(self) -> None:
-        """Restore the selection after a filter: the selected image if it is still listed, else the first row.
+        """Restore the selection after a change of the filter: the selected image if it is listed, else the first row.
 
-        An image that leaves the list without a filter stays open, and no other takes its place. An empty list clears
-        the selection.
+        Without a change of the filter, an image that leaves the list stays open, and no other image is selected. An
+        empty list clears the selection.
         """
         known = self._model.index_of(self._chosen_id or 0)
         if known.isValid():

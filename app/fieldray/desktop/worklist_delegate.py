@@ -1,10 +1,10 @@
-"""Paints the cells of the work list: thumbnail, up to three lines about the patient, class as symbol and word.
+"""Painting of the cells in the work list: thumbnail, up to three lines about the patient, class as icon and name.
 
-The first line has the name, the second number and date, which are never omitted, the third the reason why an image has
-no score or is to be read first.
+The first line has the name, and the second line has Patient ID and date; both are always shown. The third line has the
+reason why an image has no score or must be read first.
 
 During a run the list is painted eight times per second, mostly unchanged. Each call to Qt lets other threads run first,
-and a cell takes twenty calls. So painted cells are kept as pixmaps, and drawn again by one call.
+and a cell takes twenty calls. So painted cells are cached as pixmaps, and painted again with one call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RAIL: Final = 10  # width in pixels of the line that groups a patient's images
 _GAP: Final = 8
 _SHAPE: Final = 14
 _BETWEEN: Final = " · "
-_LEAST_NUMBER: Final = 5  # characters of a number that is cut: fewer tell nobody apart
+_LEAST_NUMBER: Final = 5  # minimum number of characters of a cut Patient ID
 CLASS_PADDING: Final = 2 * _GAP + _SHAPE + 6 + 4
 SMALL_CLASS_PADDING: Final = 2 * _GAP + 2
 SHAPE_COLUMN_WIDTH: Final = 48
@@ -47,7 +47,15 @@ _SELECTED: Final = QStyle.StateFlag.State_Selected
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Cell:
-    """The content of a cell to paint; `text` for columns with text only."""
+    """The content of a cell to paint.
+
+    key          name of the cell's column
+    text         text of a cell without icons
+    is_selected  whether the row is selected
+    verdict      state of the verdict, or None
+    group        position of the row among the patient's rows; None without grouping
+    is_earlier   whether the image is of an earlier day than its patient's newest image
+    """
 
     row: WorkRow
     key: str
@@ -60,7 +68,7 @@ class _Cell:
 
     @property
     def mark(self) -> VerdictMark | None:
-        """Return the mark next to the name: the reader's verdict, its unsaved state, or unread."""
+        """The mark next to the patient's name: the reader's verdict, an unsaved verdict, or unread; or None."""
         if self.verdict == "saved":
             return self.row.verdict.choice if self.row.verdict else None
         return self.verdict or (None if self.row.is_read else "unread")
@@ -77,17 +85,17 @@ class WorkListDelegate(QStyledItemDelegate):
     def __init__(self, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
         self._translator, self._theme = translator, theme
-        self._kept: OrderedDict[Hashable, QPixmap] = OrderedDict()  # as they were painted, those used last
-        self.date_below = self.score_below = False  # where they have no column
-        self.class_below = False  # whether the word for a class stands below its shape
+        self._kept: OrderedDict[Hashable, QPixmap] = OrderedDict()  # painted cells, the most recently used last
+        self.date_below = self.score_below = False  # whether date and score have no column
+        self.class_below = False  # whether the name of a class is below its icon
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         row = index.data(ROW_ROLE)
-        if row is None:  # it is being read
+        if row is None:  # the row is being read
             self._paint_ground(painter, option.rect, None, is_selected=bool(option.state & _SELECTED))
             return
         column, rect, ratio = index.column(), option.rect, painter.device().devicePixelRatioF()
-        key = KEYS[column] if column < len(KEYS) else str(column - len(KEYS) + 1)  # the position of a pack
+        key = KEYS[column] if column < len(KEYS) else str(column - len(KEYS) + 1)  # else the position of a pack
         text = "" if key in _SYNTHETIC else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
         verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, GROUP_ROLE, EARLIER_ROLE))
@@ -98,7 +106,7 @@ class WorkListDelegate(QStyledItemDelegate):
         if known is None:
             known = QPixmap(math.ceil(rect.width() * ratio), math.ceil(rect.height() * ratio))
             known.setDevicePixelRatio(ratio)
-            known.fill(colour(self._theme, "surface"))  # the last pixel may be only part of the cell
+            known.fill(colour(self._theme, "surface"))  # the last pixel may be covered in part
             onto = QPainter(known)
             self._paint_cell(onto, QRect(0, 0, rect.width(), rect.height()), cell)
             onto.end()
@@ -130,7 +138,10 @@ class WorkListDelegate(QStyledItemDelegate):
         return QSize(60, ROW_HEIGHT)
 
     def _paint_ground(self, painter: QPainter, rect: QRect, group: PatientGroup | None, *, is_selected: bool) -> None:
-        """Paint the background, and a line below it, except between images of one study."""
+        """Paint the background of a cell, and a line at its lower edge.
+
+        Between images of one study there is no line.
+        """
         painter.fillRect(rect, colour(self._theme, "selection" if is_selected else "surface"))
         if group is None or group.next_begins != SAME_STUDY:
             is_study = group is not None and group.next_begins != NEW_PATIENT
@@ -140,7 +151,10 @@ class WorkListDelegate(QStyledItemDelegate):
             painter.drawLine(rect.bottomLeft(), rect.bottomRight())
 
     def _right_of_rail(self, painter: QPainter, box: QRect, group: PatientGroup | None) -> QRect:
-        """Paint the line that connects a patient's images. Returns the rest of the box."""
+        """Paint the vertical line that connects the images of a patient.
+
+        Returns the part of the box to the right of the line.
+        """
         if group is None or group.begins == group.next_begins == NEW_PATIENT:
             return box
         top, bottom, middle = box.top(), box.bottom() + 1, box.center().y()
@@ -163,17 +177,17 @@ class WorkListDelegate(QStyledItemDelegate):
         draw_thumbnail(painter, grey, frame)
 
     def _paint_patient(self, painter: QPainter, box: QRect, cell: _Cell) -> None:
-        """Paint the patient or file name, bold while unread, and below it number, date and further marks."""
+        """Paint the name of patient or file, bold while unread, and below it Patient ID, date and further marks."""
         row, name_room = cell.row, _SHAPE + 4 if cell.mark else 0
         font, small = demibold(cell.font) if cell.mark == "unread" else cell.font, scaled_font(cell.font, 0.87)
         measure, thin = QFontMetrics(font), QFontMetrics(small)
         room = box.width() - name_room
         name, number = without_markup(image_title(self._translator, row.row_id, row.outcome)), self._number(row)
-        if not person(row.header.patient_name):  # files of a folder often begin alike: their ends stay in sight
+        if not person(row.header.patient_name):  # file names often begin alike, so their ends are shown
             middle = Qt.TextElideMode.ElideMiddle
             if not number:
                 fits = sum(measure.horizontalAdvance(name[:n]) <= room for n in range(1, len(name) + 1))
-                part = max(name.rfind(sign, 0, fits) for sign in "-_ ") + 1  # not in the middle of a word
+                part = max(name.rfind(sign, 0, fits) for sign in "-_ ") + 1  # cut between words
                 fits = part if fits // 2 < part and fits < len(name) else fits
                 name, number = name[:fits], name[fits:]
             name = measure.elidedText(name, middle, room)
@@ -189,7 +203,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._line(painter, lower.translated(0, place * step), line, shade, small)
 
     def _number(self, row: WorkRow) -> str:
-        """Return the patient's number, or else the name of the file."""
+        """Return the Patient ID of a row's image; without a Patient ID, the name of the file."""
         if self._translator.hides_names():
             return ""
         return without_markup(
@@ -197,9 +211,14 @@ class WorkListDelegate(QStyledItemDelegate):
         )
 
     def _second_line(self, cell: _Cell, number: str, measure: QFontMetrics, width: int) -> str:
-        """Return number and date, and further facts if there is room. In a narrow cell the number is cut, not the date.
+        """Return the second line of a cell: Patient ID, date, and further facts if there is space.
 
-        In a wide list the date has a column of its own. An image of an earlier day says so in any list.
+        In a narrow cell the Patient ID is cut, not the date. In a wide list the date has a column of its own. An image
+        of an earlier day says so in any list.
+
+        number   the Patient ID or file name
+        measure  measures the width of a text
+        width    width of the line in pixels
         """
         header, group = cell.row.header, cell.group
         day = date(self._translator, header.study_date) if self.date_below else ""
@@ -231,7 +250,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_answer(
         self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont, *, has_score: bool = True
     ) -> None:
-        """Paint a pack's result: the class, and below it the score."""
+        """Paint the result of a pack: the class, and below it the score."""
         if row is None:
             self._line(painter, box, "–", "muted", font)
             return
@@ -246,7 +265,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_class_below(
         self, painter: QPainter, box: QRect, row: WorkRow, font: QFont, *, has_score: bool = True
     ) -> None:
-        """Paint shape and score of an answer, and below them the short word for the class."""
+        """Paint icon and score of a pack's result, and below them the short name of the class."""
         middle, small = ROW_HEIGHT // 2, scaled_font(font, 0.87)
         upper, lower = box.adjusted(0, 6, 0, -middle), box.adjusted(0, middle, _GAP, -6)
         draw_class(
@@ -272,20 +291,23 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _born(translator: Translator, header: ImageHeader) -> str:
-    """Return year of birth and sex, which distinguish two patients of one name."""
+    """Return year of birth and sex of a patient, which distinguish two patients of one name."""
     day = day_of(header.patient_birth_date)
     return " ".join(part for part in (str(day.year) if day else "", sex_label(translator, header)) if part)
 
 
 def demibold(font: QFont) -> QFont:
-    """Return a copy of a font in the weight demibold."""
+    """Return a copy of a font with the weight demibold."""
     made = QFont(font)
     made.setWeight(QFont.Weight.DemiBold)
     return made
 
 
 def wrap_text(text: str, font: QFont, width: int, *, most: int) -> list[str]:
-    """Wrap a text into at most `most` lines of `width` pixels. The last line has all the rest and may be too long."""
+    """Break a text into lines of `width` pixels. The last line contains the rest of the text and may be too long.
+
+    most  maximum number of lines
+    """
     lines: list[str] = []
     rest = " ".join(without_markup(text).split())
     metrics = QFontMetrics(font)

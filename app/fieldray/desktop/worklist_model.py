@@ -1,8 +1,8 @@
-"""The Qt model of the work list: the numbers of the listed rows in order, and the contents of the visible rows.
+"""The Qt model of the work list: row ids of the listed images in order, and the contents of the visible rows.
 
-Both are read from the results database in a background thread. A new request replaces older ones; until it is answered,
-the previous list stays. During a run the list is read repeatedly, at intervals that take at most a tenth of a thread's
-time.
+Both are read from the results database in a background thread. A new request replaces older requests. Until the new
+list is read, the old list is shown. During a run the list is read repeatedly. Reading takes at most a tenth of a
+thread's time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PAGE: Final = 32
 _MARGIN: Final = 8
 _CHANNEL: Final = "list"
 _AGAIN_MS: Final = 120
-_REST: Final = 9  # times as long as it took
+_REST: Final = 9  # the pause after reading the list lasts this many times as long as reading
 _FIRST_ROWS: Final = 256
 _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _NO_GROUPS: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
@@ -49,7 +49,7 @@ _NONE_EARLIER: Final[NDArray[np.bool_]] = np.empty(0, np.bool_)
 
 
 def verdict_words(translator: Translator, state: State, verdict: Verdict | None) -> str:
-    """Return a text with the reader's verdict on an image, and with its state if it is not saved."""
+    """Return a text about the reader's verdict on an image. If the verdict is not saved, the text says so."""
     if state == "saved" and verdict is not None:
         return translator.text("your verdict: {verdict}", verdict=verdict_text(translator)[verdict.choice])
     captions: dict[State, str] = {
@@ -61,15 +61,15 @@ def verdict_words(translator: Translator, state: State, verdict: Verdict | None)
 
 
 class WorkListModel(QAbstractTableModel):
-    """The data of the work list: the filtered and sorted rows of a run. All methods belong to the window's thread.
+    """The data of the work list: the filtered and sorted rows of a run. Call all methods in the window's thread.
 
-    While another list is being read, the list before stays.
+    While a new list is being read, the old list is shown.
 
-    changed      emitted when another list is there
-    loaded       emitted when rows were read that a view had asked for
+    changed      emitted when a new list was read
+    loaded       emitted when rows that a view requested were read
     all_deleted  emitted when all images of the list were deleted
-    is_another   whether the list that is being read is another one: a person chose a filter or searches for a text
-    awaits_row   whether a row is to be selected as soon as it is listed
+    is_another   whether the list that is being read has another filter, search text or run
+    awaits_row   whether a row will be selected as soon as it is listed
     """
 
     counts_changed = Signal()
@@ -78,7 +78,7 @@ class WorkListModel(QAbstractTableModel):
     study_found = Signal(int)
     all_deleted = Signal()
     order_changed = Signal()
-    replaced = Signal(object)  # a row that was read: its image has another result now, in another row
+    replaced = Signal(object)  # the old row object of a changed result
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class WorkListModel(QAbstractTableModel):
         self._counts: Mapping[Category, int] = {}
         self.is_another = self.awaits_row = self._is_finding = False
         self.is_whole, self.is_by_larger_output = True, False
-        self.run_id: int | None = None  # whose rows these are
+        self.run_id: int | None = None  # run of the listed rows
         self.wanted, self._order = ResultFilter(), ResultOrder(by_patient=switches.by_patient)
-        self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # as `sort` is told it
+        self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # arguments of `sort`
         self._is_reading = self._is_old = self._is_new = self._has_ended = False
         self._rests_until_s = 0.0
         self._again = QTimer(self, singleShot=True)
@@ -109,11 +109,12 @@ class WorkListModel(QAbstractTableModel):
         self._rows.replaced.connect(self.replaced)
         switches.changed.connect(self._switch)
 
-    # ---- what is in it
+    # ---- content
 
     def open(self, run_id: int | None, *manifests: Manifest | None) -> None:
-        """Show the work list of a run: its first rows at once, the others later. None empties the list.
+        """Show the work list of a run. The first rows are shown at once, all other rows later.
 
+        run_id     id of the run; None empties the list
         manifests  manifests of the run's packs, None for a pack that is not available; additional packs get a column
         """
         self.is_by_larger_output = any(one is not None and one.is_bare for one in manifests[:1])
@@ -124,12 +125,12 @@ class WorkListModel(QAbstractTableModel):
         self._read()
 
     def end(self) -> None:
-        """Stop reading rows from the database, because the program closes; the visible rows stay."""
+        """Stop reading rows from the database, because the program closes. Visible rows are kept."""
         self._stop()
         self.run_id, self._has_ended = None, True
 
     def image_done(self, image: StoredImage) -> None:
-        """Handle an image that was saved: a new one, or a listed one with another result."""
+        """Handle an image that was saved: a new image, or a listed image with a new result."""
         if self._rows.replace(image):
             self._row_changed(image.row_id)
         self.refresh()
@@ -147,7 +148,7 @@ class WorkListModel(QAbstractTableModel):
             self._again.start(max(_AGAIN_MS, round(1000 * (self._rests_until_s - time.monotonic()))))
 
     def verdict_changed(self, judged: VerdictSubject) -> None:
-        """Handle a changed verdict on a row. The row stays listed until a person changes the filter by verdict."""
+        """Handle a changed verdict on a result. Its row stays listed until a person changes the filter by verdict."""
         row = self._rows.row_of_result(judged.answer_id)
         if row is None:
             return
@@ -159,7 +160,7 @@ class WorkListModel(QAbstractTableModel):
             self._row_changed(row.row_id)
 
     def reading_changed(self, row: WorkRow) -> None:
-        """Handle a row that became read or unread. The row stays listed until a person changes the filter."""
+        """Handle an image that became read or unread. Its row stays listed until a person changes the filter."""
         if self.wanted.verdict == "unread":
             self.wanted = replace(self.wanted, staying=self.wanted.staying | {row.row_id})
         self._row_changed(row.row_id)
@@ -170,16 +171,16 @@ class WorkListModel(QAbstractTableModel):
         self._translator = translator
         self.endResetModel()
 
-    # ---- what is shown of it
+    # ---- filter and rows
 
     @property
     def is_current(self) -> bool:
-        """Whether the list is up to date: all its rows are read, and no image was saved since. True without a run."""
+        """Whether the list is up to date: all rows are read, and no image was saved since. True without a run."""
         return self.run_id is None or (self.is_whole and not (self._is_old or self._is_reading))
 
     @property
     def is_selecting_another_image(self) -> bool:
-        """Whether another image may be selected at any moment, because the next one or a changed list is being read."""
+        """Whether another image may soon be selected, because the next image or a changed list is being read."""
         return self._is_finding or self.awaits_row or self.is_another
 
     @property
@@ -189,26 +190,26 @@ class WorkListModel(QAbstractTableModel):
 
     @property
     def other_packs(self) -> tuple[Manifest | None, ...]:
-        """The manifests of the run's further packs, which have a column each.
+        """The manifests of the run's additional packs, each of which has a column.
 
-        None stands for a pack that is not installed.
+        None for a pack that is not available.
         """
         return tuple(self._rows.manifests[1:])
 
     def counts(self) -> dict[Category, int]:
-        """Return the number of the run's images in each class, filtered or not."""
+        """Return the number of the run's images in each class. A filter has no effect."""
         return {category: self._counts.get(category, 0) for category in WORK_LIST_ORDER}
 
     def total(self) -> int:
-        """Return the number of the run's images, filtered or not."""
+        """Return the number of the run's images. A filter has no effect."""
         return sum(self._counts.values())
 
     def filter(self, **changes: Any) -> None:
-        """Filter the list anew, with some fields of the filter changed.
+        """Change some fields of the filter, and read the filtered list.
 
         changes  fields of `ResultFilter` with their new values
 
-        Rows whose verdict has changed stay in the list until a filter by verdict is chosen.
+        Rows whose verdict has changed stay in the list until a person chooses a filter by verdict.
         """
         if "verdict" not in changes:
             self._filter(**changes)
@@ -222,11 +223,11 @@ class WorkListModel(QAbstractTableModel):
         )
 
     def row_at(self, index: Index) -> WorkRow | None:
-        """Return the row at an index; None for an invalid index, and while the row is being read."""
+        """Return the row at a Qt model index. None for an invalid index, and while the row is being read."""
         return self._row(index.row()) if index.isValid() else None
 
     def row_of(self, image: StoredImage) -> WorkRow:
-        """Return the row of an image of this run. The image need not be in the filtered list."""
+        """Return the row of an image of this run. The image may be hidden by the filter."""
         return self._rows.row_of(image)
 
     def holds(self, row: WorkRow) -> bool:
@@ -235,39 +236,43 @@ class WorkListModel(QAbstractTableModel):
         return known is not None and any(one is row for one in known.answers)
 
     def row_in_memory(self, row_id: int) -> WorkRow | None:
-        """Return the row with this id if it is in memory, listed or not; else None."""
+        """Return the row with this row id if it is in memory, listed or not. None otherwise."""
         return self._rows.row_in_memory(row_id)
 
     def listed_row_of_result(self, answer_id: int) -> int | None:
-        """Return the id of the listed row with this result; None if the row is not in memory."""
+        """Return the row id of the listed image with a result; None if its row is not in memory.
+
+        answer_id  row id of the result
+        """
         row = self._rows.row_of_result(answer_id)
         return row.row_id if row else None
 
     def read_around(self, position: int) -> None:
-        """Read the rows before and after a selected one, because they will probably be selected next."""
+        """Read the rows before and after a selected row, because a person will probably select them next.
+
+        position  position of the selected row in the list
+        """
         for near in (position - _MARGIN, position + _MARGIN):
             if 0 <= near < len(self._ids):
                 self._row(near)
 
     def id_at(self, index: Index) -> int | None:
-        """Return the row id of the image at a Qt model index, whether or not its row was read; None at an invalid
-        index.
-        """
+        """Return the row id of the image at a Qt model index; None for an invalid index. The row need not be read."""
         return int(self._ids[index.row()]) if index.isValid() else None
 
     def index_of(self, row_id: int) -> QModelIndex:
-        """Return the Qt model index of an image's row; an invalid index if the row is not listed.
+        """Return the Qt model index of an image; an invalid index if the image is not listed.
 
-        row_id  the number of the image's row in the results database
+        row_id  row id of the image in the results database
         """
         found = np.flatnonzero(self._ids == row_id)
         return self.index(int(found[0]), 0) if len(found) else QModelIndex()
 
     def find_study(self, position: int, step: int) -> None:
-        """Find the first listed row of the next or previous study, and emit `study_found` with its row id.
+        """Find the first listed image of the next or the previous study, and emit `study_found` with its row id.
 
         position  position in the list from which the search starts
-        step      1 for the next study, -1 for the previous one
+        step      1 for the next study, -1 for the previous study
         """
         if 0 <= position < len(self._ids):
             self._find(lambda rows, run_id, row_ids: rows.next_study(run_id, row_ids, position, step))
@@ -275,7 +280,7 @@ class WorkListModel(QAbstractTableModel):
     def find_unread(self, position: int) -> None:
         """Find the next image that nobody has read, and emit `study_found` with its row id.
 
-        The search begins below a position of the list, and goes on from its top.
+        The search begins below `position` and continues from the top of the list.
         """
         self._find(
             lambda rows, run_id, row_ids: rows.next_unread(run_id, row_ids, position),
@@ -359,7 +364,11 @@ class WorkListModel(QAbstractTableModel):
         return without_markup(title) if role == Qt.ItemDataRole.DisplayRole else None
 
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
-        """Sort the list by a column; -1 restores the default order, the most urgent images first."""
+        """Sort the list by a column.
+
+        column  number of the column; -1 restores the default order, the most urgent images first
+        order   ascending or descending
+        """
         self.sorted_by, is_descending = (column, order), order == Qt.SortOrder.DescendingOrder
         key: ListColumn = "class" if column < 0 else KEYS[column]
         self._order = ResultOrder(key, column >= 0 and is_descending, self.switches.by_patient)
@@ -368,15 +377,18 @@ class WorkListModel(QAbstractTableModel):
 
     @property
     def sort_column_title(self) -> str:
-        """The title of the column by which the list is sorted; "" for the order by urgency."""
+        """The title of the column by which the list is sorted; "" if it is sorted by urgency."""
         column, order = self.sorted_by
         is_by_urgency = column < 0 or (KEYS[column] == "class" and order == Qt.SortOrder.AscendingOrder)
         return "" if is_by_urgency else self._columns[column].title(self._translator)
 
-    # ---- inside
+    # ---- reading
 
     def _switch(self, names: Collection[str]) -> None:
-        """Handle a change of the display switches: names hidden or shown, images grouped by patient or not."""
+        """Handle changed display switches: names hidden or shown, images grouped by patient or not.
+
+        names  names of the changed switches
+        """
         if "by_patient" in names:
             self._order = replace(self._order, by_patient=self.switches.by_patient)
             self._read()
@@ -398,7 +410,7 @@ class WorkListModel(QAbstractTableModel):
         self._read()
 
     def _read(self) -> None:
-        """Read the wanted list now. The answer of an earlier request is discarded."""
+        """Read the list with the current filter and order now. The result of an earlier request is discarded."""
         self._stop()
         run_id, wanted, order, limit = self.run_id, self.wanted, self._order, _FIRST_ROWS if self._is_new else None
         if run_id is None or self._has_ended:
@@ -418,7 +430,7 @@ class WorkListModel(QAbstractTableModel):
         )
 
     def _stop(self) -> None:
-        """Stop the running request before another one is sent; its answer, an error, is discarded."""
+        """Stop the running request before a new request is sent. The error of the stopped request is discarded."""
         self._again.stop()
         services = self._background.services
         if services is not None and self._is_reading:
@@ -431,7 +443,7 @@ class WorkListModel(QAbstractTableModel):
         self._board.withdraw("list")
         self._is_new = False
         self._take(found, is_whole=limit is None or len(found.row_ids) < limit)
-        if self._is_reading:  # whoever heard of it wants something else
+        if self._is_reading:  # a new request was sent meanwhile
             return
         if not self.is_whole:
             self._read()
@@ -443,7 +455,10 @@ class WorkListModel(QAbstractTableModel):
         self._board.post_error("list", error)
 
     def _take(self, found: WorkListRows, *, is_whole: bool) -> None:
-        """Take over the list that was read: another list, or the current one with other rows or another order."""
+        """Show the list that was read: a new list, or the current list with other rows or another order.
+
+        is_whole  whether the list has all rows
+        """
         self.is_whole = is_whole
         self._begins, self._is_earlier = found.begins, found.is_earlier
         if self.is_another or len(found.row_ids) < len(self._ids):
@@ -462,7 +477,10 @@ class WorkListModel(QAbstractTableModel):
             self.all_deleted.emit()
 
     def _rearrange(self, row_ids: NDArray[np.int64]) -> None:
-        """Insert rows and change the order; every persistent index (the selection) stays on its row."""
+        """Insert rows and change their order. The selection stays on its row.
+
+        row_ids  (n,) row ids of the new list, in order
+        """
         before, after = len(self._ids), len(row_ids)
         if after > before:
             self.beginInsertRows(QModelIndex(), before, after - 1)
@@ -478,7 +496,10 @@ class WorkListModel(QAbstractTableModel):
         self.layoutChanged.emit()
 
     def _row(self, position: int) -> WorkRow | None:
-        """Return the row at a position; None until it is read, for which the row and its neighbours are requested."""
+        """Return the row at a position if it is in memory.
+
+        Otherwise request the row with its neighbours, and return None.
+        """
         row = self._rows.row_in_memory(int(self._ids[position]))
         if row is None:
             start = position - position % _PAGE

@@ -1,4 +1,4 @@
-"""Audit of a stored run: its results against reference labels, and against another run."""
+"""Audit of a stored run: the run's results compared with reference labels, and with another run's results."""
 
 from __future__ import annotations
 
@@ -58,17 +58,19 @@ _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """The request for an audit, as a person states it.
+    """The request for an audit, as entered by a person.
 
-    labels      source of the reference labels: the images' folders, the readers' verdicts, or a table
-    positive    names of classes that mean positive
-    columns     names of the table's columns, if unusual (see `audit.cases.table_labels`)
+    labels      source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers), or
+                the path of a table
+    positive    class names in the labels that mean positive; empty for the usual names
+    columns     the table's column names, by meaning, if they are unusual (see `audit.cases.table_labels`)
     label       code of the pack's label to audit; None for the pack's first label
-    unit        unit of all figures; None for patients if a table or a header names them, else images
+    unit        what all figures count, such as patients or images; None for patients if a table or a header names them,
+                else images
     refers      the rule for referral (see `audit.units.Rule`)
-    prevalence  prevalence among the patients to be screened; None for the prevalence among the units
-    wanted      goal of the local operating point to be proposed
-    prices      prices for a threshold plan with costs, or None
+    prevalence  prevalence, 0..1, among the patients to be screened; None for the prevalence among the audited units
+    wanted      goal of the local operating point that the audit proposes
+    prices      prices for a threshold plan with costs; None for a plan without costs
     against     another pack of a run to compare with, or None
     """
 
@@ -88,9 +90,9 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     """Compute all figures of an audit of a pack's results in a stored run.
 
     of     the run, and the position of the pack in the run
-    model  the loaded pack; without it only the operating points of the run are evaluated
+    model  the loaded pack; None to evaluate only the operating points stored with the run
 
-    Raises UsageProblem for a missing run or label, runs that cannot be compared, and invalid reference labels;
+    Raises UsageProblem for a missing run or label, runs that cannot be compared, and invalid reference labels. Raises
     StorageProblem if the results cannot be read.
     """
     with HistoryQuery(database) as query:
@@ -112,7 +114,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     )
     unseen = reason("audit_unseen", pack=judged.pack.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
-    if model:  # drift may come from the computer, so the constancy tests are stated
+    if model:  # constancy tests show whether the computer causes a drift
         notes += ConstancyRecords(database.parent).state_sentences(model)
     return AuditReport(
         subject=_subject(judged, request, label, model),
@@ -126,7 +128,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
 
 
 class _PackResults:
-    """A pack's results in a run. The constructor raises UsageProblem (history_no_run, history_no_pack)."""
+    """The results of a pack in a run. The constructor raises UsageProblem (history_no_run, history_no_pack)."""
 
     def __init__(self, query: HistoryQuery, run_id: int, position: int) -> None:
         self.query, self.of, self.run = query, PackOfRun(run_id, position), query.run(run_id)
@@ -136,7 +138,7 @@ class _PackResults:
         return self.query.answers(self.of.run_id, position=self.of.position)
 
     def side(self, label: str) -> ComparedPack:
-        """Return the pack as one side of a comparison, at the operating point that the run used."""
+        """Return the facts about the pack for a comparison with another pack, at the run's operating point."""
         return ComparedPack(
             run_id=self.of.run_id,
             position=self.of.position,
@@ -149,7 +151,12 @@ class _PackResults:
 def _paired(
     judged: _PackResults, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule
 ) -> PackComparison | None:
-    """Return the comparison with another pack's results, each pack at its own point; None if not requested."""
+    """Compare the results of two packs, each at the operating point of its run. Returns None if `against` is None.
+
+    judged  results of the audited pack
+    label   code of the audited label. If the other pack lacks this label, the other pack's first label is used
+    rule    the rule for referral
+    """
     if against is None:
         return None
     if against == judged.of:
@@ -161,11 +168,11 @@ def _paired(
 
 
 def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
-    """Reject an audit request that cannot be carried out, before any image is screened.
+    """Raise UsageProblem for an audit request that cannot be carried out, before any image is screened.
 
-    paths  files and folders to be screened; without them only problems independent of the images are found
+    The reasons are a prevalence or a price out of range, and labels that cannot be used.
 
-    Raises UsageProblem for a prevalence or a price out of range, and for labels that cannot be used.
+    paths  files and folders to be screened; if empty, only problems that do not depend on images are found
     """
     require_prevalence(request.prevalence)
     require_prices(request.prices)
@@ -176,7 +183,10 @@ def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
 
 
 def require_point(name: str, person: str) -> None:
-    """Raise UsageProblem for an invalid name of a local operating point, or of the person who accepts the point."""
+    """Raise UsageProblem if a name of a local operating point is invalid, or a person's name is missing.
+
+    person  the person who accepts the operating point
+    """
     if not _NAME.fullmatch(name):
         raise UsageProblem(reason("site_point_bad_name", name=name))
     if not 0 < len(person.strip()) <= 200:
@@ -186,13 +196,13 @@ def require_point(name: str, person: str) -> None:
 def adopt_local_point(
     points: SitePoints, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
 ) -> OperatingPoint:
-    """Store the operating point that an audit proposed, so that it becomes a local operating point. Returns the point.
+    """Store the operating point that an audit proposed as a local operating point. Returns the operating point.
 
-    Call it only after a person has agreed.
+    Call this function only after a person has agreed.
 
     points  the file of local operating points
-    report  the audit that proposed the point
-    name    name for the point, without the prefix `local:`
+    report  the report of the audit that proposed the operating point
+    name    name for the operating point, without the prefix `local:`
     person  name of the person who agreed
     model   the audited pack; None if it is not available, which raises UsageProblem (site_point_model)
     day     the day of the agreement
@@ -227,7 +237,7 @@ def adopt_local_point(
 
 
 class Auditor:
-    """Audits of stored runs for the desktop window, with the local operating points of this site."""
+    """Runs audits of stored runs for the desktop window, and stores local operating points of this site."""
 
     def __init__(self, database: Path, points: SitePoints) -> None:
         self._database, self._points = database, points
@@ -237,16 +247,18 @@ class Auditor:
         return audit_run(self._database, of, request, model=model)
 
     def adopt_proposal(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
-        """Store the operating point that an audit proposed, so that it becomes a local operating point dated today.
+        """Store the operating point that an audit proposed as a local operating point, dated today.
 
-        Returns the model with all local points. Parameters and exceptions are those of `adopt_local_point`.
+        Returns the model with all local operating points. Parameters and exceptions are those of `adopt_local_point`.
         """
         today = datetime.date.today()
         adopt_local_point(self._points, report, name=name, person=person, model=model, day=today)
         return with_site_points(model, self._points.points_for(model))
 
     def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
-        """Write an audit report as PDF and JSON into a folder. Returns the paths.
+        """Write an audit report as PDF and JSON into a folder. Returns the paths of the files.
+
+        language  code of the report's language, such as "en"
 
         Raises UsageProblem, StorageProblem.
         """
@@ -272,7 +284,10 @@ def _labels(judged: _PackResults, model: Model | None) -> Sequence[str]:
 
 
 def _points(judged: _PackResults, label: str, model: Model | None) -> list[OperatingPoint]:
-    """Return the operating points to evaluate, each name once: those of the run first, then those of pack and site."""
+    """Return the operating points to evaluate for a label: first those of the run, then those of the pack and the site.
+
+    If two operating points have one name, only the last one is returned.
+    """
     known = model.manifest.operating_points if model else ()
     points = (*judged.pack.operating_points, *known)
     return list({point.name: point for point in points if point.label == label}.values())
@@ -300,7 +315,7 @@ def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> Reference:
 
 @functools.cache
 def usual_names() -> ClassNames:
-    """Return the usual names of the positive and the negative class, in English and all program languages."""
+    """Return the usual class names for positive and negative, in English and all other languages of the program."""
     positive, negative = set(USUAL_NAMES.positive), set(USUAL_NAMES.negative)
     for translator in map(Translator, catalogues()):
         # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
@@ -312,7 +327,7 @@ def usual_names() -> ClassNames:
 
 
 def _is_none(why: Reason | None) -> bool:
-    """Return whether a reason means that there is no image: an unreadable folder, or a file that is no image."""
+    """Return whether a reason means that there is no image: a folder cannot be read, or a file is no image."""
     return why is not None and why.code in _NO_IMAGES
 
 
@@ -320,7 +335,7 @@ _NO_IMAGES: Final = frozenset({"folder_not_read", "folder_lost", "not_an_image"}
 
 
 def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
-    """Return the note for a pack without reference scores; empty for any other pack."""
+    """Return a note if the pack has no reference scores for a label, by which drift is measured; else no note."""
     has_any = model is None or "scores" in drift.reference_counts(model.manifest.metrics, label)
     return () if has_any else (reason("drift_no_reference"),)
 

@@ -2,9 +2,9 @@
 
     discovery thread --refs--> screening threads --outcomes--> batch thread (the only writer of the database)
 
-Only a few images at a time are between discovery and saving, however many files there are. Outcomes that arrive within
-a moment are committed together, since a commit takes as long as writing some rows. An outcome is committed before it is
-published, so every published result survives a kill of the program.
+Only a few images at a time wait between discovery and saving, however many files there are. Outcomes that arrive at
+nearly the same time are committed together, because a commit takes as long as writing some rows. An outcome is
+committed before it is published. So every published result survives a kill of the program.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _PROGRESS_EVERY_S: Final = 0.2
 _SPEED_EVERY_S: Final = 0.5
-_UNDER_WAY: Final = 6  # images for each thread: that wait for it, that it screens, that wait to be saved
-_TOGETHER: Final = 3  # so many of them at most are saved at once
-_MOST_WAIT_S: Final = 0.05  # of an outcome for others to be saved with
+_UNDER_WAY: Final = 6  # images in progress for each thread: waiting, being screened, or waiting to be saved
+_TOGETHER: Final = 3  # maximum number of images saved together, for each thread
+_MOST_WAIT_S: Final = 0.05  # maximum time that an outcome waits for others, to be saved together
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _ScreenedImage:
-    """The outcomes of an image by pack.
+    """The outcomes of one image, in the order of the packs.
 
-    resumed  positions of the packs whose outcome was taken over from an earlier run
+    resumed  positions of the packs whose outcome comes from an earlier run
     """
 
     outcomes: Sequence[Outcome]
@@ -63,12 +63,12 @@ class _ScreenedImage:
 
     @property
     def doubtful(self) -> Outcome:
-        """The first failed outcome, else the first outcome."""
+        """The first failed outcome; if none failed, the first outcome."""
         return next((outcome for outcome in self.outcomes if isinstance(outcome, Failed)), self.outcomes[0])
 
     @property
     def is_new(self) -> bool:
-        """Whether at least one pack newly screened the image; False if all outcomes were taken over."""
+        """Whether at least one pack screened the image in this run; False if all outcomes come from earlier runs."""
         return len(self.resumed) < len(self.outcomes)
 
 
@@ -77,8 +77,8 @@ class Batch:
 
     `pause`, `resume` and `cancel` return at once and may be called from any thread.
 
-    state   the state of the run that was last published
-    reason  the reason if the run failed, or None
+    state   the state of the run that was published last
+    reason  the reason why the run failed, or None
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Batch:
         self._room = threading.Semaphore(_UNDER_WAY * threads)
         self._outcomes: queue.SimpleQueue[_ScreenedImage | ReusedAnswers | None] = (
             queue.SimpleQueue()
-        )  # None: no more will come
+        )  # None: the last outcome has arrived
         self._going = threading.Event()
         self._going.set()
         self._cancelled = threading.Event()
@@ -125,7 +125,7 @@ class Batch:
 
     @property
     def run_id(self) -> int:
-        """The run's id in the results database. The id is 0 until the batch thread has opened the run."""
+        """The id of the run in the results database; 0 until the batch thread has opened the run."""
         return self._recorder.run_id if self._recorder else 0
 
     @property
@@ -135,7 +135,7 @@ class Batch:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the run is being cancelled, by a person or because of a problem."""
+        """Whether a person or a problem has cancelled the run. Its threads may still be ending."""
         return self._cancelled.is_set()
 
     def start(self) -> None:
@@ -143,7 +143,7 @@ class Batch:
         self._thread.start()
 
     def pause(self) -> None:
-        """Pause the run: images being screened are finished, and no others are begun."""
+        """Pause the run. Images that are being screened are finished. No further image is begun."""
         with self._lock:
             if not self.is_cancelled:
                 self._going.clear()
@@ -153,17 +153,25 @@ class Batch:
         self._going.set()
 
     def cancel(self) -> None:
-        """Cancel the run. Committed results stay, and a later run of an equal request resumes from there."""
+        """Cancel the run.
+
+        Committed results are kept, and a later run of an equal request continues with the other images.
+        """
         with self._lock:
             self._cancelled.set()
             self._going.set()
-        self._room.release()  # wakes the threads that wait for room or for outcomes
+        self._room.release()  # wakes the threads that wait
         self._outcomes.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of all threads of the run. Returns False if they did not end in time."""
-        # Thread.join with a time-out must not be interrupted: before Python 3.13 a Ctrl-C inside it makes the thread
-        # pass for ended (python/cpython issue 90882). An event has no such fault.
+        """Wait for the end of all threads of the run.
+
+        timeout_s  maximum time to wait in seconds; None for no limit
+
+        Returns False if the threads did not end in this time.
+        """
+        # Waits for an event, because Thread.join with a time-out must not be interrupted: before Python 3.13, Ctrl-C
+        # inside Thread.join makes a running thread count as ended (python/cpython issue 90882).
         if not self._ended.wait(timeout_s):
             return False
         self._thread.join()
@@ -192,7 +200,7 @@ class Batch:
         self._enter(self._end_state, *self._notes)
 
     def _note_doubts(self) -> None:
-        """Add warnings about drift and shared identifiers to the notes of a finished run."""
+        """Add warnings about drift and shared identifiers to the pack notes of a finished run."""
         if self._end_state != "finished":
             return
         try:
@@ -226,10 +234,10 @@ class Batch:
         self._end(store, self._recorder)
 
     def _break_off(self, why: Reason) -> None:
-        """End the run because of a problem of the database or of the batch thread, and store that if possible."""
+        """End the run because of a problem of the database or the batch thread, and store the reason if possible."""
         self._fail(why)
         if why.code in ("store_gone", "results_lost"):
-            self._recorder = None  # this id may now belong to another run
+            self._recorder = None  # this run id may now belong to another run
         if self._recorder:
             try:
                 with ResultStore(self._database) as store:
@@ -238,7 +246,10 @@ class Batch:
                 log.error("the end of the run is not noted: %s", problem.reason.code)
 
     def _with_threads(self, collect: Callable[[], None]) -> None:
-        """Run `collect` while the other threads search and screen. All of them have ended afterwards."""
+        """Run `collect` in this thread while other threads search for images and screen them.
+
+        Returns when all have ended.
+        """
         with ThreadPoolExecutor(2, thread_name_prefix="searching") as threads:
             try:
                 threads.submit(self._count)
@@ -252,7 +263,7 @@ class Batch:
                     self._ports.release()
 
     def _collect(self, store: ResultStore, recorder: RunRecorder) -> None:
-        """Save and publish every image as it arrives."""
+        """Save and publish every image as soon as its outcomes arrive."""
         packs = self.spec.packs
         points = {pack.pack_name: ", ".join({point.name: 0 for point in pack.operating_points}) for pack in packs}
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
@@ -286,10 +297,12 @@ class Batch:
         self._publish(self._statistics.speed())
 
     def _arrivals(self) -> Iterator[Sequence[_ScreenedImage] | ReusedAnswers]:
-        """Yield outcomes as they arrive, in groups that are saved together; empty groups while none arrive.
+        """Yield outcomes as they arrive, in groups that are saved together.
 
-        The first outcome of a run waits for no other, nor does one while no other is under way. Ends with the last
-        outcome. A cancelled run ends with what it has waiting here.
+        A group is empty if no outcome arrived for a while.
+
+        The first outcome of a run is yielded at once, and so is an outcome if no other image is being screened. The
+        iterator ends after the last outcome. In a cancelled run it ends after the outcomes that have arrived.
         """
         together: list[_ScreenedImage] = []
         is_first, until_s = True, 0.0
@@ -318,7 +331,7 @@ class Batch:
         yield self._leaving(together)
 
     def _leaving(self, together: Sequence[_ScreenedImage]) -> Sequence[_ScreenedImage]:
-        """Return these outcomes, and let discovery add as many images as they were."""
+        """Return these outcomes, and let discovery add the same number of further images."""
         if together:
             self._room.release(len(together))
         return together
@@ -356,7 +369,7 @@ class Batch:
         self._publish(replace(changed, pack_notes=self._pack_notes))
 
     def _fail(self, why: Reason) -> None:
-        """End the run for a reason. If there are several, the first one counts."""
+        """Cancel the run as failed, with a reason. The first reason of a run is kept."""
         with self._lock:
             self.reason = self.reason or why
         self.cancel()
@@ -364,7 +377,7 @@ class Batch:
     # ---- the other threads
 
     def _guard(self, body: Callable[..., None], *values: object) -> None:
-        """Run the body of a thread. An error ends the run with a reason."""
+        """Run the function of a thread. An error in the function ends the run with a reason."""
         try:
             body(*values)
         except Cancelled:
@@ -375,21 +388,21 @@ class Batch:
         except FieldrayError as problem:
             self._fail(problem.reason)
         except Exception as error:
-            if self.is_cancelled:  # its resources were closed by the cancellation
+            if self.is_cancelled:  # the cancellation closed what this thread uses
                 log.debug("thread of a run that was cancelled", exc_info=True)
                 return
             log.exception("thread of the batch")
             self._fail(reason_of_unexpected(error))
 
     def _count(self) -> None:
-        """Count the images for the progress bar; the run does not depend on the count."""
+        """Estimate the number of images for the progress bar. An error only leaves the bar without a total."""
         try:
             self._estimate = self._ports.count(lambda: self.is_cancelled or self._is_found)
         except Exception:
             log.warning("the images could not be counted in advance", exc_info=True)
 
     def _discover(self) -> None:
-        """Find the images and have each one screened. The screening threads have ended afterwards."""
+        """Find the images and pass each one to a screening thread. Returns when all screening threads have ended."""
         try:
             with ThreadPoolExecutor(self._threads, thread_name_prefix="screening") as threads:
                 self._guard(self._search, threads)
@@ -416,7 +429,7 @@ class Batch:
             raise Cancelled
 
     def _by_stamp(self, query: ResultQuery) -> ResultsByStamp | None:
-        """Return an object that recognises unchanged files; None if no results are taken over by stamp."""
+        """Return an object that recognises unchanged files; None if the run reuses no results by stamp."""
         if self._ports.resume_options.verifies or not self._by_content:
             return None
         return ResultsByStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
@@ -440,7 +453,7 @@ class Batch:
     def _screened(self, ref: ImageRef, known: Sequence[Outcome | None]) -> _ScreenedImage:
         """Screen an image with the packs whose outcome is not known, and add the known outcomes.
 
-        known  outcome of an earlier run for each pack, or None
+        known  for each pack, the outcome of an earlier run, or None
         """
         wanted = [position for position, outcome in enumerate(known) if outcome is None]
         screened = iter(self._ports.screen(ref, wanted) if wanted else ())
@@ -470,10 +483,10 @@ def make_batch(
     publish: Publish,
     options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen
 ) -> Batch:
-    """Make the batch of a run over these absolute paths, not started.
+    """Make the batch of a run over these absolute paths. The batch's method `start` begins the run.
 
-    `setups` has one setup for each pack, whose model must be open in `engine`. At its end the batch aborts all calls
-    of `workers`. A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
+    `setups` has one setup for each pack, whose model must be open in `engine`. The end of the run aborts all calls of
+    `workers`. A run with the option `watches` ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()

@@ -1,4 +1,4 @@
-"""The inputs of a batch: its packs, and the functions (ports) through which it reads and screens images."""
+"""The inputs of a batch: its packs, and the functions with which the batch finds, reads and screens images."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 class RunPack:
     """One of the packs that screen the images of a run.
 
-    check_header       returns the reason to refuse an image with this header, or None
-    doubts             returns warnings about the pack's results, once all of them are stored
-    reusable_settings  stored results with one of these hashes (`PackSpec.settings_hash`) are taken over from earlier
-                       runs; if empty, only those with the hash of `spec`
+    spec               description of the pack, as stored with the run
+    check_header       function that returns the reason to refuse an image with this header, or None
+    doubts             function that returns warnings about the pack's results, called when all results are stored
+    reusable_settings  settings hashes (`PackSpec.settings_hash`) whose stored results are reused from earlier runs; if
+                       empty, only the hash of `spec`
     """
 
     spec: PackSpec
@@ -45,9 +46,10 @@ class RunPack:
 
     @classmethod
     def from_setup(cls, setup: PackSetup, database: Path) -> Self:
-        """Return the pack for a setup as a batch needs it.
+        """Return the description of a pack that a batch needs.
 
-        database  path of the results database, in which doubts about the results are looked up
+        setup     the loaded pack with its thresholds
+        database  path of the results database, from which the warnings about results are computed
         """
         model = setup.model
         return cls(
@@ -67,9 +69,9 @@ def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason
 
 
 def run_spec(paths: Sequence[Path | str], setups: Sequence[PackSetup]) -> RunSpec:
-    """Return the request of a run: these packs over these absolute paths.
+    """Return the request of a run: which packs screen which absolute paths.
 
-    All packs have one setting for overrides and confirmed ages: that of the first setup.
+    Overrides and confirmed ages apply to all packs, and are those of the first setup.
     """
     return RunSpec(
         paths=tuple(map(str, paths)),
@@ -81,7 +83,7 @@ def run_spec(paths: Sequence[Path | str], setups: Sequence[PackSetup]) -> RunSpe
 
 
 def pack_spec(setup: PackSetup) -> PackSpec:
-    """Return the description of the pack of a setup, with settings and operating points, as stored with a run."""
+    """Return the description of a pack as stored with a run: identity, settings and operating points."""
     model = setup.model
     return PackSpec(
         pack_name=model.pack_name,
@@ -96,22 +98,23 @@ def pack_spec(setup: PackSetup) -> PackSpec:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BatchPorts:
-    """The functions through which a batch works, so that it knows neither decoders nor engine.
+    """The functions that a batch calls to find, read and screen images, and the options of its run.
 
     spec            the request of the run
     packs           the packs that screen the images, in the order of `spec`
-    discover        yields every image once, lazily, except images in known files. Yields None if there are no more
-                    images at the moment
-    count           returns a quick estimate of the number of images; stops when the given function returns True
-    content_hash    returns SHA-256 (hex) of an image's file and the stamp of the file; raises OSError, FieldrayError
-    stamp_with      sets the stamps for all files that are read from then on
+    discover        yields each image once, one by one, except images in files that `IsKnown` recognises; yields None if
+                    there are no more images at the moment
+    count           returns a quick estimate of the number of images; stops early when the given function returns True
+    content_hash    returns the SHA-256 (hexadecimal) and the stamp of an image's file; raises OSError, FieldrayError
+    stamp_with      sets the secret key from which stamps of the files are made
     screen          returns an image's outcomes by the packs with these numbers; raises Cancelled, or a FieldrayError
                     that ends the run
     release         ends the processes of `screen` at once, also during a call; may be called twice
     noticed         returns problems of the search that concern no single image; called after the search
     keeps_previews  whether small previews of the images are stored
-    resume_options  how results of earlier runs are taken over
-    watch           the state of watched folders, or None; with it `discover` yields until the run is cancelled
+    resume_options  rules for reusing results of earlier runs
+    watch           the state of watched folders; None without watching. With a watch, `discover` yields until the run
+                    is cancelled
     """
 
     spec: RunSpec
@@ -134,7 +137,7 @@ class BatchOptions:
 
     is_fresh        whether to begin a new run even if an unfinished run of an equal request exists
     keeps_previews  whether small previews of the images are stored
-    resume_options  how results of earlier runs are taken over
+    resume_options  rules for reusing results of earlier runs
     watches         whether new files in the folders are screened, too, until the run is cancelled
     """
 

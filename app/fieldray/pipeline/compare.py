@@ -1,7 +1,7 @@
-"""Comparison of a prior with a current image: both are read and checked as for screening, and then aligned.
+"""Comparison of a prior image with the current image. Both are read and checked as for screening, and then aligned.
 
-A prior is found in earlier runs, or read from a file that a person chose. Reading, the lung-field network and the
-comparison run in child processes, with limits and a deadline.
+A prior image comes from an earlier run, or from a file that a person chose. Child processes with memory limits and time
+limits read the images, run the lung-field network and compare the images.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ _WORKERS: Final = 2  # one for each image of a pair
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadImage:
-    """The result of reading one of two images that are to be compared.
+    """One of two images that are to be compared, as read from its file.
 
-    framed         the image with its frame of coordinates and its lungs; None if it cannot be compared
+    framed         the image scaled into a square frame, with its lungs; None if the image cannot be compared
     lungs          the lung fields, or None
     problem        the reason why the image cannot be compared, or None
-    could_be_read  False for a file that is damaged or missing; True for an image that is merely unsuitable
+    could_be_read  whether the file could be read; False for a damaged or missing file
+    facts          facts found while reading the image
     """
 
     ref: ImageRef
@@ -81,13 +82,13 @@ class ReadImage:
 
     @property
     def outcome(self) -> Outcome:
-        """The image's outcome without screening by a pack (see `unscreened_outcome`)."""
+        """The outcome of the image without screening by a pack (see `unscreened_outcome`)."""
         return replace(unscreened_outcome(self.ref), facts=self.facts)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ComparedPair:
-    """The comparison of two images, and the images as read."""
+    """Two images as read, and the result of their comparison."""
 
     prior: ReadImage
     current: ReadImage
@@ -100,22 +101,22 @@ class ComparedPair:
 
     @property
     def doubts(self) -> Sequence[Reason]:
-        """Warnings that a person must see together with the result of the comparison."""
+        """Warnings to be shown with the result of the comparison."""
         current = self.current.outcome
         return prior_warnings(prior_from(self.prior.outcome, current, "file"), current)
 
 
 def comparison_child() -> Child:
-    """Return the child process that compares images, not started."""
+    """Return the child process that compares images. The process is not started yet."""
     return Child(SERVICE, memory_limit_mb=_MEMORY_LIMIT_MB)
 
 
 class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
-    """Compares pairs of images one after another. `cancel` ends the current comparison, from any thread.
+    """Compares pairs of images, one pair at a time. `cancel` ends the current comparison, from any thread.
 
-    readers  workers that read images; closing them is left to the caller
+    readers  workers that read images; the caller closes them
     finder   the lung-field pack
-    child    makes the process that compares
+    child    function that makes the child process that compares
     """
 
     def __init__(
@@ -129,18 +130,18 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self._child = child()
         self._is_cancelled = False
         self._is_wanted: Callable[[], bool] = lambda: True
-        with contextlib.suppress(OSError):  # the first comparison tries again and reports why
+        with contextlib.suppress(OSError):  # the first comparison starts the process again and reports the error
             self._child.start()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the child process that compares."""
+        """End the child process that compares images."""
         self._child.close()
 
     def cancel(self) -> None:
-        """Cancel the current comparison, which then raises Cancelled.
+        """Cancel the current comparison, which then raises Cancelled. May be called from any thread.
 
         The next comparison starts a new child process.
         """
@@ -150,10 +151,10 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
     def compare(
         self, prior: ImageRef, current: ImageRef, *, is_wanted: Callable[[], bool] = lambda: True
     ) -> ComparedPair:
-        """Read and compare two images. Blocks until done.
+        """Read and compare two images. Waits for the result.
 
-        is_wanted  returns whether the comparison is still wanted. It is called from this thread before and after
-                   reading and when the process has ended, so that a comparison cancelled while waiting does not begin
+        is_wanted  function that returns whether the comparison is still wanted. If it returns False, the comparison
+                   does not begin or does not continue. The function is called in this thread, before and after reading
 
         Raises EnvironmentProblem if no image can be read or no process can run, and Cancelled.
         """
@@ -180,7 +181,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         try:
             if not self._child.is_running:
                 self._child.start()
-            give_priority(self._child.pid, "raised")  # a person waits for this one answer
+            give_priority(self._child.pid, "raised")  # raised, because a person waits for the result
             return COMPARE.ask(self._child, Pair(prior=prior, current=current), timeout_s=_LONGEST_S)
         except ChildTimeout:
             why = reason("compare_slow", seconds=f"{_LONGEST_S:g}")
@@ -194,7 +195,10 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
 
 
 def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
-    """Read one image and find its lungs. The header is checked by the rules of the lung-field pack `finder`.
+    """Read one image and find its lungs. The header is checked by the rules of the lung-field pack.
+
+    readers  workers that read the image
+    finder   the lung-field pack
 
     Raises EnvironmentProblem.
     """
@@ -221,7 +225,10 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
 
 
 def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
-    """Return why a pair cannot be compared: a problem of one image, or contradictory headers. None without one."""
+    """Return the reason why two images cannot be compared; None if they can be compared.
+
+    The reason is a problem of one image, or headers that contradict each other.
+    """
     names: tuple[ImageOfPair, ImageOfPair] = ("prior", "current")
     for name, image in zip(names, (prior, current), strict=True):
         if image.problem:
@@ -234,9 +241,9 @@ def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
 
 
 def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
-    """Convert lung fields to a mask (FRAME_SIDE, FRAME_SIDE) bool of the lungs in the frame of their image.
+    """Convert the lung fields of an image to a mask (FRAME_SIDE, FRAME_SIDE) bool in the square frame of that image.
 
-    frame  maps pixels of the frame to pixels of the file
+    frame  maps pixels of the frame to pixels of the image's file
     """
     cells = lungs.pixel_map
     row, column = frame.to_input(cells.row_offset, cells.column_offset)
@@ -247,7 +254,8 @@ def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
 def only_image(path: Path, *, readers: Workers) -> ImageRef:
     """Return the reference to the only image in a file.
 
-    Raises UsageProblem (compare_one_image, nothing_to_screen) for several images, none, or a folder.
+    Raises UsageProblem (compare_one_image, nothing_to_screen) for a file with no image or several images, and for a
+    folder.
     """
     found = list(discover([path], members=readers.zip_members))
     if len(found) != 1 or path.is_dir():
@@ -264,7 +272,7 @@ OpenComparer = Callable[[contextlib.ExitStack], PairComparer]
 def system_comparer(settings: Settings) -> OpenComparer:
     """Return a function that opens a `PairComparer` on this computer.
 
-    That function raises PackProblem, EnvironmentProblem.
+    The function raises PackProblem, EnvironmentProblem.
     """
 
     def opened(ends: contextlib.ExitStack) -> PairComparer:
@@ -280,8 +288,12 @@ def system_comparer(settings: Settings) -> OpenComparer:
 class Priors:
     """Finds prior images and compares them. All methods except `cancel` wait for the disk or for child processes.
 
-    Thread-safe, except that only one thread at a time may call `compare`. The processes start with the first comparison
-    and stay for the next one.
+    The object is thread-safe, but only one thread at a time may call `compare`. The child processes start with the
+    first comparison and are kept for the next comparison.
+
+    open_comparer  function that opens a `PairComparer`
+    screen         function that screens a prior image at the operating point of a given name; returns None if that is
+                   not possible now
     """
 
     def __init__(self, database: Path, open_comparer: OpenComparer, screen: Screen = lambda _ref, _point: None) -> None:
@@ -292,10 +304,10 @@ class Priors:
         self._is_closed = False
 
     def stored_priors(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
-        """Return the stored prior images of an image's patient, from all runs. Raises StorageProblem.
+        """Return the stored prior images of a patient, from all runs. Raises StorageProblem.
 
-        current  the outcome of the image; without a usable Patient ID it has no prior images
-        run_id   the run in sight, whose images are listed even if their file no longer exists; None for no such run
+        current  the outcome of the current image. Without a usable Patient ID there are no prior images
+        run_id   a run whose images are returned even if their file no longer exists; None for no such run
         """
         header = current.ref.header
         if match_patients(header, header) == "unknown":  # a placeholder such as ANON may be the ID of half an archive
@@ -309,10 +321,12 @@ class Priors:
         return StoredPriors(images=there, missing_files=len(priors) - len(there))
 
     def read(self, path: Path, current: Outcome) -> Outcome:
-        """Read a file that a person chose as prior, and screen it with the current image's pack. Returns the outcome.
+        """Read a file that a person chose as prior image, and screen it with the current image's pack.
 
-        If the file has several images, the first usable one counts. If the pack cannot screen the image, the outcome is
-        that of `unscreened_outcome`. Raises InputProblem, UsageProblem.
+        Returns the outcome.
+
+        If the file has several images, the first usable image is read. If the pack cannot screen the image, the outcome
+        is that of `unscreened_outcome`. Raises InputProblem, UsageProblem.
         """
         refs = tuple(itertools.islice(discover([path], members=_no_members), _MOST_FRAMES))
         usable = next((ref for ref in refs if ref.problem is None), None)
@@ -332,12 +346,14 @@ class Priors:
     def compare(
         self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
     ) -> PairComparison:
-        """Compare a prior with the current image. The result has a problem if they are not comparable.
+        """Compare a prior image with the current image.
+
+        If the images are not comparable, the result contains the reason.
 
         is_wanted  as for `PairComparer.compare`
 
         Raises Cancelled, PackProblem, EnvironmentProblem, BackendProblem, and Unreadable (changed) for a file that
-        changed since it was screened.
+        changed since its screening.
         """
         with self._lock:
             if self._is_closed:
@@ -371,8 +387,8 @@ class Priors:
 
 
 def _no_members(ref: ImageRef) -> Iterator[ImageRef]:
-    """Raise Unusable (prior_in_zip) instead of listing a zip file.
+    """Raise Unusable (prior_in_zip) instead of listing the images in a zip file.
 
-    A process to read the zip file would not be worthwhile for one image.
+    Starting a process to read the zip file would not be worthwhile for one image.
     """
     raise Unusable(reason("prior_in_zip", path=ref.path))

@@ -1,9 +1,9 @@
-"""The constancy test: whether a pack on this computer and device still gives the scores of its first test.
+"""The constancy test: whether a pack on this computer and device still gives the scores expected from an earlier test.
 
 The test images ship with the program (`imaging.synthetic.constancy_files`) and are screened like the images of a run.
 The expected scores of shipped packs are in `assets/constancy.json`, made and signed by `tools/constancy_set.py`. For
-any other pack the first results are stored, and later results are compared with these. Idea: AAPM Task Group 332,
-quality control of an AI in use.
+any other pack, the results of the first test are stored, and later results are compared with them. Source of the idea:
+AAPM Task Group 332, quality control of an AI in use.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of one test image of the constancy test, as expected or as found.
+    """The expected or found result of one test image of the constancy test.
 
     category  class of the image
-    code      code of the reason if the image was refused, failed or is to be read first; else ""
-    scores    calibrated score by label
+    code      code of the reason if the image was refused, failed or is to be read first; "" otherwise
+    scores    calibrated score, 0..1, by label
     """
 
     category: Category
@@ -51,22 +51,23 @@ class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_outcome(cls, outcome: Outcome) -> Self:
-        """Make the result of a test image from its outcome."""
+        """Make the result of a test image from the image's outcome."""
         why, findings = reason_of(outcome), outcome.findings if isinstance(outcome, Screened) else ()
         return cls(outcome.category, why.code if why else "", {one.label: round(one.score, 6) for one in findings})
 
     def difference(self, other: ExpectedResult) -> float:
-        """Return the largest difference (0..1) between the scores of two results, over the labels that both have."""
+        """Return the largest difference (0..1) between two results' scores, over the labels that both results have."""
         both = self.scores.keys() & other.scores.keys()
         return max((round(abs(self.scores[label] - other.scores[label]), 6) for label in both), default=0.0)
 
     def differs_from(self, found: ExpectedResult | None, manifest: Manifest) -> bool:
-        """Return whether a result found in a constancy test differs from this expected one.
+        """Return whether a result found in a constancy test differs from this expected result.
 
-        It differs if the reason or the labels differ, or if a score differs by more than `TOLERANCE`. It differs, too,
-        if the class differs although every expected score is farther than `TOLERANCE` from the limits of its decision.
+        The results differ if their reasons or labels differ, or if a score differs by more than `TOLERANCE`. Two
+        different classes count only if every expected score is farther than `TOLERANCE` from the limits of its
+        decision.
 
-        found     the result that was found; None counts as different
+        found     the found result; None counts as different
         manifest  the manifest of the tested pack, whose first operating points decide the classes
         """
         if found is None or (self.code, self.scores.keys()) != (found.code, found.scores.keys()):
@@ -79,18 +80,19 @@ class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return " ".join(filter(None, (self.category, self.code, *(f"{score:.3f}" for score in self.scores.values()))))
 
 
-ExpectedResults = Mapping[str, ExpectedResult]  # by image
+ExpectedResults = Mapping[str, ExpectedResult]  # by the name of the test image
 
 
 class ConstancyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The record of one constancy test.
 
     subject    key of the pack (see `pack_key`)
+    device     name of the device that ran the pack
     at_s       time of the test, seconds since 1970
     program    version of the program
     images     number of test images
-    different  number of images with another result than expected
-    largest    largest difference of a score
+    different  number of images whose result differs from the expected result
+    largest    largest difference of a score, 0..1
     is_first   whether this was the pack's first test, whose results later tests expect
     """
 
@@ -107,14 +109,14 @@ class ConstancyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def due_date(self) -> datetime.date:
         """The day on which the next constancy test of this pack and device is due.
 
-        If the program was updated since this test, the next one is due at once.
+        If the program was updated since this test, the next test is due at once.
         """
         day = datetime.date.fromtimestamp(self.at_s)
         return day + datetime.timedelta(days=EVERY_DAYS if self.program == VERSION else 0)
 
     @property
     def summary(self) -> Reason:
-        """The test's result as a sentence, with the day of the next test."""
+        """The result of the test as a sentence, with the day of the next test."""
         return reason(
             "constancy_failed" if self.different else "constancy_first" if self.is_first else "constancy_passed",
             pack=self.subject.split()[0],
@@ -131,8 +133,8 @@ class ConstancyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ConstancyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The content of the file of constancy tests.
 
-    answers  expected results by pack (`pack_key`)
-    images   SHA-256 of the real test images, by name
+    answers  expected results by pack (see `pack_key`)
+    images   SHA-256 of the test images that are real X-rays, by name
     records  past tests
     """
 
@@ -142,7 +144,7 @@ class ConstancyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ConstancyRecords:
-    """The constancy tests made on this computer, stored in a file next to the results database.
+    """Reads and writes the constancy tests made on this computer, in a file next to the results database.
 
     Methods raise StorageProblem.
     """
@@ -151,7 +153,7 @@ class ConstancyRecords:
         self.path = folder / "constancy.json"
 
     def state_sentences(self, model: Model) -> tuple[Reason, ...]:
-        """Return sentences about a pack: the last test on each device, and whether the next test is due."""
+        """Return sentences about a pack's constancy tests: the last test on each device, and a test that is due."""
         try:
             last = {one.device: one for one in self.read().records if one.subject == pack_key(model)}
         except StorageProblem as problem:
@@ -165,7 +167,8 @@ class ConstancyRecords:
     def add(self, record: ConstancyRecord, answers: ExpectedResults) -> None:
         """Store the record of a constancy test.
 
-        If it is the first test of its pack, `answers` are stored too, and later tests expect them.
+        answers  the results of the test, stored only if it is the pack's first test. Later tests then expect these
+                 results
         """
         with only_writer(self.path):
             known = self.read()
@@ -174,7 +177,7 @@ class ConstancyRecords:
             write_atomically(self.path, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
     def read(self) -> ConstancyFile:
-        """Return the content of the file of constancy tests; empty if there is no file."""
+        """Return the content of the file of constancy tests. The content is empty if there is no file."""
         try:
             return parse_json(self.path.read_bytes(), ConstancyFile)
         except FileNotFoundError:
@@ -186,7 +189,7 @@ class ConstancyRecords:
 
 
 def pack_key(model: Model) -> str:
-    """Return the key of a pack in the records: name, signer, and SHA-256 of its network and its lung-field network."""
+    """Return the key of a pack in the records: name, signer, and SHA-256 of its network and lung-field network."""
     lungs = model.lungs.model_sha256 if model.lungs else "-"
     return f"{model.pack_name} {model.fingerprint or '-'} {model.model_sha256} {lungs}"
 
@@ -194,7 +197,7 @@ def pack_key(model: Model) -> str:
 def shipped_set(path: Path | None = None) -> ConstancyFile:
     """Return the expected results that ship with the program.
 
-    path  the file to read; None for the shipped one. Its signature lies next to it, with the suffix `.sig`
+    path  path of the file; None for the shipped file. The signature is in a file of this name with the suffix `.sig`
 
     Raises StorageProblem (constancy_set) if the signature is wrong, or if a test image was changed.
     """
@@ -213,10 +216,12 @@ def shipped_set(path: Path | None = None) -> ConstancyFile:
 
 
 def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
-    """Run the constancy test of the pack in use on each device for which the pack has a file, the CPU first. Blocks.
+    """Run the constancy test of the pack in use on each device that the pack supports, the CPU first.
 
-    Results are stored. Returns sentences: the results, and why devices could not be tested. Raises PackProblem
-    (no_pack), UsageProblem (constancy_busy) during a run, StorageProblem.
+    Waits for the end.
+
+    Results are stored. Returns sentences: the results, and the reasons why devices could not be tested. Raises
+    PackProblem (no_pack), UsageProblem (constancy_busy) during a run, StorageProblem.
     """
     if (model := session.model) is None:
         raise PackProblem(reason("no_pack"))
@@ -245,7 +250,7 @@ def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Rea
 def screen_test_images(session: Session, model: Model) -> ExpectedResults:
     """Screen all images of the constancy test.
 
-    Returns their results by the name of the image. Raises as `run_constancy_test` does, and BackendProblem.
+    Returns the result of each image by the image's name. Raises as `run_constancy_test`, and BackendProblem.
     """
     answers = dict[str, ExpectedResult]()
     with scratch_folder() as folder:

@@ -1,6 +1,7 @@
-"""Warnings about a pack's results in a run as a whole.
+"""Warnings about all results of a pack in a run together.
 
-There are two: the images drift from the images that the pack was measured on, or files share an identifier.
+One warning says that the images differ from those on which the pack was measured (drift). The other warning says that
+files share an identifier.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _MOST_COMPARED: Final = 20_000  # images of each side; more images change a dist
 def drifts_of(
     query: HistoryQuery, run: Run, position: int, manifest: Manifest | None, *, label: str = ""
 ) -> tuple[Drift, ...]:
-    """Return the drift of a pack's results in a run, against the pack's own images and against earlier runs.
+    """Return how far a pack's images and scores in a run differ from the pack's own images, and from earlier runs.
 
     position  position of the pack in the run
-    label     the label whose scores are compared; by default the pack's first
+    manifest  the manifest of the pack; None if the pack is not available
+    label     the label whose scores are compared; "" for the pack's first label
     """
     label = label or (manifest.labels[0].code if manifest else "")
     limit = measured_evidence_limit(manifest) if manifest else None
@@ -42,11 +44,11 @@ def drifts_of(
 def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
     """Return warnings about a pack's results in a run.
 
-    One warning says that files share a SOP Instance UID. The other says that the images may show other patients than
-    the pack was made for.
+    One warning says that files share a SOP Instance UID. The other warning says that the images may show other patients
+    than those for whom the pack was made.
 
     position  position of the pack in the run
-    manifest  the manifest of the pack; without it no warning about other patients is given
+    manifest  the manifest of the pack; with None, there is no warning about other patients
     """
     shared = query.shared_instances(run.run_id, position=position)
     notes = (reason("instances_shared", count=shared),) if shared else ()

@@ -1,4 +1,4 @@
-"""Export of a stored run to files, in the formats of `reports.exporter`, and of its maps (`reports.images`)."""
+"""Export of a stored run to files (formats of `reports.exporter`), and of heat maps as images (`reports.images`)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ExportRequest:
     run_id    id of the run
     folder    folder for the outputs
     formats   names of the formats; empty for the default formats
-    spec      the expected request of the run, or None. After a backup was restored, another run may have the id
+    spec      the expected request of the run; None for any. After a backup was restored, another run may have the id
     packs     loaded packs, which are searched first for the packs of the run
     options   language, names of patients and other options of reports
     """
@@ -83,17 +83,18 @@ def export_run(
     progress: ProgressHandler = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
-    """Write a run into a folder, one output per format, with the results of all its packs.
+    """Write a run, with the results of all its packs, into a folder: one output for each format.
 
-    Returns the outputs in the order of `formats`, without formats for which no result has any content.
+    Returns the paths of the outputs in the order of `formats`. A format without any content gives no output.
 
-    readers   opens workers that read images; without it no image is read
-    progress  called before each result with the numbers written and to write; raising Cancelled stops the export
-    note      receives messages about results that are missing in an output
+    readers   function that opens workers, which read images; None to read no image
+    progress  function called before each result with the number of results written and the total; if the function
+              raises Cancelled, the export stops
+    note      function called with each message about results that are missing in an output
 
     Raises UsageProblem for an output that would replace another file, and (history_no_run) for an unknown run without a
-    `spec`. Raises StorageProblem for failed reading or writing, or another run (store_gone); ReaderProblem if no worker
-    can be started; KeyError for an unknown format.
+    `spec`. Raises StorageProblem for failed reading or writing, or (store_gone) if the run has another request than
+    `spec`. Raises ReaderProblem if no worker can be started, and KeyError for an unknown format.
     """
     folder = request.folder
     chosen = [exporters()[name] for name in request.formats] or default_exporters()
@@ -118,14 +119,17 @@ def export_run(
 
 
 def _with_progress(results: Iterable[StoredResult], progress: Callable[[], None]) -> Iterator[StoredResult]:
-    """Yield the results, and report the progress before each one."""
+    """Yield the results unchanged, and call `progress` before each one."""
     for result in results:
         progress()
         yield result
 
 
 def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable[[Reason], None]) -> None:
-    """Write a run in one format. A note is given if results are missing although the format should have them."""
+    """Write a run in one format.
+
+    Calls `note` with a message if results are missing although the format requires them.
+    """
     left: list[tuple[StoredResult, Reason]] = []
     exporter.write(path, replace(stored, leave_out=lambda *one: left.append(one)))
     for result, why in left[:1]:
@@ -133,7 +137,10 @@ def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable
 
 
 def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
-    """Return the facts of a run without its results."""
+    """Return the facts of a run that reports need, without the run's results.
+
+    packs  loaded packs, which are searched first for the packs of the run
+    """
     return StoredRun(
         run=run,
         results=(),
@@ -150,7 +157,12 @@ def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifes
 
 
 def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
-    """Return the run with an id. Raises StorageProblem (store_gone) if its request is not equal to `spec`."""
+    """Return the run with an id.
+
+    spec  the expected request of the run, or None
+
+    Raises StorageProblem (store_gone) if the run has another request.
+    """
     run: Run | None = None
     try:
         run = query.run(run_id)
@@ -163,9 +175,9 @@ def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
 
 
 def _name(run: Run) -> str:
-    """Return the base name of a run's outputs, for example `fieldray-run-12-20261122-090507`.
+    """Return the beginning of the file names of a run's outputs, such as `fieldray-run-12-20261122-090507`.
 
-    The time distinguishes runs of two computers.
+    The time distinguishes runs of two computers that have one id.
     """
     return f"fieldray-run-{run.run_id}-{datetime.datetime.fromtimestamp(run.started_s):%Y%m%d-%H%M%S}"
 
@@ -174,14 +186,14 @@ def _name(run: Run) -> str:
 
 
 def _is_model_of(model: Model, spec: PackSpec) -> bool:
-    """Return whether a model is the one with which a pack of a run was made, by name and hash."""
+    """Return whether a model is the pack that a run used, by name and hash."""
     return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
 
 
 def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
-    """Return the manifest of a pack of a run; None if the pack is not installed.
+    """Return the manifest of a pack that a run used; None if the pack is not available.
 
-    packs  loaded packs, which are searched first
+    packs  loaded packs, which are searched before the installed ones
     """
     for pack in packs:
         if _is_model_of(pack, spec):
@@ -193,7 +205,7 @@ def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
 
 
 def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
-    """Return the pack that gave the results of a run, by the hash of its model; None if it is not available.
+    """Return the pack that a run used, recognised by the hash of its model; None if the pack is not available.
 
     models  loaded packs, which are searched before the installed ones
     """
@@ -212,11 +224,14 @@ def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
     return None
 
 
-# ---- images, read by other processes while earlier ones are written
+# ---- images, which other processes read while earlier images are written
 
 
 class _Images(contextlib.AbstractContextManager["_Images"]):
-    """Reads the images of results, several at a time and a few ahead. Its processes end with the context."""
+    """Reads the images of results, several at a time and a few in advance.
+
+    Child processes end with the `with` block.
+    """
 
     def __init__(self, opens: OpenReaders | None) -> None:
         self._opens = opens
@@ -227,7 +242,10 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         self._ends.close()
 
     def read(self, results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
-        """Yield each result with its image, or with the reason why there is none. Raises ReaderProblem."""
+        """Yield each result with its image, or with the reason why the image cannot be read. Raises ReaderProblem.
+
+        side  length of the images' longer side in pixels
+        """
         if self._opens is None:
             yield from no_images(results, side)
             return
@@ -236,7 +254,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         yield from map_ahead(read, results, self._threads, ahead=_AHEAD * readers.size)
 
     def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
-        """Return the stored preview of a result; None if there is none or it is damaged.
+        """Return the stored preview of a result; None if there is no preview or the preview is damaged.
 
         Raises StorageProblem, ReaderProblem.
         """
@@ -283,31 +301,17 @@ def write_maps(
     readers: Workers,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
-    """Write the heat maps, lung masks and overlays of a pack's results in a run.
+    """Write the heat maps, lung masks and overlays of a pack's results in a run as image files.
 
-    Parameters
-    ----------
-    database, of
-        The results database, and the pack of a run in it.
-    folder
-        Created if missing.
-    manifest
-        Manifest of the pack that gave the results.
-    readers
-        Workers that read the images again.
-    progress
-        Receives the number of images done.
+    of        the run, and the position of the pack in the run
+    folder    folder for the files, which is created if missing
+    manifest  manifest of the pack
+    readers   workers that read the images again
+    progress  function called with the number of images done
 
-    Returns
-    -------
-    The number of images with maps, and the number of images without overlay because the file cannot be read any more.
-
-    Raises
-    ------
-    UsageProblem
-        For an output that would replace another file.
-    StorageProblem
-        For failed reading or writing.
+    Returns the number of images with maps, and the number of images without overlay because the file cannot be read any
+    more. Raises UsageProblem for an output that would replace another file, and StorageProblem for failed reading or
+    writing.
     """
     written = missing = 0
     with ResultQuery(database) as query, ThreadPoolExecutor(readers.size, thread_name_prefix="maps") as pool:
@@ -329,7 +333,12 @@ def write_maps(
 def _write(
     stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Workers, inputs: Sequence[Path], lungs_pack: str
 ) -> tuple[bool, bool]:
-    """Write the maps of one image. Returns whether it has maps, and whether its overlay is missing."""
+    """Write the maps of one image as files. Returns whether the image has maps, and whether its overlay is missing.
+
+    stem        beginning of the paths of the files
+    inputs      files and folders of the run, which no output may replace
+    lungs_pack  description of the lung-field pack, for the files
+    """
     has_lungs = write_lungs(stem, outcome, inputs=inputs)
     if not isinstance(outcome, Screened):
         return has_lungs, False
@@ -360,7 +369,7 @@ _STEPS: Final = 50  # maximum number of progress reports (see `processes.child`)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ExportCall:
-    """The data of an `ExportRequest` for another process, with report options and settings as plain values."""
+    """An `ExportRequest` as plain values that can be sent to another process, with the settings of the program."""
 
     database: Path
     run_id: int
@@ -399,14 +408,14 @@ def export_in_child(
     note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:
-    """Export a run (see `export_run`) in a separate process, with workers as in the settings.
+    """Export a run (see `export_run`) in a child process, with workers as in the settings.
 
-    progress  called ten times a second with the numbers written and to write
-    note      receives the messages at the end
-    child     the process to start; by default one for `SERVICE`
+    progress  function called up to ten times a second with the number of results written and the total
+    note      function called at the end with each message about missing results
+    child     the child process to start; None for a child process of `SERVICE`
 
-    Raises EnvironmentProblem if no process can be started, FieldrayError if it was lost, and each FieldrayError of
-    `export_run`.
+    Raises EnvironmentProblem if no process can be started, FieldrayError if the process ended early, and each
+    FieldrayError of `export_run`.
     """
     options = request.options
     order = ExportCall(
@@ -433,7 +442,7 @@ def export_in_child(
 
 
 def _for_reports(model: Model) -> Model:
-    """Return a copy of a model without files and arrays that reports do not use."""
+    """Return a copy of a model without the files and arrays that reports do not use."""
     manifest = replace(model.manifest, ood_gate=None)
     return replace(model, manifest=manifest, files={}, golden=None, card="", lungs=None)
 

@@ -1,4 +1,4 @@
-"""Operations on past runs, for command line and window: list, open, compare and delete runs, read their work lists."""
+"""Operations on past runs, for the command line and the window: list, open, compare and delete runs."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ RunWithPacks = tuple[Run, tuple[Model | None, ...]]
 
 
 class History:
-    """Operations on past runs and their work lists.
+    """Lists, opens, compares and deletes past runs, and reads their work lists.
 
-    Thread-safe. All methods but `interrupt` wait for the disk and raise StorageProblem.
+    Thread-safe. All methods except `interrupt` wait for the disk and raise StorageProblem.
     """
 
     def __init__(self, database: Path) -> None:
@@ -74,16 +74,18 @@ class History:
         self._reading: HistoryQuery | None = None
 
     def run_query(self, question: Callable[[HistoryQuery], T]) -> T:
-        """Run a query of the results database: call `question` with an open `HistoryQuery`, and return its result."""
+        """Call `question` with a query object that reads the results database, and return what the function returns."""
         with HistoryQuery(self._database) as query:
             return question(query)
 
     def list_rows(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
     ) -> WorkListRows:
-        """Return the rows of a run that pass a filter, in order. Raises sqlite3.OperationalError after `interrupt`.
+        """Return the rows of a run that match a filter, in the requested order.
 
         limit  maximum number of rows; None for all
+
+        Raises sqlite3.OperationalError after `interrupt`.
         """
         with HistoryQuery(self._database) as query:
             self._note(query)
@@ -93,7 +95,7 @@ class History:
                 self._note(None)
 
     def interrupt(self) -> None:
-        """Stop a running `list_rows` from another thread, because its result is not needed any more."""
+        """Stop a `list_rows` that runs in another thread, because its rows are no longer needed."""
         with self._lock:
             if self._reading is not None:
                 self._reading.interrupt()
@@ -103,30 +105,34 @@ class History:
             self._reading = query
 
     def runs(self, wanted: RunFilter = RunFilter()) -> tuple[RunSummary, ...]:  # noqa: B008 - it is frozen
-        """Return the runs that pass the filter, the newest first."""
+        """Return the runs that match a filter with their counts, the newest run first."""
         return tuple(found for found in self.run_query(HistoryQuery.summaries) if wanted.has(found))
 
     def quality_by_day(self) -> dict[str, Counter[str]]:
-        """Return counts of notes on image quality by day, for the last 31 days (see `HistoryQuery.quality_by_day`)."""
+        """Return the number of images with each note on image quality, by day, for the last 31 days.
+
+        The format is that of `HistoryQuery.quality_by_day`.
+        """
         return self.run_query(lambda query: query.quality_by_day(since_s=time.time() - 31 * 86_400))
 
     def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
-        """Return a run with its packs, for its work list. Raises UsageProblem (history_no_run).
+        """Return a run with its packs, for display of its work list. Raises UsageProblem (history_no_run).
 
-        models  loaded packs, which may be those of the run
+        models  loaded packs, which are searched first for the packs of the run
         """
         run = self.run_query(lambda query: query.run(run_id))
         return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
 
     def doubts(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
-        """Return warnings about a pack's results in a run as a whole. Takes seconds for a million images.
+        """Return warnings about all results of a pack in a run together. Takes seconds for a million images.
 
-        position, model  the pack's position in the run, and its model if available
+        position  position of the pack in the run
+        model     the loaded pack; None if the pack is not available
         """
         return self.run_query(lambda query: doubts_of(query, run, position, model.manifest if model else None))
 
     def compare(self, first: PackOfRun, second: PackOfRun) -> RunComparison:
-        """Compare the results of two packs, in two runs or in one, image by image.
+        """Compare the results of two packs image by image. Both packs may belong to one run.
 
         Raises UsageProblem (history_no_run, history_no_pack, history_same_run).
         """
@@ -144,9 +150,11 @@ class History:
     def monthly_counts(
         self, first: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None
     ) -> MonthlyCounts:
-        """Return the counts of the month that begins on the day `first`, in local time.
+        """Return the counts for the report on one month.
 
-        folder  only images in this folder count; None for all
+        first      the first day of the month, in local time
+        constancy  the constancy tests made on this computer
+        folder     folder whose images count; None for all images
         """
         after = (first + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
@@ -157,7 +165,11 @@ class History:
         return MonthlyCounts(first=first, tallies=tallies, manifests=manifests, checks=checks)
 
     def save_month(self, path: Path, month: MonthlyCounts, translator: Translator) -> None:
-        """Write the monthly report as PDF. Raises UsageProblem, StorageProblem."""
+        """Write the report on a month as PDF. Raises UsageProblem, StorageProblem.
+
+        path   path of the PDF file
+        month  the counts of the month
+        """
         from fieldray.reports.exporter import is_own_pdf
         from fieldray.reports.outputs import write_output
         from fieldray.reports.pdf_pages import month_document
@@ -166,19 +178,22 @@ class History:
         write_output(path, is_own_pdf, month_document(title, blocks, month.first, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
-        """Return the plan to delete these runs. Raises UsageProblem (history_no_run)."""
+        """Return the plan to delete these runs. Nothing is deleted. Raises UsageProblem (history_no_run)."""
         return plan_deletion(self._database, run_ids)
 
     def plan_patient_deletion(self, patient_id: str) -> DeletionPlan:
-        """Return the plan to delete a patient's images. Raises UsageProblem (history_no_patient)."""
+        """Return the plan to delete a patient's images.
+
+        Nothing is deleted. Raises UsageProblem (history_no_patient).
+        """
         return plan_patient_deletion(self._database, patient_id)
 
     def clear(self) -> None:
-        """Remove the temporary files with images that killed processes left on this computer."""
+        """Delete temporary files with images that killed processes left on this computer."""
         clear_abandoned(self._database.parent / SCRATCH_FOLDER)
 
     def delete(self, plan: DeletionPlan) -> Deletion:
-        """Delete runs or a patient for good, as planned. Returns the result.
+        """Delete the runs or the patient of a plan permanently. Returns the numbers of deleted items.
 
         Raises UsageProblem (history_no_run, history_no_patient, history_in_use, history_grown).
         """
@@ -243,7 +258,7 @@ def _class(translator: Translator, manifest: Manifest | None, category: Category
 
 
 def _score(translator: Translator, found: ResultBrief) -> str:
-    """Return a score with its threshold, as text."""
+    """Return a result's score with its threshold in brackets, as text."""
     return translator.decimal(listed_score(found) + (f" ({listed_threshold(found)})" if found.point else ""))
 
 
@@ -252,7 +267,7 @@ def _change(translator: Translator, difference: float | None) -> str:
 
 
 def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
-    """Return the sentences that a person reads before confirming a deletion."""
+    """Return the sentences that a person reads before agreeing to a deletion."""
     code = "history_patient_deletes" if plan.patient_id else "history_deletes"
     said = [reason(code, results=plan.results)]
     if plan.verdicts:
@@ -265,7 +280,7 @@ def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
 
 
 def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
-    """Return the sentences that a person reads after a deletion."""
+    """Return the sentences that tell a person what was deleted."""
     said = [reason("history_deleted", count=len(done.plan.run_ids))]
     if done.plan.patient_id:
         said = [reason("history_patient_deleted", results=done.plan.results)]
@@ -281,12 +296,12 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
 
 
 def month_title(translator: Translator, month: MonthlyCounts) -> str:
-    """Return the title of the monthly report."""
+    """Return the title of the report on a month."""
     return translator.text("Report for the month that begins on {date}", date=calendar_date(translator, month.first))
 
 
 def month_blocks(month: MonthlyCounts, translator: Translator) -> tuple[Block, ...]:
-    """Return the report on a month as parts of a document: the results of each pack, and the constancy tests."""
+    """Return the parts of the report on a month: the results of each pack, and the constancy tests."""
     blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
     for name, manifest in month.manifests.items():
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)

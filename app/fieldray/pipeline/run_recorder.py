@@ -1,9 +1,10 @@
-"""The run's interface to the results database: finding earlier results, taking them over, and saving new ones.
+"""Saving a run's results in the results database, and finding results of earlier runs that can be reused.
 
-Results of earlier runs are found in two ways. `ResultsByStamp` recognises an unchanged file at its path by its stamp:
-size, times, and a keyed part of its content (see `imaging.source`). Such a file is not even identified, and the results
-of hundreds of files are taken over at once. `ResultsByContent` recognises any other file by its whole content, whatever
-its path. Both treat each pack separately: a run of two packs takes over results of an earlier run of one of them.
+Reusable results are found in two ways. `ResultsByStamp` recognises an unchanged file at an unchanged path by its stamp:
+size, times, and a keyed hash of parts of its content (see `imaging.source`). A file with an equal stamp is not read any
+further, and the results of hundreds of files are reused in one step. `ResultsByContent` recognises any other file by a
+hash of its whole content, under any path. Both treat each pack separately: a run with two packs reuses results of an
+earlier run with only one of these packs.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from fieldray.pipeline.batch_ports import RunPack
 def open_store(database: Path, publish: Publish) -> ResultStore:
     """Open the results database for writing. Raises StorageProblem.
 
-    A damaged database is first set aside and repaired, and an event is published.
+    A damaged database is first replaced by a repaired one, and an event is published.
     """
     with contextlib.suppress(StorageProblem):  # a run needs no pictures
         if renewed := renew_pictures(database):
@@ -74,7 +75,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
 def require_all_stored(store: ResultQuery, run_id: int, *, saved: int) -> None:
     """Require that the database has all images of a run. Raises StorageProblem (results_lost).
 
-    saved  the number of images that were saved
+    saved  the number of images that the run has saved
     """
     try:
         store.run(run_id)
@@ -86,14 +87,14 @@ def require_all_stored(store: ResultQuery, run_id: int, *, saved: int) -> None:
 
 
 _UNLIKE: Final = "unlike_measured"
-_LEAST_FAILED: Final = 2  # for a single file the work list is enough
+_LEAST_FAILED: Final = 2  # for a single file, the work list shows the reason
 
 
 class RunRecorder:
-    """Saves the results of a run in the database, and counts them for the notes that end the run.
+    """Saves the results of a run in the database, and counts results for the notes at the end of the run.
 
-    last_row  highest row id of any image in the database when the run is opened, for the first time or again
-    watches   whether folders are watched, so that an image may be moved during the run
+    last_row  highest row id of an image in the database when the run begins or is resumed
+    watches   whether folders are watched, so that an image's file may be moved during the run
     """
 
     def __init__(self, spec: RunSpec, run_id: int, *, last_row: int, keeps_previews: bool, watches: bool) -> None:
@@ -102,16 +103,16 @@ class RunRecorder:
         self._keeps_previews, self._watches = keeps_previews, watches
         self._saved = 0
         self._packs = [_PackCounts() for _ in spec.packs]
-        self._failures, self._why_failed = Counter[str](), dict[str, Reason]()  # by the code of the reason
+        self._failures, self._why_failed = Counter[str](), dict[str, Reason]()  # numbers and reasons by reason code
 
     def save(self, store: ResultStore, answered: Sequence[AnsweredImage]) -> list[ImageDone]:
-        """Store the packs' answers for some images in one transaction, and return the events to publish."""
+        """Store the results of all packs for some images in one transaction. Returns the events to publish."""
         images = store.save_all(self.run_id, answered, spec=self.spec, keeps_preview=self._keeps_previews)
         self._count([image.row_id for image in images])
         for image, (answers, resumed) in zip(images, answered, strict=True):
             if self._watches and resumed:
                 moved = store.remove_moved(self.run_id, image.row_id)
-                self._saved -= sum(row > self._before for row in moved)  # those of before were not counted
+                self._saved -= sum(row > self._before for row in moved)  # images of earlier passes were not counted
             if isinstance(failed := answers[0], Failed):
                 self._failures[failed.reason.code] += 1
                 self._why_failed.setdefault(failed.reason.code, failed.reason)
@@ -121,7 +122,7 @@ class RunRecorder:
         return [ImageDone(image=image) for image in images]
 
     def reuse_answers(self, store: ResultStore, taken: ReusedAnswers) -> ResultsTakenOver:
-        """Take over results of earlier runs for many images, and return the event to publish."""
+        """Store reused results of earlier runs for many images in this run. Returns the event to publish."""
         rows = store.reuse_answers(self.run_id, taken)
         kinds = store.count_results(rows)
         self._count(rows)
@@ -131,7 +132,9 @@ class RunRecorder:
         return ResultsTakenOver(run_id=self.run_id, row_ids=rows, kinds=kinds)
 
     def end(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
-        """Store the end of the run, with its state and the reason `why` if it failed.
+        """Store the end of the run, with its state and the reason for a failure.
+
+        why  the reason if the run failed, or None
 
         Returns the notes on the run, and the notes on the results of each pack.
         """
@@ -143,7 +146,7 @@ class RunRecorder:
         return (*self._most_failed(), *notes), tuple(counts.notes for counts in self._packs)
 
     def _most_failed(self) -> Notes:
-        """Return a note with the most frequent reason if most files of the run failed; empty otherwise."""
+        """Return a note with the most frequent reason for failures, if most files of the run failed; else no note."""
         failed, number = self._failures.total(), self._packs[0].images
         if failed < _LEAST_FAILED or 2 * failed <= number:
             return ()
@@ -151,11 +154,11 @@ class RunRecorder:
         return (reason("most_failed", count=failed, of=number, why=self._why_failed[code].text),)
 
     def require_all_stored(self, store: ResultStore) -> None:
-        """Require that the database has all images that were saved. Raises StorageProblem (results_lost)."""
+        """Require that the database has all images that this object saved. Raises StorageProblem (results_lost)."""
         require_all_stored(store, self.run_id, saved=self._saved)
 
     def _count(self, rows: Sequence[int]) -> None:
-        new = {row for row in rows if row > self._last_row}  # one that was there before keeps its number
+        new = {row for row in rows if row > self._last_row}  # an image of an earlier pass keeps its row id
         self._last_row, self._saved = max(new, default=self._last_row), self._saved + len(new)
 
 
@@ -164,7 +167,15 @@ Notes = tuple[Reason, ...]
 
 @dataclass(eq=False, slots=True)
 class _PackCounts:
-    """Counts of a pack's results, for the notes at the end of a run."""
+    """Counts of a pack's results, for the notes at the end of a run.
+
+    images      images with a result; other files are not counted
+    unlike      images that the out-of-distribution check noted as unlike the pack's own
+    asked_for   images screened although the pack would refuse them, because a person asked for it
+    read_first  images to be read first whose score alone would give another class
+    by_sample   results reused by the stamp of the file
+    by_content  results reused by the whole content of the file
+    """
 
     images: int = 0
     unlike: int = 0
@@ -193,7 +204,7 @@ class _PackCounts:
 
 
 def image_events(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
-    """Return an `ImageDone` event for each image whose results were taken over, read from the database `store`."""
+    """Return an `ImageDone` event for each image with reused results. The images are read from the database `store`."""
     return (ImageDone(image=image) for image in store.images(taken.row_ids, looks_inside=False))
 
 
@@ -206,11 +217,10 @@ _ANY_ANSWER: Final = 2**63 - 1
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ResultsByContent:
-    """Finds outcomes that earlier runs stored for a file with the same bytes, whatever its path. Thread-safe.
+    """Finds outcomes that earlier runs stored for a file with equal content, under any path. Thread-safe.
 
     ports        functions and packs of the current run
-    last_answer  highest `answer_id` in the database before the run. Later results are not taken over, unless folders
-                 are watched
+    last_answer  highest row id of a result before the run. Later results are reused only while folders are watched
     query        the results database; used by one thread at a time, under a lock
     """
 
@@ -220,12 +230,12 @@ class ResultsByContent:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def outcomes(self, ref: ImageRef) -> list[Outcome | None]:
-        """Return for each pack the stored outcome of a file with the same bytes as this image's file, or None.
+        """Return for each pack the stored outcome of a file with the same content as this image's file, or None.
 
-        The outcomes are rewritten to refer to this image. The bytes hashed here may differ from those that discovery
-        saw. So an outcome is taken over only if its header equals the header that discovery saw. A score is not taken
-        over if the pack refuses the header, unless a person overruled the refusal. Notes on unknown ages become those
-        of this run. Raises StorageProblem, PoolClosed.
+        The outcomes are changed to refer to this image. Its file may have changed since discovery read the header. So
+        an outcome is reused only if its header equals the header that discovery read. A score is not reused if the pack
+        refuses the header, unless a person overruled the refusal. Notes on unknown ages become those of this run.
+        Raises StorageProblem, PoolClosed.
         """
         packs = self.ports.packs
         if ref.problem:
@@ -235,7 +245,7 @@ class ResultsByContent:
         except (StorageProblem, PoolClosed):
             raise
         except (OSError, FieldrayError):
-            return [None] * len(packs)  # the decoder will report what is wrong with the file
+            return [None] * len(packs)  # the decoder will report the problem
         found = (self._outcome(pack, ref, content_sha256) for pack in packs)
         return [one and replace(one, facts=replace(one.facts, stamp=stamp)) for one in found]
 
@@ -260,11 +270,11 @@ class ResultsByContent:
 
 
 class ResultsByStamp:
-    """Recognises files that are unchanged since an earlier run by their stamps, and collects their results.
+    """Recognises by stamps the files that are unchanged since an earlier run, and collects their results.
 
-    Used only by the thread that searches for images.
+    Only the thread that searches for images uses this object.
 
-    hand_over  receives the database rows of the results that are to be taken over, for many images at once
+    hand_over  function called with the row ids of results to be reused, for many images at once
     """
 
     def __init__(
@@ -279,7 +289,10 @@ class ResultsByStamp:
         known, opened = [run for run in query.runs() if run.run_id != run_id], dict[int, _FilesOfRun]()
 
         def files(pack: PackOfRun) -> tuple[_FilesOfRun, int]:
-            """Return the unchanged files of a run, read once for all its packs."""
+            """Return the files of a pack's run, and the pack's position.
+
+            The files are read once for all packs of the run.
+            """
             return opened.setdefault(pack.run_id, _FilesOfRun(query, pack.run_id)), pack.position
 
         self._packs = [
@@ -287,15 +300,16 @@ class ResultsByStamp:
             for position, pack in enumerate(packs)
         ]
         self._stamps, self._hand_over = stamps, hand_over
-        self._waiting: list[list[tuple[int, int]]] = []  # per image and pack: row of the image and of the result
+        self._waiting: list[list[tuple[int, int]]] = []  # row ids of image and result, by image and pack
         self._due_s = 0.0
 
     def has(self, path: Path, stream: BinaryIO) -> bool:
         """Return whether a file is unchanged since every pack screened it.
 
-        If so, the file's stored results are added to those that the next `flush` hands over.
+        If the file is unchanged, the next `flush` passes its stored results on.
 
-        path, stream  the file, which is open
+        path    path of the file
+        stream  the open file
 
         Raises OSError.
         """
@@ -312,7 +326,7 @@ class ResultsByStamp:
         return True
 
     def flush(self) -> None:
-        """Call `hand_over` with the results found since the last call. Without any, nothing is called."""
+        """Call `hand_over` with the results found since the last call. Does nothing if no result was found."""
         if self._waiting:
             found, self._waiting = self._waiting, []
             images = [of_packs[0][0] for of_packs in found]
@@ -321,7 +335,13 @@ class ResultsByStamp:
 
 
 def _packs_with_equal_key(known: Sequence[Run], wanted: RunPack) -> list[PackOfRun]:
-    """Return the packs of known runs with an equal model and reusable settings, in the order of the runs."""
+    """Return the packs of earlier runs whose results can be reused for a pack, in the order of the runs.
+
+    Such a pack has an equal model and reusable settings.
+
+    known   the earlier runs
+    wanted  the pack of the current run
+    """
     settings = wanted.reusable_settings or [wanted.spec.settings_hash]
     return [
         PackOfRun(run.run_id, position)
@@ -336,9 +356,9 @@ _UNKNOWN: Final[_Known] = (0, 0, None)
 
 
 class _FilesOfRun:
-    """The files of a run with their stamps.
+    """The files of a run with their stamps, read from the database.
 
-    Files are best looked up in the order of their names, so that one query serves a thousand.
+    Look up files in the order of their names. Then one query is enough for a thousand files.
     """
 
     def __init__(self, query: ResultQuery, run_id: int) -> None:
@@ -347,7 +367,11 @@ class _FilesOfRun:
         self._first, self._last, self._is_end = b"", b"", False
 
     def find(self, key: bytes, position: int) -> _Known | None:
-        """Return a pack's stored result of a file; None if the run has no such file, or no result of that pack."""
+        """Return a pack's stored result for a file; None if the run lacks the file or the result.
+
+        key       key of the image (`schema.image_key`)
+        position  position of the pack in the run
+        """
         if not (self._first <= key and (self._is_end or key <= self._last)):
             found = self._query.image_stamps(self._run_id, key, limit=_AT_ONCE)
             self._known = {one.key: one for one in found}

@@ -1,4 +1,4 @@
-"""Screening of one image, from a file to an outcome. Start reading the program's code here."""
+"""Screening of one image, from a file to an outcome. A good module to start reading the program's code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def screen_image(
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Screen an image with one pack. Returns its outcome.
+    """Screen an image with one pack. Returns the outcome of the image.
 
     Parameters and exceptions are those of `screen_with_packs`.
     """
@@ -83,16 +83,15 @@ def screen_with_packs(
 ) -> tuple[Outcome, ...]:
     """Screen an image with several packs. Returns the outcome of each pack.
 
-    setups  one for each pack, whose model is open in the engine
-    engine  chooses the device for each pack
+    setups        one setup for each pack, whose model is open in the engine
+    workers       workers that read the image, find its lungs and run classifiers
+    engine        chooses for each pack the device that runs the classifier
+    detail        minimum detail in which the image is read
+    observe       function called with each prediction
+    is_cancelled  function that returns whether the run was cancelled
 
-    The worker checks header and pixels, finds the lungs, and has the classifier run: by itself, or by the device that
-    the engine chooses. It reads the image in finer detail where a result is borderline. The image is read once for all
-    packs (see `Workers.load_as_group`). Only an image that a person asked to turn is read again, for the packs that
-    refused it.
-
-    observe       receives each prediction
-    is_cancelled  returns whether the run was cancelled
+    The image is read once for all packs (see `Workers.load_as_group`), and again in finer detail if a score is close to
+    a threshold. If a person asked to turn the image, the image is read again for the packs that refused it.
 
     Every image gives an outcome: an unexpected error is logged and becomes `Failed`. Raises Cancelled, and
     EnvironmentProblem if no image at all can be run or read any more.
@@ -136,7 +135,10 @@ class _Judgement:
         return [self._outcome(number, seen) for number, seen in enumerate(self._seen())]
 
     def _seen(self) -> Sequence[AnalysisResult]:
-        """Return the worker's result for each pack. An error that ends the screening becomes the result."""
+        """Return the worker's result for each pack.
+
+        If an error prevents the analysis, the results contain the error's reason.
+        """
         if self.ref.problem:
             problem = AnalysisResult(problem=self.ref.problem, is_refusal=self.ref.problem_is_refusal, stage="discover")
             return [problem] * len(self.setups)
@@ -149,9 +151,9 @@ class _Judgement:
             return [self._ended(error, AnalysisResult())] * len(self.setups)
 
     def _question(self, setup: PackSetup) -> AnalyseRequest:
-        """Return the request to a worker: run the classifier itself, or pass the input to the device in use.
+        """Return the request to a worker, with the device on which the pack's classifier runs.
 
-        Waits until a device is in use. Raises Cancelled, BackendProblem.
+        Waits until the engine has a device for the pack. Raises Cancelled, BackendProblem.
         """
         name = self.engine.next_device(setup.model, is_cancelled=self.is_cancelled)
         return AnalyseRequest(
@@ -164,14 +166,17 @@ class _Judgement:
         )
 
     def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> DeviceRunResult:
-        """Run an input on a device for the pack at a position, on request of a worker.
+        """Run a pack's classifier on a device, as requested by a worker. Returns scores and features for the worker.
 
-        Returns the scores and features, with which the worker continues.
+        number  position of the pack
+        values  (1, height, width, channels) uint8, the input of the network
+
+        Raises BackendProblem if the device failed.
         """
         model = self.setups[number].model
         try:
             prediction = self.engine.run(values, model=model, is_cancelled=self.is_cancelled)
-        except Exception as error:  # the worker ends its look; what comes of the image is said here
+        except Exception as error:  # stored, because the worker only learns that the device failed
             self.predictions[number] = error
             raise BackendProblem(reason_of_unexpected(error)) from error
         if prediction is None:
@@ -197,11 +202,15 @@ class _Judgement:
             return self._judged(setup, self._ended(error, seen), None)
 
     def _ended(self, error: Exception, seen: AnalysisResult) -> AnalysisResult:
-        """Convert an error to the worker's result for the image. Raises errors that end the whole run."""
+        """Return the worker's result for an image with the reason of an error. Raises errors that end the whole run.
+
+        error  the error during the analysis or the prediction
+        seen   the worker's result so far
+        """
         if isinstance(error, Cancelled):
             raise error
         if self.is_cancelled() and (isinstance(error, ReaderProblem) or not isinstance(error, FieldrayError)):
-            raise Cancelled from error  # the cancellation ended what the image was waiting for
+            raise Cancelled from error  # the cancellation caused the error
         if isinstance(error, ReaderProblem):
             raise error
         if isinstance(error, BackendProblem):
@@ -215,7 +224,10 @@ class _Judgement:
         return replace(seen, problem=why, is_refusal=isinstance(error, Unusable))
 
     def _require_backend(self, error: BackendProblem) -> None:
-        """Raise BackendProblem if no image can be run any more, or no lungs found."""
+        """Raise BackendProblem if no image can be run any more, or if no lungs can be found any more.
+
+        error  the error that a single image caused
+        """
         if error.reason.code == "lungs_unavailable":
             raise error
         for setup in self.setups:
@@ -224,7 +236,7 @@ class _Judgement:
 
     def _judged(self, setup: PackSetup, seen: AnalysisResult, prediction: Prediction | Exception | None) -> Outcome:
         ref = self.ref
-        if seen.header is not None:  # the header of these bytes counts, not that of discovery
+        if seen.header is not None:  # header of the bytes read, which may be newer
             ref = replace(ref, kind=seen.kind, header=seen.header)
         if seen.problem and seen.is_refusal:
             return Refused(ref=ref, reason=seen.problem, facts=seen.facts, lungs=seen.lungs)
@@ -238,8 +250,8 @@ class _Judgement:
 def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, prediction: Prediction) -> Outcome:
     """Return the outcome of an image from the worker's result and the prediction.
 
-    If lungs were found, the image is known to be a chest X-ray. An image outside the pack's distribution is then
-    judged, with a note, and not refused.
+    An image that fails the out-of-distribution check is refused. If lungs were found, the image is a chest X-ray, and
+    gets a score with a note instead.
     """
     facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled, setup.model.manifest
     gate = manifest.ood_gate
@@ -278,7 +290,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
 
 
 def _override_notes(turn: Correction, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:
-    """Return the notes on a turn or an overruled refusal that a person asked for.
+    """Return the notes on an image that a person asked to turn, or to screen in spite of a refusal.
 
     overruled  reasons for which the image would have been refused
     """
@@ -290,7 +302,7 @@ def _override_notes(turn: Correction, overruled: tuple[Reason, ...]) -> tuple[Re
 
 
 def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Screened:
-    """Return an outcome with the share of the deciding finding's evidence inside the lungs.
+    """Return an outcome with the share of its heat map that lies inside the lungs (0..1).
 
     A share below the pack's limit adds a note.
     """

@@ -1,6 +1,6 @@
 """The session of a user interface: workers, engine and packs in use, the current run, and the viewer's worker.
 
-Command line and window both use a `Session`, so both offer the same operations. Methods do not wait for a backend or a
+Command line and window both use a `Session`. So both offer the same operations. Methods do not wait for a device or a
 file unless the docstring says so.
 """
 
@@ -51,8 +51,7 @@ if TYPE_CHECKING:
 def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Engine:
     """Return the engine that runs models on this computer, with device and policy from the settings.
 
-    `workers` run the models on the CPU. Every run on patients' images uses this engine, so the engine records that a
-    pack ran.
+    `workers` run the models on the CPU. The engine records the version of every pack that passed its self-test.
     """
     device, policy = device_choice(settings)
     kinds = device_kinds(BackendOptions(publish=publish, settings=settings))
@@ -61,7 +60,7 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
 
 
 def record_run(model: Model) -> None:
-    """Record the version of a model that passed its self-test, so that older versions are noticed later.
+    """Record the version of a model that passed its self-test, so that an older version is noticed later.
 
     Raises StorageProblem.
     """
@@ -71,17 +70,20 @@ def record_run(model: Model) -> None:
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
-    """Return device and policy from the settings, which allow only valid values."""
+    """Return the device and the policy for choosing devices from the settings."""
     return str(settings["device"]), cast("Policy", settings["policy"])
 
 
 class Session(contextlib.AbstractContextManager["Session"]):
-    """The session of a user interface. All methods are thread-safe.
+    """The session of a user interface: one object for all operations of command line and window.
+
+    Methods are thread-safe.
 
     After `close`, methods that need a process raise EnvironmentProblem.
 
-    engines, readers  make the engine, which chooses the device for an image, and the workers, which read images
-    warm              workers that already run; they are closed with the session
+    engines  function that makes the engine, which chooses the device for an image
+    readers  function that makes the workers, which read images
+    warm     workers that already run; `close` closes them
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._workers = warm
         self._lock = threading.RLock()
         self._engine: Engine | None = None
-        self.models: tuple[Model, ...] = ()  # of the next run
+        self.models: tuple[Model, ...] = ()  # packs of the next run
         self._batch: Batch | None = None
         self._viewer: Workers | None = None
         self._is_closed = False
@@ -117,14 +119,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     @property
     def model(self) -> Model | None:
-        """The first pack of the next run; None without packs."""
+        """The first pack of the next run; None if no pack is in use."""
         return self.models[0] if self.models else None
 
     def use_packs(self, *models: Model) -> None:
         """Use these packs from the next run on. A run in progress continues with its own packs.
 
-        A device that can be plugged in runs the first pack; the CPU runs the others. Returns at once; `BackendChanged`
-        events report when the backends are ready. Raises BackendProblem.
+        A device that can be plugged in runs the first pack; the CPU runs all other packs. Returns at once.
+        `BackendChanged` events report when the devices are ready. Raises BackendProblem.
         """
         with self._lock:
             self._require_open()
@@ -143,11 +145,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
         overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
         watches: bool = False,
     ) -> Batch:
-        """Begin a run and return at once. An unfinished run of an equal request is resumed unless `fresh`.
+        """Begin a run and return at once. An unfinished run of an equal request is resumed.
 
-        operating_point  name of the operating point, for every pack that has it; other packs use their first points
+        paths            files and folders to screen
+        operating_point  name of the operating point, for every pack that has it; other packs use their first one
+        fresh            whether a new run begins in any case
+        resume_options   rules for reusing results of earlier runs
         ages_confirmed   whether a person confirmed that all patients are in the pack's age range
-        overrides        refusals that a person overrules
+        overrides        reasons for refusal that a person overrules
         watches          whether new files in the folders are screened, too, until the run is cancelled
 
         Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, watch_no_folder, operating_point, ages_apart),
@@ -176,12 +181,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
                     watches=watches,
                 ),
             )
-            batch.start()  # if no thread can be started, there is no run
+            batch.start()  # raises if no thread can be started
             self._batch = batch
             return batch
 
     def _models_to_run(self) -> tuple[Model, ...]:
-        """Return the packs of the next run.
+        """Return the packs for the next run.
 
         Raises EnvironmentProblem, PackProblem (no_pack), ValueError during a run.
         """
@@ -193,13 +198,15 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return self.models
 
     def retry_backend(self, name: BackendName) -> None:
-        """Try again to start a device that was given up as unavailable."""
+        """Start a device again that failed or was absent. Returns at once."""
         with self._lock:
             if self._engine:
                 self._engine.retry_backend(name)
 
     def choose_devices(self, only: DeviceChoice | None = None) -> None:
-        """Use the devices that the settings name, or only the device `only`, from now on, also during a run.
+        """Change the devices that run models, from now on, also during a run.
+
+        only  the only device to use; None for the devices in the settings
 
         Raises BackendProblem.
         """
@@ -209,10 +216,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 self._engine.choose(only or device, policy)
 
     def screen_one(self, ref: ImageRef, *, operating_point: str | None = None) -> Outcome | None:
-        """Screen one image with the first pack as in a run, but store nothing. Blocks. Returns the outcome.
+        """Screen one image with the first pack as in a run, but store nothing.
 
-        Returns None if no pack is in use, or during a run, whose pack may differ. Raises EnvironmentProblem if no image
-        can be read or run, UsageProblem (operating_point).
+        Waits for the outcome and returns the outcome.
+
+        operating_point  name of the operating point; None for the pack's first operating points
+
+        Returns None if no pack is in use, and during a run, because the run may have another pack. Raises
+        EnvironmentProblem if no image can be read or run, UsageProblem (operating_point).
         """
         from fieldray.pipeline.screen import screen_image
 
@@ -225,16 +236,19 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)
 
     def screen_again(self, answer_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
-        """Screen one image of a stored run again, by the rules of the run and a person's overrides. Blocks.
+        """Screen one image of a stored run again, with the settings of the run and a person's overrides.
 
-        Returns the new outcome. The new outcome replaces the stored one and is published if the image got a score, or
-        if `overrides` is empty. Otherwise a refusal or failure is only returned.
+        Waits for the outcome.
 
-        answer_id  the result to renew, which also identifies the pack
+        Returns the new outcome. If the image got a score, or if `overrides` is empty and the image did not fail, the
+        new outcome replaces the stored outcome and is published. Otherwise nothing is stored.
+
+        answer_id  row id of the result to replace, which also identifies the pack
         judged     the outcome that the person saw
+        overrides  reasons for refusal that the person overrules
 
-        Raises PackProblem (no_pack); UsageProblem during a run (again_busy), or if no pack in use is that of the result
-        (again_other_pack); Unreadable (changed) if the file has changed; EnvironmentProblem.
+        Raises PackProblem (no_pack). Raises UsageProblem during a run (again_busy), or if the result's pack is not in
+        use (again_other_pack). Raises Unreadable (changed) if the file has changed, and EnvironmentProblem.
         """
         from fieldray.pipeline.screen import screen_image
         from fieldray.store.results import ResultQuery, ResultStore
@@ -265,11 +279,17 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return without_preview(found)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
-        """Read an image in full resolution, for the viewer. Blocks. Raises Unusable, Unreadable."""
+        """Read an image at full resolution, for the viewer. Waits for the image. Raises Unusable, Unreadable.
+
+        content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
+        """
         return self._viewing().read_image(ref, content_sha256=content_sha256)
 
     def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]:
-        """Return the stored preview (h, w) of an image. Blocks.
+        """Return the stored preview of an image as grey levels (height, width). Waits for the disk.
+
+        content_sha256  SHA-256 of the image's file, in hexadecimal
+        frame           number of the frame in the file
 
         Raises Unreadable (preview_missing, preview_damaged), StorageProblem.
         """
@@ -287,11 +307,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def write_maps(
         self, of: PackOfRun, folder: Path, *, pack: Model, progress: Callable[[int], None]
     ) -> tuple[int, int]:
-        """Write the heat maps of a pack's results in a run as files into a folder.
+        """Write the heat maps of a pack's results in a run as image files into a folder. Waits for the end.
 
-        Blocks (see `pipeline.export.write_maps`).
+        Parameters, result and exceptions are those of `pipeline.export.write_maps`.
         """
-        from fieldray.pipeline.export import write_maps  # imports Pillow, which nothing else here needs
+        from fieldray.pipeline.export import write_maps  # a slow import
 
         return write_maps(self.database, of, folder, manifest=pack.manifest, readers=self._working(), progress=progress)
 
@@ -306,11 +326,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
         note: Callable[[Reason], None] = lambda _: None,
         in_child: bool = False,
     ) -> tuple[Path, ...]:
-        """Write a run as files (see `pipeline.export`). Blocks. Returns the paths.
+        """Write a run as files (see `pipeline.export`). Waits for the end. Returns the paths of the files.
 
-        progress  receives the numbers of results written and to write; raising Cancelled stops the export
-        note      receives messages about results that are missing in an output
-        in_child  whether another process writes the files, so that this one stays responsive
+        progress  function called with the number of results written and the total; if the function raises Cancelled,
+                  the export stops
+        note      function called with each message about results that are missing in an output
+        in_child  whether another process writes the files, so that this process stays responsive
 
         The other parameters and the exceptions are those of `ExportRequest` and `export_run`.
         """
@@ -339,11 +360,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
     ) -> Verdict | None:
         """Store the reader's verdict on a result, or withdraw it (None). Waits for the disk.
 
-        Returns the verdict that is then stored. Raises StorageProblem.
-
-        answer_id  the result (`StoredResult.answer_id`)
+        answer_id  row id of the result (`StoredResult.answer_id`)
         judged     the outcome that the person saw
-        over       stored verdicts that may be replaced, None for no verdict; any other stored verdict stays
+        over       stored verdicts that may be replaced; None in this collection means no verdict. Any other stored
+                   verdict is kept
+
+        Returns the verdict that is then stored. Raises StorageProblem.
         """
         from fieldray.store.results import ResultStore
 
@@ -351,9 +373,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
             return store.set_verdict(answer_id, verdict, judged=judged, over=over)
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-        """Record that a person has read a result, or has not. Raises StorageProblem.
+        """Record whether a person has read a result. Raises StorageProblem.
 
-        answer_id  the result (`StoredResult.answer_id`)
+        answer_id  row id of the result (`StoredResult.answer_id`)
         judged     the outcome that the person saw
         """
         from fieldray.store.results import ResultStore
@@ -362,7 +384,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             store.set_read(answer_id, judged=judged, is_read=is_read)
 
     def close(self) -> None:
-        """Cancel the run, and end every thread and process, even if one of them fails to end. Blocks."""
+        """Cancel the run and end all threads and processes, even if one of them fails to end. Waits for the end."""
         with self._lock:
             self._is_closed = True
             batch, resources = self._batch, (self._workers, self._viewer, self._engine)
@@ -398,7 +420,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             raise EnvironmentProblem(reason("engine_closed"))
 
     def _open(self, models: Sequence[Model]) -> Engine:
-        """Return the engine, with these packs open."""
+        """Return the engine after opening these packs in it."""
         workers = self._working()
         workers.load_as_group(models)
         self._engine = self._engine or self._engines(self._publish, self._settings, workers)

@@ -1,7 +1,6 @@
-"""The speed of a run: images per second of the inference and of the whole run, and the load of the computer.
+"""The speed of a run in images per second, and the load of the computer.
 
-As in the dissertation, the first two images of a backend carry start-up cost and are not counted. The rate counts from
-the third image.
+As in the dissertation, the first two images of a device do not count, because they include the start of the device.
 """
 
 from __future__ import annotations
@@ -30,7 +29,16 @@ Load = tuple[float | None, float]
 
 @dataclass(slots=True)
 class _Latencies:
-    """Inference times of one backend in milliseconds. The first two images (warm-up) do not count in the mean."""
+    """Inference times of one device in milliseconds. The first two images (warm-up) do not count in the mean.
+
+    first_ms, second_ms  times of the first and the second image; None before
+    count                number of images from the third on
+    total_ms sum of the times from the third image on
+
+
+    low_ms, high_ms shortest and longest time from the third image on recent_ms latest times from the third image on,
+    for percentiles
+    """
 
     first_ms: float | None = None
     second_ms: float | None = None
@@ -71,9 +79,9 @@ class _Latencies:
 
 
 class Statistics:
-    """Collects the predictions of one run, from any thread.
+    """Collects the inference times of one run, from any thread.
 
-    load  returns the load of the computer: CPU percent and memory in MB
+    load  function that returns the load of the computer: CPU percent and memory in MB
     """
 
     def __init__(self, *, load: Callable[[], Load] | None = None) -> None:
@@ -83,14 +91,14 @@ class Statistics:
         self._latest: BackendName | None = None
 
     def add(self, prediction: Prediction) -> None:
-        """Add the latency of a prediction to the statistics."""
+        """Add the inference time of a prediction to the statistics."""
         with self._lock:
             self._latest = prediction.backend
             latencies = self._by_backend.setdefault(prediction.backend, _Latencies())
             latencies.add(max(prediction.latency_ms, 1e-3), sequence=prediction.sequence)
 
     def speed(self) -> Speed:
-        """Return the current figures of the backend that ran the latest image."""
+        """Return the current speed of the device that ran the latest image."""
         cpu_percent, memory_mb = self._load()
         with self._lock:
             latencies = self._by_backend[self._latest] if self._latest else _Latencies()
@@ -98,10 +106,10 @@ class Statistics:
 
 
 class MachineLoad:
-    """Measures the CPU load of the computer, and the memory of this process and its children together.
+    """Measures the CPU load of the computer, and the memory of this process together with its child processes.
 
-    times  returns the seconds that all cores together were idle, and have run. `psutil.cpu_percent` is not used,
-           because it measures separately for each thread and returns 0 at first
+    times  function that returns two times in seconds, summed over all cores: idle, and total. `psutil.cpu_percent` is
+           not used, because that function measures separately for each thread and returns 0 at first
     """
 
     def __init__(self, *, times: Callable[[], tuple[float, float]] | None = None) -> None:
@@ -111,9 +119,9 @@ class MachineLoad:
         self._cpu_percent: float | None = None
 
     def measure(self) -> Load:
-        """Measure the CPU load (percent of all cores, None at first) and the memory in MB.
+        """Return the CPU load (percent of all cores; None at first) and the memory in MB.
 
-        Memory is measured every two seconds; between measurements, the last value is returned.
+        Memory is measured every two seconds. Between measurements, the last value is returned.
         """
         idle_s, up_s = (now - before for now, before in zip(self._times(), self._since_s, strict=True))
         if up_s >= self._cpu_due_s:
@@ -128,51 +136,51 @@ class MachineLoad:
 
 def _cpu_times() -> tuple[float, float]:
     times = psutil.cpu_times()
-    guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # "user" includes these as well
+    guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # included in "user" as well
     return times.idle + getattr(times, "iowait", 0.0), sum(times) - guests_s
 
 
 def memory_mb(process: psutil.Process) -> float:
-    """Return the memory of a process in MB: proportional set size on Linux, else resident set size."""
+    """Return the memory of a process in MB: the proportional set size on Linux, else the resident set size."""
     try:
         if psutil.LINUX:
             return float(process.memory_full_info().pss) / 2**20
         return float(process.memory_info().rss) / 2**20
-    except (psutil.NoSuchProcess, psutil.AccessDenied):  # it ended meanwhile
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # the process ended meanwhile
         return 0.0
 
 
 class Pace:
-    """Measures the speed of a run over the last seconds, and estimates the time left."""
+    """Measures the speed of a run over the last ten seconds, and estimates the remaining time."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._samples: deque[tuple[float, int]] = deque()
 
     def restart(self, done: int) -> None:
-        """Forget the speed measured so far, for example after a pause, and measure it anew from now on.
+        """Discard the measured speed, for example after a pause, and measure anew from now on.
 
-        done  the number of images done until now
+        done  number of images done so far
         """
         self._samples.clear()
         self.note(done)
 
     def note(self, done: int) -> None:
-        """Record that `done` images of the run are done now."""
+        """Record that `done` images of the run are done at this moment."""
         now = self._clock()
         self._samples.append((now, done))
         while len(self._samples) > 2 and self._samples[0][0] < now - _PACE_WINDOW_S:
             self._samples.popleft()
 
     def images_per_s(self) -> float:
-        """Return the rate in images per second; 0.0 until an image was done."""
+        """Return the speed in images per second; 0.0 until an image is done."""
         if len(self._samples) < 2:
             return 0.0
         (start, before), (end, after) = self._samples[0], self._samples[-1]
         return (after - before) / (end - start) if end > start else 0.0
 
     def remaining_s(self, images: int) -> float | None:
-        """Return the estimated time in seconds for `images` more images; None without a rate."""
+        """Return the estimated time in seconds for `images` more images; None while the speed is 0."""
         pace = self.images_per_s()
         return images / pace if pace > 0 else None
 
@@ -185,7 +193,7 @@ class RateLimiter:
         self._next = time.monotonic() + seconds
 
     def is_due(self) -> bool:
-        """Return whether the action may be done now. True starts a new interval."""
+        """Return whether the action may be done now. After True, the next interval begins."""
         now = time.monotonic()
         if now < self._next:
             return False

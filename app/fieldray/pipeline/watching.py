@@ -1,8 +1,9 @@
-"""The watch of folders decides which files are new, which may still be growing, and which are done.
+"""Watching folders for new files: which files are new, which may still be growing, and which are done.
 
-A folder is listed repeatedly, because a network share reports no changes. A file is tried once it has been unchanged
-for some seconds. If reading fails, the file may be half-written. It is tried once more after it has been unchanged for
-longer, and that result is final. Files done before the program started are known from the results database.
+A folder is listed repeatedly, because a network share reports no changes. A file is screened as soon as it has been
+unchanged for some seconds. If reading the file fails, the file may be incomplete. Then the file is screened once more,
+after the file has been unchanged for longer. The second result is final. Files that were done before the program
+started are known from the results database.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fieldray.reasons import Reason, reason
 
 _QUIET_S: Final = 3.0
 _LONG_S: Final = 60.0
-_PAUSES_S: Final = 2.0, 60.0  # the shortest and the longest one
+_PAUSES_S: Final = 2.0, 60.0  # shortest and longest pause between two listings
 _EFFORT: Final = 10  # a pause lasts this many times as long as the listing before it
 _FOLDER: Final = -1  # the state of a link to a folder, which is not followed
 
@@ -35,14 +36,14 @@ Search = Callable[..., Iterator[ImageRef]]  # see `imaging.discover`
 
 @dataclass(slots=True)
 class _File:
-    """A file in a watched folder that is not done yet.
+    """A file in a watched folder that has no final result yet.
 
-    listed, now  state as its folder lists the file, and as the file itself reports; on Windows the folder may lag
-                 behind
-    since_s      time at which this state was first seen
-    patience_s   how long the file must be unchanged before it is tried
-    open         number of its images without an outcome, plus one while it is searched for images
-    is_doubted   whether an outcome was not final, so that the file is tried again
+    listed      state of the file as its folder lists it; on Windows this state may be out of date
+    now         state of the file as the file itself reports it
+    since_s     time at which this state was first seen
+    patience_s  seconds that the file must be unchanged before it is screened
+    open        number of the file's images without an outcome, plus 1 while the file is searched for images
+    is_doubted  whether an outcome was not final, so that the file is screened again
     """
 
     listed: int
@@ -69,7 +70,7 @@ class Watch:
         self._waiting, self._tried = dict[str, _File](), dict[str, _File]()
         self._missing = self._reported_missing = ""
         self._kept = 0
-        self._believed = set[str]()  # images that were kept as broken
+        self._believed = set[str]()  # keys of images whose failure was final
 
     @property
     def waiting_count(self) -> int:
@@ -78,7 +79,7 @@ class Watch:
             return len(self._waiting.keys() | self._tried.keys())
 
     def folder_message(self) -> Reason | None:
-        """Return the message that a watched folder cannot be read, or can be read again.
+        """Return a message if a watched folder can no longer be read, or can be read again.
 
         Returns None if nothing changed since the last call.
         """
@@ -88,7 +89,7 @@ class Watch:
         return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
 
     def closing_message(self) -> Reason:
-        """Return the message at the end of watching, with the numbers of results and of files that still wait."""
+        """Return the message at the end of watching: the numbers of results and of files without a final result."""
         return reason("watch_stopped", results=self._kept, waiting=self.waiting_count)
 
     def arrivals(
@@ -96,11 +97,12 @@ class Watch:
     ) -> Iterator[ImageRef | None]:
         """Yield new images of the watched folders as they arrive, and None after each search.
 
-        New files come before files that were there at first.
+        Files that arrived during watching are yielded before files that were in the folders at the beginning.
 
-        search    finds the images in a file or folder, as `imaging.discover.discover` does
-        is_known  returns whether the run already has results for the images in an open file; such a file gives no image
-        rest      waits for the given number of seconds; returns True if watching must end
+        search    function that finds the images in a file or folder, as `imaging.discover.discover` does
+        is_known  function that returns whether the run already has the results of an open file. Such a file gives no
+                  image
+        rest      function that waits for the given number of seconds, and returns True if watching must end
         """
         first_s = 0.0
         while True:
@@ -110,7 +112,7 @@ class Watch:
             first_s = first_s or looked_s
             pause_s = min(max(_PAUSES_S[0], _EFFORT * (looked_s - began_s)), _PAUSES_S[1])
             for path in sorted(due, key=lambda path: (due[path] <= first_s, path)):
-                if self._clock() > looked_s + _EFFORT * pause_s:  # after this time, new files are looked for first
+                if self._clock() > looked_s + _EFFORT * pause_s:  # after this time, list the folders again
                     pause_s = 0.0
                     break
                 # New and returned files are recognised by content alone, because `is_known` has older data.
@@ -122,9 +124,9 @@ class Watch:
     def is_final(self, outcome: Outcome, *, is_new: bool) -> bool:
         """Return whether the outcome of an image in a watched folder is final.
 
-        Otherwise the file is tried again, because it may still be growing.
+        If the outcome is not final, the file is screened again, because the file may still be growing.
 
-        is_new  whether the image was screened now, not taken over
+        is_new  whether the image was screened in this run; False for a reused outcome
         """
         path = str(outcome.ref.path)
         file = self._tried[path]
@@ -139,7 +141,7 @@ class Watch:
     # ---- inside
 
     def _look(self) -> dict[str, float]:
-        """List the folders. Returns the files to try now, and the time since which each is unchanged."""
+        """List the folders. Returns the files to screen now, each with the time since which the file is unchanged."""
         listed, links = dict[str, int](), list[str]()
         missing = [lost for folder in self._folders if (lost := self._list(str(folder), listed, links))]
         _leave_out_twins(listed, links, self._folders)
@@ -159,9 +161,11 @@ class Watch:
             return {path: file.since_s for path, file in files.items() if now_s - file.since_s >= file.patience_s}
 
     def _list(self, top: str, listed: dict[str, int], links: list[str]) -> str:
-        """Add the files under a folder to `listed`, with their states, and its links to `links`.
+        """Add the files under a folder to `listed`, with their states, and the links to `links`.
 
-        Returns the path of a folder that cannot be read; "" if all could be.
+        Returns the path of the first folder that cannot be read; "" if all folders can be read.
+
+        top  path of the folder
         """
         before, missing, left, seen = len(listed), "", [top], set[tuple[int, int]]()
         while left:
@@ -181,7 +185,7 @@ class Watch:
         if not missing:
             device = os.stat(top).st_dev  # noqa: PTH116 - as above
             if len(listed) == before and self._devices.get(top, device) != device:
-                return top  # an empty mount point: the drive was pulled
+                return top  # an empty mount point: the drive was disconnected
             self._devices[top] = device
         return missing
 
@@ -199,7 +203,10 @@ class Watch:
         self._settle(path)
 
     def _settle(self, path: str, *, is_doubted: bool = False) -> None:
-        """Record that an image of a file has an outcome, or that the search for images in the file has ended."""
+        """Record that an image of a file has an outcome, or that the search for images in the file has ended.
+
+        is_doubted  whether the outcome was not final
+        """
         with self._lock:
             file = self._tried[path]
             file.open -= 1
@@ -214,35 +221,42 @@ class Watch:
 
 
 def _images_in(path: Path, search: Search, is_known: IsKnown, *, is_folder: bool) -> Iterator[ImageRef]:
-    """Yield the images of one file. Images that an index lists are found through their own files instead."""
+    """Yield the images of one file.
+
+    An image that an index file such as DICOMDIR lists is yielded for its own file only.
+
+    is_folder  whether the path is a link to a folder, which gives a refused image
+    """
     if is_folder:
         yield ImageRef(path=path, problem=reason("linked_folder"))
         return
     try:
         found = search([path], is_known=lambda other, stream: other != path or is_known(other, stream))
-    except UsageProblem:  # it has gone
+    except UsageProblem:  # the file was deleted
         return
     yield from (ref for ref in found if ref.path == path)
 
 
 def _add(entries: Iterator[os.DirEntry[str]], listed: dict[str, int], links: list[str]) -> Iterator[str]:
-    """Add the files and links of a folder to the lists, and yield the paths of its subfolders."""
+    """Add the files and links of a folder to `listed` and `links`. Yields the paths of its subfolders."""
     for entry in entries:
         if is_system_name(entry.name):
             continue
         if entry.is_dir(follow_symlinks=False):
             yield entry.path
             continue
-        with contextlib.suppress(OSError):  # it has gone, or is a link to nothing
+        with contextlib.suppress(OSError):  # the file was deleted, or a link leads nowhere
             if (state := _state_of(entry.stat())) is not None:
                 listed[entry.path] = state
                 links += [entry.path] if entry.is_symlink() else []
 
 
 def _leave_out_twins(listed: dict[str, int], links: Sequence[str], folders: Sequence[Path]) -> None:
-    """Remove links to files that are listed under their own name or by another link.
+    """Remove links to files that are also listed under another path. So no file is listed twice.
 
-    So no file is listed twice.
+    listed   states of files and links by path; changed in place
+    links    paths of the links
+    folders  the watched folders
     """
     tops = {os.path.realpath(folder): str(folder) for folder in folders} if links else {}
     seen = set[str]()
@@ -262,7 +276,7 @@ def _state_at(path: str) -> int | None:
 
 
 def _state_of(status: os.stat_result) -> int | None:
-    """Return a number that changes with every change of a file; a fixed number for a folder, None for others."""
+    """Return a number that changes with every change of a file; -1 for a folder, None for anything else."""
     if stat.S_ISREG(status.st_mode):
         return abs(hash((status.st_size, status.st_mtime_ns, status.st_ctime_ns)))
     return _FOLDER if stat.S_ISDIR(status.st_mode) else None

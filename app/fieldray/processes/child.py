@@ -1,11 +1,12 @@
-"""A child process that answers one message at a time, the parent's handle to it, and typed calls.
+"""The parent's side of a child process: start the process, send messages, get answers, end the process.
 
-Decoders and inference run in children. So native code that crashes, hangs or takes all memory costs one image, never
-the program. A child runs `fieldray.processes.child_main MODULE:FUNCTION`; the function takes a `Message` and returns
-one. Such a function is made by `handler_of`. The child's own code is in `serving`.
+Decoders and networks run in child processes. So native code that crashes, hangs or takes all memory costs one image,
+never the program. A child process is started as `fieldray.processes.child_main MODULE:FUNCTION`. The function takes a
+`Message` and returns the answer as a `Message`; `handler_of` makes such a function. `serving` contains the code of the
+child process.
 
-A child ends when its standard input closes or its parent has ended. Before the first question a child reports that it
-is ready. A child that ends before this report has a problem of the computer, not of an image or a model.
+A child process ends when its standard input closes or its parent ends. Before the first message a child process reports
+that it is ready. If it ends before this report, the computer is the cause, not an image or a model.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-_MOST_STAGES: Final = 64  # stages and questions during one call; more mean a child that never ends
+_MOST_STAGES: Final = 64  # maximum number of stages and questions in one call; more mean an endless loop
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # By default glibc returns every block above 128 KB to the system. Fresh pages then cost up to a quarter of the time to
 # read an image. With these settings blocks below 32 MB (glibc's maximum) are kept, up to 128 MB in all.
@@ -64,12 +65,10 @@ _KEPT_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESH
 
 
 class Deadline:
-    """A time limit for an operation. Calls the function `expire` if `end` is not called in time after `begin`.
+    """A time limit for an operation: the function `expire` is called if `end` is not called in time after `begin`.
 
-    `expire` is called at most once for each `begin`, from a thread of this object.
-
-    After `end` has returned, `expire` is not called any more for that operation. The thread starts with the first
-    `begin` and ends with `close`.
+    `expire` is called at most once for each `begin`, from the thread of this object. After `end` has returned, `expire`
+    is not called for that operation. The thread starts with the first `begin` and ends with `close`.
     """
 
     def __init__(self, expire: Callable[[], None], *, name: str) -> None:
@@ -89,12 +88,15 @@ class Deadline:
             self._thread.start()
 
     def end(self) -> None:
-        """Cancel the time limit, because the work was done in time."""
+        """Cancel the time limit, because the operation ended in time."""
         with self._changed:
             self._due_s = math.inf
 
     def close(self) -> None:
-        """End the thread that watches the time limit, and wait for it. Called from that thread, it does not wait."""
+        """End the thread that watches the time limit.
+
+        Waits for the end of the thread, except when called from that thread.
+        """
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -114,19 +116,19 @@ class Deadline:
 
 
 class ChildLost(Exception):
-    """A child process ended without an answer.
+    """Raised if a child process ended without an answer.
 
-    was_ready  whether the child was ready before; if not, the question is not the cause
+    was_ready  whether the child process had reported that it is ready. If False, the message did not cause the end
     """
 
     was_ready: bool
 
 
 class ChildDied(ChildLost):
-    """A child process ended during a call.
+    """Raised if a child process ended during a call for any reason but a time-out, or gave an invalid answer.
 
-    exit_code    as from `subprocess` (negative: a signal); None if unknown
-    last_stderr  the last lines of the child's standard error
+    exit_code    exit code as from `subprocess` (negative: the number of a signal); None if unknown
+    last_stderr  the last lines that the child process wrote to standard error
     """
 
     def __init__(self, exit_code: int | None, last_stderr: str, *, was_ready: bool = True) -> None:
@@ -138,7 +140,7 @@ class ChildDied(ChildLost):
 
 
 class ChildTimeout(ChildLost):
-    """A child process gave no answer in time and was killed."""
+    """Raised if a child process gave no answer in time and was killed."""
 
     def __init__(self, text: str, *, was_ready: bool = True) -> None:
         super().__init__(text)
@@ -146,9 +148,9 @@ class ChildTimeout(ChildLost):
 
 
 class _RunningProcess(NamedTuple):
-    """A running process with its deadline and its thread.
+    """A running child process with its time limit and the thread that started the process.
 
-    The three belong together, so that a late thread never affects the next process.
+    Each process has an object of its own, so that a thread that ends late never affects the next process.
     """
 
     process: subprocess.Popen[bytes]
@@ -165,9 +167,9 @@ class _RunningProcess(NamedTuple):
 
 
 class Child:
-    """The parent's handle to one child process: start the process, call it, and end it.
+    """A handle to one child process: start the process, call it, and end it.
 
-    One thread at a time may use a handle; only `kill` may be called from any thread.
+    Only one thread at a time may use a handle. The exception is `kill`, which any thread may call.
     """
 
     def __init__(
@@ -189,20 +191,23 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before `start`."""
+        """The process id of the child process; None before `start`."""
         return self._life.process.pid if self._life else None
 
     def start(self) -> None:
-        """Start the child process. The first call waits until the child's imports are done. Raises OSError."""
+        """Start the child process.
+
+        Returns before the process is ready; the first call waits until the process is ready. Raises OSError.
+        """
         if self._life and not self.is_running:
-            self._life.reap()  # it ended by itself
+            self._life.reap()  # clean up after a process that ended by itself
         self._timed_out = self._is_ready = False
         self._last_stderr.clear()
         born: SimpleQueue[subprocess.Popen[bytes] | Exception] = SimpleQueue()
         keeper = threading.Thread(target=self._keep, args=(born,), name="child-keeper", daemon=True)
         try:
             keeper.start()
-        except RuntimeError as error:  # the system gives no more threads
+        except RuntimeError as error:  # the system cannot start another thread
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
         process = born.get()
         if isinstance(process, Exception):
@@ -211,12 +216,13 @@ class Child:
         self._life = _RunningProcess(process, Deadline(partial(self._expire, process), name="child-deadline"), keeper)
 
     def call(self, message: Message, *, timeout_s: float, reply: Handler | None = None) -> Message:
-        """Send a message and return the answer.
+        """Send a message to the child process and return the answer.
 
-        timeout_s  time limit in seconds, for each stage that the child announces
-        reply      answers questions of the child during the call; without it, a question counts as the child's death
+        timeout_s  time limit in seconds, for each stage that the child process announces
+        reply      function that answers questions of the child process during the call. Without this function, a
+                   question raises ChildDied
 
-        Raises ChildTimeout, ChildDied, or the `FieldrayError` that the child raised.
+        Raises ChildTimeout, ChildDied, or the `FieldrayError` that the child process raised.
         """
         if (life := self._life) is None:
             raise ChildDied(None, "not started")
@@ -240,10 +246,10 @@ class Child:
     def ask(
         self, message: Message, read: Callable[[Message], T], *, timeout_s: float, reply: Handler | None = None
     ) -> T:
-        """Send a message and return the answer as converted by `read`. Raises as `call`.
+        """Send a message to the child process, convert the answer with `read`, and return the result. Raises as `call`.
 
-        If `read` cannot convert the answer, the child is killed and ChildDied raised. So a child corrupted by a hostile
-        file answers no further question.
+        If `read` cannot convert the answer, the child process is killed and ChildDied is raised. A hostile file may
+        have corrupted the process, which then answers no further message.
         """
         return self._understood(read, self.call(message, timeout_s=timeout_s, reply=reply))
 
@@ -257,10 +263,13 @@ class Child:
     def _exchange(
         self, life: _RunningProcess, message: Message, timeout_s: float, reply: Handler | None
     ) -> Message | None:
-        """Exchange a message with the child. Returns the answer; None if the child ended.
+        """Send a message to the child process and return the answer; None if the process ended.
 
-        Before the first message, the child reports that it is ready. Each stage that the child announces restarts the
-        time limit. While a question of the child is answered, the time limit is suspended.
+        Before the first message, the method waits until the child process is ready. The time limit starts again at each
+        stage that the child process announces. While a question of the child process is answered, the time limit is
+        suspended.
+
+        life  the running process
         """
         requests, answers = cast("BinaryIO", life.process.stdin), cast("BinaryIO", life.process.stdout)
         if not self._is_ready:
@@ -283,9 +292,9 @@ class Child:
         return None
 
     def close(self, *, grace_s: float = 2.0) -> None:
-        """End the process in an orderly way, by closing its standard input.
+        """End the child process in an orderly way, by closing its standard input.
 
-        grace_s  seconds after which a process that still runs is killed
+        grace_s  seconds to wait for the end of the process, which is then killed
         """
         if (life := self._life) is None:
             return
@@ -298,9 +307,9 @@ class Child:
         life.reap()
 
     def kill(self, *, waits: bool = True) -> None:
-        """Kill the process at once.
+        """Kill the child process at once. Any thread may call this method.
 
-        waits  whether to wait for its end. With False, the thread that has a call in progress waits instead
+        waits  whether to wait for the end of the process. If False, the thread with a running call waits instead
         """
         if life := self._life:
             life.process.kill()
@@ -312,10 +321,10 @@ class Child:
         process.kill()
 
     def _keep(self, born: SimpleQueue[subprocess.Popen[bytes] | Exception]) -> None:
-        """Start the process, pass it on through `born`, and stay until the process has ended.
+        """Start the child process, put it into the queue `born`, and wait until the process has ended.
 
-        This runs in its own thread. On Linux a child is killed when the thread that started it ends (see `serving`),
-        and the thread that calls `start` may end long before the child.
+        This method runs in a thread of its own. On Linux a child process is killed when the thread that started it ends
+        (see `serving`). The thread that calls `start` may end long before the child process.
         """
         try:
             process = self._born()
@@ -344,7 +353,9 @@ class Child:
 
 
 def _replied(reply: Handler, question: Message) -> Message:
-    """Return the reply to a question of a child.
+    """Return the reply to a question of a child process.
+
+    reply  function that makes the reply
 
     Raises ValueError for an invalid question, which a hostile file may have caused.
     """
@@ -380,10 +391,11 @@ _LOOK_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Q, A]):
-    """A function that a child offers, described once for both sides.
+    """A function that a child process offers. Parent and child process use one description of the function.
 
-    name              name of the function
-    question, answer  types of its argument and of its result, usually frozen dataclasses
+    name      name of the function
+    question  type of the function's argument, usually a frozen dataclass
+    answer    type of the function's result, usually a frozen dataclass
     """
 
     name: str
@@ -391,11 +403,19 @@ class Call(Generic[Q, A]):
     answer: type[A]
 
     def ask(self, child: Child, question: Q, *, timeout_s: float, reply: Handler | None = None) -> A:
-        """Call the function in a child and return its result. `reply` as in `Child.call`. Raises as `Child.ask`."""
+        """Call the function in a child process and return its result.
+
+        timeout_s  time limit in seconds, for each stage that the child process announces
+        reply      as in `Child.call`
+
+        Raises as `Child.ask`.
+        """
         return child.ask(encode_message(question, call=self.name), self.decode_answer, timeout_s=timeout_s, reply=reply)
 
     def ask_parent(self, question: Q) -> A:
-        """Ask the parent, from a child during a call, and return the answer.
+        """Send a question to the parent process and return the answer.
+
+        Only a child process that answers a call may do this.
 
         Raises FieldrayError, and the exceptions of `serving.ask_parent`.
         """
@@ -404,14 +424,15 @@ class Call(Generic[Q, A]):
         return self.decode_answer(answer)
 
     def run_in_child(self, child: Child, question: Q, *, progress: ProgressHandler, timeout_s: float) -> A:
-        """Call the function in a child that is started for this call alone, and return the result.
+        """Call the function in a child process that is started for this call alone, and return the result.
 
-        progress   receives (done, total), from the stages that the child announces (`announce("3/12")`). An exception
-                   raised in `progress` cancels the call: the process is killed
+        progress   function called with (done, total) for each stage that the child process announces as
+                   `announce("3/12")`. An exception raised in this function cancels the call, and the child process is
+                   killed
         timeout_s  time limit in seconds, for each stage
 
-        Raises EnvironmentProblem if no child can be started, FieldrayError if the child was lost, and the child's own
-        errors.
+        Raises EnvironmentProblem if no child process can be started, FieldrayError if the child process ended without
+        an answer, and the errors that the child process raised.
         """
         try:
             child.start()
@@ -433,14 +454,17 @@ class Call(Generic[Q, A]):
             child.close()
 
     def decode_answer(self, message: Message) -> A:
-        """Decode the answer in a message. Raises `wire.INVALID_MESSAGE_ERRORS` for any other content."""
+        """Decode the answer in a message.
+
+        Raises `wire.INVALID_MESSAGE_ERRORS` if the message contains anything else.
+        """
         return decode_message(message, self.answer)
 
 
 def handler_of(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
-    """Return the message handler of a process that offers functions.
+    """Return a function that answers the messages of another process by calling one of several functions.
 
-    calls  each call with the function that computes the answer from the question
+    calls  pairs of a call and the function that computes the answer to the call's question
     """
     table: Mapping[str, tuple[Call[Any, Any], Callable[[Any], Any]]] = {call.name: (call, do) for call, do in calls}
 
@@ -455,7 +479,7 @@ def encode_message(value: Any, *, call: str = "") -> Message:
     """Encode a value as a message.
 
     value  a dataclass of plain values, arrays, paths and further dataclasses
-    call   name of the function that the message calls; "" for the message with its answer
+    call   name of the function to be called with the value; "" if the value is an answer
 
     Raises TypeError for a value of any other type.
     """
@@ -476,7 +500,10 @@ def encode_message(value: Any, *, call: str = "") -> Message:
 
 
 def decode_message(message: Message, kind: type[A]) -> A:
-    """Decode a value of type `kind` from a message. Raises ValueError or LookupError for any other content."""
+    """Decode a value of type `kind` from a message.
+
+    Raises ValueError or LookupError if the message contains anything else.
+    """
     arrays = message.arrays
 
     def found(of: Any, part: Any) -> Any:

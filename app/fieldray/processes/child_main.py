@@ -1,4 +1,4 @@
-"""Entry point of a child process: `fieldray.processes.child_main MODULE:FUNCTION`."""
+"""Entry point of a child process, started as `python -m fieldray.processes.child_main MODULE:FUNCTION`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fieldray.offline import stay_offline
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Answer messages of the parent process until the input closes. Returns the exit code.
+    """Answer messages of the parent process until standard input closes. Returns the exit code of the process.
 
-    arguments  `module:function` of the function that answers; by default the process's own arguments
+    arguments  a list with `module:function`, the function that answers; None for the command line of this process
     """
     stay_offline()
     from fieldray.processes.serving import serve  # imported only now, so that the network guard sees every import

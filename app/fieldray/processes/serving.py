@@ -1,4 +1,7 @@
-"""The code of a child process: answers one message of the parent at a time. The parent's code is in `child`."""
+"""The child process's side of messages: receive one message of the parent process at a time and answer it.
+
+`child` contains the code of the parent process.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,12 @@ _answers: BinaryIO | None = None
 
 
 def serve(service: str, *, package: str = "fieldray") -> int:
-    """Answer the messages of the parent process by calling a function, until the input closes. Returns the exit code.
+    """Answer the messages of the parent process by calling a function, until standard input closes.
 
-    service  `module:function`, which must belong to the package
+    Returns the exit code.
+
+    service  the function as `module:function`
+    package  name of the package that must contain the function
 
     Raises SystemExit for a function of another package.
     """
@@ -58,17 +64,19 @@ def serve(service: str, *, package: str = "fieldray") -> int:
 def announce(stage: str) -> None:
     """Report to the parent process that a stage of the work begins.
 
-    The time limit starts again, and errors about a lost child name the stage. In a process that is no child, this does
-    nothing.
+    The time limit starts again, and an error message about a lost child process names the stage. Without a parent
+    process this function does nothing.
     """
     if _answers is not None:
         write_message(_answers, Message({STAGE: stage}))
 
 
 def ask_parent(question: Message) -> Message:
-    """Ask the parent a question during a call, and return the answer. The time limit is suspended meanwhile.
+    """Send a question to the parent process during a call, and return the answer.
 
-    Raises ValueError in a process that is no child, EOFError if the parent has ended.
+    The time limit is suspended meanwhile.
+
+    Raises ValueError in a process without a parent process, and EOFError if the parent process has ended.
     """
     if _requests is None or _answers is None:
         raise ValueError("no parent is served")
@@ -95,7 +103,8 @@ def _answer(handle: Handler, message: Message) -> Message:
 def _private_streams() -> tuple[BinaryIO, BinaryIO]:
     """Return private input and output streams for messages.
 
-    Standard output is then redirected to standard error, so that text printed by native code does not break messages.
+    Afterwards, standard output is redirected to standard error, so that text printed by native code does not break
+    messages.
     """
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
@@ -108,7 +117,7 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
 def memory_limit_mb() -> int | None:
     """Return the limit of this process's address space in MB; None if unlimited.
 
-    The limit is the one set by the parent, or a smaller inherited one.
+    The limit is that of the parent process, or a smaller limit of the system.
     """
     own = int(os.environ.get(MEMORY_VARIABLE) or 0) or None
     if sys.platform == "win32":
@@ -121,7 +130,7 @@ def memory_limit_mb() -> int | None:
 
 
 def _limit_memory() -> None:
-    """Apply the memory limit that the parent set, if any.
+    """Apply the memory limit that the parent process set, if any.
 
     A smaller limit of the system or of the user's shell stays in force.
     """
@@ -140,11 +149,11 @@ def _limit_memory() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent ends, even if the parent is killed.
+    """Arrange that this process ends when its parent process ends, even if the parent process is killed.
 
-    The parent passes its process id, so that the process that adopts an orphan is not mistaken for the parent.
+    The parent process passes its process id. So the system process that adopts orphans is not mistaken for the parent.
     """
-    if sys.platform == "win32":  # on Windows the child ends when its input closes
+    if sys.platform == "win32":  # on Windows, closing standard input ends the child
         return
     parent = int(os.environ.get(PARENT_VARIABLE) or 0) or os.getppid()
     if sys.platform == "linux":
@@ -180,7 +189,7 @@ _LIMIT_KILL_ON_JOB_CLOSE: Final = 0x2000
 
 
 class _BasicLimits(ctypes.Structure):
-    """JOBOBJECT_BASIC_LIMIT_INFORMATION of winnt.h."""
+    """The structure JOBOBJECT_BASIC_LIMIT_INFORMATION of the Windows header winnt.h."""
 
     _fields_ = (
         ("PerProcessUserTimeLimit", ctypes.c_int64),
@@ -196,7 +205,7 @@ class _BasicLimits(ctypes.Structure):
 
 
 class _ExtendedLimits(ctypes.Structure):
-    """JOBOBJECT_EXTENDED_LIMIT_INFORMATION of winnt.h."""
+    """The structure JOBOBJECT_EXTENDED_LIMIT_INFORMATION of the Windows header winnt.h."""
 
     _fields_ = (
         ("BasicLimitInformation", _BasicLimits),
@@ -209,9 +218,9 @@ class _ExtendedLimits(ctypes.Structure):
 
 
 def job_limits(limit_mb: int) -> _ExtendedLimits:
-    """Return the structure that limits a job of Windows to processes with at most `limit_mb` megabytes of memory.
+    """Return the Windows structure that limits each process of a job to `limit_mb` megabytes of memory.
 
-    The processes also end when the last handle to the job is closed.
+    With this structure, the processes of the job also end when the last handle to the job is closed.
     """
     wanted = _ExtendedLimits()
     flags = _LIMIT_PROCESS_MEMORY | _LIMIT_DIE_ON_UNHANDLED_EXCEPTION | _LIMIT_KILL_ON_JOB_CLOSE
@@ -221,7 +230,7 @@ def job_limits(limit_mb: int) -> _ExtendedLimits:
 
 
 def _join_job(wanted: _ExtendedLimits) -> None:
-    """Put this process into a Windows job with these limits. Raises OSError if the system refuses."""
+    """Put this process into a new Windows job with the limits `wanted`. Raises OSError if Windows refuses."""
     kernel: Any = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
     kernel.CreateJobObjectW.restype = ctypes.c_void_p
     kernel.GetCurrentProcess.restype = ctypes.c_void_p

@@ -1,7 +1,7 @@
-"""Messages between processes: a JSON object and named arrays, length-prefixed. Never pickle.
+"""Messages between processes: a JSON object and named arrays, sent as bytes. Pickle is never used.
 
-A message from a child may have been shaped by a hostile file, so nothing received is executed. Sizes are checked before
-memory is allocated, and array types come from a short list.
+A hostile file may have corrupted the process that sends a message. So nothing received is executed, sizes are checked
+before memory is allocated, and array types come from a short list.
 
 Layout of a message: the length of the JSON header (4 bytes, little-endian), the header, then the bytes of the arrays
 one after another. The header is {"body": {...}, "arrays": [[name, dtype, shape], ...]}.
@@ -37,7 +37,7 @@ INVALID_MESSAGE_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeEr
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Message:
-    """A message between processes.
+    """A message between two processes.
 
     body    a JSON object
     arrays  NumPy arrays by name
@@ -48,9 +48,9 @@ class Message:
 
 
 def write_message(stream: BinaryIO, message: Message) -> None:
-    """Write one message to a stream and flush.
+    """Write one message to a stream and flush the stream.
 
-    Raises OSError if the other process has ended, TypeError for an array type that cannot be sent.
+    Raises OSError if the receiving process has ended, and TypeError for an array type that cannot be sent.
     """
     arrays = {name: _plain(array) for name, array in message.arrays.items()}
     for name, array in arrays.items():
@@ -68,14 +68,14 @@ def write_message(stream: BinaryIO, message: Message) -> None:
 
 
 def _plain(array: Array) -> Array:
-    """Return an array in contiguous memory and in this machine's byte order."""
+    """Return an array with the same values in contiguous memory and in this machine's byte order."""
     import numpy as np
 
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
 def read_message(stream: BinaryIO) -> Message | None:
-    """Read one message from a stream; None at the end of the stream. Raises ValueError for an invalid one."""
+    """Read one message from a stream; None at the end of the stream. Raises ValueError for an invalid message."""
     prefix = _read_exactly(stream, 4)
     if prefix is None:
         return None
@@ -109,10 +109,10 @@ def _read_array(stream: BinaryIO, kind: str, shape: list[int]) -> Array:
 
 
 def _read_exactly(stream: BinaryIO, size: int) -> bytes | bytearray | None:
-    """Read `size` bytes from a stream; None if the stream ended before.
+    """Read `size` bytes from a stream; None if the stream ends before that.
 
     Small reads use one call. A large array is read in pieces, because a read allocates all requested memory at once,
-    and the announced bytes may never arrive.
+    and a corrupted process may never send the announced bytes.
     """
     if size <= _PIECE_BYTES:
         data = stream.read(size)

@@ -1,4 +1,4 @@
-"""The texts of an audit for a person in their language, shared by console, window and PDF."""
+"""The texts of an audit for people, in their language. Console, window and PDF show these texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AuditText(AuditWords):
         ]
 
     def calibration(self) -> Figure:
-        """Return the line of the table of figures with the calibration error of the scores."""
+        """Return the line with the calibration error of the scores, for the table of figures."""
         found, translator = self.report.audit, self.translator
         what = translator.text(
             "Calibration error: mean difference between score and share with the condition, over {bins} groups of "
@@ -96,7 +96,10 @@ class AuditText(AuditWords):
         ]
 
     def _classes(self, at: PointPerformance) -> Iterator[Figure]:
-        """Yield how the positives, and how the negatives, divide into the displayed classes."""
+        """Yield the share of each displayed class, among the images with the condition and among those without it.
+
+        at  the performance at one operating point
+        """
         for truth, shares in at.classes.items():
             for category, found in shares.items():
                 word = category_label(self.translator, category, self.report.subject)
@@ -110,7 +113,7 @@ class AuditText(AuditWords):
     # ---- groups
 
     def groups(self) -> tuple[Block, ...]:
-        """Return a table of the figures of each subgroup at the first operating point; empty without subgroups."""
+        """Return a table with the figures of each subgroup at the first operating point; empty without subgroups."""
         text = self.translator.text
         columns = text("Group"), self._units(), text("AUC"), text("Detected"), text("Falsely referred")
         rows = []
@@ -130,7 +133,7 @@ class AuditText(AuditWords):
     def drifts(self) -> list[str]:
         """Return a sentence for each measured drift that exceeds its limit.
 
-        If no drift does, or if there were too few images to check, one sentence says so.
+        If no drift exceeds its limit, or if there were too few images to check, one sentence says so.
         """
         translator, drifts = self.translator, self.report.drifts
         if not drifts:
@@ -148,7 +151,7 @@ class AuditText(AuditWords):
         return out or [steady]
 
     def proposal(self) -> str:
-        """Return the text about the local operating point that the audit proposes."""
+        """Return the sentences about the local operating point that the audit proposes."""
         found, text = self.report.proposal, self.translator.text
         wanted, values = found.wanted, {}
         if wanted.threshold is not None:
@@ -180,13 +183,12 @@ class AuditText(AuditWords):
         """Return the notes of the audit as sentences."""
         return [self.translator.reason(note) for note in self.report.audit.notes]
 
-    # ---- what each threshold would do
+    # ---- threshold plan
 
     def planning(self) -> tuple[Block, ...]:
-        """Return the threshold plan: sentences on the proposed threshold, and tables of numbers at each threshold.
+        """Return the threshold plan: sentences on the proposed threshold, and a table with a row for each threshold.
 
-        The numbers say how many of 1,000 images, examinations or patients are referred, detected and missed, and what
-        they cost.
+        A row says how many of 1,000 images, examinations or patients are referred, detected and missed, and the costs.
         """
         text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
         title = text("Threshold plan")
@@ -263,10 +265,10 @@ class AuditText(AuditWords):
         for cost, digits in ((step.cost, 0), (step.cost_per_detected, 2)):
             yield "–" if cost is None else self._number(cost, digits=digits)
 
-    # ---- beside another pack
+    # ---- comparison with another pack
 
     def comparison(self) -> tuple[Block, ...]:
-        """Return the comparison with another pack; empty if none was requested."""
+        """Return the comparison with another pack; empty if no comparison was requested."""
         text, found = self.translator.text, self.report.paired
         if found is None:
             return ()
@@ -347,8 +349,8 @@ class AuditText(AuditWords):
     def charts(self) -> tuple[ShareChart, ...]:
         """Return the charts of an audit.
 
-        They are the ROC curve, the calibration of the scores and, with a threshold plan, a curve of the share detected
-        against the share referred.
+        The charts are the ROC curve, the calibration of the scores and, with a threshold plan, the detected share
+        plotted against the referred share.
         """
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
         workload = text("Referred and detected"), text("Referred"), text("Share detected")
@@ -365,12 +367,12 @@ class AuditText(AuditWords):
             *([ShareChart(titles=workload, line=line)] if line else []),
         )
 
-    # ---- on paper
+    # ---- parts of the report
 
     def before_charts(self) -> tuple[Block, ...]:
-        """Return the parts of the report before its charts: facts, figures and notes.
+        """Return the parts of the report that stand before its charts: facts, figures and notes.
 
-        Long texts are cut, so that none exceeds a page.
+        Long texts are cut, so that no part exceeds a page.
         """
         text = self.translator.text
         said = (*self.notes(), *self.drifts(), self.proposal())
@@ -387,7 +389,7 @@ class AuditText(AuditWords):
         )
 
     def after_charts(self) -> tuple[Block, ...]:
-        """Return the parts of the report after its charts: subgroups, threshold plan, other pack and disagreements.
+        """Return the parts of the report after its charts: subgroups, threshold plan, comparison, disagreements.
 
         Long texts in tables are cut, so that no row exceeds a page.
         """
@@ -398,7 +400,7 @@ class AuditText(AuditWords):
     def disagreements(self, most: int | None = None) -> Table:
         """Return a table of the images, examinations or patients that the pack falsely referred or missed.
 
-        The most certain mistakes come first.
+        Mistakes with the clearest scores come first.
 
         most  maximum number of rows; None for all
         """

@@ -1,9 +1,8 @@
-"""The files of an audit: `audit.json` for programs, `audit.pdf` for people, `thresholds.csv`
-for the choice of a threshold.
+"""The files of an audit: `audit.json` for programs, `audit.pdf` for people, `thresholds.csv` and `images.csv`.
 
-`images.csv` has a line for each image, from which every figure can be computed; the JSON has these lines, too. Unless a
-person asks for names, pseudonyms replace patients, and aliases replace the names of images and folders, which are often
-names of patients.
+`thresholds.csv` helps to choose a threshold. `images.csv` has a line for each image, from which every figure can be
+computed; the JSON file contains these lines, too. Unless a person asks for names, pseudonyms replace patients, images
+and folders, because the names of images and folders are often names of patients.
 """
 
 from __future__ import annotations
@@ -42,15 +41,18 @@ from fieldray.translation import Translator
 
 
 def audit_json(report: AuditReport, *, names_people: bool = False) -> str:
-    """Return the audit as JSON in ASCII. Raises StorageProblem.
+    """Return an audit report as JSON in ASCII. Raises StorageProblem.
 
-    names_people  whether patients and files are named; otherwise pseudonyms replace the names
+    names_people  whether patients and files are named; if False, pseudonyms replace the names
     """
     return json.dumps(audit_document(report if names_people else _unnamed(report)), indent=1) + "\n"
 
 
 def audit_document(report: AuditReport) -> dict[str, object]:
-    """Return the audit as plain values for JSON. A share has value, low and high of its 95 % interval, and counts."""
+    """Return an audit report as plain values for JSON.
+
+    A share has value, counts, and both ends of its 95 % interval.
+    """
     found, subject = report.audit, report.subject
     return {
         "report": "fieldray audit",
@@ -95,7 +97,10 @@ def _by_truth(counts: Mapping[bool, int]) -> dict[str, int]:
 
 
 def _plan(report: AuditReport) -> dict[str, object] | None:
-    """Return the threshold plan without its steps, with the chosen step of each group; the CSV file has all steps."""
+    """Return the threshold plan with the chosen threshold of each group; None without a plan.
+
+    The rows of all thresholds are left out, because the CSV file has them.
+    """
     if (found := report.plan) is None:
         return None
     chosen = report.proposal.threshold
@@ -128,9 +133,9 @@ def _point(at: PointPerformance) -> dict[str, object]:
 def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str, dict[str, Any]]:
     """Return the measured share of each class in the form of a pack's manifest.
 
-    classes  for images with the condition (True) and without it (False): the share in each class
+    classes  the share in each class, for images with the condition (True) and without it (False)
 
-    The result has the keys "positive" and "negative" in place of True and False.
+    The result has the keys "positive" (with the condition) and "negative" (without it).
     """
     return {
         TRUTHS[truth]: {category: asdict(found) for category, found in own.items()} for truth, own in classes.items()
@@ -158,8 +163,10 @@ def _case(case: Case) -> dict[str, object]:
 
 
 def _line(case: Case, report: AuditReport) -> dict[str, Value]:
-    """Return one image as a row; `referred` is the image's own referral at the first operating point, empty without
-    a point.
+    """Return the facts about one image as a row of `images.csv`.
+
+    The value of `referred` is whether the image was referred at the first operating point, or empty without such a
+    point.
     """
     points, rule = report.audit.points, report.audit.rule
     return {
@@ -181,17 +188,17 @@ _IMAGES: Final = "images.csv"
 
 
 def write_audit(folder: Path, report: AuditReport, *, language: str, names_people: bool = False) -> tuple[Path, ...]:
-    """Write all files of an audit report into a folder. Returns their paths.
+    """Write all files of an audit report into a folder. Returns the paths of the files.
 
-    language      language code of the PDF
-    names_people  whether patients and files are named; otherwise pseudonyms replace the names
+    language      code of the PDF's language, such as "en"
+    names_people  whether patients and files are named; if False, pseudonyms replace the names
 
     Raises UsageProblem, StorageProblem.
     """
     from fieldray.reports.pdf_pages import audit_pdf
 
     figures, document, plan, images = (folder / name for name in (_FIGURES, _DOCUMENT, _PLAN, _IMAGES))
-    require_audit_files(None, folder)  # all or none
+    require_audit_files(None, folder)  # raises before the first file is written
     report = report if names_people else _unnamed(report)
     wording = AuditText(report, Translator(language))
     write_output(document, is_own_pdf, audit_pdf(wording))
@@ -205,7 +212,7 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
 
 
 def plan_table(plan: ThresholdPlan, unit: Unit, translator: Translator) -> bytes:
-    """Return the threshold plan of an audit as CSV: one row for each threshold of each subgroup.
+    """Return the threshold plan of an audit as CSV, with one row for each threshold of each subgroup.
 
     unit  what the audit counts (images, examinations or patients); column names contain this word
     """
@@ -214,15 +221,18 @@ def plan_table(plan: ThresholdPlan, unit: Unit, translator: Translator) -> bytes
 
 
 def _table(rows: Sequence[Mapping[str, Value]], translator: Translator) -> bytes:
-    """Write rows as CSV, separated by semicolons if numbers have a decimal comma."""
+    """Return rows as CSV. Semicolons separate the columns if the language has decimal commas."""
     stream = io.StringIO(newline="")
     write_rows(stream, rows[0], rows, has_comma=translator.decimal(".") == ",")
     return stream.getvalue().encode("utf-8-sig", "backslashreplace")
 
 
 def _flat(names: tuple[str, str], step: ThresholdRow, unit: Unit) -> dict[str, Any]:
-    """Return a step as one row: `group`, `name`, `threshold`, `sensitivity_patients`, `sensitivity_of_patients`, and
-    so on.
+    """Return a threshold of the plan as one row of `thresholds.csv`.
+
+    names  name of the subgroup's kind, and name of the subgroup
+    step   the figures at the threshold
+    unit   what the audit counts; column names contain this word, such as `sensitivity_patients`
     """
     found: dict[str, Any] = {"group": names[0], "name": names[1]}
     for name, value in asdict(step).items():
@@ -239,9 +249,9 @@ def _flat(names: tuple[str, str], step: ThresholdRow, unit: Unit) -> dict[str, A
 
 
 def _unnamed(report: AuditReport) -> AuditReport:
-    """Replace files and folders in the report by pseudonyms, as their names are often patients' names.
+    """Return a report with pseudonyms in place of files and folders, whose names are often patients' names.
 
-    The pseudonyms are the `image_id` of the run's exports. Raises StorageProblem.
+    The pseudonyms are the values of `image_id` in the run's exports. Raises StorageProblem.
     """
     key, found, subject = pseudonym_key(user_data()), report.audit, report.subject
     alias = partial(image_alias, key=key)
@@ -275,18 +285,18 @@ def _unnamed(report: AuditReport) -> AuditReport:
 
 
 def _without_rows(note: Reason) -> Reason:
-    """Return a note without the quoted table lines and patients."""
+    """Return a note without the table lines and patients that the note quotes."""
     hidden = {name: "…" for name, _ in note.parameters if name in ("rows", "numbers")}
     return reason(note.code, **(dict(note.parameters) | hidden))
 
 
 def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
-    """Check, before any image is screened, that the files of an audit can be written afterwards.
+    """Check, before any image is screened, that the files of an audit can be written at the end.
 
-    json_path  file for the figures as JSON, or None
+    json_path  path of the JSON file with the figures, or None
     folder     folder for all files of the audit, or None
 
-    Raises UsageProblem or StorageProblem if one cannot be written.
+    Raises UsageProblem or StorageProblem if a file cannot be written.
     """
     if json_path is not None:
         require_free(json_path, "json")

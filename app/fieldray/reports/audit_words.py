@@ -1,4 +1,4 @@
-"""The subject, the counting rule and the number formats of an audit, in a person's language."""
+"""Subject and counting rule of an audit in words, and formatting of its numbers, in a person's language."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _HASH_LETTERS: Final = 16
 
 
 class Figure(NamedTuple):
-    """A line of an audit's table of figures.
+    """A line of the table of figures in an audit report.
 
     what    name of the figure
-    counts  how many images, examinations or patients the figure counts, of how many; "" for a figure without counts
-    value   the figure with its interval; "" in the heading of an operating point
+    counts  counts from which the figure is computed, such as "9 of 10"; "" for a figure without counts
+    value   the figure with its interval; "" for the heading of an operating point
     """
 
     what: str
@@ -30,7 +30,7 @@ class Figure(NamedTuple):
 
 
 class AuditWords:
-    """Texts on the subject and the counting rule of an audit, and the formatting of its values."""
+    """The texts about the subject and the counting rule of an audit, and the formatting of its values."""
 
     def __init__(self, report: AuditReport, translator: Translator) -> None:
         self.report, self.translator = report, translator
@@ -42,7 +42,7 @@ class AuditWords:
         return translator.text("Audit of {pack}", pack=translator.pick(subject.names) or subject.pack)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the facts on the subject of the audit, as pairs of label and text."""
+        """Return the facts about the subject of the audit, as pairs of label and text."""
         subject, found, translator = self.report.subject, self.report.audit, self.translator
         signers = {
             "builtin": translator.text("Comes with the program"),
@@ -89,7 +89,7 @@ class AuditWords:
             "folders": self.translator.text("folder names"),
             "verdicts": self.translator.text("the reader's verdicts"),
         }
-        source = self.report.subject.labels_from  # else the path of a table
+        source = self.report.subject.labels_from  # "folders", "verdicts", or the path of a table
         return known.get(source) or self.translator.name_or_number(source)
 
     def rule(self) -> str:
@@ -99,7 +99,10 @@ class AuditWords:
     # ---- values
 
     def point_title(self, at: PointPerformance) -> str:
-        """Return the title and threshold of an operating point. The title of a local point says that it is local."""
+        """Return the title of an operating point, with its threshold.
+
+        The title of a local operating point shows that the operating point is local.
+        """
         return self.translator.text(
             "Operating point {point}, threshold {threshold}",
             point=self.translator.pick(at.point.titles) or at.point.name,
@@ -157,7 +160,7 @@ def unit_label(translator: Translator, unit: Unit) -> str:
 def rule_text(translator: Translator, rule: Rule) -> str:
     """Return the counting rule of an audit in sentences.
 
-    They say what every figure counts (images, examinations or patients), and what counts as referred.
+    The sentences say what every figure counts (images, examinations or patients), and what counts as referred.
     """
     text = translator.text
     counted = {

@@ -1,9 +1,9 @@
-"""Words and numbers for exports, printed lists and the JSON of past runs. The exporters lay them out.
+"""Words and numbers for exports, printed lists, and the JSON of past runs. The exporters decide the layout.
 
-Exports leave out patient names and IDs unless a person asks for them. They also leave out UIDs, by which an archive
-finds the patient, and names of files and folders, which are often patients' names. `image_id` identifies an image in
-all exports. The lines of `--json` name the files. Reasons are in English, together with their code, so that scripts can
-rely on them.
+Exports leave out patient names, Patient IDs, UIDs, and names of files and folders, unless a person asks for names. With
+UIDs an archive would find the patient, and folders are often named after patients. `image_id` identifies an image in
+all exports. The lines of `--json` always name the files. Reasons are in English, each with its code, so that scripts
+can rely on them.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ Value = str | int | float | None
 
 
 def class_texts(pack: NamesClasses | None) -> Mapping[Category, str]:
-    """Return the names of the classes for a printed list: the pack's own names, else those of the window."""
+    """Return the names of the classes for a printed list: those of the pack, else those of the window."""
     own, translator = (pack.class_names if pack else None) or {}, Translator()
     words = {category: category_label(translator, category, pack) for category in CATEGORY_TEXTS}
     return {category: visible(word) if category in own else word.lower() for category, word in words.items()}
 
 
 def image_path(ref: ImageRef) -> str:
-    """Return the path of an image's file; for a member of a zip file `path!member`."""
+    """Return the path of an image's file. An image in a zip file has the path `path!member`."""
     return str(ref.path) if ref.member is None else f"{ref.path}!{ref.member}"
 
 
 def image_name(ref: ImageRef) -> str:
-    """Return an image's SOP Instance UID, else its file name.
+    """Return the SOP Instance UID of an image; without a UID, the name of its file.
 
-    If the file has several frames, the number of the frame (from 0) is added.
+    If the file has several frames, the number of the frame (from 0) is appended.
     """
     return _with_frame(ref, ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2])
 
@@ -68,11 +68,11 @@ def _with_frame(ref: ImageRef, name: str) -> str:
 
 
 def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: str = "") -> dict[str, object]:
-    """Return the result of one image as plain values with the keys of `fieldray screen --json`.
+    """Return the result of one image as plain values, with the keys of `fieldray screen --json`.
 
     pack          name of the pack that gave the result
-    model_sha256  SHA-256 (hex) of the pack's network
-    lungs_pack    name of the lung-field pack, "" without one
+    model_sha256  SHA-256 of the pack's network, in hexadecimal
+    lungs_pack    name of the lung-field pack; "" without one
     """
     why = None if isinstance(outcome, Screened) else outcome.reason
     return {
@@ -119,13 +119,14 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
 def exact_score(finding: Finding) -> float:
     """Return the score of a finding for exports, rounded to six decimals.
 
-    More decimals are kept if rounding would move the score across the threshold or an end of the uncertain zone.
+    More decimals are kept if rounding would move the score to the other side of a limit. The limits are the threshold
+    and the ends of the uncertain zone.
     """
     return round(finding.score, score_digits(finding.score, finding.point, least=6))
 
 
 def _finding_values(finding: Finding | None) -> dict[str, Value]:
-    """Return a finding with its operating point as values; every value is None without a finding."""
+    """Return a finding and its operating point as values for an export. Without a finding every value is None."""
     point = finding.point if finding else None
     return {
         "label": finding.label if finding else None,
@@ -146,7 +147,7 @@ def listed_score(found: ResultBrief) -> str:
 def listed_threshold(found: ResultBrief) -> str:
     """Format the threshold of a result for a printed list: a number, "unknown" or "-".
 
-    "unknown" stands for a bare model, which decides without a known threshold; "-" for a result that no threshold
+    "unknown" means that a model without a manifest decided by an unknown threshold. "-" means that no threshold
     decided.
     """
     if found.threshold is not None:
@@ -202,12 +203,10 @@ COLUMNS: Final = (
 
 
 def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
-    """Yield the results of a run as rows with the keys `COLUMNS`: one for each finding of each image.
+    """Yield the results of a run as rows with the keys `COLUMNS`: one row for each finding of each image.
 
-    An image without findings has one row.
-
-    Pseudonyms, made with the run's key, replace the patient's name and ID, UIDs, and names of files and folders, unless
-    a person asked for names. `image_id` is equal in all exports.
+    An image without findings has one row. Unless a person asked for names, pseudonyms replace the patient's name and
+    ID, UIDs, and names of files and folders. `image_id` is equal in all exports.
     """
     for result in stored.results:
         of, outcome, header = stored.for_result(result), result.outcome, result.outcome.ref.header
@@ -225,7 +224,11 @@ def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
 
 
 def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
-    """Return pseudonyms for UIDs and for names of files and folders, which are often patients' names."""
+    """Return pseudonyms for the UIDs of an image, and for the names of its file and folder.
+
+    alias  the pseudonym of the image
+    key    the installation's `pseudonym_key`
+    """
     ref, why = outcome.ref, None if isinstance(outcome, Screened) else outcome.reason
     header = ref.header
     return {
@@ -263,9 +266,9 @@ def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun
 
 
 def about_run(stored: StoredRun) -> dict[str, object]:
-    """Return the facts about a run for an export, among them what is missing in its results.
+    """Return the facts about a run for an export, and the names of images whose results are missing.
 
-    Times are in ISO 8601, UTC. Unless names were requested, an alias replaces each path and image.
+    Times are in ISO 8601, UTC. Unless a person asked for names, a pseudonym replaces each path and image.
     """
     run, spec, pack, why = stored.run, stored.run.spec, stored.pack, stored.run.reason
     called: Callable[[str], str] = partial(image_alias, key=stored.pseudonym_key)
@@ -313,25 +316,25 @@ def _superseded_verdict(given: SupersededVerdict) -> dict[str, Value]:
 def start_time(run: Run) -> str:
     """Return the start time of a run, formatted for exports.
 
-    Start time and number of a run together are unique among several computers.
+    Runs of two computers may have one number. Number and start time together identify a run.
     """
     return str(_time(run.started_s))
 
 
 def _time(seconds: float | None) -> str | None:
-    """Format a time in ISO 8601, UTC."""
+    """Format a time, in seconds since 1970, in ISO 8601, UTC. Returns None for None."""
     if seconds is None:
         return None
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
 
 
 def runs_text(summaries: Sequence[RunSummary]) -> str:
-    """Return a list of runs as JSON in ASCII."""
+    """Return a list of runs, with their counts, as JSON in ASCII."""
     return _text({"report": "history", "runs": [_summary(found) for found in summaries]})
 
 
 def comparison_text(comparison: RunComparison) -> str:
-    """Return the comparison of two runs, image by image, as JSON in ASCII."""
+    """Return the image-by-image comparison of two runs as JSON in ASCII."""
     document = {
         "report": "comparison",
         "first": _run(comparison, first=True),

@@ -1,10 +1,10 @@
 """DICOM objects with pixels: the displayed image as a secondary capture, and the lung fields as a segmentation.
 
-A capture is the image with heat map and outline, and the result in words below. The words, with *research use only*,
-are part of the pixels, so that every viewer shows them. Patient names are not.
+A secondary capture is the image with heat map and outline, and below it the result in words. The words, with *research
+use only*, are part of the pixels, so that every viewer shows them. The pixels never contain patient names.
 
-A segmentation (PS3.3 A.51) is one binary frame with the size of the image. If the image has no valid UIDs, the
-segmentation belongs to the secondary capture and has its size.
+A segmentation (PS3.3 A.51) is one binary frame of the size of the image. If the image has no valid UIDs, the
+segmentation refers to the secondary capture and has its size.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from fieldray.reports.dicom_instance import (
 from fieldray.reports.images import has_map, image_as_shown, legend
 from fieldray.reports.wording import Wording
 
-SIDE: Final = 1280  # of the image, whatever the file's own size
+SIDE: Final = 1280  # longer side of the image in a capture, in pixels
 _LEAST_WIDTH: Final = 800
 _PANEL: Final = 256
 _EDGE: Final = 20
-_SIZES: Final = (17, 15, 14, 13, 12, 11, 10)  # of the lines of the panel, in pixels
+_SIZES: Final = (17, 15, 14, 13, 12, 11, 10)  # possible font sizes of the words, in pixels
 _LEADING: Final = 7
 _QUALITY: Final = 90
 _GROUND: Final = (16, 20, 24)
@@ -60,8 +60,9 @@ _COLOURS: Final = {
 class CaptureLayout:
     """The layout of a secondary capture in pixels.
 
-    left, width, height  place of the image, at the upper edge
-    columns, rows        size of the whole capture
+    left           left edge of the image, which lies at the upper edge of the capture
+    width, height  size of the image
+    columns, rows  size of the whole capture
     """
 
     left: int
@@ -74,7 +75,7 @@ class CaptureLayout:
 def layout_of(rows: int, columns: int) -> CaptureLayout:
     """Return the layout of the secondary capture of an image with `rows` x `columns` pixels.
 
-    The number of columns is even, as chroma subsampling requires.
+    The number of columns is even, because JPEG compression with reduced colour resolution requires that.
     """
     scale = SIDE / max(rows, columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
@@ -83,9 +84,11 @@ def layout_of(rows: int, columns: int) -> CaptureLayout:
 
 
 def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) -> Dataset:
-    """Make the secondary capture of a result, a DICOM object with the image as displayed and the result in words.
+    """Make the secondary capture of a result: a DICOM object with the displayed image and the result in words.
 
-    The compression is JPEG Baseline: the only colour compression that every archive accepts.
+    shown  the grey image, as displayed
+
+    The compression is JPEG Baseline, the only colour compression that every archive accepts.
     """
     dataset = new_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
     dataset.ConversionType = "WSD"
@@ -96,7 +99,7 @@ def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wordin
     if stated in ("YES", "NO"):
         dataset.BurnedInAnnotation = stated
     if "PatientIdentityRemoved" in dataset and stated != "NO":
-        dataset.PatientIdentityRemoved = "NO"  # nobody has cleaned the pixels of what may be written there
+        dataset.PatientIdentityRemoved = "NO"  # the image's pixels may contain a name
     dataset.DerivationDescription = "Shown with the program's result. Research use only. Not for diagnostic use."
     if (source := source_of(subject.ref)) is not None:
         dataset.SourceImageSequence = [_as_source(source)]
@@ -108,7 +111,7 @@ def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wordin
 
 
 def _as_source(source: Source) -> Dataset:
-    """Return the reference to the image from which an object was derived, as a sequence item."""
+    """Return a DICOM sequence item that names the image from which an object was derived."""
     made = reference(source)
     made.PurposeOfReferenceCodeSequence = [
         code_sequence_item("121322", "DCM", "Source image for image processing operation")
@@ -130,7 +133,10 @@ def _add_jpeg(dataset: Dataset, canvas: Image.Image, jpeg: bytes) -> None:
 
 
 def draw_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) -> Image.Image:
-    """Draw the pixels of a secondary capture: the image with heat map and outline, and the result in words below."""
+    """Draw the pixels of a secondary capture: the image with heat map and outline, and below it the result in words.
+
+    shown  the grey image, as displayed
+    """
     layout = layout_of(shown.rows, shown.columns)
     manifest = subject.stored.manifest
     enlarged = Image.fromarray(shown.pixels).resize((layout.width, layout.height), Image.Resampling.BICUBIC)
@@ -168,13 +174,21 @@ def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedIm
 
 
 def _font_for(head: str, room: int) -> ImageFont.FreeTypeFont:
-    """Return the largest font at which the heading fits."""
+    """Return the largest font in which a heading fits a width.
+
+    head  the heading
+    room  the width in pixels
+    """
     sizes = (size for size in range(34, 10, -2) if _font(size, is_bold=True).getlength(head) <= room)
     return _font(next(sizes, 10), is_bold=True)
 
 
 def _lines_of(texts: Sequence[str], room: int, height: int) -> tuple[list[str], int]:
-    """Divide the texts into lines that fit the space. Returns the lines, and the largest font size that fits."""
+    """Break texts into lines that fit a box. Returns the lines, and the largest font size in pixels that fits.
+
+    room    width of the box in pixels
+    height  height of the box in pixels
+    """
     for size in _SIZES:
         lines = [line for text in texts for line in _wrapped(text, _font(size), room)]
         if len(lines) * (size + _LEADING) <= height:
@@ -194,7 +208,7 @@ def _wrapped(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
 
 
 def _made_with(subject: ReportedImage) -> tuple[str, ...]:
-    """Return the pack's name with its lung-field pack and, for less space, without it."""
+    """Return descriptions of program and pack: one with the lung-field pack and, for little space, one without."""
     program, lungs_pack = subject.stored.run.spec.program_version, subject.stored.pack.lungs_pack
     outcome = subject.outcome
     short = f"Fieldray {program} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
@@ -203,7 +217,10 @@ def _made_with(subject: ReportedImage) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _line(text: str, font: ImageFont.FreeTypeFont) -> Image.Image:
-    """Render a line of text as a mask (L); cached, as most lines are equal on every capture."""
+    """Render a line of text as a grey mask (Pillow mode "L").
+
+    The mask is cached, because most captures have equal lines.
+    """
     mask = Image.new("L", (max(1, math.ceil(font.getlength(text))), 2 * round(font.size)))
     ImageDraw.Draw(mask).text((0, 0), text, font=font, fill=255)
     return mask
@@ -211,7 +228,10 @@ def _line(text: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 
 @lru_cache(maxsize=32)
 def _font(size: int, *, is_bold: bool = False) -> ImageFont.FreeTypeFont:
-    """Return a font of the caption by its size in pixels."""
+    """Return a font for the words below a capture's image.
+
+    size  size of the letters in pixels
+    """
     name = "DejaVuSans-Bold.ttf" if is_bold else "DejaVuSans.ttf"
     return ImageFont.truetype(asset("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)
 
@@ -225,7 +245,10 @@ Mask = NDArray[np.bool_]
 
 
 def lung_mask(subject: ReportedImage) -> Mask | None:
-    """Return the lungs on the pixel grid of the referenced image, (rows, columns) bool; None without lungs."""
+    """Return the lungs as a mask (rows, columns) bool on the pixel grid of the image to which DICOM objects refer.
+
+    Returns None if no lungs were found.
+    """
     lungs, facts = lungs_of(subject.outcome), subject.outcome.facts
     if lungs is None or not lungs.found or not facts.rows:
         return None
@@ -234,15 +257,17 @@ def lung_mask(subject: ReportedImage) -> Mask | None:
         return None
     if not can_be_referenced(subject.ref):
         return mask_on_capture(mask)
-    # The capture shows the image as it was turned, with square pixels; the file's own image is as it is.
+    # The capture shows the image turned upright. The segmentation of a file needs the orientation of the file.
     lying, header = subject.ref.turn.inverse.rotate(mask), subject.ref.header
     return _sampled(lying, rows=header.rows or lying.shape[0], columns=header.columns or lying.shape[1])
 
 
 def mask_on_capture(mask: Mask) -> Mask:
-    """Return an image's mask as a mask of its whole secondary capture, on which the image covers only a part.
+    """Convert a mask of an image to a mask of the image's secondary capture, of which the image covers only a part.
 
-    mask  (rows, columns) bool, on the pixel grid of the image; the result is on the pixel grid of the capture
+    mask  (rows, columns) bool, on the pixel grid of the image
+
+    The result is on the pixel grid of the capture.
     """
     layout = layout_of(*mask.shape)
     found = np.zeros((layout.rows, layout.columns), bool)
@@ -261,7 +286,7 @@ def segmentation(subject: ReportedImage, mask: Mask, source: Source) -> Dataset:
     """Make the DICOM segmentation of the lungs.
 
     mask    (rows, columns) bool, the lungs on the pixel grid of the image
-    source  the image to which the segmentation refers
+    source  reference to the image that the segmentation divides
     """
     dataset = new_object(subject, "seg", SOP_CLASS, title="lung fields")
     dataset.ImageType = ["DERIVED", "PRIMARY"]
@@ -316,6 +341,6 @@ def _add_mask(dataset: Dataset, mask: Mask) -> None:
     dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
     dataset.BitsAllocated = dataset.BitsStored = 1
     dataset.HighBit = dataset.PixelRepresentation = 0
-    dataset.LossyImageCompression = "00"  # of the mask itself
+    dataset.LossyImageCompression = "00"  # the mask is stored without loss
     dataset.PixelData = packed + b"\0" * (len(packed) % 2)
     dataset["PixelData"].VR = "OB"

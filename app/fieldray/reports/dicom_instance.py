@@ -1,10 +1,10 @@
-"""Common parts of a report's DICOM objects: patient, study, series, equipment and file (PS3.3, PS3.10).
+"""Common parts of the DICOM objects in exports: patient, study, series, equipment and file (PS3.3, PS3.10).
 
-An object belongs to the study of its image, in a series of its own. An image without DICOM data gets a new study, which
-is labelled as such. The image itself is never changed.
+An object belongs to the study of its image, in a new series. An image without DICOM data gets a new study, which is
+labelled as such. The image itself is never changed.
 
-An object's UID is derived from its content (PS3.5 B.2, a UUID under 2.25). A result exported twice is one object for an
-archive; any change, such as a verdict, makes another object.
+The UID of an object is derived from the object's content (PS3.5 B.2, a UUID under 2.25). If a result is exported twice,
+an archive gets one object. Any change, such as a verdict, makes another object.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, show
 
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MOST_LETTERS: Final = 64
-# Fieldray as the writer of a file (PS3.10 7.1); a UUID that was drawn once.
+# UID of Fieldray as the writer of files (PS3.10 7.1), a random UUID.
 IMPLEMENTATION: Final = "2.25.156473418905120768331905466712349075822"
-# Storage classes of images of several frames that X-rays are found in (PS3.4 B.5): only in these may a frame be named.
+# Storage classes of X-rays with several frames (PS3.4 B.5). Only references to these classes may name a frame.
 _OF_FRAMES: Final = frozenset(
     f"1.2.840.10008.5.1.4.1.1.{ending}"
     for ending in ("7.1", "7.2", "7.3", "7.4", "12.1", "12.1.1", "12.2", "12.2.1", "13.1.1", "13.1.2", "13.1.3", "20")
@@ -47,7 +47,7 @@ def is_valid(uid: str) -> bool:
 
 
 def derived_uid(*parts: object) -> str:
-    """Return a DICOM UID that is derived from these parts: equal parts give equal UIDs."""
+    """Return a DICOM UID that is derived from values: equal values give equal UIDs."""
     digest = hashlib.sha256(json.dumps(parts, default=str).encode()).digest()
     return f"2.25.{uuid.UUID(bytes=digest[:16], version=5).int}"
 
@@ -84,9 +84,9 @@ _KEPT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The identifiers by which a DICOM object refers to an image: to its own file, or to its secondary capture.
+    """The UIDs by which a DICOM object refers to an image, in the image's file or in its secondary capture.
 
-    frame  number of the frame from 1, None for a file with a single frame
+    frame  number of the frame, from 1; None for a file with a single frame
     """
 
     sop_class_uid: str
@@ -98,10 +98,13 @@ class Source:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReportedImage:
-    """One screened image of a run, on which DICOM objects report.
+    """One screened image of a run, about which DICOM objects are made.
 
-    header  header of the image, with the patient data that DICOM objects may contain
-    number  number of the image in the work list
+    result   the stored result
+    outcome  the outcome of the screening
+    stored   the run
+    header   header of the image, with the patient data that DICOM objects may contain
+    number   number of the image in the work list
     """
 
     result: StoredResult
@@ -122,24 +125,24 @@ class ReportedImage:
 
     @property
     def study_uid(self) -> str:
-        """The Study Instance UID of the image, or else one derived from its content."""
+        """The Study Instance UID of the image; without a valid UID, a UID derived from the image's content."""
         if has_study(self.ref):
             return self.ref.header.study_instance_uid
         return derived_uid("study", self.outcome.facts.content_sha256 or self.ref.key)
 
     @property
     def run_time(self) -> datetime.datetime:
-        """The time at which the run ended; for a run without an end, the time at which it began.
+        """The time at which the run ended, or began if the run has not ended.
 
-        It is in local time without a time zone, as modalities write it.
+        The time is local and has no time zone, as modalities write times.
         """
         run = self.stored.run
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
     def uid(self, kind: Kind, what: str = "object") -> str:
-        """Return the UID of the DICOM object of this kind that reports on the image.
+        """Return the UID of the DICOM object of this kind that is made about the image.
 
-        what  "series" for the UID of the object's series
+        what  "object" for the UID of the object, "series" for the UID of its series
         """
         pack, options = self.stored.pack, self.stored.options
         run = (self.stored.run.run_id, self.run_time.timestamp(), installation(self.stored))
@@ -158,14 +161,15 @@ class ReportedImage:
 
     @property
     def pairs(self) -> tuple[PairRecord, ...]:
-        """The records of the comparisons that a person made of this image with prior images."""
+        """The comparisons of this image with prior images that a person made."""
         return self.stored.options.pairs_of(self.outcome)
 
     @property
     def source(self) -> Source | None:
-        """What DICOM objects refer to: the image's own file if it has valid UIDs, else its secondary capture.
+        """The reference of DICOM objects to the image, in its file or in its secondary capture.
 
-        None if the file has no valid UIDs and no secondary capture of the image is exported.
+        The reference is to the file if the file has valid UIDs. None if the file has no valid UIDs and no secondary
+        capture of the image is exported.
         """
         own, captures = source_of(self.ref), self.stored.captures
         if own is not None or (captures is not None and self.number not in captures):
@@ -183,7 +187,7 @@ def source_of(ref: ImageRef) -> Source | None:
     header = ref.header
     if not can_be_referenced(ref):
         return None
-    # Several frames in a class of single ones do happen.
+    # Some files have several frames in a class for single frames.
     has_frames = header.number_of_frames > 1 and header.sop_class_uid in _OF_FRAMES
     return Source(
         sop_class_uid=header.sop_class_uid,
@@ -213,7 +217,7 @@ def reported_images(stored: StoredRun) -> Iterator[ReportedImage]:
 def new_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
     """Return a new DICOM object with patient, study, series, equipment and identity. The caller adds the content.
 
-    title  title of the series; "Research use only" is put behind it
+    title  title of the series; "Research use only" is appended
     """
     dataset = Dataset()
     dataset.SpecificCharacterSet = "ISO_IR 192"
@@ -222,7 +226,7 @@ def new_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title:
     dataset.InstanceCreationDate = dataset.ContentDate = dataset.SeriesDate = f"{run_time:%Y%m%d}"
     dataset.InstanceCreationTime = dataset.ContentTime = dataset.SeriesTime = f"{run_time:%H%M%S}"
     dataset.InstanceNumber = subject.number
-    if kind != "sr":  # which has it among its comments
+    if kind != "sr":  # a structured report has this text as a comment
         dataset.ImageComments = f"Image ID {subject.alias}"
     _add_patient(dataset, subject)
     _add_study(dataset, subject)
@@ -237,7 +241,7 @@ def new_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title:
 
 
 def item(**values: object) -> Dataset:
-    """Make a DICOM sequence item, or a whole object, from values by their DICOM keyword."""
+    """Make a DICOM sequence item, or a whole object, from values by DICOM keyword."""
     made = Dataset()
     for keyword, value in values.items():
         setattr(made, keyword, value)
@@ -245,9 +249,9 @@ def item(**values: object) -> Dataset:
 
 
 def installation(stored: StoredRun) -> str:
-    """Return a number that identifies this installation.
+    """Return a number that identifies this installation of the program.
 
-    The key of the pseudonyms cannot be derived from the number.
+    The number is derived from the key of the pseudonyms, but does not reveal the key.
     """
     return hashlib.sha256(b"installation" + stored.pseudonym_key).hexdigest()[:16]
 
@@ -258,15 +262,15 @@ def code_sequence_item(value: str, scheme: str, meaning: str) -> Dataset:
 
 
 def reference(source: Source) -> Dataset:
-    """Return a DICOM sequence item that refers to an image and, if the file has several frames, to its frame."""
+    """Return a DICOM sequence item that refers to an image and, if its file has several frames, to the frame."""
     frame = {} if source.frame is None else {"ReferencedFrameNumber": source.frame}
     return item(ReferencedSOPClassUID=source.sop_class_uid, ReferencedSOPInstanceUID=source.sop_instance_uid, **frame)
 
 
 def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:
-    """Encode a DICOM object as a file (PS3.10) that names this program as its writer.
+    """Encode a DICOM object as a file (PS3.10). The file's header names this program as the writer.
 
-    transfer_syntax  UID of the transfer syntax, by default Explicit VR Little Endian
+    transfer_syntax  UID of the transfer syntax
     """
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
@@ -308,9 +312,9 @@ def _add_study(dataset: Dataset, subject: ReportedImage) -> None:
 
 
 def _text(value: str) -> str:
-    """Return a text as a value of LO or SH: no backslash, which separates values, and at most 64 characters.
+    """Return a text as a DICOM value of type LO or SH: without backslashes, and at most 64 characters.
 
-    A text that could not be decoded becomes empty: an archive would keep a damaged text for good.
+    A text that could not be decoded becomes empty, because an archive would keep the damaged text.
     """
     if "\N{REPLACEMENT CHARACTER}" in value:
         return ""
@@ -318,8 +322,8 @@ def _text(value: str) -> str:
 
 
 def _person_name(value: str) -> str:
-    """Return a name as a value of PN (PS3.5 6.2.1): at most three forms of 64 letters, each of at most five parts."""
-    if "\N{REPLACEMENT CHARACTER}" in value:  # as in `_text`
+    """Return a name as a DICOM value PN (PS3.5 6.2.1): at most three forms, each of 64 characters and five parts."""
+    if "\N{REPLACEMENT CHARACTER}" in value:  # a name that could not be decoded
         return ""
     forms = [form.split("^") for form in value.replace("\\", "/").split("=")[:3]]
     return "=".join("^".join(parts[:5])[:64] for parts in forms)

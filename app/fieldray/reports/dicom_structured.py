@@ -1,11 +1,10 @@
-"""The structured report of a result: an Imaging Measurement Report (PS3.16 TID 1500) with a
-group per finding (TID 1501).
+"""The DICOM structured report of a result: an Imaging Measurement Report (PS3.16 TID 1500).
 
-An image that was compared with a prior has a group for the comparison, too. The group names the prior's study date, and
-refers to the prior if its file has valid UIDs.
+Each finding has a measurement group (TID 1501). A comparison of the image with a prior image has a group as well. This
+group names the study date of the prior image, and refers to the prior image if its file has valid UIDs.
 
-Reports are built with pydicom alone. highdicom needs a table of 23 MB, which is too large for the installed program,
-and half a second to load it. Tests read the reports with highdicom.
+Reports are made with pydicom alone. highdicom needs a table of 23 MB, which is too large for the installed program, and
+takes half a second to load the table. Tests read the reports with highdicom.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Code = tuple[str, str, str]
 def content_item(relationship: str, kind: str, name: Code | None = None, **value: object) -> Dataset:
     """Make a content item of a structured report.
 
-    relationship  relationship to the item that contains it, such as "CONTAINS"
+    relationship  relationship to the item that contains this item, such as "CONTAINS"
     kind          value type, such as "TEXT"
     name          concept name of the item, or None
     value         elements of the value by DICOM keyword
@@ -62,7 +61,7 @@ def content_item(relationship: str, kind: str, name: Code | None = None, **value
 
 
 def concept(code: Code) -> Dataset:
-    """Return a code as a DICOM sequence item. A code of more than 16 characters is a Long Code Value."""
+    """Return a code as a DICOM sequence item. A code of more than 16 characters becomes a Long Code Value."""
     value, scheme, meaning = code
     if len(value) <= 16:
         return code_sequence_item(value, scheme, meaning)
@@ -70,12 +69,18 @@ def concept(code: Code) -> Dataset:
 
 
 def container(name: Code, items: list[Dataset]) -> Dataset:
-    """Make a content item of a structured report that contains other items."""
+    """Make a content item of a structured report that contains these items.
+
+    name  concept name of the container
+    """
     return content_item("CONTAINS", "CONTAINER", name, ContinuityOfContent="SEPARATE", ContentSequence=items)
 
 
 def template(number: str) -> list[Dataset]:
-    """Return the reference of a structured report to the template with this number (PS3.16)."""
+    """Return the sequence item by which a structured report names its template (PS3.16).
+
+    number  number of the template, such as "1500"
+    """
     return [item(MappingResource="DCMR", TemplateIdentifier=number)]
 
 
@@ -85,9 +90,9 @@ def code_item(relationship: str, name: Code, value: Code) -> Dataset:
 
 
 def text_item(relationship: str, name: Code, text: str) -> Dataset:
-    """Make a content item of a structured report with a text, cut to the allowed length.
+    """Make a content item of a structured report with a text. The text is cut to the permitted length.
 
-    relationship  relationship to the item that contains it, such as "CONTAINS"
+    relationship  relationship to the item that contains this item, such as "CONTAINS"
     name          concept name of the item
     """
     return content_item(relationship, "TEXT", name, TextValue=visible(text)[:_MOST_TEXT] or "-")
@@ -99,7 +104,10 @@ def comment(text: str) -> Dataset:
 
 
 def uid_item(name: Code, uid: str) -> Dataset:
-    """Make a content item of a structured report with the UID of an observed object or of an observer."""
+    """Make a content item of a structured report with the UID of an observed object or of an observer.
+
+    name  concept name of the item
+    """
     return content_item("HAS OBS CONTEXT", "UIDREF", name, UID=uid)
 
 
@@ -112,17 +120,20 @@ def image_item(name: Code | None, source: Source) -> Dataset:
 
 
 def number_item(name: Code, value: float, unit: Code) -> Dataset:
-    """Make a content item of a structured report with a number and its unit."""
+    """Make a content item of a structured report with a number and the unit of the number.
+
+    name  concept name of the item
+    """
     units = [concept(unit)]
     measured = item(NumericValue=f"{value:.6g}", FloatingPointValue=value, MeasurementUnitsCodeSequence=units)
     return content_item("CONTAINS", "NUM", name, MeasuredValueSequence=[measured])
 
 
 def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
-    """Make a group of measurements (TID 1501).
+    """Make a group of measurements for a structured report (TID 1501).
 
-    tracking  name of the group, put behind the name of this program
-    uid       UID that identifies what was measured
+    tracking  name of the group, which follows the name of this program
+    uid       UID that identifies the measured object
     items     the measurements
     """
     known = [
@@ -150,7 +161,7 @@ _BY_LARGER: Final[dict[Decision, str]] = {
 
 
 def structured_report(subject: ReportedImage) -> Dataset:
-    """Make the structured report on an image. No pixels are needed."""
+    """Make the structured report about an image. The report contains no pixels."""
     dataset = new_object(subject, "sr", SOP_CLASS, title="result")
     dataset.CompletionFlag, dataset.VerificationFlag, dataset.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     dataset.PerformedProcedureCodeSequence = []
@@ -182,11 +193,11 @@ def structured_report(subject: ReportedImage) -> Dataset:
 
 
 def _group(subject: ReportedImage, finding: Finding) -> Dataset:
-    """Return the pack's measurement group for one label."""
+    """Return the measurement group for one finding of the pack."""
     point, manifest = finding.point, subject.stored.manifest
     meaning = (_BY_LARGER if finding.is_by_larger_output else _DECISIONS)[finding.decision]
     decision = finding.decision, OWN_SCHEME, meaning
-    # The code of the class is the program's; its meaning is the pack's own name of it, where it has one.
+    # The code of the class is this program's. The meaning is the pack's name of the class, if any.
     category = subject.outcome.category
     shown = visible(category_label(Translator(), category, manifest))
     items = [
@@ -203,10 +214,12 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
 
 
 def label_code(label: str, manifest: Manifest | None) -> Code:
-    """Return the DICOM code of a label: code, coding scheme and meaning.
+    """Return the DICOM code of a pack's label: code, coding scheme and meaning.
 
-    The scheme is that of the pack if DICOM knows it, else the program's own. With None for the manifest, the meaning is
-    the code of the label.
+    The scheme is that of the pack if DICOM knows the scheme, else the program's own.
+
+    label     code of the label in the pack
+    manifest  the manifest of the pack; with None, `label` is also the meaning
     """
     for entry in manifest.labels if manifest else ():
         if entry.code == label:
@@ -217,7 +230,7 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
 
 
 def _algorithm(subject: ReportedImage) -> list[Dataset]:
-    """Return TID 4019: the algorithm's name, version, and the parameters that decide a result."""
+    """Return the items about the algorithm (TID 4019): name, version, and the parameters that decide a result."""
     spec, manifest = subject.stored.pack, subject.stored.manifest
     name = manifest.names["en"] if manifest else spec.pack_name
     parameters = (
@@ -237,7 +250,7 @@ def _algorithm(subject: ReportedImage) -> list[Dataset]:
 
 
 def _point(point: OperatingPoint) -> list[Dataset]:
-    """Return the operating point and its measured performance with 95 % intervals."""
+    """Return the items about an operating point, with its measured performance and 95 % intervals."""
     return [
         number_item(("threshold", OWN_SCHEME, "Operating point"), point.threshold, UNITLESS),
         number_item(("unsure-low", OWN_SCHEME, "Uncertain from"), point.unsure_low, UNITLESS),
@@ -273,7 +286,7 @@ def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
 
 
 def _observer(subject: ReportedImage) -> list[Dataset]:
-    """Return TID 1002 and 1004: the observer is a device, not a person."""
+    """Return the items about the observer (TID 1002 and 1004), which is a device and not a person."""
     uid = derived_uid("device", installation(subject.stored))
     version = subject.stored.run.spec.program_version or "unknown"
     return [
@@ -286,13 +299,13 @@ def _observer(subject: ReportedImage) -> list[Dataset]:
 
 
 def _image_library(source: Source) -> Dataset:
-    """Return TID 1600 and 1601: the image library."""
+    """Return the image library of a structured report (TID 1600 and 1601), which lists the image."""
     group = container(("126200", "DCM", "Image Library Group"), [image_item(None, source)])
     return container(("111028", "DCM", "Image Library"), [group])
 
 
 def evidence_of(source: Source) -> Dataset:
-    """Return an image's entry for the list of evidence of a structured report (PS3.3 C.17.2.1)."""
+    """Return the entry of an image in the list of evidence of a structured report (PS3.3 C.17.2.1)."""
     series = item(SeriesInstanceUID=source.series_uid, ReferencedSOPSequence=[reference(replace(source, frame=None))])
     return item(StudyInstanceUID=source.study_uid, ReferencedSeriesSequence=[series])
 
@@ -303,13 +316,13 @@ _MOST_REGIONS: Final = 50
 
 
 def prior_source(pair: PairRecord) -> Source | None:
-    """Return the reference to the prior image; None if its file has no valid UIDs."""
+    """Return the reference to the prior image of a comparison; None if its file has no valid UIDs."""
     kind: FileKind = "dicom" if pair.is_dicom else "unknown"
     return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
 
 
 def _pair_group(subject: ReportedImage, pair: PairRecord) -> Dataset:
-    """Return the measurement group of a comparison with a prior image."""
+    """Return the measurement group about a comparison with a prior image."""
     prior, date = prior_source(pair), pair.prior.study_date
     which = prior.sop_instance_uid if prior else (date, pair.prior.study_time)
     items = [

@@ -1,7 +1,7 @@
-"""The parts of a report for people, as values that console, HTML and PDF lay out.
+"""The parts of a report for people, as values without layout. Console, HTML and PDF display these parts.
 
-A document is a list of blocks; the page of an image has its own layout. The modules `wording`, `audit` and `bench` make
-the blocks.
+A document is a list of blocks. Only the page of an image is not made of blocks. The modules `wording`, `audit` and
+`bench` make the blocks.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fieldray.reports.performance import MeasuredPerformance, performance_of
 from fieldray.translation import Translator
 
 _UNKNOWN: Final = re.compile("\N{REPLACEMENT CHARACTER}(?:[\N{REPLACEMENT CHARACTER}\\s]*\N{REPLACEMENT CHARACTER})?")
-MAX_LETTERS: Final = 300  # of one value; a note may be longer
+MAX_LETTERS: Final = 300  # maximum length of a value; a note may be longer
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A line of a document, with a label and a value."""
+    """A line of a document: a label and a value."""
 
     label: str
     text: str
@@ -41,7 +41,12 @@ class Field:
 class Scale:
     """The positions for drawing a score on a scale. Each is a share of the scale's length, from 0 (left) to 1 (right).
 
-    low, high  ends of the unsure zone, around the threshold in the middle; None without an operating point
+    mark       position of the score
+    low, high  ends of the uncertain zone; None without an operating point
+    threshold  text of the threshold, which lies in the middle; "" without an operating point
+    ends       texts at the left and the right end
+    unsure     text above the uncertain zone; "" without a zone
+    spoken     description for screen readers
     """
 
     mark: float
@@ -73,11 +78,14 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
 class FindingText:
     """The texts on one finding of a pack.
 
-    sentence     the meaning of the decision, as a statement about the pack and not about the patient
-    whole        one sentence with the finding, the score, the threshold and the decision
-    point        the operating point in use, "" without one
-    measured     the sensitivity and specificity measured at the point, with intervals
-    performance  how many of 100 images with the finding, and of 100 without it, are in each class
+    meaning      meaning of the label
+    score        the score as text
+    sentence     meaning of the decision, as a statement about the pack and not about the patient
+    whole        sentences with label, score, threshold and decision
+    scale        positions for drawing the score
+    point        the operating point in use; "" without one
+    measured     sensitivity and specificity measured at the operating point, with intervals
+    performance  how many of 100 images with the finding, and of 100 without the finding, are in each class
     """
 
     meaning: str
@@ -91,7 +99,10 @@ class FindingText:
 
 
 def _whole_sentence(translator: Translator, finding: Finding, manifest: Manifest | None) -> str:
-    """Return the label, the score and the pack's conclusion as sentences."""
+    """Return sentences with the label of a finding, the score and the pack's decision.
+
+    manifest  the manifest of the pack; None if the pack is not available
+    """
     values = {
         "meaning": label_meaning(translator, finding.label, manifest),
         "score": score_text(translator, finding.score, finding.point),
@@ -106,11 +117,9 @@ def _whole_sentence(translator: Translator, finding: Finding, manifest: Manifest
 
 
 def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest | None) -> tuple[FindingText, ...]:
-    """Return the texts on each finding for window and documents, the deciding finding first.
+    """Return the texts on each finding of an outcome, the finding that decides the class first. Empty without findings.
 
-    manifest  manifest of the pack; None if it is not available
-
-    The result is empty for an outcome without findings.
+    manifest  the manifest of the pack; None if the pack is not available
     """
     findings, leading = outcome.findings if isinstance(outcome, Screened) else (), leading_finding(outcome)
     return tuple(
@@ -132,12 +141,15 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
 class ImageText:
     """The texts on one image for documents and captures.
 
-    why      the reason to read the image before all others, or ""
-    remarks  notes on a screened image, or the reasons why it was not screened
-    priors   for each prior image compared with it: the images compared, and the result
-    verdict  the reader's verdict, or that none was given, and the note if there is one
-    caption  caption under the image
-    spoken   description for screen readers
+    title           name of the image
+    category, word  class of the image, and the name of the class
+    person          the patient
+    why             the reason to read the image before all others; "" without one
+    remarks         notes on a screened image, or the reasons why the image was not screened
+    verdict         the reader's verdict with the note, or a text that there is no verdict
+    priors          for each compared prior image: the two images, and the result of the comparison
+    caption         caption below the image
+    spoken          description for screen readers
     """
 
     title: str
@@ -162,9 +174,9 @@ class ImageText:
 class Paragraph:
     """A block of a document: one paragraph.
 
-    role      a heading, the notice *research use only*, the number of images of a class, the first sentences of a
-              section, or plain text
-    category  the class whose number of images is stated; None for other paragraphs
+    role      "heading", "notice" (*research use only*), "count" (number of images in a class), "lead" (first sentences
+              of a section), or "plain"
+    category  for a "count", the class whose images are counted; else None
     """
 
     text: str
@@ -174,7 +186,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A block of a document: lines with label and value under a title, which may be empty."""
+    """A block of a document: lines with label and value, under a title. The title may be empty."""
 
     title: str
     fields: tuple[Field, ...]
@@ -190,11 +202,11 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A block of a document: a table of texts. Each of `rows` is as long as `columns`; the first column names the row.
+    """A block of a document: a table of texts. The first column names the row.
 
+    rows        the rows, each as long as `columns`
     widths      widths of the columns on paper, in mm
-    categories  for a table of images: for each row the classes of its image, which give the fifth and later columns
-                their colours
+    categories  in a table of images, the classes of each row's image, which colour the fifth and later columns
     """
 
     title: str
@@ -236,11 +248,11 @@ def _columns(table: Table) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareChart:
-    """A chart whose axes go from 0 to 1, with a line or with marks.
+    """A chart with two axes from 0 to 1, and a line or marks.
 
     titles  titles of the chart, the x axis and the y axis
     line    the points (x, y) of the line
-    marks   the marks: x, y, and the lower and upper end of the interval of y
+    marks   x and y of each mark, and the lower and upper end of the interval of y
     """
 
     titles: tuple[str, str, str]
@@ -249,17 +261,17 @@ class ShareChart:
 
 
 def shorten(text: str, *, most: int = MAX_LETTERS) -> str:
-    """Return a text as one line of at most `most` visible characters."""
+    """Return a text as one line with at most `most` visible characters."""
     shown = visible(text[:most])
     return shown if len(text) <= most and len(shown) <= most else shown[: most - 1] + "…"
 
 
 def without_undecoded(text: str, translator: Translator) -> str:
-    """Return a text with *[not readable]*, in the reader's language, in place of undecodable letters (U+FFFD)."""
+    """Return a text in which *[not readable]*, translated, replaces letters that could not be decoded (U+FFFD)."""
     return _UNKNOWN.sub(translator.text("[not readable]"), text)
 
 
 def shorten_path(path: str, *, most: int = MAX_LETTERS) -> str:
-    """Return a path, cut at its beginning to at most `most` letters, because its end is more informative."""
+    """Return a path with at most `most` letters. A longer path is cut at its beginning, because its end says more."""
     shown = visible(path[-most:])
     return shown if len(path) <= most and len(shown) <= most else "…" + shown[1 - most :]

@@ -1,12 +1,12 @@
-"""The formats of exports of a stored run: one table for command line, window and the export itself.
+"""The export formats of stored runs: one table for the command line, the window and the export itself.
 
-To add a format, put a module with an `EXPORTER` into `reports/exporters`. No other place names the format. Every
-`--help` imports the module, so it must import numpy, pydicom and other large packages inside its functions.
+To add a format, put a module with an `EXPORTER` into `reports/exporters`. No other module names the format. Every
+`--help` imports the module. So the module must import NumPy, pydicom and other large packages inside its functions.
 
-Reports contain pseudonyms instead of patients' names, unless somebody asked for names. A patient has one pseudonym in
-all reports of this installation, which reveals nothing without the installation's key. Without a usable patient ID,
-studies cannot be matched, so each study gets its own pseudonym. UIDs of studies and images, by which any archive finds
-the patient, are replaced, too. Only the DICOM formats keep UIDs, because a DICOM object refers to its image by UID.
+Reports contain pseudonyms instead of patients' names, unless a person asked for names. A patient has one pseudonym in
+all reports of this installation. Only the key of the installation leads from a pseudonym to the patient. Without a
+usable Patient ID, each study gets a pseudonym. The UIDs of studies and images, by which any archive finds the patient,
+are replaced, too. Only the DICOM formats keep UIDs, because a DICOM object refers to its image by UID.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 class ReportOptions:
     """The options of an export.
 
-    language      language of the texts in the files
-    names_people  whether to name patients; else they get pseudonyms, because files leave the computer
-    decimal_comma whether a table has decimal commas, and semicolons between columns, as Excel expects in many countries
-    reader        name and role of the person who gave the verdicts, from the settings; "" if not entered
-    pairs         comparisons with prior images, which documents and structured reports include
+    language       code of the language of the texts in the files, such as "en"
+    names_people   whether patients are named; if False, pseudonyms replace the names, because files leave the computer
+    decimal_comma  whether tables have decimal commas and semicolons between columns, as Excel expects in many countries
+    reader         name and role of the person who gave the verdicts, from the settings; "" if not entered
+    pairs          comparisons with prior images, which documents and structured reports include
     """
 
     language: str = "en"
@@ -61,7 +61,7 @@ class ReportOptions:
     pairs: tuple[PairRecord, ...] = ()
 
     def pairs_of(self, outcome: Outcome) -> tuple[PairRecord, ...]:
-        """Return those records of `pairs` in which the outcome's image was compared as the current image."""
+        """Return the comparisons in `pairs` in which the image of an outcome is the current image."""
         facts, frame = outcome.facts, outcome.ref.frame
         known = (pair for pair in self.pairs if facts.content_sha256 and pair.current == facts.content_sha256)
         return tuple(pair for pair in known if pair.current_frame == frame)
@@ -77,9 +77,10 @@ _Made = TypeVar("_Made")
 def map_ahead(
     make: Callable[[_Given], _Made], given: Iterable[_Given], threads: Executor, *, ahead: int
 ) -> Iterator[_Made]:
-    """Yield the result of `make` for each item of `given`, in order.
+    """Yield the result of `make` for each item of `given`, in order. Raises the exceptions of `make`.
 
-    Threads compute up to `ahead` further items meanwhile. Raises the exceptions of `make`.
+    threads  threads that call `make`
+    ahead    number of further items for which `make` is called in advance
     """
     waiting: deque[Future[_Made]] = deque()
     for one in given:
@@ -91,7 +92,7 @@ def map_ahead(
 
 
 def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
-    """Yield each result with the reason that it has no image, for exports that read no image files."""
+    """Yield each result without an image, but with a reason, for exports that read no image files."""
     return ((result, reason("missing")) for result in results)
 
 
@@ -99,9 +100,9 @@ def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResu
 class StoredPack:
     """The facts of one pack of a stored run.
 
-    counts    number of images per category, by the pack's results
-    doubts    warnings about the pack's results as a whole
-    manifest  manifest of the pack; None if it is no longer installed
+    counts    number of images by category, according to the pack's results
+    doubts    warnings about all results of the pack together
+    manifest  the manifest of the pack; None if the pack is no longer installed
     """
 
     counts: Mapping[Category, int] = field(default_factory=dict)
@@ -111,22 +112,23 @@ class StoredPack:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredRun:
-    """A run as an exporter receives it.
+    """A run with its results, and the functions that an exporter needs.
 
-    results           results in the order of the work list, those of one image one after another; can be iterated only
-                      once
-    packs             facts of each pack, by its position in the run
-    position          position of the pack to which `pack`, `counts`, `doubts` and `manifest` belong; see `for_result`
-    not_present       number of images that the run saw before but its last pass did not find
-    superseded_verdicts
-                      verdicts on results that have changed afterwards
-    options           options that a person chose
-    pseudonym_key     key from which pseudonyms are made; an equal key gives a patient the same pseudonym
-    read_preview      returns the preview stored with a result, for an image that cannot be read any more
-    read_images       yields results with their images as displayed, of the given longer side, or with the reason why
-                      there is none
-    captures          numbers (in the work list) of images of which a secondary capture is written; None for all
-    leave_out         called with the reason for a result that a format should have but leaves out
+    results              results in the order of the work list. Those of one image are adjacent. Can be iterated only
+                         once
+    packs                facts of each pack, in the order of the packs in the run
+    position             position of the pack to which `pack`, `counts`, `doubts` and `manifest` belong; see
+                         `for_result`
+    not_present          names of images that an earlier pass saw and the last complete pass did not find
+    superseded_verdicts  verdicts on results that have changed since
+    options              options that a person chose
+    pseudonym_key        key from which pseudonyms are made; equal keys give a patient equal pseudonyms
+    read_preview         function that returns the preview stored with a result, for an image that cannot be read any
+                         more
+    read_images          function that yields results with their displayed images, of the given longer side, or with the
+                         reason why there is no image
+    captures             numbers (in the work list) of images of which a secondary capture is written; None for all
+    leave_out            function called with each result that a format lacks, and the reason
     """
 
     run: Run
@@ -144,38 +146,38 @@ class StoredRun:
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        """The files and folders that were screened, which an export never replaces."""
+        """The paths of the files and folders that were screened. An export never replaces these files."""
         return tuple(map(Path, self.run.spec.paths))
 
     @property
     def pack(self) -> PackSpec:
-        """The specification of the pack that the export is about: that at `position` in the run."""
+        """The pack at `position` in the run."""
         return self.run.spec.packs[self.position]
 
     @property
     def counts(self) -> Mapping[Category, int]:
-        """The number of images in each category, by the results of the exported pack."""
+        """The number of images in each category, by the results of the pack at `position`."""
         return self.packs[self.position].counts
 
     @property
     def doubts(self) -> tuple[Reason, ...]:
-        """The warnings about the pack's results as a whole."""
+        """The warnings about all results of the pack at `position` together."""
         return self.packs[self.position].doubts
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest of the exported pack; None if the pack is no longer installed."""
+        """The manifest of the pack at `position`; None if the pack is no longer installed."""
         return self.packs[self.position].manifest
 
     def for_result(self, result: StoredResult) -> StoredRun:
-        """Return this run with `position` set to that of the pack that gave `result`.
+        """Return a copy of this run in which `position` is that of the pack that gave a result.
 
-        The properties `pack`, `counts`, `doubts` and `manifest` of the returned run are then those of that pack.
+        The properties `pack`, `counts`, `doubts` and `manifest` of the copy then belong to that pack.
         """
         return self if result.position == self.position else replace(self, position=result.position)
 
     def by_pack(self) -> tuple[StoredRun, ...]:
-        """Return a copy of this run for each of its packs, with that pack's position."""
+        """Return a copy of this run for each of its packs. `position` in a copy is the position of that pack."""
         return tuple(replace(self, position=position) for position in range(len(self.packs)))
 
 
@@ -183,15 +185,13 @@ class StoredRun:
 class Exporter:
     """An export format.
 
-    name                name in `--formats`
-    suffix              suffix of the output, with its dot for a file
-    title               name in the window: English, translated if more than a proper name
-    write               writes the run to a path, always through `outputs.open_output`, `write_output` or
-                        `open_output_folder`, which replace only what `is_own` recognises. Raises UsageProblem,
-                        StorageProblem
-    is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`, perhaps into
-                        a folder of such files
-    is_default          whether the format is written if no formats are named
+    name        name of the format in `--formats`
+    suffix      suffix of the output, with a dot if the output is a file
+    title       name in the window: English, translated if more than a proper name
+    write       function that writes a run to a path with `outputs.open_output`, `write_output` or `open_output_folder`.
+                These functions replace only files that `is_own` recognises. Raises UsageProblem, StorageProblem
+    is_own      function that returns whether a file with these first bytes (up to 64 KB) was written by `write`
+    is_default  whether the format is written if a person names no formats
     """
 
     name: str
@@ -202,8 +202,8 @@ class Exporter:
     is_default: bool = True
 
 
-# How files of the program are known again: a comment after the header of a PDF document, and in the file meta
-# information of a DICOM object the name of who wrote it (PS3.10 7.1).
+# By these bytes a later export recognises files of this program: a comment after the header of a PDF document, and the
+# name of the writer in the file meta information of a DICOM object (PS3.10 7.1).
 PDF_VERSION: Final = "1.7\n%fieldray report"
 DICOM_WRITER: Final = "FIELDRAY_REPORT"
 _PREAMBLE: Final = 128
@@ -211,38 +211,39 @@ _META_BYTES: Final = 1024
 
 
 def is_own_pdf(head: bytes) -> bool:
-    """Return whether a file that begins with `head` is a PDF document of this program."""
+    """Return whether a file with the first bytes `head` is a PDF document of this program."""
     return head.startswith(f"%PDF-{PDF_VERSION}\n".encode())
 
 
 def is_own_dicom(head: bytes) -> bool:
-    """Return whether a file that begins with `head` is a DICOM report of this program."""
+    """Return whether a file with the first bytes `head` is a DICOM object made by this program."""
     meta = head[_PREAMBLE : _PREAMBLE + _META_BYTES]
     return meta.startswith(b"DICM") and DICOM_WRITER.encode() in meta
 
 
 @functools.cache
 def exporters() -> dict[str, Exporter]:
-    """Return all export formats by their name."""
+    """Return all export formats by name."""
     return table_of("fieldray.reports.exporters", "EXPORTER")
 
 
 def default_exporters() -> tuple[Exporter, ...]:
-    """Return the export formats that are written if a person names none."""
+    """Return the export formats that are written if a person names no formats."""
     return tuple(exporter for exporter in exporters().values() if exporter.is_default)
 
 
 _BETWEEN: Final = re.compile(r"[/\\!]")
-_SHORT: Final = 2  # letters of a part of a path that say nothing
+_SHORT: Final = 2  # a part of a path with so few letters names no person
 _KEY_NAME: Final = "pseudonym.key"
 _KEY_BYTES: Final = 32
 _LETTERS: Final = 10  # 50 bits: among a million patients two share a pseudonym in one of two thousand installations
 
 
 def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
-    """Return the header of an image with the facts that this run's reports may show.
+    """Return the header of an image with the patient data that this run's reports may show.
 
-    Without names, a pseudonym replaces the patient's name and ID, and birth date and study numbers are empty.
+    Unless a person asked for names, a pseudonym replaces the patient's name and ID, and birth date and study numbers
+    are empty.
     """
     header = ref.header
     if stored.options.names_people:
@@ -257,7 +258,7 @@ def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
     """Return a patient's pseudonym: `FR-` and ten letters or digits (HMAC-SHA256, RFC 2104).
 
     header  header of any image of the patient
-    study   key of the image's study; the pseudonym is made from it if the header has no usable Patient ID
+    study   key of the image's study; used for the pseudonym if the header has no usable Patient ID
     key     the installation's `pseudonym_key`
     """
     from fieldray.domain.image import valid_patient_id
@@ -272,16 +273,16 @@ def person_alias(number: str, *, key: bytes) -> str:
 
 
 def image_alias(image: str, *, key: bytes) -> str:
-    """Return an image's pseudonym: `FI-` and ten letters or digits, equal in all exports of this installation.
+    """Return the pseudonym of an image: `FI-` and ten letters or digits, equal in all exports of this installation.
 
-    image  the image's key (`ImageRef.key`), or a screened path: names of files and folders are often patients' names
+    image  the image's key (`ImageRef.key`), or the path of a screened file or folder
     key    the installation's `pseudonym_key`
     """
     return f"FI-{_letters(f'image{chr(0)}{image}', key)}"
 
 
 def exam_alias(exam: str, *, key: bytes) -> str:
-    """Return an examination's pseudonym, equal for all of its images: `FE-` and ten letters or digits.
+    """Return the pseudonym of an examination, which all its images share: `FE-` and ten letters or digits.
 
     exam  key of the examination (`Case.exam` of an audit)
     key   the installation's `pseudonym_key`
@@ -290,20 +291,19 @@ def exam_alias(exam: str, *, key: bytes) -> str:
 
 
 def uid_alias(uid: str, *, key: bytes) -> str:
-    """Return the pseudonym of a study's or image's UID: a UID under 2.25 (PS3.5 B.2), equal in all exports.
+    """Return a UID under 2.25 (PS3.5 B.2) that replaces the UID of a study or an image, equal in all exports.
 
-    "" for an empty UID.
-
+    uid  the UID; "" gives ""
     key  the installation's `pseudonym_key`
     """
     return f"2.25.{uuid.UUID(bytes=_digest(f'uid{chr(0)}{uid}', key)[:16], version=5).int}" if uid else ""
 
 
 def without_names(why: Reason, path: str, *, alias: str) -> Reason:
-    """Return a reason with a pseudonym in place of every value that contains a part of the image's path.
+    """Return a reason in which a pseudonym replaces every value that contains a part of the image's path.
 
     path   the path of the image that the reason is about
-    alias  the pseudonym
+    alias  the pseudonym of the image
     """
     parts = {part.casefold() for part in _BETWEEN.split(path) if len(part) > _SHORT}
     values = {
@@ -321,7 +321,12 @@ def _digest(who: str, key: bytes) -> bytes:
 
 
 def pseudonym_key(folder: Path) -> bytes:
-    """Return the pseudonym key of this installation, which is created at the first call. Raises StorageProblem."""
+    """Return the key from which this installation makes pseudonyms.
+
+    The first call creates the key. Raises StorageProblem.
+
+    folder  folder of the key file
+    """
     path = folder / _KEY_NAME
     try:
         if key := _read_key(path):
@@ -335,7 +340,7 @@ def pseudonym_key(folder: Path) -> bytes:
 
 
 def _read_key(path: Path) -> bytes:
-    """Read the pseudonym key; empty if there is none. Raises OSError, StorageProblem (not_plain)."""
+    """Read the pseudonym key from a file; empty if there is no file. Raises OSError, StorageProblem (not_plain)."""
     require_regular_file(path)
     try:
         key = path.read_bytes()

@@ -1,19 +1,19 @@
-"""Images that the program writes: the displayed image, the files of `--maps`, and the overlay of a compared pair.
+"""Image files that the program writes: displayed images, the files of `--maps`, and overlays of compared images.
 
-A displayed image has grey levels, the heat map and the lungs' outline. For each image, `--maps` writes the lungs, the
-class map, and the overlay of both on the image:
+A displayed image has grey levels, the heat map and the outline of the lungs. For each image, `--maps` writes the lungs,
+the class map, and an overlay of both on the image:
 
     NAME.lungs.png    the mask of the lungs: one bit per pixel, of the image's size
     NAME.map.npy      the class map of the deciding label: float32 logits (rows, columns)
     NAME.map.json     the class map's position in the image, and the logit at which the finding begins
     NAME.overlay.png  the image, its longer side at most 1024 pixels, with heat map and outline
 
-NAME is the file's name with its suffix. Folders are those of the images, and a zip file becomes a folder, so that two
+NAME is the file's name with its suffix. The folders are those of the images, and a zip file becomes a folder. So two
 images with one name get different files.
 
-`fieldray compare` writes the warped prior, the overlay, the displacement, and one JSON object. For a pair that is not
-comparable nothing is written, and output of an earlier comparison in the folder is removed, so that it is not mistaken
-for this one's.
+`fieldray compare` writes the aligned prior image, the overlay, the displacement, and one JSON object. If the images are
+not comparable, nothing is written. Files of an earlier comparison in the folder are then deleted, so that nobody
+mistakes them for the result.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ from fieldray.reports.outputs import NPY_START, Kind, require_inside, require_ow
 
 Colours = NDArray[np.uint8]
 
-OPACITY: Final = 0.45  # as the window shows a heat map where nobody has changed it
-_OUTLINE_SHARE: Final = 1 / 400  # of the longer side
-_STEPS: Final = 256  # of strength: more than the eye tells apart
+OPACITY: Final = 0.45  # default opacity of heat maps in the window
+_OUTLINE_SHARE: Final = 1 / 400  # width of the lung outline, as a share of the image's longer side
+_STEPS: Final = 256  # steps of strength, more than the eye can distinguish
 
 
 def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -> Image.Image:
     """Draw the image of an outcome in colours (RGB) as the window shows it, with heat map and lung outline.
 
-    shown     the image in grey, as displayed; the drawing has the same size in pixels
+    shown     the grey image, as displayed; the drawing has an equal size in pixels
     manifest  manifest of the pack that gave the outcome; None draws no heat map
     """
     canvas = Image.fromarray(shown.pixels).convert("RGB")
@@ -81,9 +81,9 @@ def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | Non
 
 @lru_cache(maxsize=4)
 def legend(width: int, height: int) -> Image.Image:
-    """Return the colour legend of heat maps, from weak to strong, drawn over middle grey.
+    """Return the colour legend of heat maps, from weak to strong, drawn over middle grey. All images share one legend.
 
-    It is the same for all images.
+    width, height  size of the legend in pixels
     """
     ramp = heat_map.colours(np.linspace(0, 1, width, dtype=np.float32)[None, :].repeat(height, axis=0))
     under = Image.new("RGB", (width, height), (96, 96, 96))
@@ -92,24 +92,31 @@ def legend(width: int, height: int) -> Image.Image:
 
 
 def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
-    """Return whether the displayed image of an outcome has a heat map over it.
+    """Return whether the displayed image of an outcome has a heat map.
 
-    manifest  manifest of the pack that gave the outcome; False for None
+    manifest  manifest of the pack that gave the outcome; None gives False
     """
     return _map(outcome, manifest) is not None
 
 
 def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
-    """Return the heat map; None if there is none, or if no cell is evidence for the finding."""
+    """Return the heat map of an outcome; None if there is no map, or if no cell is evidence for the finding.
+
+    manifest  manifest of the pack that gave the outcome; None gives None
+    """
     found = shown_map(outcome, manifest) if manifest else None
     return found if found is not None and found.strength.any() else None
 
 
 def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
-    """Blend the heat map's colours into the part of the image that it covers.
+    """Blend the colours of a heat map into the part of an image that the heat map covers.
 
-    The strength is enlarged before it is coloured, and only where it is above 0, which is faster than enlarging
-    colours.
+    The strength of the map is enlarged before it is coloured, and only where the strength is above 0. This is faster
+    than enlarging colours.
+
+    canvas  the image, which is changed in place
+    found   the heat map
+    shown   the displayed image, whose size gives the scale
     """
     across, down = canvas.width / shown.columns, canvas.height / shown.rows
     left, top, width, height = found.region
@@ -126,18 +133,22 @@ def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
 
 
 def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
-    """Return the first and last (exclusive) pixel with any strength, of a row or column enlarged to `pixels`."""
+    """Return the first and last (exclusive) pixel of a row or column in which a heat map has any strength.
+
+    has_strength  (n,) bool, for each cell of the heat map
+    pixels        length of the row or column to which the cells are enlarged
+    """
     indices, share = np.flatnonzero(has_strength), pixels / len(has_strength)
     if not len(indices):
         return 0, 1
-    reach = 1 + math.ceil(1 / share)  # a pixel has something of the cells around it, of more if it is wide
+    reach = 1 + math.ceil(1 / share)  # a pixel also takes colour from the cells around it
     first, last = int(indices[0]) - reach, int(indices[-1]) + 1 + reach
     return max(0, math.floor(first * share)), min(pixels, math.ceil(last * share))
 
 
 @lru_cache(maxsize=1)
 def _palette() -> tuple[bytes, list[int]]:
-    """Return the colour (RGB) and the opacity of each step of strength."""
+    """Return the colour (RGB bytes) and the opacity (0..255) of each step of strength."""
     painted = heat_map.colours(np.linspace(0, 1, _STEPS, dtype=np.float32)[None, :])
     return painted[0, :, :3].tobytes(), _alpha(painted, OPACITY)[0].tolist()
 
@@ -159,17 +170,17 @@ def _draw_outlines(
 
 
 _LONGEST_SIDE: Final = 1024
-# What Windows allows in no name, and what a zip file may hold all the same.
+# Characters that Windows does not allow in names, but that names in a zip file may contain.
 _NOT_IN_NAMES: Final = re.compile('[\\x00-\\x1f\\x7f<>:"/\\\\|?*]')
 _DEVICES: Final = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
-_LONGEST_NAME: Final = 200  # bytes: of the 255 that systems allow, some are for the suffix and for a number
+_LONGEST_NAME: Final = 200  # bytes; systems allow 255, and suffix and number need some
 
 
 class MapFileNames:
     """Makes a unique path for each image's files of `--maps` (heat map, lungs, overlay). Equal names get a number.
 
     folder  folder of the files
-    paths   the screened files and folders; the subfolders below their common folder are made again in `folder`
+    paths   the screened files and folders. Subfolders of their common folder are made in `folder` as well
     """
 
     def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
@@ -196,7 +207,10 @@ class MapFileNames:
 
 
 def _common_path(paths: Sequence[Path]) -> Path | None:
-    """Return the longest common beginning of all paths; of a single path, the path itself. None for several drives."""
+    """Return the longest common beginning of all paths.
+
+    For a single path, this is the path. None for several drives.
+    """
     try:
         return Path(os.path.commonpath(paths))
     except ValueError:
@@ -212,9 +226,9 @@ def _parts_below(path: Path, top: Path | None) -> Sequence[str]:
 
 
 def safe_name(part: str) -> str:
-    """Return a similar name of a file or folder that every operating system accepts.
+    """Return a name, similar to `part`, that every operating system accepts for a file or folder.
 
-    The name never begins with a hyphen, because a command would take it for an option.
+    The name never begins with a hyphen, because a command would take such a name for an option.
     """
     name = _NOT_IN_NAMES.sub("_", part)
     if len(data := name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
@@ -223,11 +237,11 @@ def safe_name(part: str) -> str:
     return f"_{name}" if name.startswith("-") or _DEVICES.match(name) else name
 
 
-# ---- what is written
+# ---- files of `--maps` and of comparisons
 
 
 def overlay_spec(rows: int, columns: int) -> InputSpec:
-    """Return the specification by which the pixels of an image are read for its overlay file.
+    """Return the specification for reading the pixels of an image's overlay file.
 
     The longer side has at most 1024 pixels.
 
@@ -241,10 +255,10 @@ def overlay_spec(rows: int, columns: int) -> InputSpec:
 def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool:
     """Write the mask of an outcome's lungs as a PNG file, if the outcome has lung fields.
 
-    stem    path of the file without ending
-    inputs  files and folders that are read, which are never replaced
+    stem    path of the file without suffix
+    inputs  files and folders of the run, which are never replaced
 
-    Returns whether it was written. Raises UsageProblem, StorageProblem.
+    Returns whether the file was written. Raises UsageProblem, StorageProblem.
     """
     lungs, facts = lungs_of(outcome), outcome.facts
     if lungs is None or not lungs.mask.any():
@@ -257,7 +271,7 @@ def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool
 def write_class_map(
     stem: Path, outcome: Screened, manifest: Manifest, *, inputs: Sequence[Path], lungs_pack: str = ""
 ) -> None:
-    """Write the class map of the deciding label and its description: `NAME.map.npy` and `NAME.map.json`.
+    """Write the class map of the deciding label as `NAME.map.npy`, and its description as `NAME.map.json`.
 
     Nothing is written if the outcome has no class map.
 
@@ -301,9 +315,9 @@ def write_overlay(
 ) -> None:
     """Write the image with heat map and lung outline as `NAME.overlay.png`.
 
-    stem    path of the file without its suffix
+    stem    path of the file without suffix
     grey    (rows, columns) uint8, the image as read with the specification `overlay_spec`
-    inputs  files and folders that are read, which are never replaced
+    inputs  files and folders of the run, which are never replaced
 
     Raises UsageProblem, StorageProblem.
     """
@@ -313,7 +327,10 @@ def write_overlay(
 
 
 def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
-    """Encode a PNG that holds the program's name, by which it is recognised, and optionally a comment."""
+    """Encode an image as PNG.
+
+    The PNG contains the comment, and the program's name, by which the program recognises the file later.
+    """
     info, stream = PngInfo(), io.BytesIO()
     info.add_text("Software", "fieldray")
     if comment:
@@ -323,7 +340,10 @@ def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
 
 
 def npy_bytes(numbers: NDArray[np.float32]) -> bytes:
-    """Return the bytes of an .npy file, equal to those of `numpy.save` except for the length of the header."""
+    """Return an array as an .npy file. The file equals that of `numpy.save`, except for a longer header.
+
+    `outputs` recognises class maps of this program by the length of the header.
+    """
     values: NDArray[Any] = np.ascontiguousarray(numbers, "<f4")
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {values.shape}, }}".encode()
     return NPY_START[:10] + header.ljust(512 - 11) + b"\n" + values.tobytes()
@@ -344,14 +364,14 @@ _LINE: Final = 88  # characters that fit below the image
 
 
 def pair_notice() -> str:
-    """Return the notice on every output of a comparison: it is for research only, and shows nothing but differences."""
+    """Return the notice on every output of a comparison: for research only, and only differences between two images."""
     return f"{NOTICE} {reason('compare_notice').text}"
 
 
 def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequence[Path]) -> tuple[Path, ...]:
-    """Write the images of a comparison into a folder, made if absent. Returns the files.
+    """Write the images of a comparison into a folder, which is created if missing. Returns the paths of the files.
 
-    inputs  files and folders that are read, which are never replaced
+    inputs  the compared files, which are never replaced
 
     Raises UsageProblem, StorageProblem.
     """
@@ -372,9 +392,9 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
 def require_pair_files(folder: Path, *, inputs: Sequence[Path]) -> None:
     """Raise UsageProblem if the outputs of `fieldray compare` cannot be written into a folder.
 
-    That is so if an input, or a file that this command did not write, has the name of an output.
+    The reason is that an input, or a file that this command did not write, has the name of an output.
 
-    inputs  files that are read
+    inputs  the compared files
     """
     for name, kind in _FILES.items():
         require_own(folder / name, kind, inputs=inputs)
@@ -390,14 +410,17 @@ def _remove_previous(folder: Path, *, inputs: Sequence[Path]) -> None:
 
 
 def pair_text(comparison: PairComparison, *, doubts: Sequence[Reason] = ()) -> str:
-    """Return a comparison as the JSON text that `fieldray compare --json` prints, with the warnings `doubts`."""
+    """Return a comparison as the JSON text that `fieldray compare --json` prints.
+
+    doubts  warnings about the comparison, which the text contains
+    """
     said = [{"code": doubt.code, "text": doubt.text} for doubt in doubts]
     values: Mapping[str, Any] = {**comparison_json(comparison), "doubts": said, "notice": pair_notice()}
     return json.dumps(values, indent=1) + "\n"
 
 
 def pair_overlay(current: FramedImage, aligned: Aligned) -> Image.Image:
-    """Return the current image with its differences to the prior in colours, boxes around them, and a legend."""
+    """Return the current image with coloured differences to the prior image, boxes around them, and a legend."""
     canvas = Image.new("RGB", (FRAME_SIDE, FRAME_SIDE + _STRIP_PX))
     canvas.paste(Image.fromarray(current.pixels).convert("RGB"))
     colours = change_colours(aligned.shown_change)

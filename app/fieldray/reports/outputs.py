@@ -1,10 +1,10 @@
-"""Writing of outputs that a person names. The program never replaces a file that it did not write.
+"""Writing of output files that a person names. The program never replaces a file that it did not write.
 
-The program recognises its own files by content, never by name. It refuses to write over an input under any of its
-names, into its own folder, over a link or device, and over any file that an earlier output of this kind did not write.
-A forgotten argument must not cost an X-ray.
+The program recognises its files by content, never by name. It refuses to write to an input under any of its names, into
+its own folder, to a link or device, and over any file that is no earlier output of this kind. So a mistyped argument
+never destroys an X-ray.
 
-New files and new folders are readable only by this user (POSIX), because they may name patients.
+On Linux and macOS, new files and folders are readable only by this user, because they may name patients.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 from fieldray.reports.exporter import StoredRun
 
 Recognise = Callable[[bytes], bool]
-# What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
+# The kinds of output that this module recognises by their first bytes.
 Kind = Literal["lines", "json", "html", "png", "map", "demo", "comparison"]
 _MAP_KINDS: Final[tuple[Kind, ...]] = ("png", "map")
 GENERATOR: Final = '<meta name="generator" content="fieldray">'
-# NumPy's format allows blanks at the end of a header. Nobody else fills it to 512 bytes: so a class map is known again.
+# NumPy's format allows spaces at the end of a header. Only this program fills the header to 512 bytes, as a mark.
 NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
 _HEAD_BYTES: Final = 2**16
 _AUDIT_TABLES: Final = ('\ufeff"group","name","threshold"', '\ufeff"image","patient","exam","reference"')
@@ -60,8 +60,8 @@ _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
 def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
     """Raise an error if an output may not be written to `path`.
 
-    That is so if `path` is in the program's own data folder, or if anything but an earlier output of this kind is
-    there.
+    That is so if `path` is in the program's own data folder, or if there is anything but an earlier output of this
+    kind.
 
     kind, inputs  as for `require_own`
 
@@ -74,8 +74,8 @@ def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] =
 def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
     """Raise an error if something exists at `path` that is not an earlier output of this kind.
 
-    kind    one of the program's kinds of output, or a function that recognises one by the first bytes of a file
-    inputs  files and folders that are read, which are never replaced
+    kind    a kind of output of the program, or a function that recognises an output by the first bytes of its file
+    inputs  files and folders that the command reads, which are never replaced
 
     Raises UsageProblem (output_is_input, output_not_ours), StorageProblem if `path` cannot be examined.
     """
@@ -88,26 +88,28 @@ def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = 
 
 
 def require_outside_home(path: Path) -> None:
-    """Raise UsageProblem (output_in_home) for a path in the program's own data folder."""
+    """Raise UsageProblem (output_in_home) if a path is in the program's own data folder."""
     real = Path(os.path.realpath(path))
     if any(_is_same(other, user_data()) for other in (real, *real.parents)):
         raise UsageProblem(reason("output_in_home", path=path))
 
 
 def require_inside(path: Path, folder: Path) -> None:
-    """Raise StorageProblem (not_plain) if a link leads from a path below `folder` to a place outside the folder."""
+    """Raise StorageProblem (not_plain) if a link leads from a path below `folder` to a path outside the folder."""
     real = Path(os.path.realpath(path))
     if folder.exists() and not any(_is_same(other, folder) for other in (real, *real.parents)):
         raise StorageProblem(reason("not_plain", path=path))
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether `path` is a pipe or a device, to which a command may write without any check."""
+    """Return whether `path` is a pipe or a device. A command may write to such a path without any check."""
     return path.is_fifo() or path.is_char_device()
 
 
 def require_folder(folder: Path, *, is_made: bool = True) -> None:
-    """Test that a folder is writable, before hours of work. With `is_made`, a missing folder is created.
+    """Raise an error if files cannot be written into a folder. Call this before hours of work.
+
+    is_made  whether a missing folder is created
 
     Raises UsageProblem (output_in_home), StorageProblem.
     """
@@ -125,12 +127,14 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
 def open_output(
     path: Path, kind: Kind | Recognise, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
 ) -> Iterator[TextIO]:
-    """Yield a text stream whose content appears at `path` when the block ends, and is discarded if the block raises.
+    """Yield a text stream.
+
+    When the `with` block ends, its content appears at `path`. After an error the content is discarded.
 
     path      path of the file; a missing folder is created
-    kind      recognises an earlier output, which may be replaced
+    kind      kind of the output, or a function that recognises an earlier output, which may be replaced
     encoding  with "utf-8", file names that are not valid Unicode are written with backslash escapes, as in JSON
-    inputs    files and folders that are read, which are never replaced
+    inputs    files and folders that the command reads, which are never replaced
 
     Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
@@ -140,8 +144,8 @@ def open_output(
         try:
             yield text
         finally:
-            text.detach()  # flushes into the stream, which is not its own to close
-        require_free(path, kind, inputs=inputs)  # hours may have passed
+            text.detach()  # flushes, and leaves `stream` open
+        require_free(path, kind, inputs=inputs)  # checked again, because hours may have passed
 
 
 def write_output(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
@@ -153,15 +157,15 @@ def write_output(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Seq
 
 @contextlib.contextmanager
 def open_output_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
-    """Yield a new folder, which appears at `path` when the block ends.
+    """Yield a new folder, which appears at `path` when the `with` block ends.
 
     The folder is discarded if it is empty or if the block raises.
 
-    path    an earlier folder is replaced as a whole, if every file in it is of this kind
-    kind    recognises a file of such a folder
-    inputs  files and folders that are read, which are never replaced
-    Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
+    path    path of the folder. An earlier folder is replaced as a whole if every file in it is of this kind
+    kind    function that recognises a file of such a folder by the file's first bytes
+    inputs  files and folders that the command reads, which are never replaced
 
+    Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
     _require_free_folder(path, kind, inputs)
     temporary = temporary_path(path)
@@ -196,14 +200,14 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
 
 
 def is_own_report(head: bytes) -> bool:
-    """Return whether a file that begins with `head` (its first kilobytes) is an output of this program.
+    """Return whether a file with the first bytes `head` (a few kilobytes) is an output of this program.
 
-    Outputs are reports, JSON lists, and the files of `--maps`. They are often stored beside the images, where the next
-    run finds them.
+    Outputs are reports, JSON lists, and the files of `--maps`. Outputs are often stored next to the images. The next
+    run finds these files and must leave them out.
     """
     if _is_lines(head) or head.startswith(_AUDIT_START):
         return True
-    # what a class map means, as `--maps` writes it beside the map
+    # the description of a class map that `--maps` writes
     is_class_map = head.startswith(b'{\n "report": "class map"') and b'\n "model_sha256": "' in head
     if is_class_map or is_audit_table(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True
@@ -211,7 +215,7 @@ def is_own_report(head: bytes) -> bool:
 
 
 def is_audit_table(head: bytes) -> bool:
-    """Return whether a file that begins with `head` is an audit's table of thresholds or of images."""
+    """Return whether a file with the first bytes `head` is an audit's table of thresholds or of images."""
     return head.startswith(tuple(start.replace(",", mark).encode() for start in _AUDIT_TABLES for mark in ",;"))
 
 
@@ -255,10 +259,10 @@ _RECOGNISE: Final[Mapping[Kind, Recognise]] = {
 def folder_writer(
     files: Callable[[StoredRun], Generator[tuple[str, bytes]]], is_own: Callable[[bytes], bool]
 ) -> Callable[[Path, StoredRun], None]:
-    """Return the function `Exporter.write` for an exporter that writes a folder of files.
+    """Return a function for `Exporter.write` that writes a folder of files.
 
     files   generator of the name and content of each file; it is closed at the end and after an error
-    is_own  returns whether a file that begins with these bytes is one of this exporter
+    is_own  function that returns whether a file with these first bytes is a file of this exporter
     """
 
     def write(path: Path, stored: StoredRun) -> None:

@@ -13,7 +13,7 @@ from fieldray.translation import Translator
 def gap_text(translator: Translator, between: Gap, order: Order) -> str:
     """Return a text on how much earlier or later one study is than another.
 
-    The units are years and months, months and days, days, or minutes.
+    between  the time between the studies; the text has years and months, months and days, days, or minutes
     """
     if between.minutes is not None and between.minutes >= 60:
         length = translator.text("{hours} h {minutes} min", hours=between.minutes // 60, minutes=between.minutes % 60)
@@ -34,7 +34,7 @@ def gap_text(translator: Translator, between: Gap, order: Order) -> str:
 
 
 def gap_of_images(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
-    """Return a text on how much earlier or later an image is than the current image, or that this is unknown."""
+    """Return a text on how much earlier or later an image is than the current image, or that the time is unknown."""
     between = gap_between(image, current)
     if between is None:
         return translator.text("time between the images not known")
@@ -42,20 +42,23 @@ def gap_of_images(translator: Translator, image: ImageHeader, current: ImageHead
 
 
 def comparison_notice(translator: Translator) -> str:
-    """Return the note that stands on every comparison: it is for research only, and shows nothing but differences."""
+    """Return the notice on every comparison: for research only, and only differences between two images."""
     research = translator.text("Research use only.")
     return f"{research} {translator.reason(reason('compare_notice'))}"
 
 
 def region_count(translator: Translator, count: int) -> str:
-    """Return a text with the number of regions that differ."""
+    """Return a text with the number of regions that differ between two images."""
     return translator.plural(
         "{count} region differs by more than the noise.", "{count} regions differ by more than the noise.", count
     )
 
 
 def region_sentence(translator: Translator, region: ChangeRegion, count: int) -> str:
-    """Return a sentence on one region that differs, with its number."""
+    """Return a sentence about one region that differs between two images.
+
+    count  number of the region
+    """
     values = {
         "number": count,
         "strength": number(translator, abs(region.strength), digits=1),

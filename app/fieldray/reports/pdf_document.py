@@ -1,8 +1,8 @@
-"""A PDF document: pages with the notice *research use only*, text for screen readers, images and scales.
+"""A PDF document with the notice *research use only* on every page, images, scales, and text for screen readers.
 
-Every text is a tagged element of the document's structure (headings, paragraphs, figures with a spoken text), in
-reading order. Page numbers and notices at the edge are artefacts, which are not read aloud. fpdf2 tags only images; all
-other tags are made here, in the structure tree that fpdf2 keeps for images.
+Every text is a tagged element of the document's structure (heading, paragraph, or figure with a description), in
+reading order. Page numbers and notices at the edge are artefacts, which screen readers skip. fpdf2 tags only images.
+The code here adds all other tags to fpdf2's structure tree.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ COLOURS: Final[dict[Category, Colour]] = {
 _ZONES: Final[tuple[Colour, Colour, Colour]] = ((164, 211, 200), (232, 212, 150), (236, 178, 155))
 _ROLES: Final = {"notice": ("B", 9.5), "count": ("B", 10.0), "lead": ("B", 9.0), "plain": ("", 8.5)}  # in points
 _JPEG_QUALITY: Final = 88
-_SHAPE: Final = 2.2  # mm, of a class
-_SHAPE_GAP: Final = 0.9  # between the shape and the word of a class
-_BAR_LINE: Final = 4.0  # height of a line below a bar
+_SHAPE: Final = 2.2  # width of the icon of a class in mm
+_SHAPE_GAP: Final = 0.9  # space between icon and name of a class in mm
+_BAR_LINE: Final = 4.0  # height of a line below a bar in mm
 
-for _library in ("fpdf", "fontTools"):  # they report each font that is subset, and each table that is left out
+for _library in ("fpdf", "fontTools"):  # they log every font
     logging.getLogger(_library).setLevel(logging.ERROR)
 
 
 class Column(NamedTuple):
-    """The left edge and the width of a text on the page, in mm."""
+    """The left edge and the width of a column of text on the page, in mm."""
 
     left: float
     width: float
@@ -88,12 +88,12 @@ WHOLE_WIDTH: Final = Column(MARGIN, WIDTH)
 
 
 class Document(FPDF):
-    """A PDF document of A4 pages. Draws texts unchanged: the caller has made hidden characters visible.
+    """A PDF document of A4 pages. Texts are drawn unchanged: the caller has made hidden characters visible.
 
-    title       shown in the title bar of a PDF viewer
-    translator  gives the language of the document, and of the notice *research use only* at the top of every page
-    made_s      time at which the reported results were made (seconds since 1970), not the time of the export
-    running     subject of the document, at the top of every page beside the notice
+    title       title, which a PDF viewer shows in its title bar
+    translator  translator, which gives the language of the document and of the notice *research use only*
+    made_s      time at which the reported results were made, seconds since 1970; not the time of the export
+    running     subject of the document, at the top of every page next to the notice
     """
 
     def __init__(self, title: str, translator: Translator, *, made_s: float, running: str = "") -> None:
@@ -102,7 +102,7 @@ class Document(FPDF):
         self._translator, self._unjoined = translator, set[str]()
         self._notice, self._marks = research_only(translator), Counter[int]()
         self.pdf_version = PDF_VERSION
-        self.alias_nb_pages("")  # no letters of a text stand for the number of pages
+        self.alias_nb_pages("")  # no text stands for the number of pages
         self.set_title(title)
         self.set_lang(translator.language)
         self.set_creator("Fieldray")
@@ -116,7 +116,7 @@ class Document(FPDF):
         self.add_page()
 
     def normalize_text(self, text: str) -> str:
-        """Order and join right-to-left letters of a text (a hook of fpdf2)."""
+        """Order and join the letters of a text that are written from right to left. fpdf2 calls this method."""
         shown = with_escapes(without_undecoded(text, self._translator), self)
         self._unjoined |= unjoined_scripts(shown, self)
         marked = with_direction_marks(shown)
@@ -177,8 +177,9 @@ class Document(FPDF):
     # ---- text
 
     def heading(self, text: str, *, tag: Tag = "H2", size: float = 11) -> None:
-        """Add a heading over the whole width. The heading is never the last line of a page.
+        """Add a heading over the whole width. A heading is never the last line of a page.
 
+        tag   kind of the element for screen readers
         size  size of the letters in points
         """
         self._room(18)
@@ -196,11 +197,12 @@ class Document(FPDF):
         size: float = 9,
         colour: Colour = TEXT_COLOUR,
     ) -> None:
-        """Add a text, on the next page if this page has too little room.
+        """Add a text, on the next page if this page has too little space.
 
-        tag    kind of the element for screen readers
-        style  "B" for bold, "" for plain letters
-        size   size of the letters in points
+        column  left edge and width of the text
+        tag     kind of the element for screen readers
+        style   "B" for bold, "" for plain letters
+        size    size of the letters in points
         """
         height = size * 0.48
         self._set(style, size, colour)
@@ -210,7 +212,7 @@ class Document(FPDF):
             self._lines(column.width, height, text)
 
     def side_by_side(self, left: Callable[[], None], right: Callable[[], None]) -> None:
-        """Draw two columns side by side; one below the other if the left one needs a further page."""
+        """Draw two columns side by side. If the left column needs another page, the right column is drawn below it."""
         top, page = self.y, self.page
         left()
         below = self.y
@@ -238,10 +240,11 @@ class Document(FPDF):
     def fields(
         self, fields: Sequence[Field], *, column: Column = WHOLE_WIDTH, label: float = 38, size: float = 8.5
     ) -> None:
-        """Add a line for each field: its label and its value. A value longer than a page continues on the next page.
+        """Add a line with label and value for each field. A value longer than a page continues on the next page.
 
-        label  width of the labels in mm
-        size   size of the letters in points
+        column  left edge and width of the lines
+        label   width of the labels in mm
+        size    size of the letters in points
         """
         height = size * 0.494
         for field in fields:
@@ -275,7 +278,12 @@ class Document(FPDF):
         return max(heights) + 1.6
 
     def _row(self, table: Table, cells: Sequence[str], *, style: str = "", categories: Sequence[Category] = ()) -> None:
-        """Lay out one table row; words from the fifth column on have the colours of the categories."""
+        """Draw one row of a table.
+
+        cells       texts of the row
+        style       "B" for bold, "" for plain letters
+        categories  classes of results whose colours the texts from the fifth column on have
+        """
         colours = {index: COLOURS[category] for index, category in enumerate(categories, 4)}
         height, top, left = self._row_height(table, cells, style=style), self.y, MARGIN
         with self._tagged("P"):
@@ -292,7 +300,7 @@ class Document(FPDF):
     # ---- images
 
     def figure(self, image: Image, *, spoken: str, left: float, top: float, width: float, height: float) -> float:
-        """Put an image into a box on the page, as large as it fits. Returns the height of the image in mm.
+        """Draw an image in a box on the page, as large as possible. Returns the height of the drawn image in mm.
 
         spoken                    description for screen readers
         left, top, width, height  the box in mm
@@ -306,7 +314,7 @@ class Document(FPDF):
         return high
 
     def scale(self, scale: Scale, *, column: Column) -> None:
-        """Draw a score on its scale: the uncertain zone, the threshold in the middle, and a mark at the score."""
+        """Draw a score on a scale: the uncertain zone, the threshold in the middle, and a mark at the score."""
         self._room(16)
         (left, width), top = column, self.y + 5
         with self._tagged("Figure", spoken=scale.spoken):
@@ -351,7 +359,7 @@ class Document(FPDF):
             self._bar(bar, column)
 
     def _bar(self, bar: Bar, column: Column) -> None:
-        """Draw a title, the bar, and below it the shape of each class with its word and number."""
+        """Draw a bar with its title, and below the bar the icon, name and number of each class."""
         self._room(17)
         self.paragraph(bar.title, size=8, column=column)
         left, top = column.left, self.y + 0.6
@@ -366,7 +374,10 @@ class Document(FPDF):
         self.ln(0.8)
 
     def _bar_numbers(self, bar: Bar, column: Column, top: float) -> None:
-        """Draw the classes from the left on, in as many lines as they need."""
+        """Draw icon, name and number of each class of a bar, side by side, in as many lines as needed.
+
+        top  upper edge of the first line in mm
+        """
         self._set("", 8, TEXT_COLOUR)
         left = column.left
         for part in bar.parts:
@@ -381,7 +392,10 @@ class Document(FPDF):
         self.set_y(top + _BAR_LINE)
 
     def _shape(self, category: Category, left: float, top: float) -> None:
-        """Draw the shape of a class in its colour, as the window does."""
+        """Draw the icon of a class in the colour of the class, as the window does.
+
+        left, top  upper left corner of the icon in mm
+        """
         self.image(_shape_of(category), x=left, y=top, w=_SHAPE, h=_SHAPE)
 
     def separator(self) -> None:
@@ -418,10 +432,10 @@ class Document(FPDF):
                 self.cell(WIDTH, 5, f"{page} / {len(self.pages)}", align=Align.R)
         return bytes(self.output(output_producer_class=FontWriter))
 
-    # ---- how it is done
+    # ---- drawing
 
     def _shortened(self, text: str, room: float) -> str:
-        """Return the text, cut at its end if it is wider than `room` mm."""
+        """Return a text, cut at its end if the text is wider than `room` mm."""
         if self.get_string_width(text) <= room:
             return text
         return next(cut for n in range(len(text), -1, -1) if self.get_string_width(cut := f"{text[:n]}…") <= room)
@@ -431,7 +445,10 @@ class Document(FPDF):
         self.set_text_color(*colour)
 
     def _broken(self, text: str, width: float) -> tuple[str, ...] | None:
-        """Return the lines of a text; None if the much slower library function must find them."""
+        """Return the lines into which a text breaks; None if `break_lines` cannot break the text.
+
+        width  width of the lines in mm
+        """
         font = self.current_font
         assert isinstance(font, WholeFont)
         return break_lines(text, font, 1000 * width * self.k / self.font_size_pt)
@@ -444,7 +461,10 @@ class Document(FPDF):
         return float(found)  # type: ignore[arg-type]
 
     def _room(self, height: float) -> bool:
-        """Begin a new page if this one has too little room. Returns whether a page was begun."""
+        """Begin a new page if this page has too little space. Returns whether a page was begun.
+
+        height  the space needed in mm
+        """
         if self.y + height <= self.h - _FOOT:
             return False
         font = self.font_style, self.font_size_pt, self.text_color
@@ -455,7 +475,11 @@ class Document(FPDF):
 
     @contextlib.contextmanager
     def _tagged(self, tag: Tag, *, spoken: str | None = None) -> Iterator[None]:
-        """Make the content of the block one element of the structure (ISO 32000-1, 14.7)."""
+        """Make everything drawn in the `with` block one element of the document's structure (ISO 32000-1, 14.7).
+
+        tag     kind of the element for screen readers
+        spoken  description for screen readers; None for text, which needs no description
+        """
         number = self._marks[self.page]
         self._marks[self.page] += 1
         facts: dict[str, Any] = {"struct_type": f"/{tag}", "mcid": number, "alt_text": spoken}
@@ -467,7 +491,7 @@ class Document(FPDF):
 
     @contextlib.contextmanager
     def _artefact(self) -> Iterator[None]:
-        """Mark the content of the block as no part of the text (ISO 32000-1, 14.8.2.2)."""
+        """Mark what the `with` block draws as decoration, which screen readers skip (ISO 32000-1, 14.8.2.2)."""
         self._out("/Artifact BMC")
         yield
         self._out("EMC")

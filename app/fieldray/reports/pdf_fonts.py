@@ -1,12 +1,12 @@
-"""The fonts of PDF documents: one common subset for most documents, further fonts for unusual letters.
+"""The fonts of PDF documents: a common subset of one font for most documents, and further fonts for unusual letters.
 
-Subsetting a font for one document takes longer than laying the document out. So DejaVu Sans is subset in advance to
-Latin, Cyrillic and the program's signs, and every document contains that subset. Other letters come from Noto Sans
-Arabic or DejaVu Sans as a whole or, if both lack a letter, from GNU Unifont, which has coarse glyphs for all scripts. A
-letter that no font has is written as an escape.
+Subsetting a font for one document takes longer than laying out the document. So a subset of DejaVu Sans with Latin,
+Cyrillic and the program's signs is made in advance, and every document contains that subset. Other letters come from
+the whole of Noto Sans Arabic or DejaVu Sans. If both lack a letter, GNU Unifont is used, which has coarse glyphs for
+all scripts. A letter that no font has is written as an escape.
 
 HarfBuzz joins Arabic letters and places marks, and fpdf2 orders right-to-left text (UAX 9). Unifont has no tables for
-that: `unjoined_scripts` names the scripts whose letters it draws separately.
+joining: `unjoined_scripts` returns the scripts whose letters are drawn separately.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any, Final, TypeVar, cast
 
 from fieldray.paths import asset
 
-# fpdf2 without its signatures: for them it imports a library for tests, and with that asyncio and sockets. Documents
-# are not signed, and the installed program has none of these modules.
+# fpdf2 is loaded without its code for signatures, which imports asyncio and sockets. Documents are not signed, and the
+# installed program has none of these modules.
 _SIGNING: Final = ModuleType("fpdf.sign")
 vars(_SIGNING).update(Signature=type("Signature", (), {}), sign_content=None)
 sys.modules.setdefault("fpdf.sign", _SIGNING)
@@ -42,24 +42,24 @@ __all__ = ["FPDF", "Align", "MethodReturnValue", "ViewerPreferences", "XPos", "Y
 
 FAMILY: Final = "DejaVu Sans"
 _STYLES: Final = {"": "DejaVuSans-usual.ttf", "B": "DejaVuSans-Bold-usual.ttf"}
-# By family: the file, and which letters may be in it. Unifont is packed: a third of its size.
+# By font family: the file, and the letters that may be in the file. Unifont is compressed to a third of its size.
 _FURTHER: Final = {
     "noto sans arabic": ("NotoSansArabic-usual.ttf", range(0x600, 0x900)),
     "dejavu sans whole": ("DejaVuSans.ttf", range(sys.maxunicode)),
     "unifont": ("Unifont.woff", range(sys.maxunicode)),
 }
-# Letters and marks from right to left, Hebrew to Arabic Extended-A without the digits, and their presentation forms.
+# Right-to-left letters and marks: Hebrew to Arabic Extended-A without digits, and their presentation forms.
 _LEFTWARDS: Final = "\u0590-\u065f\u066a-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
 _STRETCH: Final = re.compile(f"[{_LEFTWARDS}](?:\\W*[{_LEFTWARDS}])*")
 _LEFT_TO_RIGHT_MARK: Final = "\u200e"
 _NEVER_DRAWN: Final = frozenset({*range(0x20), 0x7F})
 _Part = TypeVar("_Part", bound=PDFObject)
-_MOST_LINES: Final = 4096  # texts of which it is kept how they break
-_BREAKING: Final = frozenset("\n\r\f\u00ad")  # besides blanks
+_MOST_LINES: Final = 4096  # number of texts whose lines are cached
+_BREAKING: Final = frozenset("\n\r\f\u00ad")  # break characters other than spaces
 
 
 class WholeFont(TTFFont):
-    """A font that is embedded unchanged in many documents, with a code for each letter."""
+    """A font that is embedded unchanged in many documents, with a number for each letter."""
 
     def __init__(self, style: str, number: int) -> None:
         super().__init__(FPDF(), asset("fonts") / _STYLES[style], f"{FAMILY.lower()}{style}", style)
@@ -69,23 +69,20 @@ class WholeFont(TTFFont):
 
     @property
     def codes(self) -> Mapping[int, int]:
-        """The number by which a PDF document names each letter in this font, by the letter's Unicode number.
-
-        The numbers begin with 1.
-        """
+        """The number by which a PDF document refers to a letter in this font, by the letter's Unicode number."""
         return cast("_Codes", self.subset).codes
 
 
 @cache
 def usual_fonts() -> tuple[WholeFont, ...]:
-    """Return the fonts that every document contains, plain and bold."""
+    """Return the fonts that every document contains: plain and bold."""
     return tuple(WholeFont(style, number) for number, style in enumerate(_STYLES, 1))
 
 
 def with_escapes(text: str, document: FPDF) -> str:
-    """Return a text with escapes for letters that no font has.
+    """Return a text in which escapes replace letters that no font has.
 
-    Fonts that the other letters need are added to the document.
+    document  the document, to which fonts for unusual letters are added
     """
     lacking = {*map(ord, text)} - usual_fonts()[0].codes.keys()
     for family, (name, may_have) in _FURTHER.items():
@@ -101,23 +98,26 @@ def _add_font(family: str, name: str, document: FPDF) -> None:
     document.add_font(family, fname=asset("fonts") / name)
     document.set_fallback_fonts([known for known in _FURTHER if known in document.fonts], exact_match=False)
     font = cast("TTFFont", document.fonts[family])
-    if font.is_compressed:  # the library would pack it again for HarfBuzz, which takes many seconds
+    if font.is_compressed:  # otherwise fpdf2 would compress the font again, in many seconds
         tables = font.ttfont.reader
         face = Face.create_for_tables(lambda _face, tag, _: tables[tag] if tag in tables.tables else b"", None)
         font._hbfont = HarfBuzzFont(face)
 
 
 def with_direction_marks(text: str) -> str:
-    """Return a text with a left-to-right mark on both sides of each stretch that runs from right to left.
+    """Return a text with a left-to-right mark before and after each part that is written from right to left.
 
-    The documents' languages are written from left to right. Without the marks, a number after a Hebrew name would be
-    taken for a part of the name (UAX 9, N1), and would change places with the sign between both.
+    The documents' languages are written from left to right. Without the marks, a number after a Hebrew name would count
+    as a part of the name (UAX 9, N1), and would change places with the sign between name and number.
     """
     return _STRETCH.sub(rf"{_LEFT_TO_RIGHT_MARK}\g<0>{_LEFT_TO_RIGHT_MARK}", text)
 
 
 def unjoined_scripts(text: str, document: FPDF) -> set[str]:
-    """Return the text's scripts that need marks or right-to-left joining but have glyphs only in Unifont."""
+    """Return the scripts of a text whose letters cannot be joined, because only Unifont has glyphs for them.
+
+    document  the document, to whose fonts `with_escapes` has added those of the text
+    """
     if "unifont" not in document.fonts:
         return set()
     *joined, coarse = (cast("TTFFont", document.fonts[family]).cmap for family in _FURTHER if family in document.fonts)
@@ -131,17 +131,23 @@ def unjoined_scripts(text: str, document: FPDF) -> set[str]:
 
 
 class _Codes:
-    """A mapping of letters to the codes of a font, with the methods that fpdf2 calls."""
+    """A mapping of letters to their numbers in a font, with the methods that fpdf2 calls."""
 
     def __init__(self, codes: Mapping[int, int]) -> None:
         self.codes = codes
 
     def pick(self, letter: int) -> int | None:
-        """Return the code of a letter; None if the font lacks the letter."""
+        """Return the number of a letter in the font; None if the font lacks the letter.
+
+        letter  Unicode number of the letter
+        """
         return self.codes.get(letter)
 
     def get_glyph(self, *, unicode: tuple[int, ...], **_: object) -> int | None:
-        """Return the code of the letter for which a glyph stands. Each glyph stands for exactly one letter."""
+        """Return the number of a glyph's letter in the font; None if the font lacks the letter.
+
+        unicode  Unicode numbers of the letters of the glyph; in this font, every glyph has exactly one letter
+        """
         return self.codes.get(unicode[0]) if unicode else None
 
     def pick_glyph(self, code: int) -> int:
@@ -149,7 +155,7 @@ class _Codes:
 
 
 class FontWriter(OutputProducer):
-    """Writes a document, and embeds each `WholeFont` unchanged (ISO 32000-1, 9.7), which fpdf2 would subset."""
+    """Writes a document and embeds each `WholeFont` unchanged (ISO 32000-1, 9.7). fpdf2 alone would subset fonts."""
 
     def _add_fonts(self, *drawn: Any) -> dict[int, Any]:
         fonts = self.fpdf.fonts
@@ -182,9 +188,12 @@ class FontWriter(OutputProducer):
 
 
 def _unicode_map(codes: Mapping[int, int]) -> bytes:
-    """Return the map from codes to letters, for search and copying (ISO 32000-1, 9.10.3)."""
+    """Return the PDF table from letter numbers to Unicode, for search and copying (ISO 32000-1, 9.10.3).
+
+    codes  number in the font by Unicode number
+    """
     lines = [f"<{code:04X}> <{letter:04X}>" for letter, code in codes.items()]
-    groups = [lines[start : start + 100] for start in range(0, len(lines), 100)]  # as many as there may be
+    groups = [lines[start : start + 100] for start in range(0, len(lines), 100)]  # a block has at most 100 lines
     return "\n".join(
         (
             "/CIDInit /ProcSet findresource begin\n12 dict begin\nbegincmap",
@@ -202,10 +211,12 @@ _MARKS: Final = "-_/\\"
 
 @lru_cache(_MOST_LINES)
 def break_lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | None:
-    """Break a text into lines of at most `limit` thousandths of the letter size, as `FPDF.multi_cell` does.
+    """Break a text into lines, as `FPDF.multi_cell` does.
 
-    A word that is too long, such as a file name, is broken after a hyphen, underscore or slash. Returns None if other
-    rules than blanks decide the breaks, or if the font lacks a letter.
+    A word that is too long, such as a file name, is broken after a hyphen, underscore or slash. Returns None if the
+    text has other break characters than spaces, or if the font lacks a letter.
+
+    limit  maximum width of a line, in thousandths of the letter size
     """
     if not _BREAKING.isdisjoint(text) or not font.codes.keys() >= set(map(ord, text)):
         return None

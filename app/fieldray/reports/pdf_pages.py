@@ -44,7 +44,7 @@ def run_document(stored: StoredRun) -> bytes:
     document = Document(title, wording.translator, made_s=made_s, running=title)
     document.heading(title, tag="H1", size=17)
     document.add(wording.run())
-    document.signature(wording.signature)  # behind the summary: on a page of its own nobody knows what is signed
+    document.signature(wording.signature)  # on the page of the summary, so that it is clear what is signed
     if table.rows:
         document.add_page()
         document.add((table,))
@@ -52,7 +52,10 @@ def run_document(stored: StoredRun) -> bytes:
 
 
 def month_document(title: str, blocks: Sequence[Block], first: datetime.date, translator: Translator) -> bytes:
-    """Return the PDF document about a site's month, which begins on the day `first`."""
+    """Return the PDF document of the report on a month.
+
+    first  the first day of the month
+    """
     began = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
     document = Document(title, translator, made_s=began.timestamp())
     document.heading(title, tag="H1", size=17)
@@ -61,9 +64,7 @@ def month_document(title: str, blocks: Sequence[Block], first: datetime.date, tr
 
 
 def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
-    """Yield a file name and a PDF document for each study of a run.
-
-    The studies are in the order of their first images in the work list.
+    """Yield a file name and a PDF document for each study of a run, in the order of the studies in the work list.
 
     A file that is no image belongs to no study.
     """
@@ -81,7 +82,11 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
 
 
 def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
-    """Return an unused file name without suffix from person and day, numbered if another study has that name."""
+    """Return an unused file name without suffix, made of person and day. If the name is taken, a number is added.
+
+    parts  person and day
+    taken  names in use, to which the new name is added
+    """
     name = first = " ".join(filter(None, (safe_name(parts[0]), parts[1])))
     number = 1
     while name.casefold() in taken:
@@ -107,7 +112,7 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
             document.heading(wording.translator.text("Compared with a prior image"))
             document.fields(text.priors)
         if result is images[-1][0]:
-            document.signature(wording.signature)  # with what is signed, before what the program says of itself
+            document.signature(wording.signature)  # next to the result that is signed
         document.separator()
         pack, made = (*one.pack(), *one.run_fields()), (*text.image_fields, *one.provenance())
         document.side_by_side(
@@ -118,7 +123,10 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
 
 
 def _as_shown(result: StoredResult, image: ShownImage | Reason, stored: StoredRun) -> list[Image.Image]:
-    """Return the image without overlay and as displayed; empty if no image is available."""
+    """Return the image without overlay, and the image as displayed. Empty if no image is available.
+
+    image  the grey image, or the reason why the file cannot be read; then the stored preview or thumbnail is used
+    """
     outcome = result.outcome
     shown = (stored.read_preview(result) or _thumbnail(outcome)) if isinstance(image, Reason) else image
     if shown is None:
@@ -128,14 +136,14 @@ def _as_shown(result: StoredResult, image: ShownImage | Reason, stored: StoredRu
 
 
 def _thumbnail(outcome: Outcome) -> ShownImage | None:
-    """Return the thumbnail stored with a result, for a result without a preview."""
+    """Return the thumbnail stored with a result; None if no thumbnail is stored."""
     facts = outcome.facts
     if facts.thumbnail is None or not facts.rows:
         return None
     return ShownImage(pixels=facts.thumbnail, rows=facts.rows, columns=facts.columns)
 
 
-_IMAGE_WIDTH: Final = 64.0  # of each of two; mm
+_IMAGE_WIDTH: Final = 64.0  # mm, if two images are side by side
 _IMAGE_HEIGHT: Final = 74.0
 _GAP: Final = 5.0
 _HALF: Final = (WIDTH - _GAP) / 2
@@ -147,9 +155,9 @@ _SMALL: Final = 7.0  # points
 def image_page(
     document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None
 ) -> None:
-    """Draw the page of one image: the image with and without overlay, the result beside it, explanations below.
+    """Draw the page of one image: the image with and without overlay, the result next to it, and explanations below.
 
-    ends  texts at the ends of the legend, weak and strong; None without colours
+    ends  texts at the two ends of the colour legend, weak and strong; None without a heat map
     """
     document.heading(text.person or text.title, tag="H1", size=14)
     document.separator()
@@ -165,7 +173,10 @@ def image_page(
 def _figures(
     document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None, *, column: Column
 ) -> None:
-    """Draw the images side by side, and their caption."""
+    """Draw the images side by side, with legend and caption.
+
+    ends  texts at the two ends of the colour legend; None without a heat map
+    """
     top = below = document.y
     for index, image in enumerate(images):
         spoken = text.spoken if image is images[-1] else text.title
@@ -208,7 +219,7 @@ def _remarks(document: Document, text: ImageText, *, column: Column) -> None:
 
 
 def _points(document: Document, findings: Sequence[FindingText]) -> None:
-    """Lay out the measured performance at each finding's operating point."""
+    """Draw the measured performance at the operating point of each finding."""
     for finding in findings:
         if len(findings) > 1:
             document.paragraph(finding.meaning, style="B", size=8.5, column=_RIGHT)
@@ -248,10 +259,10 @@ def audit_pdf(audit: AuditText) -> bytes:
 
 
 class AuditDocument(Document):
-    """A PDF document that can also draw charts, as lines and not as images."""
+    """A PDF document that can also draw charts. Charts are drawn as lines, not as images."""
 
     def charts(self, charts: Sequence[ShareChart], ticks: Sequence[str]) -> None:
-        """Lay out charts in a row, each with a text for screen readers.
+        """Draw charts side by side, each with a description for screen readers.
 
         ticks  the texts at 0, 0.5 and 1 on both axes, in the document's language
         """

@@ -1,8 +1,7 @@
-"""The performance of a class: how many of 100 images with the finding, and of 100 without it,
-a pack puts into the class.
+"""The performance of a class: of 100 images with the finding, and of 100 without, how many a pack puts into the class.
 
-Another hospital's figures come first: performance at a pack's own hospital promises little elsewhere. Window, start
-cards and documents show one sentence and two bars.
+Figures measured at another hospital come first, because performance at a pack's own hospital promises little elsewhere.
+Window, start cards and documents show one sentence and two bars.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fieldray.translation import Translator
 
 @dataclass(frozen=True, slots=True)
 class BarPart:
-    """A part of a bar: the number of images, of 100, in one class, and the name of the class."""
+    """A part of a bar: one class, with its name and the number of images, of 100, in the class."""
 
     category: Category
     number: int
@@ -28,7 +27,7 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar that stands for 100 images, divided into parts whose numbers add up to 100."""
+    """A bar that shows 100 images. The numbers of its parts add up to 100."""
 
     title: str
     parts: tuple[BarPart, ...]
@@ -43,10 +42,10 @@ class Bar:
 class MeasuredPerformance:
     """The measured performance of a class, or of a pack as a whole.
 
-    sentence  the most important figures, those of another hospital first; or a statement that nothing was measured
-    title     origin of the bars' images
-    bars      of images with the finding, and of images without it
-    exact     the figures with 95 % confidence intervals, of all hospitals
+    sentence  the most important figures, those of another hospital first; or a sentence that nothing was measured
+    title     title of the bars, which names the hospital of their images
+    bars      a bar of images with the finding, and a bar of images without the finding
+    exact     sentences with all figures and 95 % confidence intervals, for all hospitals
     """
 
     sentence: str
@@ -56,7 +55,7 @@ class MeasuredPerformance:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All measured figures as sentences: the most important one, then the texts of the bars."""
+        """All measured figures as sentences: the most important sentence, and then the content of each bar in words."""
         return self.sentence, *(bar.spoken for bar in self.bars)
 
 
@@ -65,9 +64,11 @@ def performance_of(
 ) -> MeasuredPerformance | None:
     """Return the performance of a class at a pack's operating point.
 
+    manifest  the manifest of the pack, or None
+    point     the operating point, or None
     category  the class that the sentence is about; None for the pack as a whole
 
-    The result is None without a manifest or operating point, if the pack's maker did not count the classes, and for a
+    Returns None without a manifest or operating point, if the maker of the pack did not count the classes, and for a
     threshold that was chosen on this site's images.
     """
     measured = {classes.is_elsewhere: classes for classes in class_distributions(manifest, point)}
@@ -105,7 +106,11 @@ def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manife
 
 
 def _sentence(translator: Translator, measured: Mapping[bool, ClassDistribution], category: Category | None) -> str:
-    """Return the sentence on how often a class misleads; without a class, on all classes."""
+    """Return the sentence on how often a result of a class is wrong or uncertain.
+
+    measured  counts of the classes, for another hospital (True) and the hospital of the training images (False)
+    category  the class; None for a sentence on all classes
+    """
     values = _figures(measured, category)
     if True in measured:
         return _elsewhere(translator, values, category)
@@ -165,7 +170,11 @@ def _own(translator: Translator, values: Mapping[str, str], category: Category |
 
 
 def _figures(measured: Mapping[bool, ClassDistribution], category: Category | None) -> dict[str, str]:
-    """Return the figures of a sentence, "–" for a hospital without counts."""
+    """Return the figures of a sentence by name; "–" for a hospital without counts.
+
+    measured  counts of the classes, for another hospital (True) and the hospital of the training images (False)
+    category  the class of the sentence; None for all classes
+    """
     if category is None:
         shown = measured.get(True) or measured[False]
         ill, well = (counts_per_hundred(shown.shares[truth]) for truth in (True, False))
@@ -177,7 +186,7 @@ def _figures(measured: Mapping[bool, ClassDistribution], category: Category | No
 
 
 def _misleads(classes: ClassDistribution, category: Category) -> str:
-    """Return how many of 100 images in a class are missed, falsely flagged, or in the uncertain zone."""
+    """Return how many of 100 images are missed, falsely flagged, or in the uncertain zone, depending on the class."""
     if category == "unsure":
         count, of = classes.unsure_and_total
         return str(round(100 * count / of))
@@ -186,7 +195,7 @@ def _misleads(classes: ClassDistribution, category: Category) -> str:
 
 
 def _flagged(numbers: Mapping[Category, int]) -> int:
-    """Return the number of flagged images, those to be read first included."""
+    """Return the number of flagged images, including the images to be read first."""
     return numbers.get("abnormal", 0) + numbers.get("read_first", 0)
 
 

@@ -1,7 +1,7 @@
 """The sentences and figures of PDF documents and captures, in the reader's language.
 
-`content` has the words for programs; the sentences for people are here, common to all formats. External texts are made
-visible (`plain_text`) and cut to a length that fits a page.
+`content` makes the words for programs. This module makes the sentences for people, which all formats share. Texts from
+files are made visible (`plain_text`) and cut to a length that fits a page.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
 _MOST_REGIONS: Final = 12
-_WIDTHS: Final = (10.0, 36.0, 19.0, 38.0, 40.0, 15.0, 20.0)  # of the list of all images, mm
-_WIDTHS_WITH_PACKS: Final = (9.0, 30.0, 19.0, 28.0)  # of its first columns where those of several packs follow
+_WIDTHS: Final = (10.0, 36.0, 19.0, 38.0, 40.0, 15.0, 20.0)  # widths of the list of all images, in mm
+_WIDTHS_WITH_PACKS: Final = (9.0, 30.0, 19.0, 28.0)  # widths of the first columns if columns of several packs follow
 
 
 class Wording:
@@ -94,13 +94,16 @@ class Wording:
                 self._of_packs[one.position] = Wording(one)
 
     def for_result(self, result: StoredResult) -> Wording:
-        """Return the wording of the reports for the pack that gave a result."""
+        """Return the texts for the pack that gave a result."""
         return self._of_packs[result.position]
 
     # ---- the run
 
     def run(self) -> tuple[Block, ...]:
-        """Return the report on the whole run without the pages of its images; pack by pack if it has several packs."""
+        """Return the report on the whole run without the pages of its images.
+
+        Several packs are described one after another.
+        """
         headings = self._headings() if len(self._of_packs) > 1 else ("",)
         return (
             Paragraph(self.notice, "notice"),
@@ -113,13 +116,13 @@ class Wording:
         )
 
     def _headings(self) -> list[str]:
-        """Return the heading of each pack, which names its label."""
+        """Return a heading for each pack, which tells the packs apart."""
         return pack_headings([one.name() for one in self._of_packs.values()])
 
     def name(self) -> tuple[str, str]:
-        """Return the name of the pack for a person, and its id with version.
+        """Return the name of the pack for a person, and the pack's id with version.
 
-        If the pack is not installed any more, both are its id with version.
+        If the pack is no longer installed, the id with version is also the name.
         """
         manifest, pack_name = self._stored.manifest, self._pack.pack_name
         return (self.translator.pick(manifest.names) if manifest else pack_name), pack_name
@@ -127,7 +130,7 @@ class Wording:
     def results_of_pack(self, heading: str) -> tuple[Block, ...]:
         """Return the part of a document with a pack's results and its description.
 
-        heading  heading of the part if the run has several packs
+        heading  heading of this part; "" if the run has one pack
         """
         text, counts = self.translator.text, self._stored.counts
         came = (category for category in WORK_LIST_ORDER if counts.get(category))
@@ -184,7 +187,10 @@ class Wording:
         )
 
     def _table_of_several(self, title: str, headings: tuple[str, ...]) -> Table:
-        """Return the list of all images as a table, with class, score and verdict in a column for each pack."""
+        """Return the list of all images as a table, with a column for each pack that has class, score and verdict.
+
+        headings  heading of each pack's column
+        """
         packs = tuple(self._of_packs.values())
         rows: list[tuple[str, ...]] = []
         categories: list[tuple[Category, ...]] = []
@@ -199,13 +205,13 @@ class Wording:
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
     def answer(self, result: StoredResult) -> str:
-        """Return the result of a pack for an image, as the text of one table cell."""
+        """Return the result of a pack for an image as the text of one cell of a table."""
         outcome, (*_, score, verdict) = result.outcome, self.row(0, result)
         parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
         return ": ".join(part for part in parts if part)
 
     def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
-        """Return an image's row for the table of all images.
+        """Return the row of an image in the table of all images.
 
         count  number of the image in the table
         """
@@ -213,7 +219,7 @@ class Wording:
         finding = leading_finding(outcome)
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
         verdict = verdict_text(self.translator)[result.verdict.choice] if result.verdict else ""
-        is_image = outcome.category != "not_an_image"  # any other file is of no patient
+        is_image = outcome.category != "not_an_image"  # any other file belongs to no patient
         who = (is_image and self._person(shown_header(outcome.ref, self._stored))) or "–"
         word = short_label(self.translator, outcome.category, self._stored.manifest)
         if said := self._reasons(outcome):
@@ -238,14 +244,17 @@ class Wording:
         )
 
     def _folders(self) -> str:
-        """Return the screened folders, as pseudonyms without names: folders are often named after patients."""
+        """Return the screened folders as text. Unless a person asked for names, pseudonyms replace the folders."""
         key, is_named = self._stored.pseudonym_key, self._is_named
         return ", ".join(
             shorten(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths
         )
 
     def run_remarks(self) -> tuple[str, ...]:
-        """Return the notes on the pack's results in this run; for the first pack also those on the whole run."""
+        """Return the notes on the pack's results in this run.
+
+        For the first pack, notes on the whole run are included.
+        """
         absent, superseded = len(self._stored.not_present), len(self._stored.superseded_verdicts)
         changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. The verdict is in the JSON export.",
@@ -277,7 +286,7 @@ class Wording:
     def image(self, result: StoredResult, *, problem: Reason | None = None) -> ImageText:
         """Return the texts of one image with its result.
 
-        problem  the reason why the image cannot be displayed; None if it can
+        problem  the reason why the image cannot be displayed, or None
         """
         outcome = result.outcome
         why = reason_of(outcome) if isinstance(outcome, Screened) else None
@@ -299,7 +308,7 @@ class Wording:
         )
 
     def _said(self, why: Reason, outcome: Outcome) -> str:
-        """Format a reason, without names of files and folders if names were not requested."""
+        """Format a reason. Unless a person asked for names, names of files and folders are replaced."""
         if not self._is_named:
             key = outcome.ref.key
             why = without_names(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
@@ -313,13 +322,13 @@ class Wording:
         return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
     def study_person(self, ref: ImageRef) -> str:
-        """Return the line about the patient that stands at the top of each page of a study's document."""
+        """Return the line about the patient at the top of each page of a study's document."""
         return self._person(shown_header(ref, self._stored))
 
     def study_name(self, ref: ImageRef) -> tuple[str, str]:
-        """Return the patient and the day of a study, from which the file name of its document is made.
+        """Return patient and day of a study, from which the name of the study's document is made.
 
-        The days can be sorted as texts.
+        The days sort in order of time, because the year comes first.
         """
         header = shown_header(ref, self._stored)
         who = " ".join(filter(None, (person(header.patient_name), header.patient_id if self._is_named else "")))
@@ -365,7 +374,7 @@ class Wording:
         )
 
     def _image_name(self, ref: ImageRef) -> str:
-        """Return the name of an image: its file, or without names the pseudonym of its UID or of the image."""
+        """Return the name of an image: its file or, unless a person asked for names, a pseudonym."""
         key, uid = self._stored.pseudonym_key, ref.header.sop_instance_uid
         if self._is_named:
             return shorten(file_name(ref))
@@ -388,7 +397,7 @@ class Wording:
         return _filled((given, Field(text("Note on the verdict"), note)))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
-        """Yield the prior images that a person compared: dates, names and results."""
+        """Yield a line for each prior image that a person compared with the image: dates, names and results."""
         text, pairs = self.translator.text, self._stored.options.pairs_of(outcome)
         for pair in pairs:
             uid = pair.prior.sop_instance_uid
@@ -421,7 +430,7 @@ class Wording:
         colours = text("The colours show what influenced the score. They are not the outline of a lesion.")
         line = text("The line is the outline of the lungs as the program found them.")
         has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
-        overrides = (self._said(note, outcome) for note in override_notes(outcome))  # a capture has these words alone
+        overrides = (self._said(note, outcome) for note in override_notes(outcome))  # a capture has no other words
         parts = (*overrides, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 

@@ -1,15 +1,15 @@
-"""Rows written in the transaction of a result: the work list, results taken over, and verdicts.
+"""Functions and SQL statements that keep the work list, results of unchanged files, and verdicts up to date.
 
-The work list has a narrow row for each image that is present in a run. So a million results are sorted, searched and
-counted without reading a result.
+The functions run in the transaction that stores a result. The table `work_list` has a short row for each image that is
+present in a run. So a million results are sorted, searched and counted without reading a result.
 
-An unchanged file is recognised by the stamp stored with its result (`imaging.source` makes stamps), and its result is
-taken over. An image that a pass did not see counts as deleted.
+The stamp stored with a result identifies the state of the image's file (`imaging.source` makes stamps). If the stamp
+shows that the file is unchanged, the run uses the earlier result. An image that a pass did not see counts as deleted.
 
-A verdict is a person's work and is never lost. It belongs to the judged result, and is copied to every equal result of
-that image in another run or under another name. All copies have the time of the original. The newest verdict is the one
-with the highest number, since a computer's clock may jump. A row without a choice records that a person read the image.
-It is copied like a verdict, and any verdict replaces it.
+A verdict is a person's work and is never lost. A verdict belongs to the judged result, and is copied to every equal
+result of that image in another run or under another name. All copies have the time of the original. The newest verdict
+is the one with the highest row number, because a computer's clock may jump. A row without a choice records that a
+person read the image. Such a row is copied like a verdict, and any verdict replaces it.
 """
 
 from __future__ import annotations
@@ -74,13 +74,14 @@ COPY_WORK_LIST_ROWS: Final = f"""
 
 
 def key_of(text: str) -> bytes:
-    """Return a text as case-folded bytes for sorting and searching. Text that is no valid Unicode is allowed."""
+    """Return a text as case-folded bytes for sorting and searching. Also for text that UTF-8 cannot encode."""
     return text.casefold().encode("utf-8", "surrogatepass")
 
 
 def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
     """Return the values of an image's row in the table `work_list`.
 
+    row_id   row of the image in the table `images`
     outcome  the most urgent result of the image
     """
     header, file = outcome.ref.header, file_name(outcome.ref)
@@ -112,10 +113,7 @@ ANSWERS_WITH_IMAGE: Final = """
 
 
 def add_missing_images(connection: sqlite3.Connection) -> None:
-    """Add every present image to the work list that is not in the list yet.
-
-    Images with an unreadable row are skipped.
-    """
+    """Add a row to the work list for every present image that has none. Images with an unreadable row are skipped."""
     query = f"""SELECT * FROM {ANSWERS_WITH_IMAGE} WHERE absent_s IS NULL
                 AND image_id NOT IN (SELECT image_id FROM work_list) ORDER BY image_id, position"""
     for row_id, answers in itertools.groupby(connection.execute(query), lambda row: row["image_id"]):
@@ -127,7 +125,7 @@ def add_missing_images(connection: sqlite3.Connection) -> None:
 
 
 def _number_of(text: str) -> int:
-    """Return a 64-bit hash of a text, which identifies the text within a run."""
+    """Return a 64-bit hash that identifies a text within a run."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
@@ -136,10 +134,10 @@ def _number_of(text: str) -> int:
 INSERT_STAMP_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
 SELECT_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
-# Answers that no run takes over: what failed is tried again, and who was too young may be old enough by now.
+# Results that no later run uses: failed images are tried again, and a patient who was too young may be old enough now.
 IS_DECIDED_AGAIN: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
-# The images of a run in the order of their names, and their answers in the order of the packs. What is decided again is
-# known, and has no stamp.
+# The images of a run by key, and their results by position of the pack. The stamp is NULL for a result that must be
+# computed again.
 SELECT_STAMPS: Final = f"""
     SELECT images.id, image_key, answers.id AS answer_id, position,
            CASE WHEN {IS_DECIDED_AGAIN} THEN NULL ELSE stamp END AS stamp
@@ -216,10 +214,10 @@ _OF_ANSWER: Final = {
 
 
 class ReusedAnswers(NamedTuple):
-    """Rows of earlier results to take over for files that have not changed.
+    """The row ids of earlier results that a run uses for files that have not changed.
 
-    images   for each file, the id of its row in `images`, in this run or another one
-    answers  for each pack, by its position in the run, the ids of the images' rows in `answers`
+    images   for each file, the id of its row in `images`, in this run or in an earlier run
+    answers  for each pack, by its position in the run, the ids of rows in `answers`, one for each image
     """
 
     images: Sequence[int]
@@ -227,9 +225,9 @@ class ReusedAnswers(NamedTuple):
 
 
 def valid_stamp_key(value: object) -> bytes:
-    """Return the secret key of file stamps that was read from the database. Raises ValueError for any other value.
+    """Return a value from the database, if it is a valid secret key for stamps of files. Raises ValueError otherwise.
 
-    A stamp tells whether a file is unchanged (see `imaging.source`).
+    A stamp shows whether a file is unchanged (see `imaging.source`).
     """
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
         raise ValueError("no key")
@@ -237,10 +235,12 @@ def valid_stamp_key(value: object) -> bytes:
 
 
 def reuse_answers(connection: sqlite3.Connection, run_id: int, taken: ReusedAnswers) -> list[sqlite3.Row]:
-    """Take over earlier results of unchanged files for a run.
+    """Use earlier results of unchanged files in a run.
 
     Images of this run are marked as seen in the current pass. Images of other runs are copied with their results.
-    Returns id, image_id, image_key and result_hash of every result that these images have in the run.
+    Returns a row (id, image_id, image_key, result_hash) for every result that these images now have in the run.
+
+    taken  the earlier results
     """
     about = {"run_id": run_id, "rows": json.dumps(taken.images), "now_s": time.time()}
     for statement in (_SEEN, _PRESENT, _COPY_IMAGES.format(**_copied(connection, "images", _OF_IMAGE))):
@@ -255,7 +255,7 @@ def reuse_answers(connection: sqlite3.Connection, run_id: int, taken: ReusedAnsw
 
 
 def _copied(connection: sqlite3.Connection, table: str, of_copy: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns of a table, and the SQL expression for the value of each in a copied row."""
+    """Return "names", the columns of a table, and "values", the SQL expressions of these columns in a copied row."""
     names = [row["name"] for row in connection.execute(f"PRAGMA table_info ({table})") if row["name"] != "id"]
     values = (of_copy.get(name, f"{table}.{name}") for name in names)
     return {"names": ", ".join(names), "values": ", ".join(values)}
@@ -286,7 +286,7 @@ _SAME_BYTES: Final = """
 
 
 def is_there(key: bytes) -> bool:
-    """Return whether the file of an image still exists; for a member of a zip file, whether the zip file exists.
+    """Return whether the file of an image still exists. For an image in a zip file, this is the zip file.
 
     An object on a server (`s3:/...`) counts as existing.
 
@@ -298,9 +298,10 @@ def is_there(key: bytes) -> bool:
 
 
 def is_another(key: bytes, other: bytes) -> bool:
-    """Return whether an image's key names an existing file other than the file of another image's key.
+    """Return whether the file of an image exists and is not the file of another image.
 
-    Two paths to one file, for example by a link, name the same file.
+    key    key of the image (`schema.image_key`)
+    other  key of the other image. Two paths to one file, for example by a link, count as one file
     """
     (path, *inside), (other_path, *other_inside) = key.split(_MEMBER), other.split(_MEMBER)
     try:
@@ -310,9 +311,10 @@ def is_another(key: bytes, other: bytes) -> bool:
 
 
 def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
-    """Return those of `paths` under which the run had images before, but its last pass found none.
+    """Return the paths of a run under which the last pass found no image, although an earlier pass had found images.
 
-    rows  rows of the query `SELECT_PASSES`
+    rows   rows of the query `SELECT_PASSES`
+    paths  all paths of the run
     """
     folders = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
     had, has = set(), set()
@@ -325,11 +327,12 @@ def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> t
 
 
 def absent_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
-    """Return the ids of images that a run's last pass did not see.
+    """Return the row ids of images that a run's last pass did not see.
 
-    Images in folders and zip files that could not be read are left out, and so are images under the paths `empty`.
+    Images in folders and zip files that could not be read are left out.
 
-    rows  rows of the query `SELECT_PASSES`
+    rows   rows of the query `SELECT_PASSES`
+    empty  paths whose images are left out as well
     """
     unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
     spared = unread.union(empty)
@@ -337,7 +340,7 @@ def absent_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
 
 
 def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
-    """Return the ids of images whose file is gone while another file of the run has the same content.
+    """Return the row ids of images whose file is gone, if another file of the run has equal content.
 
     twins  rows of the query `SELECT_EQUAL_IMAGES`
     """
@@ -352,9 +355,9 @@ def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
 
 
 def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
-    """Return the row ids of the images whose file was moved to the path of another image, as by renaming the file.
+    """Return the row ids of images whose file was moved or renamed to the path of the image `row_id`.
 
-    The path of such an image has no file any more, and the file at the other image's path has the same content.
+    The old path has no file any more, and the image's content is equal to that of the image `row_id`.
 
     row_id  row id of the image at the new path, in the same run
     """
@@ -364,7 +367,7 @@ def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
 def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
     """Mark images of a run as no longer present.
 
-    If the run has another image with the same file content and an equal result, that image gets a copy of the verdict.
+    If another image of the run has equal file content and an equal result, the verdict is copied to that image.
     """
     for row_id in row_ids:
         execute("UPDATE images SET absent_s = ? WHERE id = ?", time.time(), row_id)
@@ -373,24 +376,24 @@ def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> Non
 
 
 def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -> None:
-    """Copy verdicts between images whose files have changed places, as after two files exchanged names.
+    """Copy verdicts between images whose files have changed places, for example because two files exchanged names.
 
-    Each verdict is copied to the image whose file now has the content that was judged.
+    Each verdict is copied to the image whose file now has the judged content.
 
-    row_id  the image that was saved last; None for all images of the run
+    row_id  row id of the image that was saved last; None to examine all images of the run
     """
     execute(_TO_EXCHANGED, run_id=run_id, row_id=row_id)
 
 
 def _is_partly(row: sqlite3.Row) -> bool:
-    """Return whether a row belongs to a zip file of which most, but not all, members were read."""
+    """Return whether a row belongs to a zip file in which only some members could not be read."""
     return str(row["reason"]).startswith('["double_members"')
 
 
 def _folders_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield each folder and file with which an image's key begins, and whether the image is a frame of that file.
+    """Yield each folder and file that contains an image, by its key, and whether the image is a frame of that file.
 
-    The number of items depends on the length of the key only, not on the number of paths to look up.
+    The number of items depends on the length of the image's key only, not on the number of folders searched for.
     """
     for end, byte in enumerate(key):
         if byte in _SEPARATOR + _MEMBER:
@@ -398,10 +401,7 @@ def _folders_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _is_in_any(key: bytes, folders: AbstractSet[bytes]) -> bool:
-    """Return whether an image is inside one of these folders and zip files.
-
-    A frame does not count as inside its own file.
-    """
+    """Return whether an image is inside a folder or zip file of `folders`. A frame is not inside its own file."""
     around = [is_frame for folder, is_frame in _folders_around(key) if folder in folders]
     return bool(around) and not any(around)
 
@@ -524,7 +524,7 @@ SUPERSEDED_VERDICTS: Final = """
 
 
 class VerdictCarryOver:
-    """Copies verdicts to equal results in newer runs. To be fast, it remembers which results have a verdict at all."""
+    """Copies verdicts to equal results in newer runs. The hashes of all judged results are cached, to be fast."""
 
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
@@ -532,17 +532,18 @@ class VerdictCarryOver:
         self._version = -1
 
     def forget(self) -> None:
-        """Discard the cached knowledge of which results have a verdict, because a verdict is about to be given."""
+        """Discard the cached hashes of judged results, because a verdict is about to be given."""
         self._version = -1
 
     def copy_verdict(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
-        """Copy a verdict to a new result from an equal result in another run, if there is one.
+        """Copy a verdict from an equal result in another run to a new result, if there is such a verdict.
 
+        run_id       run of the new result
         answer_id    row of the new result
         result_hash  hash of the new result (`rows.result_hash`)
         image_key    key of the result's image (`schema.image_key`)
 
-        Returns whether the result may have a verdict now.
+        Returns whether the new result may have a verdict now.
         """
         (row,) = self._execute("PRAGMA data_version")  # changes if another program wrote, perhaps a verdict
         if row["data_version"] != self._version:
@@ -558,12 +559,12 @@ class VerdictCarryOver:
 def put_verdict(
     execute: Execute, answer_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
 ) -> None:
-    """Store a verdict on a result, or withdraw it (None). After a withdrawal the image still counts as read.
+    """Store a verdict on a result, or withdraw the stored verdict. After a withdrawal the image still counts as read.
 
     answer_id  row of the result
-    verdict    the new verdict; None withdraws the stored one
+    verdict    the new verdict; None withdraws the stored verdict
     judged     the outcome that the person judged
-    found      the verdict that is stored so far, or None
+    found      the verdict stored so far; None without one
     """
     columns = {"answer_id": answer_id, **verdict_columns(judged, verdict), "given_s": time.time()}
     about = {"answer_id": answer_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
@@ -583,7 +584,7 @@ def put_verdict(
 
 
 def mark_read(execute: Execute, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-    """Record that a person has read this outcome, or has not. An outcome with a verdict counts as read."""
+    """Record whether a person has read an outcome of a result. An outcome with a verdict always counts as read."""
     about = {**verdict_columns(judged), "answer_id": answer_id, "image_key": image_key(judged.ref)}
     if is_read:
         execute(_READ, given_s=time.time(), **about)

@@ -1,9 +1,9 @@
-"""The database file: creating, opening and replacing it, and the meaning of its errors.
+"""The file of a database: creating, opening and replacing the file, and converting errors of SQLite.
 
-A lock file next to the database (`swap_lock`) protects the file. A process that opens the database holds the lock
-briefly. A process that creates, repairs or replaces the database holds it for the whole operation. A new file appears
-only when it is complete. In WAL mode queries never wait for the writer, and a commit survives a killed program. A
-damaged file is marked, and not opened until it is repaired.
+A lock file next to the database (`swap_lock`) protects the file. A process holds the lock briefly while it opens the
+database. A process that creates, repairs or replaces the database holds the lock for the whole operation. A new file
+appears only when it is complete. In SQLite's WAL mode, queries never wait for the writer, and a commit survives a
+killed program. A damaged file is marked, and is not opened until it is repaired.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ _open_here: Final = weakref.WeakSet["StoreConnection"]()
 
 
 class StoreConnection(sqlite3.Connection):
-    """A connection to a database file.
+    """An open connection to a database file.
 
-    path  path of the file when it was opened; another file may have taken that path since
+    path  path of the file when it was opened. Another file may be at this path now
     """
 
     path: Path
@@ -75,7 +75,7 @@ class StoreConnection(sqlite3.Connection):
     _companions: list[tuple[int, int]]
 
     def remember_file(self, path: Path) -> None:
-        """Remember which file this connection has open, so that a replaced file is detected.
+        """Store the identity of the open file, by which `require_current_file` detects that the file was replaced.
 
         The caller holds the lock `opening`. Raises OSError.
         """
@@ -89,15 +89,17 @@ class StoreConnection(sqlite3.Connection):
             _open_here.discard(self)
 
     def is_of(self, identity: tuple[int, int]) -> bool:
-        """Return whether the file that this connection has open is the one with this (device, inode)."""
+        """Return whether the file that this connection opened has this identity.
+
+        identity  device and inode of a file
+        """
         return self._identity == identity
 
     def require_current_file(self) -> None:
-        """Raise StorageProblem (store_gone) if the file at the connection's path is another file now, or missing.
+        """Raise StorageProblem (store_gone) if the file that this connection opened was moved, deleted or replaced.
 
-        SQLite would continue with the moved, deleted or replaced file, and report success. The write-ahead log of the
-        old file is then renamed, because SQLite would read it as changes to the new file. The log of a new file is left
-        alone.
+        SQLite would not notice: it would continue with the old file and report success. The write-ahead log of the old
+        file is renamed, because SQLite would apply that log to a new file. The log of a new file is left alone.
         """
         try:
             is_here = _identity(self.path) == self._identity
@@ -113,9 +115,9 @@ class StoreConnection(sqlite3.Connection):
 def is_open_here(path: Path) -> bool:
     """Return whether this process has a file open as a database. The caller holds the lock `opening`. Raises OSError.
 
-    A file that is open must not be opened without SQLite: closing the second descriptor releases all locks of this
-    process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program could then delete the write-ahead
-    log.
+    A file that is open must not be opened a second time without SQLite. Closing the second file handle would release
+    all locks of this process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program could then delete
+    the write-ahead log.
     """
     identity = _identity(path)
     return any(connection.is_of(identity) for connection in _open_here)
@@ -127,7 +129,10 @@ def opened_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _connect(path: Path) -> StoreConnection:
-    """Open a connection, which prevents other programs from replacing the file. Raises OSError, sqlite3.Error."""
+    """Open a connection to a database file.
+
+    Other programs cannot replace the open file. Raises OSError, sqlite3.Error.
+    """
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE_MODE:
         path.chmod(PRIVATE_MODE)  # results name patients; SQLite gives its companions the same mode
     with opening:
@@ -148,7 +153,10 @@ def _connect(path: Path) -> StoreConnection:
 
 
 def make_file(path: Path, tables: Tables, version: int) -> StoreConnection:
-    """Create a database file with these tables, and open it. Raises OSError, sqlite3.Error."""
+    """Create a database file with these tables and this schema version, and open the file.
+
+    Raises OSError, sqlite3.Error.
+    """
     make_empty(path)
     with contextlib.closing(sqlite3.connect(path)) as empty:
         empty.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
@@ -173,16 +181,16 @@ def _make_tables(connection: StoreConnection, tables: Tables, version: int) -> N
 
 
 def merge_log(connection: sqlite3.Connection) -> None:
-    """Merge the write-ahead log into the database file. Raises sqlite3.Error.
+    """Merge the write-ahead log into the database file. Raises sqlite3.Error, for example on a full disk.
 
-    Closing a connection merges the log as well, but on a full disk it silently leaves the log.
+    Closing a connection merges the log as well, but leaves the log without an error on a full disk.
     """
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
 @contextlib.contextmanager
 def transaction(connection: StoreConnection) -> Iterator[None]:
-    """Run all statements of the block in one transaction. Raises StorageProblem (store_gone), sqlite3.Error."""
+    """Run all statements of a `with` block in one transaction. Raises StorageProblem (store_gone), sqlite3.Error."""
     connection.require_current_file()
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -196,7 +204,7 @@ def transaction(connection: StoreConnection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def synchronous_writes(connection: sqlite3.Connection) -> Iterator[None]:
-    """Make every commit within the block wait until its data are on the disk (sqlite.org/pragma.html, synchronous)."""
+    """Make every commit within a `with` block wait for the disk (sqlite.org/pragma.html, synchronous)."""
     connection.execute("PRAGMA synchronous = FULL")
     try:
         yield
@@ -205,15 +213,15 @@ def synchronous_writes(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def enable_secure_delete(connection: sqlite3.Connection) -> None:
-    """Make SQLite overwrite deleted content with zeros from now on."""
+    """Make SQLite overwrite deleted content with zeros, for all later statements of a connection."""
     connection.execute("PRAGMA secure_delete = ON")
 
 
 def vacuum(connection: sqlite3.Connection) -> bool:
     """Rebuild the database file without unused pages, and merge its write-ahead log.
 
-    Returns whether both were completed. A program that is reading keeps the log from being truncated; a full disk
-    prevents the rebuild. Deleted content is overwritten in either case.
+    Returns whether both steps were completed. While another program reads the database, the log cannot be truncated. On
+    a full disk, the file cannot be rebuilt. Deleted content is overwritten in either case.
     """
     is_small = True
     try:
@@ -234,20 +242,20 @@ def vacuum(connection: sqlite3.Connection) -> bool:
 
 
 def pictures_path(database: Path) -> Path:
-    """Return the path of the preview-image database that belongs to a results database."""
+    """Return the path of the picture database (previews and thumbnails) that belongs to a results database."""
     return database.with_name(f"{database.stem}.pictures{database.suffix}")
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return the paths of all files that may belong to a database.
 
-    They are the database, SQLite's additional files, and the mark of a damaged database.
+    These are the database, SQLite's additional files, and the file that marks a damaged database.
     """
     return (path, *companion_files(path), damage_mark(path))
 
 
 def companion_files(path: Path) -> tuple[Path, ...]:
-    """Return the paths of the additional files of SQLite for a database (write-ahead log, shared memory, journal)."""
+    """Return the paths of SQLite's additional files for a database: write-ahead log, shared memory, and journal."""
     return tuple(path.with_name(path.name + ending) for ending in COMPANIONS)
 
 
@@ -258,7 +266,7 @@ def remove_files(path: Path) -> None:
 
 
 def link_or_copy(path: Path, copy: Path) -> None:
-    """Make a hard link to a file, or a copy if no link can be made. Raises OSError."""
+    """Make a hard link `copy` to a file. If no link can be made, copy the file. Raises OSError."""
     temporary = temporary_path(copy)
     try:
         try:
@@ -272,21 +280,21 @@ def link_or_copy(path: Path, copy: Path) -> None:
 
 
 def free_name(path: Path, word: str, ending: str = "") -> Path:
-    """Return an unused path next to `path` with a word and a new number, such as `results.lost-1.sqlite`.
+    """Return an unused path next to `path` that contains a word and a number, such as `results.lost-1.sqlite`.
 
-    The number is above that of all existing files of this form.
+    The number is above that of all existing files with this word.
 
     word    the word before the number
-    ending  suffix of one of SQLite's additional files, such as `-wal`; "" for the database itself
+    ending  suffix of one of SQLite's additional files, such as `-wal`; "" for the database
     """
     number = 1 + max(numbered_files(path, word, ending), default=0)
     return path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{ending}")
 
 
 def numbered_files(path: Path, word: str, ending: str = "") -> dict[int, Path]:
-    """Return the existing files whose names `free_name` has numbered, by their number.
+    """Return the existing files with names made by `free_name`, by the number in the name.
 
-    The highest number is the newest. The parameters are those of `free_name`.
+    The file with the highest number is the newest. The parameters are those of `free_name`.
     """
     begin, end = f"{path.stem}.{word}-", f"{path.suffix}{ending}"
     found = {file.name.removeprefix(begin).removesuffix(end): file for file in path.parent.glob(f"{begin}*{end}")}
@@ -294,20 +302,23 @@ def numbered_files(path: Path, word: str, ending: str = "") -> dict[int, Path]:
 
 
 def quarantine_companions(path: Path) -> None:
-    """Rename the companion files of a database, so that SQLite does not use them for another file. Raises OSError."""
+    """Rename SQLite's additional files of a database, so that SQLite does not apply them to another file.
+
+    Raises OSError.
+    """
     for companion, ending in zip(companion_files(path), COMPANIONS, strict=True):
         with contextlib.suppress(FileNotFoundError):
             companion.rename(free_name(path, "lost", ending))
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Return device and inode of a file. Raises OSError."""
+    """Return device and inode of a file, by which a replaced file is detected. Raises OSError."""
     status = path.lstat()
     return status.st_dev, status.st_ino
 
 
 def _companions_at(path: Path) -> list[tuple[int, int]]:
-    """Return device and inode of a database's additional files. Raises OSError."""
+    """Return device and inode of each of SQLite's additional files for a database. Raises OSError."""
     found = []
     for companion in companion_files(path):
         with contextlib.suppress(FileNotFoundError):  # another program deletes them when it closes the database
@@ -320,9 +331,11 @@ def _companions_at(path: Path) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def storage_problems(path: Path) -> Iterator[None]:
-    """Convert errors of SQLite in the block, caused by the disk or by damage, to StorageProblem.
+    """Convert SQLite's errors in a `with` block to StorageProblem, if the disk or a damaged file caused them.
 
-    A damaged file is marked. Other errors of SQLite are bugs of this program and are not caught.
+    A damaged file is marked. Other errors of SQLite are bugs of this program and are not converted.
+
+    path  path of the database
     """
     try:
         yield
@@ -350,7 +363,7 @@ def storage_problems(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def invalid_rows_as_damage(path: Path) -> Iterator[None]:
-    """Treat errors from rows that this program cannot have written as damage of the file. Raises StorageProblem."""
+    """Treat a row that this program never writes, read in a `with` block, as damage. Raises StorageProblem."""
     try:
         yield
     except INVALID_ROW_ERRORS as error:
@@ -358,14 +371,14 @@ def invalid_rows_as_damage(path: Path) -> Iterator[None]:
 
 
 def mark_damaged(path: Path) -> StorageProblem:
-    """Mark a database file as damaged. Returns the exception that the caller raises."""
+    """Mark a database file as damaged. Returns the exception for the caller to raise."""
     with contextlib.suppress(OSError):
         os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_MODE))
     return _damage(path)
 
 
 def damage_mark(path: Path) -> Path:
-    """Return the path of the file whose existence marks a database as damaged."""
+    """Return the path of the mark file. If this file exists, the database at `path` is damaged."""
     return path.with_name(path.name + ".damaged")
 
 
@@ -376,7 +389,7 @@ def require_unmarked(path: Path) -> None:
 
 
 def is_damage_problem(problem: StorageProblem) -> bool:
-    """Return whether a problem is a damaged database file, and not a fault of the disk or the system."""
+    """Return whether a problem is a damaged database file. A fault of the disk or the system is not."""
     return problem.reason.code in ("database_damaged", "pictures_damaged")
 
 
@@ -386,9 +399,9 @@ def _damage(path: Path) -> StorageProblem:
 
 
 def _is_full(folder: Path) -> bool:
-    """Return whether there is no room in a folder.
+    """Return whether a folder has no room for another file.
 
-    A file is written as a test, because a used-up quota shows only then.
+    A file is written as a test, because a used-up quota shows only on writing.
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
@@ -399,9 +412,9 @@ def _is_full(folder: Path) -> bool:
 
 
 def _is_unreadable(database: Path) -> bool:
-    """Return whether a reported damage may really be an unreadable page of the disk.
+    """Return whether damage that SQLite reports may really be a page of the disk that cannot be read.
 
-    SQLite reports both alike, even if the cause was temporary.
+    SQLite reports both causes alike, even if the page can be read again later.
     """
     try:
         for file in filter(Path.exists, (database, companion_files(database)[0])):
@@ -415,7 +428,7 @@ def _is_unreadable(database: Path) -> bool:
 
 
 def _require_readable(file: Path) -> None:
-    """Read all of a file, and raise OSError if a part cannot be read."""
+    """Read a whole file as a test. Raises OSError if a part of the file cannot be read."""
     if os.name != "posix":
         with file.open("rb", buffering=0) as stream:
             while stream.read(_PART_BYTES):

@@ -1,8 +1,9 @@
 """Deletion of runs, or of all images of one patient, and release of unused disk space.
 
-Deleted content is overwritten with zeros (`secure_delete`). Then the file is rebuilt (VACUUM), and the write-ahead log
-is merged and truncated. Pictures that no result needs any more are deleted first, in the same way. Incomplete copies of
-killed programs are removed before. Damaged databases that were set aside are never touched, only named.
+SQLite overwrites deleted content with zeros (`secure_delete`). Then the file is rebuilt (VACUUM), and the write-ahead
+log is merged and truncated. Pictures that no result needs any more are deleted in the same way, before the results.
+Incomplete copies, left by killed programs, are deleted before that. Databases that were renamed and kept (damaged,
+replaced or migrated ones) are never deleted, only listed for the user.
 """
 
 from __future__ import annotations
@@ -51,18 +52,21 @@ _VERDICTS_OF_IMAGES: Final = """
 
 
 def plan_deletion(path: Path, run_ids: Sequence[int]) -> DeletionPlan:
-    """Return the plan to delete these runs. Raises UsageProblem (history_no_run), StorageProblem."""
+    """Return the plan to delete these runs: what a deletion would delete. Nothing is deleted.
+
+    Raises UsageProblem (history_no_run), StorageProblem.
+    """
     with _connection(path) as connection:
         return _plan(connection, run_ids)
 
 
 def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
-    """Delete all of these runs or none.
+    """Delete runs with their images, results and verdicts. Either all of the runs are deleted, or none.
 
-    agreed  the plan that a person confirmed; more than that is never deleted
+    agreed  the plan that a person confirmed; None without a confirmed plan
 
     Raises StorageProblem, and UsageProblem: history_no_run; history_in_use if a program works on one of the runs;
-    history_grown if there is more to delete than agreed.
+    history_grown if there is more to delete than in the plan `agreed`.
     """
 
     def delete(connection: sqlite3.Connection, plan: DeletionPlan) -> None:
@@ -72,7 +76,7 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
 
 
 def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
-    """Return the plan to delete all images with this Patient ID, in all runs.
+    """Return the plan to delete all images with a Patient ID, in all runs. Nothing is deleted.
 
     Raises UsageProblem (history_no_patient), StorageProblem.
     """
@@ -82,12 +86,12 @@ def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
 
 
 def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None = None) -> Deletion:
-    """Delete all images with this Patient ID in all runs, with results, verdicts and pictures. The runs stay.
+    """Delete all images with a Patient ID in all runs, with their results, verdicts and pictures. The runs are kept.
 
-    agreed  the plan that a person confirmed; more than that is never deleted
+    agreed  the plan that a person confirmed; None without a confirmed plan
 
     Raises StorageProblem, and UsageProblem: history_no_patient; history_in_use if a program works on one of the runs;
-    history_grown if there is more to delete than agreed.
+    history_grown if there is more to delete than in the plan `agreed`.
     """
 
     def plan(connection: sqlite3.Connection) -> DeletionPlan:
@@ -107,11 +111,12 @@ def _delete(
     agreed: DeletionPlan | None,
     ends_runs: bool,
 ) -> Deletion:
-    """Plan and delete in one transaction, then wipe the bytes.
+    """Plan and delete in one transaction, then release the disk space.
 
-    plan_of    makes the plan from the current content
-    delete     deletes the rows of a plan
-    ends_runs  whether the runs of the plan are deleted
+    plan_of    function that makes the plan from the present content of the database
+    delete     function that deletes the rows of a plan
+    agreed     the plan that a person confirmed, or None
+    ends_runs  whether the runs of the plan are deleted, and not only images in them
     """
     before = size_of(path)
     clear_abandoned(path.parent)
@@ -141,9 +146,9 @@ def _delete(
 
 
 def _plan_of_patient(connection: sqlite3.Connection, patient_id: str) -> tuple[DeletionPlan, list[int]]:
-    """Return the plan to delete a patient's images, and the ids of the images.
+    """Return the plan to delete a patient's images, and the row ids of the images.
 
-    Images whose files were not found any more are included.
+    Images whose files no longer exist are included.
     """
     number = patient_id.strip()
     rows = connection.execute("SELECT id, run_id, header FROM images WHERE header LIKE '%patient_id%'").fetchall()
@@ -161,9 +166,11 @@ def _plan_of_patient(connection: sqlite3.Connection, patient_id: str) -> tuple[D
 
 
 def _names(header: str, number: str) -> bool:
-    """Return whether a stored header has this Patient ID.
+    """Return whether a header, as stored in JSON, has this Patient ID.
 
-    A damaged header that contains the number counts, so that it is deleted as well.
+    A damaged header that contains `number` anywhere counts as well, so that its image is deleted.
+
+    number  the Patient ID
     """
     try:
         return header_of(header).patient_id.strip() == number
@@ -203,9 +210,9 @@ def _plan(connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPla
 
 
 def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int]) -> None:
-    """Lock every run of the plan that is not finished. A finished run is never worked on again.
+    """Lock those of these runs that are not finished. No program works on a finished run.
 
-    Raises UsageProblem (history_in_use).
+    Raises UsageProblem (history_in_use) if a program works on one of the runs.
     """
     query = f"SELECT id, state FROM runs WHERE id IN ({_listed(run_ids)})"
     for row in connection.execute(query).fetchall():
@@ -214,7 +221,10 @@ def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int
 
 
 def _set_aside(path: Path) -> Iterator[Path]:
-    """Yield databases that were set aside. They may still hold deleted runs, and only a person deletes them."""
+    """Yield the paths of database files that were renamed and kept: damaged, replaced or migrated ones.
+
+    These files may still contain deleted runs. Only a person deletes them.
+    """
     for store, word in itertools.product((path, pictures_path(path)), ("damaged", "lost", "replaced", "version")):
         yield from sorted(path.parent.glob(f"{store.stem}.{word}-*{store.suffix}*"))
 
@@ -231,7 +241,10 @@ def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None
 
 
 def _listed(run_ids: Sequence[int]) -> str:
-    """Return numbers as an SQL list, since a statement takes only a limited number of parameters."""
+    """Return numbers as an SQL list, such as "1, 2, 3".
+
+    Parameters are not used, because SQL statements limit their number.
+    """
     return ", ".join(str(int(run_id)) for run_id in run_ids)
 
 
@@ -239,10 +252,10 @@ def _listed(run_ids: Sequence[int]) -> str:
 
 
 def compact(path: Path) -> tuple[int, bool]:
-    """Release disk space that is not used, including pictures that no result needs.
+    """Release unused disk space, and delete pictures that no result needs.
 
-    Returns by how many bytes the files have shrunk, and whether everything was released. Not everything is released
-    while another program reads the files, or on a full disk. Raises StorageProblem.
+    Returns the number of bytes by which the files have shrunk, and whether all space was released. Space is not
+    released while another program reads the files, or on a full disk. Raises StorageProblem.
     """
     before = size_of(path)
     with closing(open_database(path)) as connection, storage_problems(path):
@@ -254,13 +267,13 @@ def compact(path: Path) -> tuple[int, bool]:
 def drop_pictures(path: Path) -> tuple[int, bool, int]:
     """Delete all previews and thumbnails.
 
-    Returns their number, whether the file was rebuilt without them (see `vacuum`), and by how many bytes the files have
-    shrunk. Raises StorageProblem.
+    Returns the number of deleted pictures, whether the file was rebuilt without them (see `vacuum`), and the number of
+    bytes by which the files have shrunk. Raises StorageProblem.
     """
     before = size_of(path)
     return *keep_only(path, ()), before - size_of(path)
 
 
 def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:
-    """Yield the picture keys of the images of all runs, whose pictures must be kept."""
+    """Yield the keys of the pictures that must be kept: those of the images of all runs."""
     return map(tuple, connection.execute("SELECT DISTINCT content_sha256, frame FROM images"))

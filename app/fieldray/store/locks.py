@@ -1,11 +1,11 @@
-"""Locks: on the results database, on each unfinished run, and on each session that shows results.
+"""Lock files: for the results database, for each unfinished run, and for each session that shows results.
 
-A run's lock file exists while the run is unfinished, and is locked by the process that works on the run, until that
-process ends. A process that locks a run holds the database's write lock and has just read that the run is not finished,
-so a deleted lock file is never locked by mistake.
+The lock file of a run exists while the run is unfinished. The process that works on the run holds the lock until the
+run or the process ends. Before a process locks a run, the process takes the write lock of the database and checks that
+the run is not finished. So no process locks a lock file that was just deleted.
 
-A session's lock prevents a backup from replacing the database meanwhile: the session identifies its results by the
-database's row numbers.
+The lock of a session keeps a backup from replacing the database during the session. A session identifies its results by
+row numbers, which would be wrong in another database.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _ASK_AGAIN_S: Final = 0.1
 
 @contextlib.contextmanager
 def replacement_lock(path: Path, *, wait_s: float) -> Iterator[None]:
-    """Keep other processes from opening or replacing a database file during the block.
+    """Keep other processes from opening or replacing a database file during a `with` block.
 
-    wait_s  maximum time in seconds to wait for another holder of the lock
+    wait_s  maximum time in seconds to wait for another process that holds the lock
 
     Raises LockHeldError, OSError.
     """
@@ -48,9 +48,9 @@ def replacement_lock(path: Path, *, wait_s: float) -> Iterator[None]:
 
 
 def require_exclusive(path: Path) -> None:
-    """Require that no other program has a database file open. Its write-ahead log is then merged.
+    """Require that no other program has a database file open, and then merge the file's write-ahead log.
 
-    Raises StorageProblem (store_in_use), and sqlite3.Error if the disk refuses.
+    Raises StorageProblem (store_in_use), or sqlite3.Error if the disk fails.
     """
     until_s = time.monotonic() + EXCLUSIVE_WAIT_S
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -67,11 +67,12 @@ def require_exclusive(path: Path) -> None:
 
 
 class SessionLock:
-    """A lock that prevents a backup from replacing the results database during a session.
+    """A lock that keeps a backup from replacing the results database while a session shows results.
 
-    The lock is held from construction to `release` or the end of the process. It is not held if nothing can be written.
+    The lock is held from construction until `release` or the end of the process. If the folder cannot be written to,
+    the lock is not held.
 
-    problem  the reason why nothing can be written next to the results database, or None
+    problem  the reason why the lock file cannot be written, or None
     """
 
     def __init__(self, database: Path) -> None:
@@ -94,7 +95,7 @@ class SessionLock:
 
 
 def has_session(database: Path) -> bool:
-    """Return whether any process has a session that shows results of this database (`SessionLock`). Raises OSError.
+    """Return whether any process has a session that shows results of this database (see `SessionLock`). Raises OSError.
 
     Lock files left by killed processes are deleted.
     """
@@ -111,7 +112,7 @@ def has_session(database: Path) -> bool:
 class RunLocks:
     """The locks of the runs on which this process works. Methods raise OSError if lock files cannot be written.
 
-    other_process  description of the process that held a run when `hold` failed, or None
+    other_process  description of the process that held a run when `hold` returned False; None before
     """
 
     def __init__(self, database: Path) -> None:
@@ -120,7 +121,10 @@ class RunLocks:
         self.other_process: str | None = None
 
     def hold(self, run_id: int) -> bool:
-        """Lock a run. Returns False if another process holds the run; `other_process` then describes that process."""
+        """Lock a run.
+
+        Returns False if another process works on the run; `other_process` then describes that process.
+        """
         if run_id in self._held:
             return True
         try:
@@ -131,7 +135,10 @@ class RunLocks:
         return True
 
     def finish(self, run_id: int) -> None:
-        """Release the lock of a run that was committed as finished, and delete its lock file."""
+        """Release the lock of a finished run, and delete its lock file.
+
+        The caller has committed the state "finished".
+        """
         lock = self._held.pop(run_id, None)
         if lock:
             lock.remove()
@@ -144,9 +151,9 @@ class RunLocks:
 
 
 def with_live_state(database: Path, run: Run) -> Run:
-    """Return a run with its true state: "interrupted" if it has no end and no process holds its lock.
+    """Return a run with its true state: "interrupted" if the run has not ended and no process holds its lock.
 
-    The run is returned unchanged if the system does not tell who holds the lock.
+    If the system cannot find out whether a process holds the lock, the run is returned unchanged.
     """
     if run.state not in ("running", "paused"):
         return run

@@ -1,8 +1,8 @@
 """Maintenance of the database files: check, backup, restore and repair.
 
-A file is replaced only under its lock, and only while no program has it open. At every moment a whole file has the
-name, or the mark of a damaged file exists. In the latter case the next run repairs the file, or continues an
-interrupted repair.
+A file is replaced only while this process holds the file's lock and no program has the file open. At every moment, the
+database is complete, or the mark of a damaged file exists. If the mark exists, the next run repairs the file, or
+continues an interrupted repair.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ log = logging.getLogger(__name__)
 _PAGES: Final = 2048  # pages copied at once: 16 MB
 _LAST_ID: Final = 2**62  # highest valid row number; SQLite could assign none after its maximum
 _MOST_GAP: Final = 10_000_000  # row numbers tried after damage; a damaged number may be huge
-_LAST_VERSION: Final = 1000  # a number beyond it is a damaged one
+_LAST_VERSION: Final = 1000  # a higher number means a damaged file
 # UnicodeDecodeError is raised if the message of SQLite's error quotes damaged bytes.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 
@@ -127,17 +127,21 @@ _READ_FROM: Final = {"runs": RUNS_WITH_PACKS, "answers": ANSWERS_WITH_IMAGE}
 def check(path: Path, *, progress: ShareDone) -> Mapping[str, int]:
     """Check the database files for damage, and every row of the results for validity.
 
-    Returns the numbers of "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem
-    (database_damaged or pictures_damaged); the next run then repairs the file, or starts a new one.
+    Returns the number of rows by kind: "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem
+    (database_damaged or pictures_damaged). The next run then repairs the results database, or starts a new picture
+    database.
 
-    progress  receives the share of the work that is done, 0..1
+    progress  function called with the share of the work that is done, 0..1
     """
     counts, pictures = _check_file(path, RESULTS, progress), pictures_path(path)
     return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES, progress) if pictures.exists() else {})}
 
 
 def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str, int]:
-    """Check a database file. Returns the number of rows by table. Raises StorageProblem."""
+    """Check a database file with these tables. Returns the number of rows by table. Raises StorageProblem.
+
+    progress  function called with the share of the work that is done, 0..1
+    """
     with closing(open_database(path, tables=tables)) as connection, storage_problems(path):
         connection.row_factory = sqlite3.Row
         connection.execute("BEGIN")
@@ -152,7 +156,10 @@ def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str,
 
 
 def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone) -> int:
-    """Check every row of a table. Returns the number of rows. Raises one of `INVALID_ROW_ERRORS` for a bad row."""
+    """Check every row of a table. Returns the number of rows. Raises one of `INVALID_ROW_ERRORS` for an invalid row.
+
+    progress  function called with the share of the rows that are checked, 0..1
+    """
     if connection.execute(f"SELECT 1 FROM {table} WHERE id NOT BETWEEN 1 AND ?", (_LAST_ID,)).fetchone():
         raise ValueError("no row has this number")
     (total,) = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()
@@ -166,7 +173,7 @@ def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone)
 def _number_of(connection: sqlite3.Connection, table: str) -> int:
     """Return the number of rows of a table.
 
-    Of verdicts, rows that only record that an image was read do not count.
+    In the table of verdicts, rows that only record that an image was read are not counted.
     """
     counted = "choice" if table == "verdicts" else "*"
     return int(connection.execute(f"SELECT COUNT({counted}) FROM {table}").fetchone()[0])
@@ -182,13 +189,15 @@ def _require_whole(connection: sqlite3.Connection) -> None:
 
 
 def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone) -> tuple[Path, ...]:
-    """Copy the databases, as they are at one moment, into a folder, also during a run. Returns the files written.
+    """Copy the results database, as it is at one moment, into a folder. A backup is possible during a run.
 
-    has_pictures  whether previews are copied, too
-    progress      receives the share of a file that is copied, 0..1
+    Returns the paths of the files written.
+
+    has_pictures  whether the picture database is copied as well
+    progress      function called with the share of a file that is copied, 0..1
 
     Raises UsageProblem (store_no_results, store_backup_exists). Raises StorageProblem, for example database_damaged or
-    pictures_damaged if the copy of a file could not be restored; no copy of that file is left then.
+    pictures_damaged if the copy of a file is damaged. The damaged copy is then deleted.
     """
     if not path.exists():
         raise UsageProblem(reason("store_no_results", path=path))
@@ -205,9 +214,9 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone)
 
 
 def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: ShareDone) -> None:
-    """Copy one database file, readable by this user alone. The copy gets its name when it is complete.
+    """Copy one database file, readable only by this user. The copy gets the name `target` when it is complete.
 
-    SQLite copies damaged pages unchanged, so the copy is checked. Raises StorageProblem (database_damaged).
+    SQLite copies damaged pages without an error, so the copy is checked. Raises StorageProblem (database_damaged).
     """
     temporary = temporary_path(target)
     try:
@@ -227,11 +236,16 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: 
 
 @contextlib.contextmanager
 def _as_damage_of(source: Path) -> Iterator[None]:
-    """Report damage found in a copy as damage of its source. Raises StorageProblem, sqlite3.Error."""
+    """Report damage that is found in a copy, within a `with` block, as damage of the file that was copied.
+
+    source  path of the file that was copied
+
+    Raises StorageProblem, sqlite3.Error.
+    """
     try:
         yield
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):  # of the machine
+        if isinstance(error, sqlite3.OperationalError):  # an error of the computer, not damage
             raise
         with storage_problems(source):
             raise
@@ -240,11 +254,11 @@ def _as_damage_of(source: Path) -> Iterator[None]:
 def restore(path: Path, folder: Path) -> Path | None:
     """Replace the results database by a copy that `backup` made.
 
-    Returns the new path of the replaced database, or None if there was none. A damaged database is set aside as
-    damaged. If the copy has a picture database, this replaces the present one.
+    If the copy has a picture database, the present picture database is replaced as well. The replaced results database
+    is renamed and kept.
 
-    Raises UsageProblem (store_no_backup, store_not_ours), and StorageProblem (store_in_use if any program has the
-    database open).
+    Returns the new path of the replaced results database, or None if there was none. Raises UsageProblem
+    (store_no_backup, store_not_ours), and StorageProblem (store_in_use if any program has the database open).
     """
     source, temporary = folder / path.name, temporary_path(path)
     if not source.exists():
@@ -271,9 +285,9 @@ _NOT_OURS: Final = ("database_newer", "database_of_later", "database_too_old", "
 
 
 def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
-    """Copy a backup file to a temporary name, and require that it is a complete database of this program.
+    """Copy a file of a backup to the path `temporary`. Requires that the copy is a complete database of this program.
 
-    A backup of an earlier version is migrated. Raises UsageProblem.
+    A backup by an earlier version is migrated to this version. Raises UsageProblem.
     """
     try:
         for found, target in zip(
@@ -296,7 +310,10 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
 
 
 def _swap(path: Path, temporary: Path) -> Path | None:
-    """Rename the old file out of the way and put the new one in place. Returns the old file's new path."""
+    """Rename the present database file, and rename the file `temporary` to its path.
+
+    Returns the new path of the replaced file, or None if there was none.
+    """
     if has_session(path):
         raise StorageProblem(reason("store_in_use", path=path))
     if not path.exists() and not damage_mark(path).exists():
@@ -322,17 +339,19 @@ def _swap(path: Path, temporary: Path) -> Path | None:
 
 
 def repair(path: Path) -> Reason | None:
-    """Set a damaged results database aside, and start a new one with all rows that can be read.
+    """Replace a damaged results database by a new one with all rows that can be read.
 
-    Returns the message for a person, or None if the database is not marked as damaged. Raises StorageProblem
-    (store_in_use while another program repairs it, database_older_damaged, database_newer, database_of_later,
-    database_too_old, disk_full, not_writable).
+    The damaged file is renamed and kept.
+
+    Returns the message for a person, or None if the database is not marked as damaged. Raises StorageProblem:
+    store_in_use while another program repairs the database, database_older_damaged, database_newer, database_of_later,
+    database_too_old, disk_full, not_writable.
     """
     if not damage_mark(path).exists():
         return None
     with storage_problems(path), replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
         if not damage_mark(path).exists():
-            return None  # another program did it
+            return None  # another program repaired the database meanwhile
         _refuse_other_version(path)
         with _put_aside(path) as aside:
             kept = _build_from(aside, path)
@@ -340,7 +359,7 @@ def repair(path: Path) -> Reason | None:
 
 
 def renew_pictures(database: Path) -> Reason | None:
-    """Delete the picture database of a results database if it is marked as damaged.
+    """Delete the picture database of a results database if the picture database is marked as damaged.
 
     Returns the message for a person; None if nothing was deleted.
     """
@@ -353,10 +372,10 @@ def renew_pictures(database: Path) -> Reason | None:
 
 
 def _refuse_other_version(path: Path) -> None:
-    """Raise StorageProblem for a damaged file of another version, which this version must not repair.
+    """Raise StorageProblem for a damaged file of another program version.
 
-    This version would lose content that it does not know. Codes: database_older_damaged, database_newer,
-    database_of_later, database_too_old.
+    A repair by this version would lose content that this version cannot read. Codes: database_older_damaged,
+    database_newer, database_of_later, database_too_old.
     """
     if path.exists():
         with closing(opened_to_read(path)) as found, contextlib.suppress(*_UNREADABLE):
@@ -368,9 +387,10 @@ def _refuse_other_version(path: Path) -> None:
 
 @contextlib.contextmanager
 def _put_aside(path: Path) -> Iterator[Path]:
-    """Move a damaged file away, and yield its new path. In the block a new file gets the old name.
+    """Rename a damaged file, and yield its new path. In the `with` block the caller writes a new file at `path`.
 
-    The mark of damage is removed only if the block succeeds. Until then no program opens a file there. Raises OSError.
+    The mark of the damaged file is deleted only if the block succeeds. Until then no program opens a database at
+    `path`. Raises OSError.
     """
     aside, older_copies = free_name(path, "damaged"), numbered_files(path, "damaged")
     if not path.exists() and older_copies:
@@ -388,9 +408,12 @@ def _put_aside(path: Path) -> Iterator[Path]:
 
 
 def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
-    """Build a new database from all rows that can be read in a damaged one.
+    """Build a new database from all rows that can be read in a damaged database.
 
-    Returns the number of rows kept, by table.
+    aside  path of the damaged database
+    path   path of the new database
+
+    Returns the number of rows copied, by table.
     """
     temporary = temporary_path(path)
     clear_abandoned(path.parent)
@@ -412,9 +435,9 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
 
 
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> int:
-    """Copy the rows of a table that can be read and are valid. Returns their number.
+    """Copy those rows of a table that can be read and are valid. Returns the number of copied rows.
 
-    Even a damaged page may still hold readable rows.
+    All row numbers are tried, because even a damaged page may contain readable rows.
     """
     columns = [row["name"] for row in target.execute(f"PRAGMA table_info ({table})")]
     names, marks = ", ".join(columns), ", ".join("?" * len(columns))
@@ -437,7 +460,10 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
 
 
 def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
-    """Yield the row numbers of a table that can be read. After the first damage, yield every number up to the last."""
+    """Yield the row numbers of a table, as far as they can be read.
+
+    After the first damage, yield every number up to the last.
+    """
     last = 0
     try:
         if not has_table(source, table):
@@ -450,7 +476,10 @@ def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
 
 
 def _last_id(source: sqlite3.Connection, table: str) -> int:
-    """Return the highest row number, or else the highest number ever assigned; 0 if neither can be read."""
+    """Return the highest row number of a table.
+
+    If that cannot be read, return the highest number ever assigned, or 0.
+    """
     highest = f"SELECT MAX(rowid) FROM {table} NOT INDEXED"
     for query in (highest, f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'"):
         with contextlib.suppress(*_UNREADABLE, TypeError):  # no row, or no number in it
@@ -459,9 +488,9 @@ def _last_id(source: sqlite3.Connection, table: str) -> int:
 
 
 def _drop_incomplete(target: sqlite3.Connection) -> None:
-    """Delete rows that cannot be used because other rows are lost.
+    """Delete rows that are useless because other rows are lost, such as an image without a result.
 
-    Verdicts stay, because other runs may need them.
+    Verdicts are kept, because other runs may need them.
     """
     for statement in (
         "DELETE FROM run_packs WHERE run_id NOT IN (SELECT id FROM runs)",
@@ -472,7 +501,10 @@ def _drop_incomplete(target: sqlite3.Connection) -> None:
 
 
 def _keep_numbers(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
-    """Reserve the numbers of lost runs, images and results, because verdicts, archives and reports refer to them."""
+    """Reserve the row numbers of lost runs, images and results, so that they are never assigned again.
+
+    Verdicts, archives and reports refer to these numbers.
+    """
     named = (("runs", "run_id", "images"), ("images", "image_id", "answers"), ("answers", "answer_id", "verdicts"))
     for table, name, others in named:
         last = target.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0]

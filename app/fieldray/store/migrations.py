@@ -1,11 +1,12 @@
 """Migration of a results database of an earlier program version to the tables of this version.
 
-There is one step from each version to the next. A step fills a new file from the file before, in one transaction. The
-last file replaces the database, whose old file is kept under another name (`results.version-11-1.sqlite`). So at every
-moment a whole database has the name, and after an interruption the next start begins again.
+There is one step from each version of the tables to the next. A step fills a new file from the previous file, in one
+transaction. The last file replaces the database. The old file is kept under another name
+(`results.version-11-1.sqlite`). So a complete database exists at every moment. After an interruption, the next start of
+the program begins the migration again.
 
-A step is written once and never changed. It holds the tables and rules of its own version, and uses nothing that the
-program may change later. For a new version, copy the tables of this version here. Pictures are not migrated.
+A step is never changed after its release. Each step contains the tables and rules of its version, and uses no code that
+may change later. For a new version, copy the tables of this version to this module. Pictures are not migrated.
 
 A new field with a default in stored JSON needs no step.
 """
@@ -42,7 +43,9 @@ log = logging.getLogger(__name__)
 
 
 def migrate(path: Path, *, keeps_old: bool = True) -> None:
-    """Migrate a results database of an earlier version to this version. The caller holds the `swap_lock` of the file.
+    """Migrate a results database of an earlier version to this version.
+
+    The caller holds the lock of the file (`swap_lock`).
 
     keeps_old  whether the old file is kept under another name
 
@@ -75,10 +78,14 @@ def migrate(path: Path, *, keeps_old: bool = True) -> None:
 
 
 def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
-    """Make the file of the next version. Raises StorageProblem (database_damaged), sqlite3.Error, OSError.
+    """Make the database file of the next version from the file of one version.
+
+    Raises StorageProblem (database_damaged), sqlite3.Error, OSError.
 
     version  version of the file `before`
-    of       the database, for error messages
+    before   path of the present file
+    after    path of the new file
+    of       path of the database that is migrated, for error messages
     """
     tables, fill = STEPS[version]
     with closing(opened_to_read(before)) as found:
@@ -102,7 +109,10 @@ def _tables_of(version: int) -> Tables:
 
 
 def _keep(path: Path, version: int) -> None:
-    """Keep the old database under another name, unless an interrupted start has already done so."""
+    """Keep the old database file under another name, unless an interrupted migration has already done so.
+
+    version  version of the old file
+    """
     word = f"version-{version}"
     copies = numbered_files(path, word)
     if not (copies and copies[max(copies)].samefile(path)):
@@ -197,8 +207,8 @@ _MEMBERS: Final = (
              FROM old.runs)""",
     "CREATE INDEX temp.members_by_lead ON members (lead)",
 )
-# An image of several runs has the row of the first of them that has it. CROSS JOIN sets the order of the search: SQLite
-# would look through all results for each image.
+# An image of several old runs gets the row of the first run that has the image. CROSS JOIN sets the order of the
+# search. Otherwise SQLite would look through all results for each image.
 _IMAGES: Final = """
     INSERT INTO images SELECT found.id, lead, image_key, first.pass_number - members.pass_number + found.pass_number,
         saved_s, absent_s, stamp, content_sha256, frame, rank, grey, header
@@ -235,7 +245,7 @@ _VERDICTS: Final = """
     FROM old.verdicts
 """
 _NUMBERS: Final = {"runs": "runs", "images": "results", "answers": "results", "verdicts": "verdicts"}
-_ENDS: Final = ("running", "paused", "failed", "cancelled", "finished")  # of several runs the first of these counts
+_ENDS: Final = ("running", "paused", "failed", "cancelled", "finished")  # of states that differ, the first counts
 
 
 def _give_runs_packs(connection: sqlite3.Connection) -> None:
@@ -258,7 +268,11 @@ def _give_runs_packs(connection: sqlite3.Connection) -> None:
 
 
 def _put_run(connection: sqlite3.Connection, run_id: int, of_packs: list[sqlite3.Row]) -> None:
-    """Write one migrated run, made from the rows of its packs."""
+    """Write one migrated run. Version 11 had one run for each pack.
+
+    run_id    id of the migrated run
+    of_packs  rows of the runs in version 11, one for each pack
+    """
     specs: list[dict[str, Any]] = [json.loads(row["spec"]) for row in of_packs]
     first = {name: specs[0].pop(name, default) for name, default in (("paths", []), ("program_version", ""))}
     packs = [{name: value for name, value in spec.items() if name not in first} for spec in specs]

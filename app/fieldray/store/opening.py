@@ -1,4 +1,4 @@
-"""Opening of a database file: the file is created if missing, migrated to this version, or refused."""
+"""Opening of a database file: create a missing file, migrate an earlier version, or refuse the file."""
 
 from __future__ import annotations
 
@@ -50,13 +50,15 @@ _MIGRATION_S: Final = 3600.0  # time that a migration by another program may tak
 
 
 def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
-    """Open a database file, or create it. Every statement commits by itself (autocommit).
+    """Open a database file, or create the file. Every statement commits by itself (autocommit).
 
     A file of an earlier version is migrated first (`migrations`).
 
+    tables  `RESULTS` for a results database, `PICTURES` for a picture database
+
     Raises StorageProblem: database_newer, database_too_old, database_damaged (pictures_damaged for pictures),
     store_in_use, disk_full, disk_failing, not_plain or not_writable. Later, `transaction` raises store_gone if the file
-    was removed.
+    was deleted.
     """
     with storage_problems(path):
         for file in files_of(path):
@@ -68,7 +70,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
                 quarantine_companions(path)  # SQLite would use them for the new file
                 _make(path, tables)
             elif is_older(path, tables):
-                from fieldray.store.migrations import migrate  # seldom needed, and not at every start
+                from fieldray.store.migrations import migrate  # imported only here, because a migration is rare
 
                 migrate(path)
             connection = _connect(path)
@@ -81,9 +83,9 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
 
 
 def is_older(path: Path, tables: Tables = RESULTS) -> bool:
-    """Return whether a file has an earlier version that can be migrated to this one. Raises OSError.
+    """Return whether a file has an earlier version of the tables that can be migrated to this version. Raises OSError.
 
-    False for a file that this process has open, because opening migrated it already.
+    False for a file that this process has open, because such a file was migrated on opening.
     """
     with opening:
         if not path.exists() or is_open_here(path):
@@ -92,7 +94,7 @@ def is_older(path: Path, tables: Tables = RESULTS) -> bool:
 
 
 def _make(path: Path, tables: Tables) -> None:
-    """Create a database file under a temporary name, and rename it."""
+    """Create a database file with these tables under a temporary name, and rename the file to `path`."""
     clear_abandoned(path.parent)
     temporary = temporary_path(path)
     try:
@@ -106,8 +108,8 @@ def _make(path: Path, tables: Tables) -> None:
 def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> None:
     """Raise StorageProblem for a file of another version, or with other tables than this program makes.
 
-    The file may come from anywhere, and a trigger in it could change results. Codes: database_newer, database_too_old,
-    or database_damaged, after which a repair keeps the rows.
+    The file may come from elsewhere, and a trigger in the file could change results. Codes: database_newer,
+    database_too_old, or database_damaged, after which a repair keeps the rows.
     """
     version, found, ours = version_of(connection), schema_of(connection), version_for(tables)
     if version == 0 and not found:  # an empty file, as a full disk may leave

@@ -1,7 +1,7 @@
-"""Preview images and thumbnails, in a database of their own next to the results database.
+"""Storage of preview images and thumbnails, in a second database next to the results database.
 
-The picture database may be deleted at any time: no result is lost, and viewers say that no picture was kept. So a
-problem with it is logged and never ends a run.
+The picture database may be deleted at any time. No result is then lost, and viewers say that no picture was kept. So a
+problem with the picture database is logged and never ends a run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MOST_PREVIEW_BYTES: Final = PREVIEW_SIDE**2  # more than any preview JPEG takes
+_MOST_PREVIEW_BYTES: Final = PREVIEW_SIDE**2  # no preview JPEG is larger
 _COLUMNS: Final = "content_sha256, frame, thumbnail, thumbnail_columns, preview"
 _ADD: Final = f"""
     INSERT INTO pictures ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)
@@ -59,7 +59,7 @@ Thumbnail = NDArray[np.uint8]
 
 
 def size_of(database: Path) -> int:
-    """Return the size in bytes of a results database and its picture database, with SQLite's additional files."""
+    """Return the size in bytes of a results database and its picture database, including SQLite's additional files."""
     total = 0
     for file in (*files_of(database), *files_of(pictures_path(database))):
         with contextlib.suppress(FileNotFoundError):  # another program deletes companions when it closes the database
@@ -68,7 +68,7 @@ def size_of(database: Path) -> int:
 
 
 def picture_row(outcome: Outcome) -> PictureRow | None:
-    """Return the row of `pictures` for an image; None if the image has no pictures.
+    """Return the row of the table `pictures` for an image; None if the outcome has no preview and no thumbnail.
 
     Pictures are stored in the orientation of the file.
     """
@@ -81,10 +81,10 @@ def picture_row(outcome: Outcome) -> PictureRow | None:
 
 
 def thumbnail_of(data: object, columns: object) -> Thumbnail | None:
-    """Decode a thumbnail (h, w) uint8 from a database row; None for invalid data.
+    """Decode a thumbnail (height, width) uint8 from a database row; None for invalid data.
 
     data     the grey levels, row by row
-    columns  number of columns of the thumbnail
+    columns  width of the thumbnail in pixels
     """
     if not (isinstance(data, bytes) and isinstance(columns, int) and 0 < columns <= THUMBNAIL_SIDE):
         return None
@@ -94,9 +94,11 @@ def thumbnail_of(data: object, columns: object) -> Thumbnail | None:
 
 
 class Pictures:
-    """The pictures of a results database, for one thread. The picture database is opened on first use.
+    """Reads and writes the pictures of a results database, from one thread.
 
-    After a problem with the picture database, this object returns no more pictures.
+    The picture database is opened on first use.
+
+    After a problem with the picture database, the methods return no more pictures.
     """
 
     def __init__(self, database: Path) -> None:
@@ -111,7 +113,7 @@ class Pictures:
             connection.close()
 
     def add(self, rows: Sequence[PictureRow]) -> None:
-        """Store pictures, all or none. Pictures that are stored already are skipped."""
+        """Store all of these pictures or none. Pictures that are stored already are skipped."""
 
         def add(connection: StoreConnection) -> None:
             with transaction(connection):
@@ -132,7 +134,7 @@ class Pictures:
         return found
 
     def preview(self, content: bytes, frame: int) -> bytes | None:
-        """Return the preview (JPEG) of an image; None if none was stored or it is invalid.
+        """Return the preview (JPEG) of an image; None if no valid preview is stored.
 
         content  SHA-256 (32 bytes) of the image file's content
         frame    number of the frame in the file
@@ -143,13 +145,18 @@ class Pictures:
         return found[0][0] if found else None
 
     def _all(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; empty if there is no picture database, which a query does not create."""
+        """Return the rows of a query; none if there is no picture database. A query never creates the database."""
         if self._connection is None and not self._path.exists():
             return []
         return self._try(lambda connection: connection.execute(query, values).fetchall(), [])
 
     def _try(self, work: Callable[[StoreConnection], T], otherwise: T) -> T:
-        """Run `work` on the file, creating it if missing. A problem is logged, and `otherwise` is returned."""
+        """Call `work` with the connection to the picture database, and return the result.
+
+        A missing database is created.
+
+        A problem with the database is logged, and `otherwise` is returned.
+        """
         if self._has_problem:
             return otherwise
         try:
@@ -167,14 +174,14 @@ class Pictures:
 
 
 def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
-    """Delete all pictures whose key is not in `needed`. A damaged picture database is deleted completely.
+    """Delete all pictures whose key is not in `needed`. A damaged picture database is deleted as a whole.
 
     Returns the number of deleted pictures, and whether the file was rebuilt without them (see `vacuum`). Raises
     StorageProblem.
     """
     path = pictures_path(database)
     if not path.exists():
-        discard(database)  # remains of a deleted file
+        discard(database)  # SQLite's additional files of a deleted database
         return 0, True
     try:
         with contextlib.closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):

@@ -1,4 +1,4 @@
-"""Message texts of the history and of the maintenance of the results database (see `fieldray.reasons`)."""
+"""Messages about past runs and about maintenance of the results database, by code (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 

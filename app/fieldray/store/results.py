@@ -1,9 +1,9 @@
 """Results of runs: one row for each image, and one result for each pack of the run, committed together.
 
-Only the batch thread writes results (`ResultStore`). Every other thread reads through a `ResultQuery` of its own. A
-reader's verdict is a row of its own, so it never blocks a result.
+Only the batch thread writes results (`ResultStore`). Every other thread reads through its own `ResultQuery`. A reader's
+verdict has its own row, so that writing a verdict never blocks a result.
 
-A run that was interrupted is resumed in a further pass. Images that a whole pass did not see are no longer present.
+An interrupted run is resumed with a further pass. Images that the last complete pass did not see are no longer present.
 Their rows are kept and marked, and are left out of lists, counts and exports.
 """
 
@@ -78,8 +78,8 @@ SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, {_OF_VERDICT}, verdi
              JOIN run_packs ON run_packs.run_id = answers.run_id AND run_packs.position = answers.position
              LEFT JOIN verdicts ON verdicts.answer_id = answers.id
                                 AND verdicts.result_hash = answers.result_hash """
-# Outcomes of a run's packs for an image, in the order of the packs, and the positions of those that are taken over from
-# an earlier run.
+# Outcomes of a run's packs for an image, in the order of the packs, and the positions of those packs whose outcome
+# comes from an earlier run.
 AnsweredImage = tuple[Sequence[Outcome], Collection[int]]
 _BATCH_ROWS = 256
 # Time to wait for another program that holds the file (a backup, a virus scan). It is long, because the result is
@@ -90,12 +90,12 @@ _NO_ROW = 2**63  # SQLite has no number as large as this
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageStamps:
-    """The stamps that were stored for one image of a run, by which an unchanged file is recognised.
+    """The stamps stored for one image of a run. A stamp shows whether a file is unchanged.
 
     key      key of the image (`schema.image_key`)
     row_id   row of the image
-    answers  by the position of the pack: row of the result, and stamp of the file when that result was made; the stamp
-             is None if the pack failed
+    answers  for each position of a pack: row of the result, and stamp of the file when the result was made; the stamp
+             is None if the result must be computed again
     """
 
     key: bytes
@@ -126,7 +126,7 @@ class ResultQuery:
 
     @property
     def _connection(self) -> StoreConnection:
-        """The connection, opened on first use. Raises StorageProblem."""
+        """The connection to the database, which is opened on first use. Raises StorageProblem."""
         if self._opened is None:
             self._opened = self._connect(self.path)
             self._opened.row_factory = sqlite3.Row
@@ -134,9 +134,9 @@ class ResultQuery:
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """Make all reads within the block see one state of the database, in which later writes do not show.
+        """Make all reads within a `with` block see the database as it is at one moment, without later writes.
 
-        A nested block shares the state of the outer block.
+        A nested block sees the state of the outer block.
         """
         if self._connection.in_transaction:
             yield
@@ -149,11 +149,11 @@ class ResultQuery:
                 self._all("ROLLBACK")
 
     def runs(self) -> tuple[Run, ...]:
-        """Return all runs in the database, the newest first."""
+        """Return all runs in the database, the newest run first."""
         return self._made(self._run_of, self._all(f"SELECT * FROM {RUNS_WITH_PACKS} ORDER BY id DESC"))
 
     def run(self, run_id: int) -> Run:
-        """Return the run with this id. Raises UsageProblem (history_no_run) if there is no such run."""
+        """Return the run with this id. Raises UsageProblem (history_no_run) if the database has no such run."""
         rows = self._all(f"SELECT * FROM {RUNS_WITH_PACKS} WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
         if not rows:
             raise UsageProblem(reason("history_no_run", run=run_id))
@@ -165,7 +165,7 @@ class ResultQuery:
     def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
         """Yield the results of the images that are present in a run, in the order in which the images were first saved.
 
-        position  the position of a pack in the run, for its results only; None for the results of all packs
+        position  position of the pack whose results are yielded; None for the results of all packs
         """
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
@@ -189,7 +189,7 @@ class ResultQuery:
     def images(self, row_ids: Sequence[int], *, looks_inside: bool = True) -> tuple[StoredImage, ...]:
         """Return the images with these row ids, in this order, each with its results. Missing images are left out.
 
-        looks_inside  whether to detect a damaged mask now instead of on first access
+        looks_inside  whether a damaged lung mask is detected now, and not only on first access
         """
         query = f"{SELECT} WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position"
         of_image = defaultdict[int, list[StoredResult]](list)
@@ -198,17 +198,17 @@ class ResultQuery:
         return tuple(_image(of_image[row_id]) for row_id in row_ids if row_id in of_image)
 
     def preview(self, content_sha256: str, *, frame: int) -> bytes | None:
-        """Return the preview (JPEG) of an image; None if none was stored or it is invalid."""
+        """Return the preview (JPEG) of an image; None if no valid preview is stored."""
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
     def count_results(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
-        """Count results of these images by category and codes of reason and notes, for each pack by its position."""
+        """Count the results of these images by category, reason code and note codes, for each pack by position."""
         return self._kinds(self._all(bookkeeping.COUNT_BY_CODES, rows=json.dumps(row_ids)))
 
     def count_results_of_run(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
-        """Count results of a run by category and codes of reason and notes, for each pack by its position.
+        """Count the results of a run by category, reason code and note codes, for each pack in order of position.
 
-        Each image that was present in the run's last pass is counted once.
+        Each image that the run's last pass saw is counted once.
         """
         return self._kinds(self._all(bookkeeping.COUNT_SEEN_BY_CODES, run_id=run_id))
 
@@ -229,30 +229,30 @@ class ResultQuery:
         return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
 
     def not_present(self, run_id: int) -> tuple[str, ...]:
-        """Return the keys of images that a run saw before and its last complete pass did not find."""
+        """Return the names of images that an earlier pass of a run saw, and the last complete pass did not find."""
         query = "SELECT image_key FROM images WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
         return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
-        """Return the verdict on an outcome, even if the result's row now holds another outcome; None without one."""
+        """Return the verdict on an outcome, or None. The row of the result may contain a newer outcome."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, answer_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
-        """Return the verdicts, of any run, on former contents or results of this run's images, the oldest first."""
+        """Return verdicts on earlier contents or results of a run's images, from any run, the oldest verdict first."""
         return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
-        """Return the highest image number assigned so far, 0 in an empty file."""
+        """Return the highest row id of an image assigned so far; 0 in an empty database."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM images")[0]["last"])
 
     def last_answer_id(self) -> int:
-        """Return the highest answer number assigned so far, 0 in an empty file."""
+        """Return the highest row id of a result assigned so far; 0 in an empty database."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
     def has_results(self, pack: PackSpec, *, settings: Sequence[str] = ()) -> bool:
-        """Return whether the store has any result of a pack's model, with `settings` as in `reusable_outcome`."""
+        """Return whether the database has any result of a pack's model. `settings` as in `reusable_outcome`."""
         query = f"""SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash {_AMONG} AND EXISTS (
                        SELECT 1 FROM answers
                        WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
@@ -261,10 +261,10 @@ class ResultQuery:
     def reusable_outcome(
         self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int, settings: Sequence[str] = ()
     ) -> Outcome | None:
-        """Return the newest stored outcome of this file content and frame, with an equal model; None without one.
+        """Return the newest stored outcome for a file content, a frame and the model of `pack`; or None.
 
-        up_to_answer_id  results with a higher answer number are ignored
-        settings         the settings hashes that count as equal; without any, the hash of `pack` alone
+        up_to_answer_id  highest row id of a result that is considered
+        settings         settings hashes that count as equal; if empty, only the hash of `pack`
         """
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
                     AND settings_hash {_AMONG} AND NOT {bookkeeping.IS_DECIDED_AGAIN} AND answers.id <= ?
@@ -274,7 +274,7 @@ class ResultQuery:
         return self._results(rows)[0].outcome if rows else None
 
     def image_stamps(self, run_id: int, first: bytes, *, limit: int) -> tuple[ImageStamps, ...]:
-        """Return the file stamps of at most `limit` images of a run, by image key, from the key `first` on."""
+        """Return the file stamps of at most `limit` images of a run, in the order of their keys, from `first` on."""
         rows = self._made(with_checked_types, self._all(bookkeeping.SELECT_STAMPS, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
@@ -291,12 +291,12 @@ class ResultQuery:
             return self._connection.execute(query, named or values).fetchall()
 
     def _numbers(self, query: str, *values: object) -> NDArray[np.int64]:
-        """Return a column of whole numbers (n,), which takes a twentieth of the memory of a list of Python numbers."""
+        """Return a column of whole numbers (n,), in a twentieth of the memory of a list of Python numbers."""
         with storage_problems(self.path):
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
     def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
-        """Convert rows of `SELECT` to answers, with their thumbnails."""
+        """Convert rows of the query `SELECT` to results with their thumbnails. `looks_inside` as in `images`."""
         kept = self._pictures.thumbnails((row["content_sha256"], row["frame"]) for row in rows)
 
         def made(row: sqlite3.Row) -> StoredResult:
@@ -305,7 +305,7 @@ class ResultQuery:
         return self._made(made, rows)
 
     def _made(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
-        """Convert rows with `make`; an invalid row counts as damage of the file."""
+        """Convert each row with `make`. An invalid row counts as damage of the file. Raises StorageProblem."""
         with invalid_rows_as_damage(self.path):
             return tuple(map(make, rows))
 
@@ -322,20 +322,21 @@ class ResultStore(ResultQuery):
 
     @property
     def other_process(self) -> str | None:
-        """The process that works on the run which `open_run` would else have resumed; None without one."""
+        """A description of the process whose run `open_run` could not resume; None if there was no such run."""
         return self._locks.other_process
 
     def close(self) -> None:
-        """Close the connection to the database, and let other programs resume unfinished runs."""
+        """Close the connection to the database, and let other programs resume the unfinished runs of this program."""
         super().close()
         self._locks.release()
 
     def open_run(self, spec: RunSpec, *, fresh: bool = False) -> int:
         """Begin a run, or resume the newest unfinished run of an equal request. Returns the id of the run.
 
-        A run on which another program works is left alone. The second program gets a run of its own with all images,
-        and takes over results of the first one. So neither can damage the other's list, and a script does not fail
-        because a window is open. With `fresh` a new run begins in any case.
+        If another program works on that run, a new run with all images begins, and uses results of the other run. So
+        neither program can damage the other's list, and a script does not fail because a window is open.
+
+        fresh  whether a new run begins in any case
         """
         key = hashlib.sha256(json.dumps(spec.result_key).encode()).hexdigest()
         with self._transaction():
@@ -358,9 +359,9 @@ class ResultStore(ResultQuery):
     def finish(self, run_id: int) -> int:
         """Finish a run that has seen all images. Returns the number of images that are no longer present.
 
-        Images in an unreadable folder or zip file keep their state. If a path of the run now has no images at all, most
-        likely because its drive is not connected, its images keep their state, too, and the run can be resumed. If an
-        image's file was moved during the run, the image is listed under the new path only, with its verdict.
+        Images in an unreadable folder or zip file keep their state. If a path of the run now has no image, its drive is
+        probably disconnected. Then its images keep their state, too, and the run can be resumed. If an image's file was
+        moved during the run, the image is listed under the new path only, with its verdict.
         """
         with self._transaction():
             rows = self._all(bookkeeping.SELECT_PASSES, run_id)
@@ -375,9 +376,9 @@ class ResultStore(ResultQuery):
         return len(gone)
 
     def remove_moved(self, run_id: int, row_id: int) -> set[int]:
-        """Remove images whose file was moved to the path of another image. Returns the removed row ids.
+        """Mark images as no longer present if their file was moved to the path of another image. Returns their row ids.
 
-        The image at the new path gets their verdict. If two files exchanged names, each verdict follows its file.
+        The image at the new path gets their verdict. If two files exchanged names, each verdict moves with its file.
 
         row_id  row id of the image at the new path
         """
@@ -388,7 +389,7 @@ class ResultStore(ResultQuery):
         return moved
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
-        """Store the state of a run, and the time of its end if it has ended."""
+        """Store the state of a run. A state other than "running" and "paused" ends the run at the present time."""
         ended_s = None if state in ("running", "paused") else time.time()
         why = reason_text(reason) if reason else None
         self._all("UPDATE runs SET state = ?, reason = ?, ended_s = ? WHERE id = ?", state, why, ended_s, run_id)
@@ -401,20 +402,20 @@ class ResultStore(ResultQuery):
         resumed: Collection[int] = (),
         keeps_preview: bool = True,
     ) -> StoredImage:
-        """Commit the outcomes of a run's packs for one image, in the order of the packs. Returns the stored image.
+        """Commit the outcomes of a run's packs for one image, all or none. Returns the stored image.
 
-        All outcomes are committed, or none. An image that the run already has is overwritten and keeps its row.
+        `answers` are in the order of the packs. An image that the run already has is overwritten in its row.
 
-        resumed        positions of the packs whose outcome is taken over from an earlier run
+        resumed        positions of the packs whose outcome comes from an earlier run
         keeps_preview  whether preview and thumbnail of the image are stored, too
         """
         (image,) = self.save_all(run_id, [(answers, resumed)], spec=spec, keeps_preview=keeps_preview)
         return image
 
     def replace(self, answer_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> StoredImage:
-        """Replace the outcome in a result of a run on which no program works. Returns the stored image.
+        """Replace the outcome of one result in a run that no other program works on. Returns the stored image.
 
-        A verdict on the replaced outcome is kept with that outcome.
+        A verdict on the replaced outcome is kept in the database.
 
         Raises UsageProblem (again_busy) if another program works on the run. Raises StorageProblem (store_gone) if the
         result belongs to another image or another run now.
@@ -438,7 +439,7 @@ class ResultStore(ResultQuery):
         spec: RunSpec,
         keeps_preview: bool = True,
     ) -> tuple[StoredImage, ...]:
-        """Commit the outcomes for these images, all or none, each as `save` does. Returns the stored images."""
+        """Commit the outcomes for several images, all or none, each as `save` does. Returns the stored images."""
         self._keep_pictures([answer for answers, _ in images if keeps_preview for answer in answers])
         with self._transaction():
             return tuple(
@@ -446,20 +447,20 @@ class ResultStore(ResultQuery):
             )
 
     def _keep_pictures(self, outcomes: Sequence[Outcome]) -> None:
-        """Store pictures. This happens before the results, so that a stored result always has its pictures."""
+        """Store the pictures of outcomes. Call this before storing results: a stored result always has pictures."""
         self._pictures.add([row for row in map(picture_row, outcomes) if row])
 
     def stamp_key(self) -> bytes:
-        """Return the secret key with which the file stamps in this database are made; created on first use."""
+        """Return the secret key from which this database's file stamps are made; the key is created on first use."""
         self._all(bookkeeping.INSERT_STAMP_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
         rows = self._all(bookkeeping.SELECT_STAMP_KEY)
         (key,) = self._made(lambda row: bookkeeping.valid_stamp_key(row["value"]), rows)
         return key
 
     def reuse_answers(self, run_id: int, taken: ReusedAnswers) -> tuple[int, ...]:
-        """Commit results of earlier runs to a run's current pass, all or none. Returns the images' row ids.
+        """Commit results of earlier runs to the current pass of a run, all or none. Returns the row ids of the images.
 
-        Raises StorageProblem (results_lost) if a result is gone.
+        Raises StorageProblem (results_lost) if a result no longer exists.
         """
         with self._transaction():
             answers = bookkeeping.reuse_answers(self._connection, run_id, taken)
@@ -477,7 +478,7 @@ class ResultStore(ResultQuery):
     def _save(
         self, run_id: int, answers: Mapping[int, Outcome], *, spec: RunSpec, resumed: Collection[int] = ()
     ) -> StoredImage:
-        """Write outcomes of one image. Returns the image with all its stored results.
+        """Write the outcomes of one image. Returns the image with all its stored results.
 
         answers  outcome by the position of the pack
         """
@@ -515,25 +516,25 @@ class ResultStore(ResultQuery):
                 answer = replace(answer, **self._judgement(answer_id, columns["result_hash"]))
             stored.append(answer)
         saved = _image(stored)
-        if len(stored) < len(spec.packs):  # one result was replaced: the other packs' results count for the rank, too
+        if len(stored) < len(spec.packs):  # the rank also depends on results of the other packs
             saved = self.image(row_id)
             self._all(bookkeeping.UPDATE_RANK, rows=json.dumps([row_id]))
         self._list(run_id, saved)
         return saved
 
     def _put(self, table: str, columns: Mapping[str, Any], *, by: str) -> int:
-        """Write a row, or replace the row with equal values in the columns `by`. Returns the row's id."""
+        """Write a row, or replace the row with equal values in the columns `by`. Returns the row id."""
         return int(self._all(_put_statement(table, tuple(columns), by), *columns.values())[0]["id"])
 
     def _judgement(self, answer_id: int, judged: bytes) -> dict[str, Any]:
-        """Return the reader's verdict on a result, and whether it was read, as fields of `StoredResult`."""
+        """Return the reader's verdict on a result, and whether the result was read, as fields of `StoredResult`."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ?"
         rows = self._all(query, answer_id, judged)
         (verdict,) = self._made(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
         return {"is_read": bool(rows), "verdict": verdict}
 
     def _list(self, run_id: int, image: StoredImage) -> None:
-        """Write or replace the row of an image in the work list."""
+        """Write an image's row in the work list, or replace the existing row."""
         row = bookkeeping.listed_row(run_id, image.row_id, image.most_urgent_result.outcome)
         self._all(bookkeeping.LIST_IMAGE, *row)
 
@@ -542,12 +543,11 @@ class ResultStore(ResultQuery):
     ) -> Verdict | None:
         """Store the reader's verdict on a result, or withdraw it (None). Returns the verdict that is then stored.
 
-        A stored verdict survives a power cut once this method returns. A result can be computed again, a verdict
-        cannot.
+        A verdict cannot be computed again. So a stored verdict survives a power cut as soon as this method returns.
 
-        judged  the outcome that the person saw. If the result now holds another outcome, the verdict is kept, but not
+        judged  the outcome that the person saw. If the result now has another outcome, the verdict is stored, but not
                 shown
-        over    verdicts that may be replaced, None for no verdict. Any other stored verdict is newer, and stays
+        over    verdicts that may be replaced; None for no verdict. A verdict not among them is newer and is kept
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image, as after a backup was
         restored.
@@ -560,7 +560,7 @@ class ResultStore(ResultQuery):
             return self.verdict(answer_id, judged)
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-        """Record that a person has read an outcome of a result, or has not. An outcome with a verdict is read.
+        """Record whether a person has read an outcome of a result. An outcome with a verdict always counts as read.
 
         Raises StorageProblem (verdict_misplaced) as `set_verdict`.
         """
@@ -569,7 +569,7 @@ class ResultStore(ResultQuery):
 
     @contextlib.contextmanager
     def _judging(self, answer_id: int, judged: Outcome) -> Iterator[None]:
-        """Open a transaction that changes the verdict on a result.
+        """Run a `with` block in a transaction that changes the verdict on a result.
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image than `judged`.
         """

@@ -1,6 +1,6 @@
-"""Conversion of outcomes, references to images and run requests to database columns, and back.
+"""Conversion of outcomes, references to images and run requests to columns of the results database, and back.
 
-Facts that all results of a run share are stored with the run, not in each row.
+Facts that all results of a run share are stored once for the run, not in each row.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
 
 
 class PackOfResult(Protocol):
-    """The interface of a pack in a run (`PackSpec`): the facts that all of its results share."""
+    """The facts about a pack in a run that all its results share. `PackSpec` has these fields."""
 
     @property
     def pack_name(self) -> str: ...
@@ -106,15 +106,15 @@ class PackOfResult(Protocol):
 
 
 def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
-    """Return the columns of `images` and `answers` for an outcome. The caller adds the columns of the run.
+    """Return the columns of `images` and `answers` for an outcome, except those that identify run, image and pack.
 
-    points  the operating points of the pack in the run, which are not stored again with each result
+    points  operating points of the pack in the run, which are stored with the run instead of each result
     """
     return {**image_columns(outcome), **answer_columns(outcome, points=points)}
 
 
 def image_columns(outcome: Outcome) -> dict[str, Any]:
-    """Return the values for the table `images` from the outcome of any pack: those that all packs of a run share."""
+    """Return the columns of `images` for an outcome. The columns are equal for the outcomes of all packs of a run."""
     facts = outcome.facts
     return {
         "image_key": image_key(outcome.ref),
@@ -126,7 +126,7 @@ def image_columns(outcome: Outcome) -> dict[str, Any]:
 
 
 def _median(grey: NDArray[np.uint8]) -> float:
-    """Return the median of grey levels, by counting: `numpy.median` sorts them."""
+    """Return the median of grey levels 0..255, by counting. This is faster than `numpy.median`, which sorts."""
     up_to = np.bincount(grey.reshape(-1)).cumsum()
     lower, upper = np.searchsorted(up_to, ((grey.size - 1) // 2, grey.size // 2), side="right")
     return float(lower + upper) / 2
@@ -135,7 +135,7 @@ def _median(grey: NDArray[np.uint8]) -> float:
 def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
     """Return the columns of `answers` for an outcome.
 
-    points  the operating points of the pack in the run, which are not stored again with each result
+    points  operating points of the pack in the run, which are stored with the run instead of each result
     """
     facts = outcome.facts
     screened = outcome if isinstance(outcome, Screened) else None
@@ -203,7 +203,7 @@ def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
 
 
 def result_hash(outcome: Outcome) -> bytes:
-    """Return the SHA-256 of the facts that a verdict judges: content, model, decisions and scores."""
+    """Return a SHA-256 that identifies a judged result. The hash covers file content, model, decisions and scores."""
     judged: list[Any] = [outcome.facts.content_sha256, outcome.ref.frame, outcome.status]
     if isinstance(outcome, Screened):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
@@ -216,7 +216,7 @@ def result_hash(outcome: Outcome) -> bytes:
 
 
 def verdict_columns(judged: Outcome, verdict: Verdict | None = None) -> dict[str, Any]:
-    """Return the columns of `verdicts` for a judged outcome and, if given, its verdict."""
+    """Return the columns of `verdicts` for a judged outcome, and for its verdict if there is a verdict."""
     about = outcome_columns(judged)
     kept = {name: about[name] for name in ("result_hash", "content_sha256", "category", "score")}
     return {**kept, "choice": verdict.choice, "note": verdict.note} if verdict else kept
@@ -231,9 +231,9 @@ def outcome_of(
 ) -> Outcome:
     """Read an outcome from a row of `answers` joined with its image. Raises one of `INVALID_ROW_ERRORS`.
 
-    run           the pack in the run that the row belongs to
-    thumbnail     the image's stored thumbnail, in the orientation of the file
-    looks_inside  whether to detect a damaged mask now instead of on first access
+    run           the pack in the run to which the row belongs
+    thumbnail     the image's stored thumbnail (height, width), in the orientation of the file; None without one
+    looks_inside  whether a damaged lung mask is detected now, and not only on first access
     """
     with_checked_types(row)
     category_in(row)
@@ -269,7 +269,10 @@ def outcome_of(
 
 
 def _maps_of(data: bytes | None, shape: tuple[int, int, int] | None) -> NDArray[np.float32] | None:
-    """Read class maps (labels, rows, columns). Raises ValueError for another shape, or for data without a shape."""
+    """Read class maps (labels, rows, columns) from compressed bytes; None without data.
+
+    Raises ValueError for maps of another shape than `shape`, or for data without a shape.
+    """
     if data is None or shape is None:
         if data is not None or shape is not None:
             raise ValueError("class maps without their shape, or a shape without them")
@@ -292,7 +295,7 @@ def _ref_of(row: Row, details: StoredDetails) -> ImageRef:
 
 
 def ref_text(ref: ImageRef) -> str:
-    """Format a reference to an image as JSON in ASCII, with the column names of a row as keys."""
+    """Format a reference to an image as JSON in ASCII. The keys are those of the columns in a table."""
     columns = {"image_key": os.fsdecode(image_key(ref)), "frame": ref.frame, "header": header_text(ref.header)}
     return compact_json({**columns, "details": compact_json(_details(ref, ReadFacts(), None))})
 
@@ -312,7 +315,7 @@ def stored_of(
 ) -> StoredResult:
     """Read a stored result from a row of `answers` joined with its image, pack and verdict.
 
-    The other parameters and the exceptions are those of `outcome_of`.
+    Raises one of `INVALID_ROW_ERRORS`. The parameters `thumbnail` and `looks_inside` are those of `outcome_of`.
     """
     return StoredResult(
         answer_id=row["id"],
@@ -328,7 +331,10 @@ def stored_of(
 
 
 def findings_of(text: str, run: PackOfResult) -> tuple[Finding, ...]:
-    """Read the findings of a result from JSON. Raises one of `INVALID_ROW_ERRORS`."""
+    """Read the findings of a result from JSON. Raises one of `INVALID_ROW_ERRORS`.
+
+    run  the pack in the run, whose operating points are not repeated in the JSON
+    """
     found = []
     for kept in parse_json(text, tuple[StoredFinding, ...]):
         point = kept.point
@@ -376,7 +382,7 @@ def tally_of(row: sqlite3.Row) -> ImageTally:
 
 
 def category_of(rank: int) -> Category:
-    """Return the category from its rank in the order of the work list. Raises ValueError, TypeError."""
+    """Return the category at a position in the order of the work list, from 0. Raises ValueError, TypeError."""
     if rank not in range(len(WORK_LIST_ORDER)):
         raise ValueError(f"no category is in place {rank}")
     return WORK_LIST_ORDER[rank]
@@ -391,37 +397,40 @@ def result_count(row: sqlite3.Row) -> ResultCount:
 
 
 def sample_of(row: sqlite3.Row) -> DriftSample:
-    """Read the values by which drift is measured from a row of `answers` joined with its image."""
+    """Read the values by which drift is measured from a row of `answers` joined with its image.
+
+    Raises one of `INVALID_ROW_ERRORS`.
+    """
     scores = {found.label: found.score for found in parse_json(row["findings"], tuple[StoredFinding, ...])}
     inside = parse_json(row["lungs"], StoredLungs).evidence_inside if row["lungs"] and scores else None
     return DriftSample(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
 
 
 def spec_text(spec: RunSpec) -> str:
-    """Format the request of a run as JSON, without its packs."""
+    """Format the request of a run as JSON, without the packs of the run."""
     return json.dumps({name: value for name, value in dataclasses.asdict(spec).items() if name != "packs"})
 
 
 def pack_spec_text(spec: PackSpec) -> str:
-    """Format a pack of a run as JSON."""
+    """Format a run's pack, with its thresholds, as JSON."""
     return json.dumps(dataclasses.asdict(spec))
 
 
 @functools.lru_cache(maxsize=64)
 def pack_spec_of(text: str) -> PackSpec:
-    """Parse a pack of a run from the JSON of `pack_spec_text`. Raises ValueError."""
+    """Parse a run's pack from the JSON that `pack_spec_text` makes. Raises ValueError."""
     return parse_json(text, PackSpec)
 
 
 class _Position(msgspec.Struct, frozen=True):
-    """A row of `run_packs`: the position of a pack, and its JSON."""
+    """A row of the table `run_packs`: the position of a pack in the run, and the pack as JSON."""
 
     position: int
     spec: str
 
 
 def run_of(row: sqlite3.Row) -> Run:
-    """Read a run from a row of `RUNS_WITH_PACKS`. Raises one of `INVALID_ROW_ERRORS`."""
+    """Read a run from a row of the query `RUNS_WITH_PACKS`. Raises one of `INVALID_ROW_ERRORS`."""
     with_checked_types(row)
     packs = parse_json(row["packs"], tuple[_Position, ...])
     if [pack.position for pack in packs] != list(range(len(packs))) or not packs:
@@ -446,7 +455,10 @@ def verdict_of(row: sqlite3.Row) -> Verdict:
 
 
 def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
-    """Read a superseded verdict from a row, with the result it was given on. Raises ValueError, TypeError."""
+    """Read from a row a verdict whose result has changed since, with that earlier result.
+
+    Raises ValueError, TypeError.
+    """
     return SupersededVerdict(
         verdict=verdict_of(row),
         image=image_text(row["image_key"]),
@@ -457,9 +469,9 @@ def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
 
 
 def with_checked_types(row: AnyRow) -> AnyRow:
-    """Return a database row unchanged if all its columns have types that this program writes.
+    """Return a database row unchanged if every column has a type that this program writes. Raises TypeError otherwise.
 
-    Raises TypeError for any other type. The check is needed because SQLite columns take values of any type.
+    The check is needed because a column of SQLite accepts values of any type.
     """
     for name, types in _types_of(tuple(row.keys())):
         if not isinstance(row[name], types):
@@ -473,7 +485,7 @@ def _types_of(names: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
 
 
 def category_in(row: Row) -> Category:
-    """Read the category from the column of a database row. Raises ValueError for an unknown one."""
+    """Read the category from the column `category` of a row. Raises ValueError for an unknown category."""
     category: Category = row["category"]
     if category not in WORK_LIST_ORDER:
         raise ValueError("no category of a result")
@@ -481,7 +493,10 @@ def category_in(row: Row) -> Category:
 
 
 def moment_in(row: sqlite3.Row, name: str) -> float:
-    """Return the time in a column of a row, which must be a valid date. Raises TypeError, ValueError."""
+    """Return the time in the column `name` of a row, in seconds since 1970.
+
+    Raises TypeError, ValueError for an invalid date.
+    """
     seconds: float = row[name]
     if not 0 <= seconds < _LAST_S:
         raise ValueError(f"no time is {seconds}")
@@ -489,7 +504,10 @@ def moment_in(row: sqlite3.Row, name: str) -> float:
 
 
 def require_literal(value: object, kind: Any) -> Any:
-    """Return a value unchanged if the `Literal` type `kind` lists it. Raises ValueError otherwise."""
+    """Return a value unchanged if it is one of the values of a `Literal` type. Raises ValueError otherwise.
+
+    kind  the `Literal` type
+    """
     if value not in get_args(kind):
         raise ValueError(f"nothing is called {value}")
     return value

@@ -1,10 +1,10 @@
-"""The tables of the results database and of the picture database, and the test whether a file has exactly these.
+"""The tables of the results database and the picture database, and the test whether a file has exactly these tables.
 
-`PRAGMA user_version` is the version of a file's tables, and `PRAGMA application_id` that of the program that made it. A
-file copied from elsewhere may contain what this program never made. A trigger, a view or a computed column would run
-with the statements of this program.
+`PRAGMA user_version` is the version of the tables in a file. `PRAGMA application_id` is the version of the program that
+made the file. A file from elsewhere may have a trigger, a view or a computed column, which would run with the
+statements of this program. So such a file is refused.
 
-The types of all columns with JSON follow below. Any other content in such a column is damage.
+The classes below describe the JSON in columns. Any other content in such a column is damage.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ PICTURES: Final[Tables] = (
 )
 
 
-# The tables of SQLite itself: numbers given out, and what ANALYZE counts. Indexes of its own have no statement.
+# Tables that SQLite makes itself: highest row ids, and statistics of ANALYZE. Indexes made by SQLite have no statement.
 _OF_SQLITE: Final = (
     "CREATE TABLE sqlite_sequence(name,seq)",
     "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
@@ -161,19 +161,19 @@ _OF_SQLITE: Final = (
 
 
 def stated_version(path: Path) -> int:
-    """Return the schema version from the header of a database file; 0 for an empty file. Raises OSError."""
+    """Return the version of the tables from the first bytes of a database file; 0 for an empty file. Raises OSError."""
     with path.open("rb") as stream:
         stream.seek(_VERSION_AT)
         return int.from_bytes(stream.read(4), "big")
 
 
 def version_for(tables: Tables) -> int:
-    """Return this program's schema version for a kind of database: `RESULTS` or `PICTURES`."""
+    """Return the version of the tables that this program makes. `tables` is `RESULTS` or `PICTURES`."""
     return _PICTURES_VERSION if tables is PICTURES else VERSION
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """Return the schema version of a database's tables, 0 for an empty database."""
+    """Return the version of a database's tables; 0 for an empty database."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
@@ -185,16 +185,16 @@ def program_number(version: str) -> int:
 
 
 def program_of(connection: sqlite3.Connection) -> str:
-    """Return the version of the program that made a file; "" for files of 0.2.0, which do not state it."""
+    """Return the version of the program that made a database; "" for version 0.2.0, which did not store its version."""
     (number,) = connection.execute("PRAGMA application_id").fetchone()
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number > 0 else ""
 
 
 def schema_of(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
-    """Return the schema of a database: (type, name, SQL statement) of each object.
+    """Return the schema of a database: (type, name, SQL statement) of each table, index, trigger and view.
 
-    Objects that SQLite itself made are left out. They are recognised by their statement, since any object can have such
-    a name.
+    Objects that SQLite made itself are left out. They are recognised by their SQL statement, because any object can
+    have the name of such an object.
     """
     found = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
     return {
@@ -204,7 +204,7 @@ def schema_of(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
 
 @functools.cache
 def expected_schema(tables: Tables) -> frozenset[tuple[object, ...]]:
-    """Return the schema that the statements `tables` make in an empty database (see `schema_of`)."""
+    """Return the schema that results from executing the statements `tables` in an empty database (see `schema_of`)."""
     with contextlib.closing(sqlite3.connect(":memory:")) as made:
         for statement in tables:
             made.execute(statement)
@@ -214,29 +214,29 @@ def expected_schema(tables: Tables) -> frozenset[tuple[object, ...]]:
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
     """Return whether a database has an ordinary table of this name.
 
-    False for a view or virtual table, whose rows may have no end.
+    False for a view or a virtual table, whose rows may never end.
     """
     query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql LIKE 'CREATE TABLE %'"
     return bool(connection.execute(query, (name,)).fetchone()[0])
 
 
-OF_RUN: Final = 1  # stands for the run's operating point for the label
+OF_RUN: Final = 1  # in a stored finding: the run's operating point for the label
 _HEADER: Final = {field.name: field.default for field in dataclasses.fields(ImageHeader)}
 
-MapValues = tuple[float, float, float, float]  # of a pixel map
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]  # SQLite and NumPy hold no number at will
+MapValues = tuple[float, float, float, float]  # scale and offset of the rows, then of the columns
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]  # larger numbers do not fit the types of SQLite and NumPy
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class StoredReason(msgspec.Struct, frozen=True, array_like=True):
-    """A `Reason` as stored in JSON columns: its code and parameters."""
+    """A `Reason` as stored in JSON columns: code and parameters."""
 
     code: str
     parameters: tuple[tuple[str, str], ...]
 
 
 class StoredDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Further facts of a result, stored as JSON; empty facts are left out."""
+    """Additional facts of a result as stored in a JSON column. Fields that have their default value are left out."""
 
     kind: FileKind
     rows: Count = 0
@@ -251,7 +251,10 @@ class StoredDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class StoredFinding(msgspec.Struct, frozen=True, array_like=True):
-    """A `Finding` of a result, in the form in which JSON columns hold it."""
+    """A `Finding` of a result as stored in JSON columns.
+
+    point  the operating point; 1 if it is the run's operating point for this label; None without one
+    """
 
     label: str
     score: Share
@@ -262,7 +265,7 @@ class StoredFinding(msgspec.Struct, frozen=True, array_like=True):
 class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
     """The `LungFields` of an image as stored in a JSON column.
 
-    The compressed mask (`CompressedShares.data`) is not in this column; it has a column of its own.
+    The compressed mask (`CompressedShares.data`) has a column of its own.
     """
 
     rows: Count
@@ -287,7 +290,7 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
     def fields(self, shares: bytes) -> LungFields:
         """Return the lung fields of the image.
 
-        shares  compressed shares, as in `CompressedShares.data`
+        shares  the compressed mask of the lungs, as in `CompressedShares.data`
         """
         kept = CompressedShares(self.rows, self.columns, self.threshold, shares)
         values = {name: getattr(self, name) for name in LUNG_VALUES}
@@ -300,23 +303,24 @@ LUNG_VALUES: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
 
 
 def compact_json(value: Any) -> str:
-    """Format a value, or a struct of this module, as JSON in ASCII without blanks."""
+    """Format a value, or a struct of this module, as JSON in ASCII without spaces."""
     return format_json(value).decode()
 
 
 def map_values(pixel_map: PixelMap) -> MapValues:
-    """Return a pixel map as JSON stores it: scale and offset of the rows, then scale and offset of the columns."""
+    """Return a pixel map as stored in JSON: scale and offset of the rows, then scale and offset of the columns."""
     return (pixel_map.row_scale, pixel_map.row_offset, pixel_map.column_scale, pixel_map.column_offset)
 
 
-# ---- where an image is
+# ---- keys of images
 
 
 def image_key(ref: ImageRef) -> bytes:
-    """Return the key that identifies an image within a run, as bytes.
+    """Return the bytes that identify an image within a run.
 
-    It consists of path, member and frame, separated by zero bytes, which no name contains. `ImageRef.key` is for people
-    only: a file may be named `a.zip!b.dcm` next to a zip file with that member.
+    The key contains path, zip member and frame, separated by zero bytes, which no file name contains. `ImageRef.key` is
+    for display only, because this text is ambiguous: a file may be named `a.zip!b.dcm` next to a zip file with that
+    member.
     """
     frame = str(ref.frame) if ref.header.number_of_frames > 1 else ""
     parts = [str(ref.path), ref.member or "", frame] if ref.member is not None or frame else [str(ref.path)]
@@ -324,13 +328,13 @@ def image_key(ref: ImageRef) -> bytes:
 
 
 def image_text(key: bytes) -> str:
-    """Return an image's key as text for a person: `path`, `path!member`, `...#frame`."""
+    """Return an image's key as text for display: `path`, `path!member`, `...#frame`."""
     path, member, frame = ([*os.fsdecode(key).split("\0"), "", ""])[:3]
     return path + (f"!{member}" if member else "") + (f"#{frame}" if frame else "")
 
 
 def path_of(key: bytes) -> tuple[Path, str | None]:
-    """Return the path in an image's key, and the member if the image is in a zip file."""
+    """Return the file path in an image's key, and the name of the zip member; None for an image outside a zip file."""
     path, *member = os.fsdecode(key).split("\0")[:2]
     return Path(path), member[0] if member and member[0] else None
 
@@ -339,40 +343,40 @@ def path_of(key: bytes) -> tuple[Path, str | None]:
 
 
 def header_text(header: ImageHeader) -> str:
-    """Format a header as JSON, without fields that have their default value."""
+    """Format the header of an image as JSON. Fields that have their default value are left out."""
     return compact_json({name: value for name in _HEADER if (value := getattr(header, name)) != _HEADER[name]})
 
 
 @functools.lru_cache(maxsize=256)
 def header_of(text: str) -> ImageHeader:
-    """Parse a header from the JSON of `header_text`. Raises ValueError."""
+    """Parse the header of an image from the JSON that `header_text` makes. Raises ValueError."""
     return parse_json(text, ImageHeader)
 
 
 def why_of_reason(given: Reason) -> StoredReason:
-    """Convert a `Reason` to the struct in which it is stored."""
+    """Convert a `Reason` to the form in which it is stored."""
     return StoredReason(given.code, given.parameters)
 
 
 def reason_text(given: Reason) -> str:
-    """Format a reason as JSON."""
+    """Format a `Reason` as JSON."""
     return compact_json(why_of_reason(given))
 
 
 def reason_of(text: str) -> Reason:
-    """Parse a reason from JSON. Raises ValueError."""
+    """Parse a `Reason` from JSON. Raises ValueError."""
     return reason_made(parse_json(text, StoredReason))
 
 
 @functools.lru_cache(maxsize=256)
 def reasons_of(text: str) -> tuple[Reason, ...]:
-    """Parse a list of reasons from JSON. Raises ValueError."""
+    """Parse a list of `Reason` objects from JSON. Raises ValueError."""
     return tuple(map(reason_made, parse_json(text, tuple[StoredReason, ...])))
 
 
 def reason_made(why: StoredReason) -> Reason:
-    """Convert a reason from its stored form to a `Reason`; an unknown code becomes the reason `internal`."""
+    """Convert a stored reason to a `Reason`. An unknown code becomes the code `internal`."""
     try:
         return Reason(why.code, why.parameters)
-    except KeyError:  # written by a version that had other reasons
+    except KeyError:  # written by a program version with other reasons
         return reason("internal", detail=why.code)

@@ -1,9 +1,10 @@
-"""Queries of lists: past runs with their counts, a run's results without large columns, and a run's work list.
+"""Queries of past runs with their counts, of a run's results without large columns, and of a run's work list.
 
 A list of a million results is sorted, filtered and searched without reading a result, because each present image has a
-narrow row (see `bookkeeping`). By class, by patient and in order of arrival, rows are read from an index. By any other
-column, SQLite sorts them. In the order by class, images of earlier days than their patient's newest image are then
-moved behind all others (`domain.patient`). In a list by patient, all images of a patient follow the first one.
+short row (see `bookkeeping`). If the order is by class, by patient or by arrival, rows are read in the order of an
+index. By any other column, SQLite sorts the rows. In the order by class, an image of an earlier day than its patient's
+newest image is then moved behind all others (`domain.patient`). In a list by patient, all images of a patient follow
+the patient's first image.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ _JUDGED: Final = """
 """
 _WITH_VERDICT: Final = "AND choice IS NOT NULL"
 _CONTRADICTED: Final = "AND choice IN ({})".format(", ".join(f"'{choice}'" for choice in CONTRADICTING_CHOICES))
-_STUDY_ROWS: Final = (16, 256, 4096)  # the next study is near, most often
+_STUDY_ROWS: Final = (16, 256, 4096)  # rows read at a time; the next study is most often near
 _MOST_OF_A_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
     SELECT image_id FROM work_list INDEXED BY work_list_by_patient_id
@@ -104,7 +105,7 @@ _OF_A_PATIENT: Final = """
 """
 
 
-# ---- of the runs
+# ---- queries of runs
 
 _COUNTS: Final = "SELECT run_id, rank, COUNT(*) AS number FROM work_list GROUP BY run_id, rank"
 _BACKENDS: Final = "SELECT run_id, backend, COUNT(*) AS number FROM answers GROUP BY run_id, backend"
@@ -177,7 +178,7 @@ _TALLIES: Final = f"""
 
 
 class HistoryQuery(ResultQuery):
-    """Reads past runs and their work lists, from one thread only except for `interrupt`.
+    """Reads past runs and their work lists, from one thread only. Only `interrupt` may be called from another thread.
 
     Methods raise StorageProblem if the database cannot be read.
     """
@@ -191,19 +192,19 @@ class HistoryQuery(ResultQuery):
         return connection
 
     def interrupt(self) -> None:
-        """Make the running query raise sqlite3.OperationalError. May be called from any thread."""
+        """Make the query that is running raise sqlite3.OperationalError. May be called from any thread."""
         if self._opened:
             self._opened.interrupt()
 
     def list_rows(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
     ) -> WorkListRows:
-        """Return the rows of a run that pass a filter, in order, and the counts of the whole run.
+        """Return the rows of a run that match a filter, in the requested order, with the counts of the whole run.
 
-        In the order by class, images of earlier days than their patient's newest image come after all others.
+        In the order by class, an image of an earlier day than its patient's newest image comes after all others.
 
-        limit  maximum number of rows, None for all. A list by patient is cut first, and then its rows are grouped by
-               patient
+        limit  maximum number of rows; None for all. In a list by patient, rows are grouped by patient after the limit
+               was applied
         """
         with self.at_one_moment(), storage_problems(self.path):
             counted = dict(self._tuples(_COUNTED, (run_id,)))
@@ -223,9 +224,10 @@ class HistoryQuery(ResultQuery):
     def _owned(
         self, run_id: int, row_ids: NDArray[np.int64], *, is_all: bool
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return patient, study and day of each image, and whether the run has a later day of its patient.
+        """Return patient, study and day of each image, and whether the run has an image of a later day of its patient.
 
-        is_all  whether to read all images of the run instead of only these patients' images, for a large selection
+        row_ids  (n,) row ids of the images
+        is_all   whether to read all images of the run, which is faster for many images
         """
         only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
         found = self._tuples(OWNER_STATEMENT.format(only=only), (run_id,) if is_all else (run_id, run_id))
@@ -242,13 +244,13 @@ class HistoryQuery(ResultQuery):
         return np.fromiter(map(itemgetter(0), self._tuples(statement, about)), np.int64)
 
     def _tuples(self, statement: str, values: Mapping[str, Any] | tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        """Return the rows of a statement as plain tuples, which are faster than rows with names."""
+        """Yield the rows of an SQL statement as tuples, which are faster than rows with column names."""
         found = self._connection.cursor()
         found.row_factory = None
         return found.execute(statement, values)
 
     def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None:
-        """Return the row id of the first image of the next study in a list of rows; None if there is no further study.
+        """Return the row id of the first listed image of the next study; None if there is no further study.
 
         row_ids   (n,) row ids of the listed images
         position  position in the list from which to search, from 0
@@ -265,9 +267,9 @@ class HistoryQuery(ResultQuery):
         return None
 
     def next_unread(self, run_id: int, row_ids: NDArray[np.int64], position: int) -> int | None:
-        """Return the row id of the next image in a list that nobody has read; None if no other image is unread.
+        """Return the row id of the next listed image that nobody has read; None if no other image is unread.
 
-        The search begins below a position, and goes on from the top of the list.
+        The search begins below `position` and continues from the top of the list.
 
         row_ids   (n,) row ids of the listed images
         position  position in the list, from 0
@@ -278,10 +280,10 @@ class HistoryQuery(ResultQuery):
         return int(row_ids[positions[0]]) if len(positions) else None
 
     def images_of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
-        """Return up to 500 images with this Patient ID.
+        """Return up to 500 images with a Patient ID, from all runs.
 
-        Images of the run `run_id` come first, if one is given. Then come images of other runs that did not fail, the
-        newest first.
+        Images of the run `run_id` come first, if given. Then come images of other runs, the newest first. Failed images
+        of other runs are left out.
         """
         number = patient_id.strip()
         asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
@@ -290,13 +292,13 @@ class HistoryQuery(ResultQuery):
         return tuple(image for image in found if image.ref.header.patient_id.strip() == number)
 
     def find(self, run_id: int, ref: ImageRef) -> StoredImage | None:
-        """Return an image of a run; None if the run has no such image, or if the image is no longer present."""
+        """Return the image of a run with the reference `ref`; None if the run has no such image now."""
         query = "SELECT id FROM images WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
         rows = self._all(query, run_id, image_key(ref))
         return self.image(rows[0]["id"]) if rows else None
 
     def _studies(self, run_id: int, row_ids: NDArray[np.int64]) -> list[int]:
-        """Return the number of the study of each row; 0 for a row that is not listed any more."""
+        """Return the study of each row, as a number that identifies the study; 0 for a row that is no longer listed."""
         listed = ", ".join(map(str, row_ids.tolist()))
         query = f"SELECT image_id, study FROM work_list WHERE run_id = ? AND image_id IN ({listed})"
         known = {row["image_id"]: row["study"] for row in self._all(query, run_id)}
@@ -305,7 +307,7 @@ class HistoryQuery(ResultQuery):
     # ---- the runs
 
     def summaries(self) -> tuple[RunSummary, ...]:
-        """Return all runs with their counts, the newest first. Only indexes are read, no results."""
+        """Return all runs with their counts, the newest run first. The query reads only indexes, no results."""
         counts: defaultdict[int, Counter[Category]] = defaultdict(Counter)
         backends: defaultdict[int, Counter[str]] = defaultdict(Counter)
         verdicts: defaultdict[int, Counter[VerdictChoice]] = defaultdict(Counter)
@@ -330,9 +332,12 @@ class HistoryQuery(ResultQuery):
         )
 
     def quality_by_day(self, *, since_s: float) -> dict[str, Counter[str]]:
-        """Return counts by day (ISO 8601, local time) since `since_s`, the newest day first.
+        """Return counts of each day with results, by date (ISO 8601, local time), the newest day first.
 
-        A day has the number of "images", and the number of images with each note on image quality, by the note's code.
+        A day's counter has the number of "images", and the number of images with each note on image quality, by the
+        note's code.
+
+        since_s  beginning of the period, seconds since 1970
         """
         counted = self._all(_BY_DAY, since_s, WORK_LIST_ORDER.index("not_an_image"))
         days = {str(row["day"]): Counter({"images": int(row["number"])}) for row in counted}
@@ -342,9 +347,11 @@ class HistoryQuery(ResultQuery):
         return days
 
     def result_briefs(self, run_id: int, *, position: int | None = None) -> Iterator[ResultBrief]:
-        """Yield the results of a run in the order of its work list; the results of one image follow each other.
+        """Yield the results of a run without large columns, in the order of the work list.
 
-        position  the position of a pack in the run, for its results only; None for the results of all packs
+        Results of an image are adjacent.
+
+        position  position of the pack whose results are yielded; None for the results of all packs
         """
         for page in self._pages(run_id):
             of_image = defaultdict[int, list[ResultBrief]](list)
@@ -355,28 +362,31 @@ class HistoryQuery(ResultQuery):
                 yield from of_image[row_id]
 
     def tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[ImageTally, ...]:
-        """Return numbers of images by pack, class, reason and verdict, the largest number first.
+        """Count images by pack, class, reason and verdict. Returns the counts, the largest count first.
 
-        An image counts if its first result of the pack falls in the period.
+        For each pack, an image counts if the pack's first result for the image falls in the period.
 
-        since_s, until_s  the period, seconds since 1970
-        folder            only images in this folder and its subfolders count; None for all
+        since_s, until_s  beginning and end of the period, seconds since 1970
+        folder            folder whose images count, with its subfolders; None for all images
         """
         inside = os.fsencode(folder) if folder else b""
         ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
         return self._made(tally_of, self._all(_TALLIES, inside, *ends, since_s, until_s))
 
     def images_in_order(self, run_id: int) -> Iterator[StoredImage]:
-        """Yield the images of a run in the order of its work list, the most urgent first.
+        """Yield the images of a run in the order of its work list, the most urgent image first.
 
-        Images of an earlier day than their patient's newest image come last, and are marked as such.
+        An image of an earlier day than its patient's newest image comes last, and is marked as such.
         """
         for page in self._pages(run_id):
             for image in self.images(list(page)):
                 yield image.of_earlier_day() if page[image.row_id] else image
 
     def _pages(self, run_id: int) -> Iterator[dict[int, bool]]:
-        """Yield some hundred images at a time, in work list order: row id, and whether of an earlier day."""
+        """Yield the row ids of a run in the order of the work list, some hundred at a time.
+
+        The value of each row id is whether the image is of an earlier day than its patient's newest image.
+        """
         with self.at_one_moment(), storage_problems(self.path):
             row_ids = self._numbers(_IN_ORDER, run_id)
             _, is_earlier = self._owned(run_id, row_ids, is_all=True)
@@ -386,12 +396,12 @@ class HistoryQuery(ResultQuery):
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
 
     def shared_instances(self, run_id: int, *, position: int = 0) -> int:
-        """Return how many files of a run have the SOP Instance UID of another file with different pixels.
+        """Return how many files of a run share a SOP Instance UID with another file that has different pixels.
 
-        Files with equal pixels in another compression do not count. They are recognised by nearly equal median grey and
-        score.
+        Files with equal pixels in another compression are not counted. Pixels count as equal if median grey and score
+        are nearly equal.
 
-        position  position of the pack in the run whose scores are compared
+        position  position of the pack whose scores are compared
         """
         uid = "json_extract(header, '$.sop_instance_uid')"
         named = f"SELECT id, {uid}, frame FROM images WHERE run_id = ? AND absent_s IS NULL AND {uid} IS NOT NULL"
@@ -409,20 +419,20 @@ class HistoryQuery(ResultQuery):
     def drift_samples(self, of: PackOfRun, *, limit: int) -> tuple[DriftSample, ...]:
         """Return the values by which drift is measured, from the results of one pack in a run.
 
-        limit  maximum number of results: those of the run's first images. Failed images and files that are no images
+        limit  maximum number of results, from the first images of the run. Failed images and files that are no images
                are left out
         """
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
         return self._made(sample_of, self._all(query, *of, limit))
 
     def previous_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
-        """Return the values by which drift is measured from earlier runs over the folders of a run.
+        """Return the values by which drift is measured, from earlier runs over the folders of a run.
 
-        Images that the run itself has are left out. The earlier runs had an equal model and equal settings. Folders are
-        compared by `domain.run.origin_folder`.
+        Only earlier runs with an equal model and equal settings are used. Images that the run itself contains are left
+        out. Folders are compared by `domain.run.origin_folder`.
 
         position  position of the pack in the run
-        limit     number of images, the newest ones
+        limit     maximum number of images; the newest images are used
         """
         sites = [os.fsencode(site) for site in dict.fromkeys(map(origin_folder, run.spec.paths))][:_MOST_SITES]
         ends = [end for site in sites for end in (site, site + _SEPARATOR, site + _AFTER_SEPARATOR)]
@@ -440,7 +450,7 @@ class HistoryQuery(ResultQuery):
 def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
     """Return the SQL statement that reads the row ids of a work list in order, and the values of its parameters.
 
-    The caller adds two values: `run_id`, and `limit`, the maximum number of rows (-1 for all).
+    The caller adds the values `run_id`, and `limit`, the maximum number of rows (-1 for all).
     """
     where, values = ["run_id = :run_id"], dict[str, Any]()
     if wanted.category is not None:
@@ -466,21 +476,24 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
 
 
 def plain_letters(text: str) -> str:
-    """Return a text in the form that is used for searching: case-folded, without accents and apostrophes."""
+    """Return a text in the form in which texts are searched: case-folded, without accents and apostrophes."""
     letters = unicodedata.normalize("NFKD", text.casefold()).translate(_UNDIVIDED)
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def _searched(text: bytes) -> bytes:
-    """Return `plain_letters` of stored bytes, as a function for SQL."""
+    """Return `plain_letters` of bytes stored by `bookkeeping.key_of`.
+
+    SQL statements call this function as `searched`.
+    """
     return plain_letters(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
 
 
 def _search_condition(words: Sequence[str]) -> tuple[str, dict[str, bytes]]:
-    """Return the SQL condition that a row contains all of these words or parts of words, in any order, and its values.
+    """Return the SQL condition that a row contains all of these words, in any order, and the values of its parameters.
 
-    A date matches in any of its forms. A word is first compared with the stored text. If the row has accents, the row
-    is compared without them as well.
+    A part of a word is enough. A date matches in any of its forms. A word is first compared with the stored text. If
+    the stored text has accents, the word is compared with the text without accents as well.
     """
     terms, values = list[str](), dict[str, bytes]()
     for place, word in enumerate(words[:_MOST_WORDS]):
@@ -494,7 +507,7 @@ def _search_condition(words: Sequence[str]) -> tuple[str, dict[str, bytes]]:
 
 
 def _dates_in(word: str) -> Iterator[str]:
-    """Yield a word that is a date, or a year and month, in the form of DICOM (PS3.5 6.2)."""
+    """Yield a word as a DICOM date, if the word is a date or a year and month (PS3.5 6.2)."""
     if found := _YEAR_FIRST.fullmatch(word):
         yield "".join(part for part in found.groups() if part)
     if found := _DAY_FIRST.fullmatch(word):
@@ -504,12 +517,12 @@ def _dates_in(word: str) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _day_number(study_date: bytes) -> int:
-    """Return the day number of a study date for the work list."""
+    """Return the day number of a DICOM study date (YYYYMMDD), by which days are compared."""
     return day_number(study_date.decode("utf-8", "surrogatepass"))
 
 
 def _by_patient(owned: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Return the positions of rows grouped by patient and study, and what begins in each row.
+    """Return the positions of rows grouped by patient and study, and for each row what begins there: patient or study.
 
     owned  (n,) patient and study of each row
     """
@@ -522,7 +535,7 @@ def _by_patient(owned: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint
 
 
 def _first_positions(keys: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return for each key (n,) the position of the first equal key."""
+    """Return for each key (n,) the position of the first key with an equal value."""
     order = np.argsort(keys, kind="stable")
     starts = _changes(keys[order])
     firsts = np.empty(len(keys), np.int32)
@@ -531,7 +544,7 @@ def _first_positions(keys: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def _changes(keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the positions at which the key differs from the previous one, the first position included."""
+    """Return the positions at which a key differs from the previous key. The first position is always included."""
     return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
 
 

@@ -1,7 +1,7 @@
-"""The calls of a worker process: requests and answers, used by both sides of the pipe.
+"""The requests to a worker process and its answers, as dataclasses that both processes use.
 
-The child's side is `image_worker`, the program's is `pool`. The child imports every decoder and the networks' runtime,
-which the program itself does not import.
+`image_worker` answers the requests in the child process. `pool` sends them from the parent process. The child imports
+every decoder and the runtime of the networks. The parent process imports none of these.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ RunsWhere = Literal["nowhere", "here", "elsewhere"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackNetworks:
-    """What a worker needs to run one pack: its classifier and its lung-field pack, each as a `Model`.
+    """The models that a worker needs to run one pack.
 
-    classifier  the classifier; None if only the lungs are searched for
-    finder      the lung-field pack, or None
+    classifier  the pack's classifier; None for a lung-field pack, which has no classifier
+    finder      the lung-field pack, which finds the lungs; None without one
     """
 
     classifier: Model | None
@@ -46,7 +46,11 @@ class PackNetworks:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LoadRequest:
-    """A request to load the networks of these packs; `files` are the network files by SHA-256."""
+    """A request to load the networks of one or more packs.
+
+    packs  the models of each pack, without the content of their files
+    files  the content of the network files, (n,) uint8, by the SHA-256 of the file
+    """
 
     packs: tuple[PackNetworks, ...]
     files: Mapping[str, NDArray[np.uint8]]
@@ -54,7 +58,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """The answer to `LoadRequest`: name and version of the runtime that runs the loaded networks."""
+    """The answer to `LoadRequest`: name and version of the runtime that runs the loaded networks, such as LiteRT."""
 
     runtime: str
     version: str
@@ -62,19 +66,21 @@ class LoadResult:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class AnalyseRequest:
-    """A request to analyse an image in some or all steps: read it, find its lungs, run the classifier.
+    """A request to analyse one image: read the file, find the lungs, run the classifier. Some steps can be left out.
 
-    rules      rules for the header of the bytes that are decoded; None for no rules
-    frame      specification of an input to make of the whole image instead of the classifier's input; None for the
-               classifier's
+    ref        the image
+    rules      rules that the header of the decoded bytes must meet; None for no rules
+    frame      specification of a network input that is made of the whole image, in place of the classifier's input;
+               None for the classifier's input
     finds      whether the lungs are searched for
-    points     operating points in force, by label; a result close to one is analysed again in finer detail
-    overrides  refusals that a person overrules for this image
-    detail     how finely the image is read at least: "needed" for the networks' inputs, "fine", "finer", or "full"
-    runs       where the classifier runs: in this process ("here"), or on a device of the program ("elsewhere"). With
-               "nowhere", the classifier's input is returned
-    stamp_key  key of the file's stamp; empty for no stamp
-    pack       number of the pack among those loaded, from 0
+    points     operating points in use, by label; if the score is close to one, the image is read again in finer detail
+    overrides  reasons for refusal that a person overrules for this image
+    detail     minimum detail in which the image is read: "needed" for the networks' inputs, "fine", "finer", or "full"
+    runs       where the classifier runs: "here" in the worker, "elsewhere" on a device of the parent process, or
+               "nowhere": the answer then contains the classifier's input
+    stamp_key  hexadecimal key with which a stamp of the file is made, to recognise the unchanged file later; "" for no
+               stamp
+    pack       number of the pack among the loaded packs, from 0
     """
 
     ref: ImageRef
@@ -91,17 +97,22 @@ class AnalyseRequest:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class AnalysisResult:
-    """The result of analysing an image, up to the step reached. The constructor raises ValueError for invalid values.
+    """The result of analysing one image, up to the last step reached.
+
+    The constructor raises ValueError for invalid values.
 
     facts           facts found while reading the image
     kind, header    kind and header of the bytes read; "unknown" and None if no bytes were read, or if not requested
     lungs           the lung fields; None if no lung-field pack ran
-    problem         the reason why the analysis stopped: a refusal, or a failure at `stage`; None without a problem
+    problem         the reason why the analysis stopped: a refusal of the image, or a failure; None without a problem
+    is_refusal      whether `problem` is a refusal of the image
+    stage           the stage at which the analysis stopped
     overruled       the reasons for refusal that a person overruled
-    values          (1, height, width, channels) uint8, the input of the network, if no network was to run
+    values          (1, height, width, channels) uint8, the input of the network, if the request was to run no
+                    classifier; else None
     answer          the classifier's output for the image; None if the classifier ran elsewhere or not at all
-    sequence        how many images the classifier of this worker has run since it was loaded, this one included
-    is_approximate  whether a codec reduced the resolution, so that pixels differ a little from averages
+    sequence        number of images that the worker's classifier has run since it was loaded, this image included
+    is_approximate  whether a codec reduced the resolution, so that pixels differ a little from the true averages
     step            pixels of the file per pixel read, along each axis
     """
 
@@ -135,13 +146,13 @@ class AnalysisResult:
     def is_borderline(
         self, setup: PackSetup, scores: Mapping[str, float], features: NDArray[np.float32] | None
     ) -> bool:
-        """Return whether the image must be read in finer detail, because its result could then be another one.
+        """Return whether the image must be read again in finer detail, because finer pixels could change the decision.
 
-        Only an image with `is_approximate` can need this.
+        False unless the image was read at a reduced resolution (`is_approximate`).
 
-        setup     the pack, with the operating points in force
+        setup     the pack, with the operating points in use
         scores    the network's uncalibrated scores for the image, 0..1, by label code
-        features  (n,) float32 pooled features of the network; None without such an output
+        features  (n,) float32 pooled features of the network; None for a network without this output
         """
         if not self.is_approximate or self.facts.pixel_map is None:
             return False
@@ -150,7 +161,10 @@ class AnalysisResult:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackInferRequest(InferRequest):
-    """A request to run a pack's classifier on an input. `pack` is the number of the pack among those loaded, from 0."""
+    """A request to run a pack's classifier on a network input.
+
+    pack  number of the pack among the loaded packs, from 0
+    """
 
     pack: int = 0
 
@@ -164,7 +178,8 @@ def _require_grey(pixels: NDArray[Any], *, longest: int) -> None:
 class DisplayRequest:
     """A request to read an image for display to a person.
 
-    content_sha256  SHA-256 that the file must have; "" for any content
+    ref             the image
+    content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
     side            length of the longer side in pixels; 0 for full resolution
     """
 
@@ -175,7 +190,7 @@ class DisplayRequest:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PreviewResult:
-    """The decoded grey levels (h, w) uint8 of a stored preview."""
+    """The grey levels (height, width) uint8 of a stored preview image."""
 
     pixels: NDArray[np.uint8]
 
@@ -185,9 +200,9 @@ class PreviewResult:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class DeviceRunRequest:
-    """A worker's request to the program: run the classifier for an image on a device instead of in the worker.
+    """A worker's request to its parent process to run the classifier on a device, instead of in the worker.
 
-    number  number of the question (`AnalyseRequest`) in the current call, from 0
+    number  number of the `AnalyseRequest` in the current call, from 0
     values  (1, height, width, channels) uint8, the input of the network
     """
 
@@ -200,7 +215,7 @@ class DeviceRunResult:
     """The answer to `DeviceRunRequest`: the output of a classifier for one image.
 
     scores    uncalibrated scores, 0..1, by label code; None if the worker must run the network itself
-    features  (n,) float32 pooled features; None if the model has none
+    features  (n,) float32 pooled features; None for a model without this output
     """
 
     scores: Mapping[str, float] | None = None
@@ -208,10 +223,10 @@ class DeviceRunResult:
 
 
 LOAD: Final = Call("load", LoadRequest, LoadResult)
-# One image as each of several packs wants it, and what each saw, in their order; it is read once.
+# One image, read once, with a request for each pack; the results are in the order of the requests.
 ANALYSE: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
 RUN: Final = Call("run", PackInferRequest, NetworkOutput)
-# What a worker asks the program while it looks.
+# Sent by a worker to its parent process during the analysis of an image.
 ELSEWHERE: Final = Call("elsewhere", DeviceRunRequest, DeviceRunResult)
 READ_IMAGE: Final = Call("image", DisplayRequest, Image)
 READ_SHOWN_IMAGE: Final = Call("shown", DisplayRequest, ShownImage)
@@ -222,12 +237,15 @@ IDENTIFY_OBJECT: Final = Call("identify", ObjectBeginning, ObjectContent)
 
 
 def lung_finder_of(model: Model) -> Model | None:
-    """Return the lung-field pack of a model; the model itself if it is one."""
+    """Return the lung-field pack that a model uses; the model itself if it is a lung-field pack; or None."""
     return model if model.manifest.lung_rules else model.lungs
 
 
 def load_request(*models: Model) -> LoadRequest:
-    """Return the request to load models in a worker, with only the parts of the models that their networks need."""
+    """Return the request to load models in a worker.
+
+    The request has only those parts of a model that its networks need.
+    """
     pairs = [(None if model.manifest.lung_rules else model, lung_finder_of(model)) for model in models]
     files = {
         part.model_sha256: np.frombuffer(part.files["litert"], np.uint8) for pair in pairs for part in pair if part

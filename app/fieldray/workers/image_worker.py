@@ -1,9 +1,11 @@
-"""The child's side of analysing images: from a file's bytes to the answers of its networks, in one process.
+"""Analysis of images in a worker process: from the bytes of a file to the scores of its networks.
 
-An image is read as finely as the lung-field network needs, and again, finer, if its crop has fewer pixels than the
-classifier's input. If the result is close to a threshold, the crop is read finely and judged again. If that result is
-still close, the whole image is read finer. A fully decoded image is kept until it is finished, so nothing of it is
-approximate. The program is notified when each stage begins, and names that stage if the image crashes this process.
+An image is first read in the detail that the lung-field network needs. If the region of the lungs then has fewer pixels
+than the classifier's input, the image is read in finer detail. If the score is close to a threshold, the region is read
+finely and classified again. If the second score is close as well, the whole image is read in finer detail.
+
+All readings of an image use one opened file. The parent process is informed when each stage begins. If the image
+crashes the worker, the error message names that stage.
 """
 
 from __future__ import annotations
@@ -43,7 +45,12 @@ from fieldray.workers import calls
 
 
 def _network(model: Model, file: NDArray[np.uint8]) -> Network:
-    """Load a pack's network with one thread, and check its golden vectors. Raises BackendProblem."""
+    """Load a pack's network with one thread, and check the network with the pack's golden vectors.
+
+    Raises BackendProblem.
+
+    file  content of the network file, (n,) uint8
+    """
     network = Network(file.tobytes(), NetworkSpec.from_manifest(model.manifest), runtime=load_runtime(), threads=1)
     if model.golden:
         check_golden(network.run, model.golden)
@@ -52,7 +59,10 @@ def _network(model: Model, file: NDArray[np.uint8]) -> Network:
 
 @dataclass(eq=False, slots=True)
 class _Loaded:
-    """A pack with its loaded network, and the number of images that the network has run."""
+    """A model with its loaded network.
+
+    ran  number of images that the network has run
+    """
 
     model: Model
     network: Network
@@ -61,7 +71,7 @@ class _Loaded:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Pack:
-    """The loaded networks of one pack."""
+    """The loaded networks of one pack: the classifier and the lung-field network. Either may be None."""
 
     classifier: _Loaded | None
     finder: _Loaded | None
@@ -69,10 +79,12 @@ class _Pack:
 
 @dataclass(eq=False, slots=True)
 class _Reading:
-    """An image as read, and the duration of reading in seconds.
+    """An image that was read at one resolution.
 
-    upright  the upright image, with its display window set
-    first    facts and reason for refusal that the first pack found, cached for the other packs
+    image    the image in the orientation of the file
+    upright  the image turned upright, with its display window set
+    took_s   duration of the reading in seconds
+    first    facts about the image and the reason for refusal (None without one); None until the first pack needs them
     """
 
     image: Image
@@ -83,11 +95,13 @@ class _Reading:
 
 @dataclass(eq=False, slots=True)
 class _Shared:
-    """Intermediate results of one image, shared by all packs. Each pack gets the result that it would compute alone.
+    """Intermediate results of one image, shared by all packs of a request. Sharing never changes a pack's result.
 
-    readings  by target size
-    lungs     by lung-field pack, target size, and whether the header says chest
-    tensors   by read image, input specification, and box
+    file      the opened file
+    opened_s  duration of opening the file in seconds
+    readings  the image as read, by target size
+    lungs     the lung fields, by lung-field pack, target size, and whether the header says chest
+    tensors   the network input, by read image, input specification, and region of the image
     """
 
     file: ImageFile
@@ -99,7 +113,13 @@ class _Shared:
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """The state of one pack's analysis of an image; `number` is that of the pack's question."""
+    """The state of the analysis of one image with one pack.
+
+    number    number of the pack's request, from 0
+    question  the pack's request
+    seen      the result so far
+    read_s    duration of reading so far, in seconds
+    """
 
     number: int
     question: calls.AnalyseRequest
@@ -108,12 +128,15 @@ class _View:
     seen: calls.AnalysisResult
     overruled: tuple[Reason, ...] = ()
     read_s: float = 0.0
-    needed: TargetSize | None = None  # for a finer look
-    fine: TargetSize | None = None  # for the crop of the first look, before that
+    needed: TargetSize | None = None  # size for reading the whole image in finer detail
+    fine: TargetSize | None = None  # size for reading only the lung region finely
     box: Box | None = None
 
     def refuse(self, why: Reason) -> None:
-        """Raise Unusable, unless a person overruled this reason, which is then noted."""
+        """Raise Unusable with a reason for refusal.
+
+        If a person overruled this reason, add it to `overruled` instead.
+        """
         if not self.question.overrides.will_overrule(why, self.question.ref.turn):
             raise Unusable(why)
         if why not in self.overruled:
@@ -123,11 +146,10 @@ class _View:
 class Worker:
     """Analyses images with the networks that were loaded last.
 
-    open_file, open_network
-        Functions that open an image file and load a pack's network.
-    run_elsewhere
-        Function that asks the program to run a network's input on a device, and returns the result. Raises
-        BackendProblem if that fails.
+    open_file      function that opens an image file
+    open_network   function that loads a pack's network
+    run_elsewhere  function that sends a network input to the parent process, which runs the input on a device. The
+                   function raises BackendProblem if the device fails
     """
 
     def __init__(
@@ -142,7 +164,10 @@ class Worker:
         self._packs: tuple[_Pack, ...] = ()
 
     def load(self, question: calls.LoadRequest) -> calls.LoadResult:
-        """Load the networks of a run. Raises BackendProblem, with `lungs_unavailable` for the lung-field pack."""
+        """Load the networks of all packs in a request. Returns name and version of the runtime.
+
+        Raises BackendProblem, with the reason `lungs_unavailable` for a network of a lung-field pack.
+        """
         runtime = load_runtime()
         self._packs = ()
         finders: dict[tuple[str, str], _Loaded] = {}
@@ -165,7 +190,11 @@ class Worker:
         return _Loaded(model, self._open_network(model, files[model.model_sha256]))
 
     def analyse_for_each(self, questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
-        """Analyse one image, opened once, for several packs. Returns a result for each; never raises for the image."""
+        """Analyse one image, opened once, for several packs.
+
+        Returns a result for each request, in the order of the requests. Never raises for a bad image: the result
+        contains the problem.
+        """
         first = questions[0]
         stamps = Stamps(bytes.fromhex(first.stamp_key)) if first.stamp_key else None
         began_s = time.perf_counter()
@@ -193,13 +222,16 @@ class Worker:
         return replace(view.seen, facts=facts, overruled=view.overruled)
 
     def _picture(self, view: _View) -> None:
-        """Read an image that its header alone refused, if possible, so that the list can show the image."""
+        """Read an image that was refused because of its header, so that the list can show the image.
+
+        Ignores unreadable files.
+        """
         if view.seen.facts.thumbnail is None:
             with contextlib.suppress(InputProblem):
                 self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, of_longer=True))
 
     def run(self, question: calls.PackInferRequest) -> NetworkOutput:
-        """Run a classifier on an existing input. Raises BackendProblem."""
+        """Run a pack's classifier on a network input and return the output. Raises BackendProblem."""
         classifier = self._packs[question.pack].classifier if self._packs else None
         if classifier is None:
             raise ValueError("no classifier is loaded")
@@ -221,11 +253,11 @@ class Worker:
                     return
 
     def _identify(self, view: _View) -> None:
-        """Check the header of the bytes that will be decoded against the rules."""
+        """Check the header of the image's bytes against the rules of the request. Raises InputProblem."""
         rules = view.question.rules
         if rules is None:
             return
-        view.seen = replace(view.seen, header=view.question.ref.header)  # where the bytes are no image any more
+        view.seen = replace(view.seen, header=view.question.ref.header)  # if the bytes are no longer an image
         ref = view.shared.file.identified()
         view.seen = replace(view.seen, kind=ref.kind, header=ref.header)
         finds, overruled_codes = view.question.finds, [one.code for one in view.overruled]
@@ -234,12 +266,15 @@ class Worker:
             overruled_codes.append(why.code)
 
     def _prepare(self, view: _View, detail: Detail) -> None:
-        """Read the image in this detail, find its lungs, and make the input of the network that comes next."""
+        """Read the image, find its lungs, and make the classifier's input. Raises InputProblem, BackendProblem.
+
+        detail  minimum detail in which the image is read
+        """
         question, classifier = view.question, view.pack.classifier
         wanted = question.frame or (classifier.model.manifest.input if classifier else None)
         finder = view.pack.finder.model.manifest.input if view.pack.finder and question.finds else None
         crops = wanted is not None and wanted.crop != "none" and finder is not None
-        is_whole = detail == "full" or question.ref.turn != UPRIGHT  # nothing is left over at the wrong end
+        is_whole = detail == "full" or question.ref.turn != UPRIGHT  # a reduced image may lack its last rows
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
         finest = size_for_all(wanted, times=REFINEMENT) if wanted and detail == "finer" else None
         needed = None if is_whole else view.needed or finest or size_for_all(*specs)
@@ -271,8 +306,9 @@ class Worker:
         )
 
     def _read_crop_finely(self, view: _View) -> None:
-        """Make the classifier's input of the same crop again from finer pixels, which is
-        faster than reading the whole image finer.
+        """Make the classifier's input again from finer pixels of the lung region.
+
+        This is faster than reading the whole image in finer detail. Raises InputProblem.
         """
         classifier = view.pack.classifier
         assert classifier
@@ -290,7 +326,10 @@ class Worker:
         )
 
     def _read(self, view: _View, needed: TargetSize | None) -> Image:
-        """Read the image, turned upright and with its display window set. Raises InputProblem."""
+        """Read the image, turned upright and with its display window set. Raises InputProblem.
+
+        needed  size in pixels that the image must have at least; None for full resolution
+        """
         began_s, shared, facts = time.perf_counter(), view.shared, view.seen.facts
         try:
             reading = shared.readings.get(needed)
@@ -318,7 +357,10 @@ class Worker:
             view.read_s += time.perf_counter() - began_s
 
     def _find_lungs(self, view: _View, image: Image, needed: TargetSize | None) -> None:
-        """Find the lungs, or take over the lungs that another pack found. Raises Unusable, BackendProblem."""
+        """Find the lungs, or use the result of another pack with the same lung-field pack.
+
+        Raises Unusable, BackendProblem.
+        """
         finder, classifier, header = view.pack.finder, view.pack.classifier, view.seen.header
         assert finder
         view.seen = replace(view.seen, stage="inference")
@@ -334,9 +376,11 @@ class Worker:
             view.refuse(refusal)
 
     def _is_close(self, view: _View) -> bool:
-        """Run the classifier. Returns whether the image must be read in finer detail before it can be judged.
+        """Run the classifier.
 
-        An input that a device could not run gets no answer; the program already knows the reason.
+        Returns whether the score is so close to a threshold that the image must be read in finer detail.
+
+        If the device failed, the result stays without an answer: the parent process already has the reason.
         """
         classifier, values = view.pack.classifier, view.seen.values
         if classifier is None or values is None:
@@ -366,10 +410,10 @@ class Worker:
 def lungs_in(
     image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], NetworkOutput], *, says_chest: bool
 ) -> LungFields:
-    """Find the lungs of an image, in pixels of its file. Raises BackendProblem.
+    """Return the lung fields of an image, in pixels of the image's file. Raises BackendProblem.
 
     finder      the lung-field pack
-    run         runs the network of the lung-field pack
+    run         function that runs the network of the lung-field pack on an input
     says_chest  whether the file's header says that this is a frontal chest image
     """
     spec, rules, (rows, columns) = finder.manifest.input, finder.manifest.lung_rules, image.size
@@ -413,13 +457,13 @@ def _shown(question: calls.DisplayRequest) -> ShownImage:
 
 
 def _is_own_report(head: bytes) -> bool:
-    """Return whether a file that begins with `head` is a report of this program (see `outputs.is_own_report`)."""
-    from fieldray.reports.outputs import is_own_report  # only archives and objects need it, at their first file
+    """Return whether a file is a report that this program wrote, judged by the file's first bytes."""
+    from fieldray.reports.outputs import is_own_report  # a slow import that only zip files and objects need
 
     return is_own_report(head)
 
 
-# A process that looks at images needs the runtime in any case, and may be started before it is told which networks.
+# Every worker needs the runtime. A worker may start before the names of its networks are known.
 with contextlib.suppress(BackendProblem):
     load_runtime()
 
@@ -428,7 +472,7 @@ _worker: Final = Worker()
 
 def _look(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
     seen = _worker.analyse_for_each(questions)
-    lower_priority()  # a run must not slow down the computer; its first result and images to be shown may
+    lower_priority()  # after the first image, a run must not slow down other programs
     return seen
 
 

@@ -1,4 +1,4 @@
-"""The pool of processes that analyse images: a crash, a hang or lack of memory costs one image only."""
+"""A pool of processes that analyse images. A crash, a hang or a lack of memory in a process costs one image only."""
 
 from __future__ import annotations
 
@@ -46,32 +46,32 @@ _SERVICE: Final = "fieldray.workers.image_worker:handle"
 _HEAD_START_S: Final = 0.5
 _TRIES: Final = 2
 _TRIES_IN_CLASSIFIER: Final = 3
-_KILLED: Final = -9  # SIGKILL: nobody here waits for a process that was sent it, so it was the system, short of memory
+_KILLED: Final = -9  # SIGKILL by the system, short of memory: no call waits for a process that this pool kills
 _MOST_WORKERS: Final = 8
-# What the networks of a pack take beside the image, as in `inference.litert`: 560 MB for the packs that ship.
+# Memory for the networks of a pack, in addition to the image. The packs shipped need 560 MB.
 _NETWORKS_MB: Final = 768
-# Pipes of a process, and the results as its two threads read them; what everything else has open, with some to spare.
+# Open files for each worker: its pipes, and the results database in two threads. Then those of all else, with a margin.
 _FILES_PER_WORKER: Final = 6
 _OTHER_FILES: Final = 32
 # Address space of this process, measured as VmPeak on 64-bit Linux with 1, 2, 4, 8 and 16 children: 1145, 1321, 1345,
-# 1442 and 1635 MB. Nearly all of it is what each thread sets aside for its stack and its heap.
+# 1442 and 1635 MB. Nearly all of this is reserved for the stacks and heaps of the threads.
 _OTHER_MEMORY_MB: Final = 1300
 _MEMORY_MB_PER_WORKER: Final = 22
 
 
 class PoolClosed(ReaderProblem):
-    """The pool of workers was closed, or a call was cancelled before its end."""
+    """Raised by a call to the pool of workers if the pool was closed, or if the call was cancelled."""
 
     def __init__(self) -> None:
         super().__init__(reason("engine_closed"))
 
 
 class _LostInClassifier(BackendProblem):
-    """A classifier ended every child process that ran it on an image."""
+    """Raised if every child process ended while it ran a classifier on an image."""
 
 
 class _Worker(Child):
-    """A child process, and the models that it has loaded."""
+    """A child process of the pool, with the models that the process has loaded."""
 
     models: Sequence[Model] = ()
     is_ending = False
@@ -85,14 +85,14 @@ class _Worker(Child):
 class Workers(contextlib.AbstractContextManager["Workers"]):
     """A pool of `size` child processes that read and analyse images.
 
-    Calls from any thread wait for a free child. The pool must be closed, or be used in a `with` statement.
+    A call, from any thread, waits for a free child process. Close the pool after use, or use it in a `with` statement.
 
-    The first child starts at once. The others start when the first child has analysed an image, or after a while: while
-    a program starts, cores are scarce, and a person waits for the first result.
+    The first child process starts at once. The other processes start when the first process has analysed an image, or
+    after half a second. So the first result, for which a person waits, comes sooner.
 
-    timeout_s        time limit in seconds for one stage of an image; a slower child is killed
-    memory_limit_mb  address space of one child in MB, without its networks
-    command          returns the command line that starts a child
+    timeout_s        time limit in seconds for one stage of an image; a slower child process is killed
+    memory_limit_mb  address space of one child process in MB, without its networks
+    command          function that returns the command line of a child process
     """
 
     def __init__(
@@ -111,18 +111,18 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         self._idle = self._children[:1]
         self._held_back = self._children[1:]
         self._condition = threading.Condition()
-        self._under_way: dict[_Worker, Callable[[], bool]] = {}  # and whether what each does is wanted no more
+        self._under_way: dict[_Worker, Callable[[], bool]] = {}  # running calls, each with its `is_cancelled`
         self._given_up = 0
-        self._is_closed = False  # then no call is answered any more
-        self.detail = ""  # what runs models, in a few words; known once a child has loaded any
+        self._is_closed = False  # a closed pool answers no call
+        self.detail = ""  # runtime and threads for display; "" until a child has loaded a model
         self._stamps: Stamps | None = None
         self._group: tuple[Model, ...] = ()
-        with contextlib.suppress(OSError):  # the first call tries again and reports why
+        with contextlib.suppress(OSError):  # the first call starts the process again and reports the error
             self._children[0].start()
 
     @property
     def size(self) -> int:
-        """The number of children, which is the number of images analysed at the same time."""
+        """The number of child processes, which is the maximum number of images analysed at the same time."""
         return len(self._children)
 
     @property
@@ -131,21 +131,24 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
     def stamp_with(self, stamps: Stamps) -> None:
-        """From now on, make a stamp of every file that is read, by which the unchanged file is recognised later."""
+        """Make a stamp of every file that is read from now on. The stamp shows later whether the file is unchanged."""
         self._stamps = stamps
 
     def load_as_group(self, models: Sequence[Model]) -> None:
-        """Declare that these models screen the same images. A child that needs one of them then loads all of them."""
+        """Register models that screen images together.
+
+        A child process that needs one of these models then loads all.
+        """
         self._group = tuple(models)
 
     def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
-        """Analyse an image for one model. Never raises for a bad file.
+        """Analyse an image for one model. Never raises for a bad file: the result contains the problem.
 
-        If the child process ends during the analysis, the image is tried once more, or twice if its classifier ran.
-        Raises BackendProblem if the model cannot be loaded, and PoolClosed. Raises ReaderProblem if no child can be
-        started, which is not the fault of the file.
+        If the child process ends during the analysis, the image is tried again: once, or twice if the classifier was
+        running. Raises BackendProblem if the model cannot be loaded. Raises ReaderProblem if no child process can be
+        started. Raises PoolClosed if the pool was closed.
 
-        model  the model, loaded in the child if needed; None to read the image without a network
+        model  the model, loaded in the child process if needed; None to read the image without a network
         """
         return self.analyse_for_each([(question, model)])[0]
 
@@ -156,18 +159,19 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         run_elsewhere: RunElsewhere | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> tuple[AnalysisResult, ...]:
-        """Analyse one image, read once, for several models that are loaded together. Raises as `analyse`.
+        """Analyse one image, read once, for several models. Returns a result for each model. Raises as `analyse`.
 
-        questions      pairs of a request and the model that it needs, or None
-        run_elsewhere  runs a classifier on a device instead of in the child. It gets the position of the question in
-                       `questions` and the network's input, and is called in the calling thread
-        is_cancelled   whether the image is no longer wanted; the call then raises PoolClosed
+        questions      pairs of a request and its model; None in place of a model to run no network
+        run_elsewhere  function that runs a classifier on a device instead of in the child process, in the thread of the
+                       caller. Its arguments are the position of the request in `questions` and the network input
+        is_cancelled   function that returns whether the image is no longer wanted; `analyse_for_each` then raises
+                       PoolClosed
         """
         ask = partial(self._look_for_each, run_elsewhere=run_elsewhere, is_cancelled=is_cancelled)
         try:
             return ask(questions)
         except _LostInClassifier as error:
-            if len(questions) == 1:  # what there is to show of the image is read without its classifier
+            if len(questions) == 1:  # read the image for display, without the classifier
                 ((question, model),) = questions
                 (seen,) = ask([(replace(question, runs="nowhere"), model)])
                 why = seen.problem or error.reason
@@ -178,7 +182,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             (seen,) = self.analyse_for_each([questions[number]], run_elsewhere=run, is_cancelled=is_cancelled)
             return seen
 
-        return tuple(map(look_alone, range(len(questions))))  # one pack's network says nothing of the others
+        return tuple(map(look_alone, range(len(questions))))  # the other packs' networks may run without a crash
 
     def _look_for_each(
         self,
@@ -187,9 +191,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         run_elsewhere: RunElsewhere | None,
         is_cancelled: Callable[[], bool],
     ) -> tuple[AnalysisResult, ...]:
-        """Analyse one image for several models, in one child. Raises as `analyse`.
+        """Analyse one image for several models, in one child process. Raises as `analyse`.
 
-        Raises _LostInClassifier if a classifier ended its child; with several models already at the first loss.
+        Raises _LostInClassifier if classifiers ended three child processes. With several models, the first loss
+        suffices.
         """
         from fieldray.domain.finding import ReadFacts
         from fieldray.workers import calls
@@ -231,7 +236,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             return (lost,) * len(questions)
 
     def read_network_input(self, ref: ImageRef, spec: InputSpec) -> NetworkInput | None:
-        """Make a network's input of the whole image, even if `spec` crops to the lungs.
+        """Make a network input of the whole image, even if `spec` asks for the lung region only.
 
         Returns None if the image cannot be read.
         """
@@ -244,10 +249,13 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return NetworkInput(values=seen.values, pixel_map=seen.facts.pixel_map)
 
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> NetworkOutput:
-        """Run a model on an input (height, width, channels) uint8, in a free child process.
+        """Run a model on a network input (height, width, channels) uint8, in a free child process.
 
-        If the child process ends during the run, the input is tried in another one, up to three times in all. Raises
-        FieldrayError: BackendProblem if every try ended its child, PoolClosed, ReaderProblem.
+        If the child process ends, the input is tried in another child process: up to three child processes in all.
+
+        is_cancelled  function that returns whether the output is no longer wanted; `run` then raises PoolClosed
+
+        Raises BackendProblem if every child process ended, PoolClosed, ReaderProblem.
         """
         from fieldray.workers.calls import RUN, PackInferRequest
 
@@ -259,15 +267,18 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """Read an image at full resolution.
 
-        content_sha256  SHA-256 that the file must have; "" for any content
-        Raises Unreadable (`changed` for other content), Unusable, ReaderProblem, PoolClosed.
+        content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
+
+        Raises Unreadable (reason `changed` for other content), Unusable, ReaderProblem, PoolClosed.
         """
         from fieldray.workers import calls
 
         return self._ask(calls.READ_IMAGE, lambda *_: calls.DisplayRequest(ref=ref, content_sha256=content_sha256))
 
     def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
-        """Read an image as displayed by default, with a longer side of at most `side` pixels.
+        """Read an image for display, with the display window of its header and a longer side of at most `side` pixels.
+
+        content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
 
         Raises as `read_image`.
         """
@@ -278,15 +289,18 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         )
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
-        """Decode the grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
+        """Decode a stored preview image to grey levels (height, width) uint8.
+
+        Raises Unreadable, ReaderProblem, PoolClosed.
+        """
         from fieldray.workers import calls
 
         return self._ask(calls.DECODE_PREVIEW, lambda *_: preview).pixels
 
     def zip_members(self, ref: ImageRef) -> Iterator[ImageRef]:
-        """Yield references to the images in a zip file, while a child is still searching the file.
+        """Yield a reference to each image in a zip file. The first ones are yielded before the whole file is searched.
 
-        Raises Unreadable or Unusable for the zip file as a whole, PoolClosed.
+        Raises Unreadable or Unusable for the zip file as a whole, and PoolClosed.
         """
         from fieldray.imaging.archive import members_of
         from fieldray.workers import calls
@@ -300,9 +314,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return self._ask(calls.IDENTIFY_OBJECT, lambda *_: question)
 
     def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
-        """Return the SHA-256 (hex) of a file and its stamp; computed in this process unless the file is in a zip.
+        """Return the SHA-256 of a file (hexadecimal) and the stamp by which the unchanged file is recognised later.
 
-        The stamp is empty without stamps, or if no stamp can identify the file's state. Raises Unreadable, PoolClosed.
+        The stamp is empty if `stamp_with` was not called, for a file in a zip file, or if no stamp is reliable. A file
+        in a zip file is read in a child process, any other file in this process. Raises Unreadable, PoolClosed.
         """
         if ref.member is not None:
             return self._hash_in_child(ref), b""
@@ -317,8 +332,11 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             self.abort_cancelled_calls()
 
     def abort_cancelled_calls(self) -> None:
-        """Abort all calls whose `is_cancelled` now returns True. They raise PoolClosed; other calls continue."""
-        with self._condition:  # till all are ended: a child that is free meanwhile does something else
+        """Abort all calls whose function `is_cancelled` now returns True.
+
+        They raise PoolClosed. All other calls continue.
+        """
+        with self._condition:  # locked, so that no child gets a new call before it is killed
             for child, is_cancelled in self._under_way.items():
                 if is_cancelled():
                     child.is_ending = True
@@ -326,7 +344,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Kill the children. Waiting and running calls raise PoolClosed."""
+        """Kill the child processes. Calls that wait or run then raise PoolClosed."""
         with self._condition:
             self._is_closed = True
             self._condition.notify_all()
@@ -337,7 +355,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         self.close()
 
     def _load(self, child: _Worker, models: Sequence[Model]) -> None:
-        """Load models and their group into a child that lacks them. Raises BackendProblem."""
+        """Load models, with all models of their group, into a child process without them. Raises BackendProblem."""
         from fieldray.workers import calls
 
         group = self._group
@@ -358,7 +376,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return self._ask(calls.HASH_FILE, lambda *_: calls.DisplayRequest(ref=ref), tries=tries)
 
     def _hash_if_readable(self, ref: ImageRef, error: FieldrayError) -> str:
-        """Hash a file after a child's time-out, with the child's time limit: its drive may not respond."""
+        """Return the SHA-256 of a file that could not be analysed; "" if the file cannot be read.
+
+        After a time-out, a child process reads the file under a time limit, because the file's drive may not respond.
+        """
         try:
             if error.reason.code == "decoder_timeout":
                 return self._hash_in_child(ref, tries=1)
@@ -379,13 +400,12 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         is_cancelled: Callable[[], bool] | None = None,
         reply: Handler | None = None,
     ) -> A:
-        """Return a child's answer.
+        """Send a request to a free child process and return its answer.
 
-        A child that dies, hangs or gives an invalid answer is replaced, and another is asked once more.
-
-        The loss of a child before it has the question is not the file's fault, and is counted apart, as are losses in a
-        classifier. `asked` makes the question from the models that the child has loaded, because the question contains
-        their numbers. The call ends when `is_cancelled` returns True. `reply` as in `Child.call`.
+        A child process that ends, hangs or gives an invalid answer is replaced, and the request is repeated. `asked`
+        makes the request from the models that the child process has loaded. The file may end `tries` child processes,
+        the classifier `tries_in_classifier`. The call ends if `is_cancelled` returns True. `reply`: see `Child.call`.
+        Raises Unreadable, BackendProblem, ReaderProblem, PoolClosed.
         """
         losses: list[ChildLost] = []
         in_classifier: list[ChildLost] = []
@@ -415,15 +435,17 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         if losses and len(losses) == tries:
             raise _lost(losses[-1], stage, timeout_s=self._timeout_s)
         failed = failed_starts[-1]
-        if isinstance(failed, ChildLost) and failed.was_ready:  # as it loaded the model
+        if isinstance(failed, ChildLost) and failed.was_ready:  # the child ended while loading the model
             raise BackendProblem(_end_of_model(failed, self._timeout_s))
         raise ReaderProblem(reason("readers_not_started", detail=getattr(failed, "strerror", None) or failed))
 
     @contextlib.contextmanager
     def _free_child(self, is_cancelled: Callable[[], bool]) -> Iterator[_Worker]:
-        """Yield the most recently used free child, which has loaded codecs; restart the child if it died.
+        """Yield the child process that was used last among those that are free.
 
-        Raises OSError; PoolClosed if the call is cancelled or the pool is closed.
+        A child process that ended is restarted.
+
+        Raises OSError. Raises PoolClosed if the call is cancelled or the pool is closed.
         """
 
         def is_over() -> bool:
@@ -458,7 +480,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 del self._under_way[child]
                 self._hold_none_back()
                 self._idle.append(child)
-                self._condition.notify_all()  # the first that wakes may be one that is cancelled
+                self._condition.notify_all()  # all, because the first thread to wake may be cancelled
 
     def _hold_none_back(self) -> None:
         if self._held_back:
@@ -468,20 +490,20 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
 
 def number_of_workers(settings: Settings) -> int:
-    """Return the number of workers: that of the settings, else one per usable core, up to eight.
+    """Return the number of worker processes: the setting, or one per usable core, up to eight.
 
-    More than eight would waste memory, because the disk and the program's own process limit the speed.
+    More than eight would waste memory, because the disk and the parent process limit the speed.
     """
     return settings.integer("decoders") or min(usable_cores(), _MOST_WORKERS)
 
 
 def open_workers(settings: Settings, size: int) -> Workers:
-    """Open `size` workers with the limits of the settings. They start at once.
+    """Open a pool of `size` worker processes, with the time limit and the memory limit of the settings.
 
-    Raises EnvironmentProblem (open_files, memory_limit) if this process's limits are too low for a run, which would
-    otherwise fail in the middle of an image.
+    Raises EnvironmentProblem (open_files, memory_limit) if the limits of this process are too low for a run. Without
+    this check the run would fail in the middle of an image.
     """
-    if sys.platform != "win32":  # it sets no such limits
+    if sys.platform != "win32":  # Windows sets no such limits
         _require_open_files(size)
         # Short of address space, Python may wait for ever for a thread that was just started and cannot begin.
         limit_mb, needed_mb = memory_limit_mb(), _OTHER_MEMORY_MB + _MEMORY_MB_PER_WORKER * size
@@ -513,12 +535,16 @@ def _end_of_model(error: ChildLost, timeout_s: float) -> Reason:
 
 
 def _index(model: Model, loaded: Sequence[Model]) -> int:
-    """Return the number of a model among a child's loaded models. Raises ValueError if it is not loaded."""
+    """Return the position of a model in a list of loaded models. Raises ValueError if the list lacks the model."""
     return [one is model for one in loaded].index(True)
 
 
 def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> FieldrayError:
-    """Return the problem of a file or an input that ended one child after another."""
+    """Return the exception for a file or a network input that ended every child process that worked on it.
+
+    error  the end of the last child process
+    stage  the stage at which that child process ended
+    """
     if stage == "run":
         return BackendProblem(_end_of_model(error, timeout_s))
     if stage == "lungs":

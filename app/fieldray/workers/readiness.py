@@ -1,4 +1,4 @@
-"""The self-test of a model in the workers. It must pass before the workers run the model on the first image."""
+"""The self-test of a model in the workers. The test must pass before the workers run the model on the first image."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
 
-_DELAYS_S: Final = (0.0, 0.05, 0.2, 0.8)  # before each try
+_DELAYS_S: Final = (0.0, 0.05, 0.2, 0.8)  # waiting times before the first try and each repetition
 
 
 class Readiness:
-    """The readiness of the workers to run one model, which a thread of this object tests. Thread-safe.
+    """Tests in a thread whether the workers can run one model, and stores the result. Thread-safe.
 
-    changed  called from the test's thread when a test has changed `status` or `needs_start`
-    passed   called with the model when its test has passed, before `status` changes. If it raises FieldrayError, the
-             workers run no image
+    changed  function called from that thread when a test has changed `status` or `needs_start`
+    passed   function called with the model when its test has passed, before `status` changes. If the function raises
+             FieldrayError, the workers run no image
     """
 
     def __init__(
@@ -35,19 +35,19 @@ class Readiness:
         self._lock = threading.Lock()
         self._status = BackendStatus()
         self._needs_start = True
-        self._is_over = threading.Event()  # of the last test: whether it is of use no more
+        self._is_over = threading.Event()  # set when the result of the last test is no longer wanted
         self._thread: threading.Thread | None = None
 
     @property
     def status(self) -> BackendStatus:
-        """The state of the model: ready after a passed test; unavailable after a failed one, which may be repeated."""
+        """The state of the model: "ready" after a passed test, "unavailable" after a failed test."""
         return self._status
 
     @property
     def needs_start(self) -> bool:
         """Whether the workers run no image of the model until `start` is called.
 
-        The model was not tested yet, was stopped, or failed for good.
+        True if the model was not tested yet, was stopped, or failed permanently.
         """
         return self._needs_start
 
@@ -62,9 +62,9 @@ class Readiness:
             self._thread, self._is_over, self._needs_start = thread, is_over, False
 
     def stop(self, why: Reason | None = None) -> None:
-        """Let the workers run the model on no more images, until `start` is called. Returns at once.
+        """Make the workers run no further image with the model until `start` is called. Returns at once.
 
-        why  the reason why a model that was started becomes "unavailable"; None makes its status "stopped"
+        why  the reason for the state "unavailable" of a model that was started; None sets the state "stopped"
         """
         with self._lock:
             self._is_over.set()
@@ -75,7 +75,7 @@ class Readiness:
                 self._status = BackendStatus(state="unavailable", reason=why)
 
     def close(self) -> None:
-        """Stop the workers' use of the model, and abort a running test, even one that hangs in a worker."""
+        """Abort a running test, even one that hangs in a worker. The workers run no further image with the model."""
         self.stop()
         self._workers.abort_cancelled_calls()
         if self._thread:

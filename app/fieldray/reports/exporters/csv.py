@@ -1,15 +1,16 @@
 """The CSV export: results as a table for spreadsheets and scripts.
 
-The encoding is UTF-8 with a byte order mark, because Excel misreads Cyrillic file names without one. Columns are
-separated by commas, and lines by CRLF; on request by semicolons with decimal commas, as Excel expects in Ukraine and
-other countries. The columns are `content.COLUMNS`; new ones are added only at the end. Every row has the notice
-*research use only*.
+The encoding is UTF-8 with a byte order mark, without which Excel misreads Cyrillic file names. Commas separate columns,
+and CRLF separates lines. On request semicolons separate columns and numbers have decimal commas, as Excel expects in
+Ukraine and other countries. The columns are `content.COLUMNS`; new columns are added only at the end. Every row has the
+notice *research use only*.
 
 No text may become a formula in a spreadsheet (CWE-1236), however the spreadsheet splits lines. A Ukrainian Excel splits
-at semicolons, others at tabs, and quotes then protect only the first field of a line. So every field is quoted, and an
-apostrophe is put before anything that could begin a formula: `= + - @`, narrow or full-width, at the start of a text or
-after a separator (comma, semicolon, tab, bar, line break), even behind spaces, invisible characters and quotes. A text
-that starts with a tab or a line break gets an apostrophe, too. The JSON export has every text unchanged.
+at semicolons, others at tabs, and then quotes protect only the first field of a line. So every field is quoted, and an
+apostrophe is put before every character that could begin a formula. Such characters are `= + - @`, narrow or
+full-width, at the start of a text or after a separator (comma, semicolon, tab, bar, line break), even behind spaces,
+invisible characters and quotes. A text that starts with a tab or a line break gets an apostrophe, too. The JSON export
+has every text unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fieldray.reports.exporter import Exporter, StoredRun
 if TYPE_CHECKING:
     from fieldray.reports.content import Value
 
-# How a table begins that this version or another wrote: a spreadsheet that saves it again leaves the quotes out.
+# Beginnings of tables that this or another version wrote. A spreadsheet that saves such a table leaves out the quotes.
 _FIRST: Final = ('"path"', '"study"', '"image"', '"study_date"', '"view"')
 _STARTS: Final = tuple(f"\ufeff{between.join(_FIRST)}{between}".encode() for between in ",;")
 _UNSEEN: Final = "\\s\\x00-\\x20\\x7f-\\xa0\\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
@@ -38,7 +39,7 @@ _BREAK: Final = re.compile("^(?=[\\t\\r\\n])")
 
 
 def write_csv(path: Path, stored: StoredRun) -> None:
-    """Write a run as CSV: one row for each finding, and one for each image without findings.
+    """Write a run as CSV: one row for each finding, and one row for each image without findings.
 
     Raises UsageProblem, StorageProblem.
     """
@@ -52,6 +53,8 @@ def write_csv(path: Path, stored: StoredRun) -> None:
 def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Value]], *, has_comma: bool) -> None:
     """Write a table as CSV with a header line.
 
+    columns    names of the columns
+    rows       values of each row by column name
     has_comma  whether numbers have decimal commas, and semicolons separate the columns
     """
     writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
@@ -64,12 +67,15 @@ def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[st
 
 
 def is_own(head: bytes) -> bool:
-    """Return whether a file that begins with `head` is a table of this exporter, without additions by a person."""
+    """Return whether a file with the first bytes `head` is a table of this exporter that no person has extended."""
     return head.startswith(_STARTS)
 
 
 def escape_formula(value: Value) -> Value:
-    """Put an apostrophe before a text that a spreadsheet would take for a formula. Numbers are unchanged."""
+    """Return a text with an apostrophe before every part that a spreadsheet would take for a formula.
+
+    A value that is no text is returned unchanged.
+    """
     if not isinstance(value, str):
         return value
     guarded = _FORMULA.sub("'", value)

@@ -1,7 +1,7 @@
 """The JSON export: one document in UTF-8 with the facts of the run, and then every row.
 
 Characters that hide or reorder text on a screen (controls, bidirectional marks) are escaped, because a person may open
-the document in an editor or a terminal. A JSON parser restores them.
+the document in an editor or a terminal. A JSON parser restores these characters.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*
 def write_json(path: Path, stored: StoredRun) -> None:
     """Write a run as JSON: `{"about": {...}, "results": [...]}`. A result has the keys of `content.COLUMNS`.
 
-    The packs of a run after the first are described in a list `"other_packs"` behind `"about"`. Raises UsageProblem,
-    StorageProblem.
+    `"about"` describes the first pack of the run. A list `"other_packs"` after `"about"` describes further packs.
+    Raises UsageProblem, StorageProblem.
     """
     from fieldray.reports.content import about_run, rows_of
     from fieldray.reports.outputs import open_output
@@ -41,7 +41,7 @@ def write_json(path: Path, stored: StoredRun) -> None:
 
 
 def _text(value: object, *, indent: int | None = None) -> str:
-    r"""Return a value as JSON with invisible characters escaped; they occur only inside strings."""
+    """Return a value as JSON. Invisible characters, which occur only inside strings, are escaped."""
     written = json.dumps(value, ensure_ascii=False, indent=indent)
     return _NOT_PLAIN.sub(
         lambda found: found[0] if is_visible_letter(found[0]) else json.dumps(found[0])[1:-1], written
@@ -49,7 +49,7 @@ def _text(value: object, *, indent: int | None = None) -> str:
 
 
 def is_own(head: bytes) -> bool:
-    """Return whether a file that begins with `head` is a document of this exporter."""
+    """Return whether a file with the first bytes `head` is a document of this exporter."""
     return bool(_BEGINNING.match(head))
 
 

@@ -1,6 +1,4 @@
-"""The PDF export by study: a folder with a document for each study, which has a page per
-image with the displayed image.
-"""
+"""The PDF export by study: a folder with one document for each study, and in the document one page for each image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The export of DICOM secondary captures: a folder of images as displayed, with the result burned in."""
+"""The export of DICOM secondary captures: a folder with each image as displayed, and the result drawn below."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _THREADS: Final = 2
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
-    """Yield the captures; an image that cannot be read any more is left out."""
+    """Yield name and content of the file of each secondary capture.
+
+    An image that cannot be read any more is left out.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from pydicom.uid import JPEGBaseline8Bit

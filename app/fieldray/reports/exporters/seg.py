@@ -1,4 +1,4 @@
-"""The export of DICOM segmentations: a folder with the lung fields of each image in which they were found."""
+"""The export of DICOM segmentations: a folder with one file for each image in which lungs were found."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
     from fieldray.reports.dicom_images import lung_mask, segmentation
     from fieldray.reports.dicom_instance import as_file, reported_images
 
-    written: int | None = None  # the row of the last image
+    written: int | None = None  # row id of the image written last
     for subject in reported_images(stored):
         mask, source = lung_mask(subject), subject.source
         if subject.result.row_id == written:
-            continue  # the lungs of an image are the same for every pack
+            continue  # an image has equal lungs in the results of all packs
         written = subject.result.row_id
         if mask is not None and source is None:
             stored.leave_out(subject.result, reason("no_capture"))
