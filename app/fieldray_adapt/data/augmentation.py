@@ -1,8 +1,8 @@
 """Augmentation: random changes of training images that leave the finding unchanged.
 
-An image and its lung mask are moved alike; changes of grey level leave the mask unchanged. For images with masks, shift,
-zoom, rotation and elastic deformation are combined into one mesh, so that each pixel is interpolated once. The elastic
-deformation follows Ronneberger 2015 (arXiv:1505.04597), section 3.1: random displacements on a coarse grid.
+An image and its lung mask are moved alike; changes of grey level leave the mask unchanged. For images with masks,
+shift, zoom, rotation and elastic deformation are combined into one mesh, so that each pixel is interpolated once. The
+elastic deformation follows Ronneberger 2015 (arXiv:1505.04597), section 3.1: random displacements on a coarse grid.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def augment(
 
 
 def draw_motion(settings: Augmentation, generator: np.random.Generator) -> Motion:
-    """Draw a random geometric change, within the limits of `settings`. `apply_motion` applies the change to an image."""
+    """Draw a random geometric change within the limits of `settings`. `apply_motion` applies the change to images."""
     if not any((settings.shift, settings.scale, settings.stretch, settings.rotation_degrees, settings.flip)):
         return _STILL
     angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
@@ -322,8 +322,8 @@ def whiten_lung(image: GreyImage, mask: GreyImage, generator: np.random.Generato
 def lung_hulls(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
     """Return the convex hulls, slightly enlarged, of the two largest connected areas of a lung mask.
 
-    Each hull is a mask (rows, columns). The hull on the left side of the image comes first. Areas narrower than 3 pixels
-    are left out.
+    Each hull is a mask (rows, columns). The hull on the left side of the image comes first. Areas narrower than 3
+    pixels are left out.
     """
     parts, number = ndimage.label(mask)
     sizes = np.bincount(parts.reshape(-1), minlength=number + 1)[1:]

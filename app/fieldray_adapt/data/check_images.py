@@ -135,7 +135,7 @@ SYNTHETIC_KINDS: Final[Mapping[str, Callable[[int, Generator], GreyImage]]] = {
     "writing": draw_writing,
     "scene": draw_scene,
 }
-"""The functions that draw synthetic out-of-distribution images, by kind. A function takes the image's side in pixels."""
+"""The functions that draw synthetic out-of-distribution images, by kind of image."""
 CHEST_PART_KINDS: Final[Mapping[str, Callable[[GreyImage, Generator], GreyImage]]] = {
     "abdomen": crop_abdomen,
     "corner": crop_corner,

@@ -331,9 +331,9 @@ def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
 
 
 def describe_left_out(folder: Path) -> list[str]:
-    """Return sentences about images that the data step left out: the number, and the first few with their reasons.
+    """Return lines for the user about images that the data step left out: the first few with reasons, then a count.
 
-    `folder` is the run folder.
+    `folder` is the run folder. Returns an empty list if no data step has run.
     """
     try:
         facts = json.loads((folder / DATA_STEP.name / "facts.json").read_bytes())
@@ -492,8 +492,8 @@ def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[l
 def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
     """Yield a problem for each of `details`. The text of each problem starts with `lead`.
 
-    Details that differ only in file names and numbers become one problem with a count. Otherwise one wrong pattern would
-    give thousands of problems.
+    Details that differ only in file names and numbers become one problem with a count. Otherwise one wrong pattern
+    would give thousands of problems.
     """
     groups: dict[str, list[str]] = {}
     for detail in details:
