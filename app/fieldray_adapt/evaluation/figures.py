@@ -192,7 +192,9 @@ class Int8Comparison(Struct, frozen=True, kw_only=True):
 
 
 class HeatMapScale(Struct, frozen=True, kw_only=True):
-    """The colour scale of a heat map. A cell whose evidence (logit above the threshold's logit) is `span` has full colour.
+    """The colour scale of a heat map: a cell has full colour if its logit is `span` above the map's zero.
+
+    The zero is the logit of the threshold.
     """
 
     span: float

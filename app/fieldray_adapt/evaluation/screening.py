@@ -121,7 +121,7 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
 def load_unwritten_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
     """Write a pack to a temporary folder, and load it as the program loads a pack from a drive.
 
-    The pack finds its lung-field pack among the packs that the program ships. If none fits, the pack in `lungs` is used.
+    The lung-field pack is one of the packs that the program ships. If none of them fits, the pack in `lungs` is used.
 
     Parameters
     ----------
