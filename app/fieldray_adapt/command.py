@@ -223,7 +223,7 @@ def compile_pack(
     compiler: Path | None = None,
     kinds: Sequence[BackendKind] = (),
 ) -> Path:
-    """Compile a classifier's pack for the Edge TPU, and write the compiled pack. Returns the new pack's folder.
+    """Compile a classifier's pack for the Edge TPU, and write the compiled pack. Returns the path of its folder.
 
     Id and version of the pack do not change. First, each device of this computer runs the pack's golden vectors (stored
     inputs with the expected scores).

@@ -278,7 +278,7 @@ _BIAS: Final = "class_maps/bias"
 def refit_head(
     weights: Mapping[str, NDArray[np.float32]], *, float_outputs: NetworkOutputs, int8_outputs: NetworkOutputs
 ) -> Weights:
-    """Return the weights with a new head, so that the logits of the int8 network are close to those of the float network.
+    """Return the weights with a new head, for which the int8 network's logits are close to the float network's logits.
 
     The head maps features to labels. The head is fitted by ridge regression to the features of the int8 file.
 

@@ -181,7 +181,7 @@ class Specification:
 
 
 def specification_from_json(text: str) -> Specification:
-    """Return the specification in a text that `Specification.to_json` made. Raises ValueError or TypeError if invalid."""
+    """Return the specification in a text of `Specification.to_json`. Raises ValueError or TypeError if invalid."""
     fields = json.loads(text)
     layers = tuple(Layer(**{**row, "inputs": tuple(row["inputs"])}) for row in fields.pop("layers"))
     return Specification(**fields, layers=layers)
@@ -212,7 +212,7 @@ def channel_sets(specification: Specification) -> dict[str, str]:
 
 
 def layer_shapes(specification: Specification) -> dict[str, Shape]:
-    """Return the output shape of each layer, by name: (height, width, channels), or (n,) after flatten or average_all."""
+    """Return each layer's output shape by name: (height, width, channels), or (n,) after flatten or average_all."""
     sets = channel_sets(specification)
     found: dict[str, Shape] = {INPUT: (specification.height, specification.width, specification.input_channels)}
     for layer in specification.layers:
@@ -236,8 +236,8 @@ def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
     """Return the axes of each weight array, by the array's name "layer/part".
 
     The parts are "kernel" and "bias". A layer with batch normalisation has "gamma", "beta", "mean" and "variance" in
-    place of "bias". A kernel is (kernel, kernel, in, out) for conv, (kernel, kernel, in, 1) for depthwise, and (in, out)
-    for dense layers. All other parts are (out,).
+    place of "bias". A kernel is (kernel, kernel, in, out) for conv layers, (kernel, kernel, in, 1) for depthwise
+    layers, and (in, out) for dense layers. All other parts are (out,).
     """
     sets, sizes, axes = channel_sets(specification), layer_shapes(specification), dict[str, tuple[Axis, ...]]()
     none = Axis("")
@@ -366,7 +366,7 @@ def save_weights(path: Path, weights: Mapping[str, NDArray[Any]]) -> None:
 
 
 def load_weights(path: Path) -> Weights:
-    """Read the weights of a network from an .npz file, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
+    """Read a network's weights from an .npz file, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
     with open_arrays(path) as arrays:
         return {key: np.asarray(arrays[key], np.float32) for key in arrays}
 
