@@ -223,7 +223,7 @@ def compile_pack(
     compiler: Path | None = None,
     kinds: Sequence[BackendKind] = (),
 ) -> Path:
-    """Compile a classifier's pack for the Edge TPU, and write the compiled pack. Returns the path of its folder.
+    """Compile a classifier's pack for the Edge TPU. Returns the folder of the compiled pack.
 
     Id and version of the pack do not change. First, each device of this computer runs the pack's golden vectors (stored
     inputs with the expected scores).
@@ -295,7 +295,7 @@ def _golden_on(kind: BackendKind, model: Model) -> str:
 
 
 def recipe_kind_of(document: RecipeDocument) -> RecipeKind:
-    """Return the kind of recipe that the key `kind` names; by default classifier. Raises UsageProblem (recipe_kind)."""
+    """Return the kind that the recipe's key `kind` names, or else classifier. Raises UsageProblem (recipe_kind)."""
     return _known(str(document.tables.get("kind", "classifier")))
 
 

@@ -53,7 +53,7 @@ class PruneRecipe:
     minimum_channels: AnyLaw = key("Smallest number of channels that a layer keeps.", example={"start": 16})
     stop: StopRules = key("Rules by which pruning stops.")
     batch_sizes: tuple[int, ...] = key(
-        "Batch sizes to measure after each iteration, so that the law may follow the fastest. By default none.",
+        "Batch sizes that are timed after each iteration, for laws with the key batch. By default none.",
         default=(),
         low=1,
     )
