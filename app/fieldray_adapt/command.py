@@ -242,8 +242,8 @@ def compile_pack(
         The devices to test. By default all devices of this computer.
 
     Raises EnvironmentProblem and UsageProblem as `compile_for_edgetpu` does, and UsageProblem for a wrong key
-    (compile_elsewhere). Raises BackendProblem (self_test), StorageProblem, and PackProblem if the pack is damaged, is no
-    classifier, or cannot be written (pack_older, pack_in_the_way).
+    (compile_elsewhere). Raises BackendProblem (self_test), StorageProblem, and PackProblem if the pack is damaged, is
+    no classifier, or cannot be written (pack_older, pack_in_the_way).
     """
     pack, program = read_pack(folder), compiler or find_compiler()
     signed = pack.manifest

@@ -410,7 +410,7 @@ def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_p
 def list_images(
     folder: ArchiveFolder, paths: Sequence[str], settings: Settings, *, progress: Callable[[int], None]
 ) -> None:
-    """Find all images in folders or on a server, and write the image list of an archive. Does nothing if listed already.
+    """Find all images in folders or on a server, and write the image list of an archive, unless the list exists.
 
     Parameters
     ----------

@@ -58,8 +58,8 @@ class PruneRecipe:
         low=1,
     )
     cut_kind: CutKind = key(
-        "Unit of the limit cut_off. level: a share of zeros (0..1). deviation: standard deviations above the mean share "
-        "of zeros of the layer.",
+        "Unit of the limit cut_off. level: a share of zeros (0..1). deviation: standard deviations above the mean "
+        "share of zeros of the layer.",
         default="deviation",
     )
     largest_share: float = key(

@@ -259,8 +259,8 @@ def _add_certificates_option(parser: argparse._ActionsContainer) -> None:
 def _require_member(options: argparse.Namespace, console: Console) -> None:
     """Check the options of a computer that belongs to a cluster.
 
-    Raises UsageProblem: cluster_unencrypted without certificates and without the option for no encryption, cluster_host
-    for an address of another computer, and the reasons of `require_certificates`.
+    Raises UsageProblem: cluster_unencrypted unless exactly one of `--certificates` and `--unencrypted` is given,
+    cluster_host if `--host` is no numeric IP address, and the reasons of `require_certificates`.
     """
     from fieldray_cluster.connection import is_host
 
