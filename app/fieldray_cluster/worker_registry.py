@@ -179,7 +179,7 @@ class NodeReport:
 
 
 def required_versions() -> str:
-    """Return a text with the versions of program, Dask and Python, which must be equal on all computers of a cluster."""
+    """Return a text with the versions of program, Dask and Python, which must be equal on all computers."""
     return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -324,7 +324,7 @@ class WorkerRegistry:
         return future
 
     def _hear(self, address: str, worker: Mapping[str, Any], *, is_first: bool) -> None:
-        """Handle the answer of a new worker, if it has come. An unreachable worker is asked again after growing pauses."""
+        """Handle the answer of a new worker, if it has come. An unreachable worker is asked again after a while."""
         question, now_s = self._asked[address], time.monotonic()
         if question.answer.done():
             with converting_connection_errors():
@@ -402,7 +402,7 @@ class Piece:
         return self.stop - self.start
 
     def halves(self) -> tuple[Piece, Piece]:
-        """Return the two halves of the piece. Each half starts with one death, because it may have caused the crashes."""
+        """Return the two halves of the piece. Each half gets one death, because it may have caused the crashes."""
         middle = (self.start + self.stop) // 2
         return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
 

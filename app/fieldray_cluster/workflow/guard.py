@@ -1,8 +1,9 @@
 """Run a command in a guard process, which ends the command when the worker stops it or dies: `guard ORDER`.
 
-ORDER is the command, folders and environment as JSON. The standard input of the guard is a pipe of the worker. When the
-pipe closes, the guard asks the command to end, and kills all processes of the command five seconds later. Otherwise the
-command would still run while another worker repeats it. The guard writes the result to standard output as JSON.
+ORDER is the command, its working folder and its output file as JSON. The standard input of the guard is a pipe of the
+worker. When the pipe closes, the guard asks the command to end, and five seconds later kills the command's processes.
+Otherwise the command would still run while another worker repeats it. The guard writes the result to standard output
+as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 from typing import Any, Final
 
 GRACE_S: Final = 5.0
-"""Seconds between asking the command to end and killing it."""
+"""Seconds that a command has to end when asked, before the guard kills the command."""
 _IS_WINDOWS: Final = sys.platform == "win32"
 
 
