@@ -270,7 +270,10 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> It
 
 
 def cancel_run(path: Path) -> None:
-    """Ask the process that runs the workflow of the recipe `path` to stop. Raises UsageProblem (workflow_not_running)."""
+    """Ask the process that runs the workflow of the recipe `path` to stop.
+
+    Raises UsageProblem (workflow_not_running).
+    """
     run = read_workflow(path).run
     drivers = _drivers(run) if is_running(run) else []
     if not drivers:

@@ -100,8 +100,7 @@ def _storage(run: Path) -> JournalStorage:
 
 
 def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
-    """Open or create Optuna's study of a sweep in the run folder `run`. The calling process must have locked the folder.
-    """
+    """Open or create Optuna's study of a sweep in the run folder `run`, which the calling process must have locked."""
     for left in run.glob(f"{STUDY_FILE}.lock*"):  # Optuna's locks of a killed driver; the run folder is locked anyway
         left.unlink(missing_ok=True)
     study = optuna.create_study(
@@ -348,7 +347,7 @@ def _data_of(document: RecipeDocument, run: Path) -> list[Path]:
 
 
 def _require_sweepable(document: RecipeDocument, sweep: Sweep) -> None:
-    """Check that each value to try is valid for the recipe. Raises UsageProblem, or RecipeProblems with all problems."""
+    """Raise RecipeProblems, with all problems, or UsageProblem if a value to try is not valid for the recipe."""
     schema, lines = recipe_kind_of(document).schema, list[str]()
     tried = {key: list(known.values) or [known.low, known.high] for key, known in sweep.keys.items()}
     first: dict[str, Value] = {key: values[0] for key, values in tried.items()}
