@@ -1,8 +1,8 @@
 """Screen an archive on three computers, which are network namespaces of this computer with links of 100 Mbit/s.
 
 Scheduler and driver (the process of the command) run on the first computer. The other two computers have no image
-files: images are sent to them, encrypted. During the run, all links are cut for half a minute, and later one computer
-is removed.
+files: images are sent to them, encrypted. During the run, all links are cut for half a minute. Later, the link of one
+computer is cut for good.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _cut(
 def _lose(
     computers: Namespaces, driver: subprocess.Popen[bytes], rows: Iterator[int], count: int, notify: Notify
 ) -> float:
-    """Remove the second computer during the run. Returns the time of the removal, by the monotonic clock."""
+    """Cut the link of one computer for good during the run. Returns the time, by `time.perf_counter`."""
     _reach(driver, rows, round(_GONE_AT * count))
     notify("network: one computer is gone")
     computers.link(2, is_up=False)

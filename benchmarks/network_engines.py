@@ -265,8 +265,7 @@ ENGINES: Final[Mapping[str, Callable[[Opening], tuple[str, Infer]]]] = {
     "openvino": _openvino,
     "litert": _litert,
 }
-"""The function that opens each engine, by name of the engine. It returns name and version, and a function that runs.
-"""
+"""Functions that open an engine, by name of the engine. Each returns name and version, and a function that runs."""
 
 _service: Final = NetworkService()
 handle: Final = handler_of((OPEN, _service.open), (RUN, _service.run))

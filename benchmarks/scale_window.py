@@ -191,7 +191,7 @@ class _Bench:
             self.measure("next study", partial(work_list.step_study, 1), partial(self.is_open, not_at=before))
 
     def sort_and_filter(self) -> None:
-        """Sort by every column in both orders, filter by class, device and verdict, and search words. Measure each act."""
+        """Measure acts: sort by every column in both orders, filter by class, device and verdict, and search words."""
         sort, model = self.table.horizontalHeader().setSortIndicator, self.rows
         for column, key in enumerate(KEYS):
             self.listed(f"sort by {key}, up", partial(sort, column, Qt.SortOrder.AscendingOrder))

@@ -1,10 +1,10 @@
-"""Šlampa's formulas compared with measured times of the program's servers and workers over rate-limited links.
+"""Compare Šlampa's formulas with measured times of parameter servers and workers over rate-limited network links.
 
 Each machine is a process in a network namespace with one full-duplex link (`tc tbf` at both ends) to a bridge.
 Transfers are real. A gradient is a timed wait, because two cores cannot compute like eight computers. If networks are
-named, their gradients are computed on drawn images, and timed just before each training by as many machines at once.
-The formulas depend on ratios only. A slower link with longer gradients shows how much of an error is the time of each
-message, which does not depend on the rate. TCP's congestion control is the host's (CUBIC on Linux and Windows). Needs
+named, gradients are computed on synthetic images. Their time is measured just before each training, on as many machines
+at the same time. The formulas depend only on ratios. A slower link with longer gradients shows how much of an error is
+the fixed time of each message. TCP uses the congestion control of this computer (CUBIC on Linux and Windows). Needs
 root and iproute2.
 """
 
@@ -47,7 +47,7 @@ _GRADIENTS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The times to simulate: rate of a link in Mbit/s, seconds of a gradient, and seconds of one transfer of all weights.
+    """The times to simulate: rate of a link in Mbit/s, seconds of a gradient, seconds of one transfer of all weights.
 
     If `learner` describes a network, gradients of this network are computed. With None, a gradient is a timed wait.
     """

@@ -228,7 +228,7 @@ def seen(films: Films, point: OperatingPoint) -> dict[bool, Counter[Category]]:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Hospitals:
-    """A pack, the X-rays of the validation part of its recipe by hospital, and the X-rays of other hospitals (sites)."""
+    """A pack, the X-rays of its recipe's validation part by hospital, and the X-rays of other hospitals (sites)."""
 
     model: Model
     recipe: ClassifierRecipe
@@ -321,8 +321,7 @@ def _detected(films: Films, threshold: float) -> float:
 
 
 def _band_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
-    """Yield a table row for each hospital, each pair of limits of the uncertain zone, and X-rays with and without finding.
-    """
+    """Yield table rows for each hospital and each pair of limits of the uncertain zone (with, without the finding)."""
     point = found.point
     chosen_on = [*found.parts, *(site for site in found.sites if site.name in _CHOOSE_ON)]
     low, high = edges_that_hold_at_each(chosen_on, point, found.recipe)
