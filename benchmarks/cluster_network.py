@@ -36,11 +36,9 @@ _START_S: Final = 60.0
 def network_run(
     images: Path, folder: Path, options: Sequence[str], expected: Said, *, count: int, notify: Notify
 ) -> dict[str, Any]:
-    """Screen images on three computers while links are cut and one computer is lost.
+    """Screen images on three computers while links are cut and one computer is lost. Returns figures for the report.
 
-    Returns figures, and sentences for the report.
-
-    Raises NotPermitted, ScreeningFailed.
+    Raises NotPermitted without root, and ScreeningFailed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

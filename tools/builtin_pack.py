@@ -1,6 +1,6 @@
 """Print the line for a shipped pack in the table of trusted packs (`BUILTIN`), to be pasted there by hand.
 
-    python tools/builtin_pack.py models/<id>-<version>
+Usage: python tools/builtin_pack.py models/<id>-<version>
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write the JSON Schema of the manifest of packs to docs/pack-manifest.schema.json.
 
-    python tools/manifest_schema.py
+Usage: python tools/manifest_schema.py
 """
 
 from __future__ import annotations

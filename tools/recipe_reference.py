@@ -1,6 +1,6 @@
 """Write docs/recipe-reference.md, which explains all keys of recipes, from the Python classes of the recipes.
 
-    python tools/recipe_reference.py
+Usage: python tools/recipe_reference.py
 """
 
 from __future__ import annotations

@@ -223,10 +223,7 @@ def compile_pack(
     compiler: Path | None = None,
     kinds: Sequence[BackendKind] = (),
 ) -> Path:
-    """Compile a classifier's pack for the Edge TPU. Returns the folder of the compiled pack.
-
-    Id and version of the pack do not change. First, each device of this computer runs the pack's golden vectors (stored
-    inputs with the expected scores).
+    """Compile a classifier's pack, which keeps id and version, for the Edge TPU. Returns the compiled pack's folder.
 
     Parameters
     ----------
@@ -239,11 +236,10 @@ def compile_pack(
     compiler
         The program `edgetpu_compiler`. None to search this computer for the program.
     kinds
-        The devices to test. By default all devices of this computer.
+        The devices on which the pack is tested with stored inputs. By default all devices of this computer.
 
-    Raises EnvironmentProblem and UsageProblem as `compile_for_edgetpu` does, and UsageProblem for a wrong key
-    (compile_elsewhere). Raises BackendProblem (self_test), StorageProblem, and PackProblem if the pack is damaged, is
-    no classifier, or cannot be written (pack_older, pack_in_the_way).
+    Raises UsageProblem for a wrong key, BackendProblem if a test fails, StorageProblem, PackProblem if the pack is not
+    valid or cannot be written, and the exceptions of `compile_for_edgetpu`.
     """
     pack, program = read_pack(folder), compiler or find_compiler()
     signed = pack.manifest

@@ -110,10 +110,7 @@ def _key_usage(*uses: str) -> KeyUsage:
 
 
 def _made(days: int) -> dict[str, bytes]:
-    """Make certificates and keys that are valid for `days` days. Returns the contents of the files by file name.
-
-    The extensions of the certificates follow RFC 5280, section 4.2.1.
-    """
+    """Make certificates (RFC 5280) and keys, valid for `days` days. Returns the contents of the files by file name."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

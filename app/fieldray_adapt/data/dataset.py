@@ -150,10 +150,7 @@ def _near(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...]:
 
 
 def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
-    """Reduce the first channel of images (n, height, width, channels) to side x side mean values.
-
-    Returns (n, side * side) in 0..255.
-    """
+    """Return side x side mean values of the first channel of images (n, rows, columns, channels), as (n, side²)."""
     rows = _means_matrix(images.shape[1], side)
     columns = _means_matrix(images.shape[2], side)
     small = [rows @ image[:, :, 0] @ columns.T for image in images]

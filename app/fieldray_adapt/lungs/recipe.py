@@ -75,7 +75,7 @@ class LungNetwork:
     )
     root_channels: int = key("Channels of the published network's first step.", default=64, unit="channels", low=1)
     region: bool = key(
-        "Whether the compact network gives a second mask, of the lung region. Learnt from masks with shows = region.",
+        "Whether the compact network gives a second mask, of the lung region. Needs masks with shows = region.",
         default=False,
     )
 
@@ -134,7 +134,7 @@ class LungEvaluation:
     """The settings of the evaluation of a lung-field network: thresholds, and whether the report shows images."""
 
     mask_threshold: float = key(
-        "Share of lung in a cell of the mask from which the cell counts as lung.", default=0.5, above=0, high=0.99
+        "Smallest share of lung at which a cell of the mask counts as lung.", default=0.5, above=0, high=0.99
     )
     keeps: float = key(
         "Share of upright validation images for which the checks must report no rotation, inversion or mirroring.",

@@ -365,8 +365,7 @@ def prune_by_recipe(
     original
         The trained network.
     folder
-        The folder that stores the iterations. Stored iterations of a run with equal inputs are resumed, even if the
-        stop rules differ. Stored iterations of other runs are deleted.
+        The folder of the iterations. A stored run with equal inputs is resumed, any other stored run is deleted.
     """
     chosen = run.recipe.prune
     if chosen is None:

@@ -208,9 +208,9 @@ class ClassifierTraining:
         low=0,
     )
     teacher: Path | None = key(
-        "Weights of an EfficientNet-Lite0 (.npz, PyTorch's names). A logistic regression on the EfficientNet's "
-        "features predicts the label of each image, fitted without the image's patient. The training target is the "
-        "mean of label and prediction.",
+        "File with the weights of an EfficientNet-Lite0 (.npz with PyTorch's names). A logistic regression on the "
+        "EfficientNet's features, fitted without the image's patient, predicts the label of each image. The training "
+        "target is the mean of label and prediction.",
         default=None,
     )
     seed: int = key("Seed of all random numbers: initial weights, order of images, augmentation.", default=0)

@@ -83,10 +83,7 @@ class Key:
         return " and ".join(form.format(bound) for form, bound in bounds if bound is not None)
 
     def problem(self, value: Any) -> str | None:
-        """Return the problem with a value of this key, in words; None for a valid value.
-
-        The value must have the right type.
-        """
+        """Return the problem with a value of this key, in words; None if valid. The value must have the right type."""
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not self._holds(number):
                 return f"must be {self.allowed_range}, not {number}"
@@ -302,10 +299,7 @@ class _Reading:
         return self.value(chosen, value, at, Key(keys=key.keys))
 
     def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
-        """Parse a value whose type is no union, list or mapping: an inner table or a plain value.
-
-        Returns `_WRONG` after adding a problem to the list.
-        """
+        """Parse an inner table or a plain value (no list). Returns `_WRONG` after adding a problem to the list."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
                 return reads_itself(value)

@@ -215,15 +215,9 @@ def train_groups(
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train a network for each group of sources and each seed of the schedule, and average the networks.
 
-    Returns the averaged weights, and the figures of each epoch of the last training. Raises as `train`.
-
-    Parameters
-    ----------
-    progress
-        A function that is called with the folder of a training. The function returns a callback for the epochs of that
-        training.
-    train_one
-        A function that trains one network, with the arguments of `train`.
+    `progress` is called with the folder of a training, and returns a callback for the epochs of that training.
+    `train_one` is a function that trains one network, with the arguments of `train`. Returns the averaged weights, and
+    the figures of each epoch of the last training. Raises the exceptions of `train`.
     """
 
     def on(samples: Samples, subfolder: Path, seed: int) -> tuple[Weights, list[EpochFigures]]:

@@ -61,10 +61,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def run_screen(options: argparse.Namespace, console: Console) -> int:
-    """Run `archive screen`, which screens an archive into an output folder. Returns the exit code.
-
-    Raises FieldrayError.
-    """
+    """Run `archive screen` (screen an archive into an output folder). Returns the exit code. Raises FieldrayError."""
     with cluster_modules():
         from fieldray.commands.run import PackRun
         from fieldray.domain.pack_setup import set_up_pack

@@ -224,22 +224,10 @@ class _Course:
         progress: Progress,
         first: int = 0,
     ) -> Weights:
-        """Train a task, or resume the training from the checkpoint. Returns the averaged weights.
+        """Train a task from `weights`, or resume from the checkpoint. Returns the averaged weights.
 
-        Parameters
-        ----------
-        weights
-            The weights with which the task starts.
-        key
-            The digest of the training's inputs.
-        total
-            Number of epochs of the whole training, for the figures.
-        validated
-            A function that adds the figures on validation images to the figures of an epoch.
-        progress
-            A function that is called with the figures of each epoch.
-        first
-            Number of epochs of the whole training before this task.
+        `key` is the digest of all inputs. The whole training has `total` epochs, of which `first` come before the task.
+        `validated` adds the figures on validation images to an epoch's figures. `progress` is called after each epoch.
         """
         layout = WeightLayout.from_weights(weights)
         divided = _Divided(layout, ShardState.initial(layout.vector(weights)))
@@ -250,14 +238,9 @@ class _Course:
         began_s: float | None = None
         done = max(0, len(self.history) - first)
         made = train_epochs_on_cluster(
-            self._client,
-            plan=self._plan,
-            task=task,
-            layout=layout,
-            state=divided.state,
-            first_epoch=done,
+            self._client, plan=self._plan, task=task, layout=layout, state=divided.state, first_epoch=done,
             say=self._say,
-        )
+        )  # fmt: skip
         for epoch in made if done < task.epochs else ():
             divided.state = epoch.state
             ended = EpochFigures(epoch=first + epoch.number, epochs=total, loss=epoch.loss)

@@ -222,11 +222,11 @@ class Experiment(RetryPolicy):
     """A command with placeholders, and the values of its parameters. Each sample of values is a task."""
 
     command: str = key(
-        "The command. It is split into words as in a shell, but run without a shell. {{name}} is replaced by the value "
-        "of the parameter, and is always one word.",
+        "The command to run. {{name}} is replaced by the value of the parameter, always as a single word. The command "
+        "is split into words as in a shell, but run without a shell.",
         check=_command_problem,
     )
-    depends_on: tuple[str, ...] = key("Names of experiments whose tasks must all be done before.", default=())
+    depends_on: tuple[str, ...] = key("Names of experiments that must end before this experiment.", default=())
     parameters: Mapping[str, Parameter] = key(
         "Values of the parameters: a constant, a list of values, or a table with low and high for a continuous range.",
         default_factory=dict,
