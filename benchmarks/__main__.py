@@ -1,4 +1,4 @@
-"""The command `python -m benchmarks`, run from the root of a checkout: measurements for developers."""
+"""The command `python -m benchmarks`: measurements for developers. Run it in the root folder of a checkout."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from fieldray.offline import stay_offline
 
 _TOOLCHAIN: Final = {"cluster", "networks", "shaped-links"}
-"""Commands that train or convert a network, in this process or in processes that connect to each other."""
+"""Commands that train or convert networks, in this process or in several connected processes."""
 
 _JOINS_CLUSTER: Final = {"objects", "real-training"}
-"""Commands that connect to other processes over sockets themselves."""
+"""Commands that connect this process to other processes over sockets."""
 
 
 def main() -> int:
-    """Run one command. Returns the exit code."""
+    """Run the benchmark that the command line names. Returns the exit code."""
     stay_offline(
         is_toolchain=not _TOOLCHAIN.isdisjoint(sys.argv[1:2]),
         joins_cluster=not _JOINS_CLUSTER.isdisjoint(sys.argv[1:2]),

@@ -1,4 +1,4 @@
-"""The image archive of the benchmarks: a set of images as files of every kind, in a folder.
+"""Write the image archive for the benchmarks: a set of images, each as files of several kinds, in a folder.
 
 <root>/<kind>/NNN.dcm     the images of one kind
 <root>/rounds/<kind>/     links to these images under many names, enough to time a fast program
@@ -44,7 +44,7 @@ MakeImage = Callable[[float, int], GreyImage]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFile:
-    """A file of the archive."""
+    """An image file of the archive: path, kind (such as "JPEG 2000"), and number of pixels."""
 
     path: Path
     kind: str
@@ -53,47 +53,47 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """A finished archive: its root, and its files by kind."""
+    """A complete archive of image files: the root folder, and the files of each kind."""
 
     root: Path
     files: Mapping[str, tuple[ImageFile, ...]]
 
     @property
     def mixed(self) -> tuple[ImageFile, ...]:
-        """Return the files of the usual kinds."""
+        """Return the files of the six usual kinds."""
         return tuple(file for kind in USUAL for file in self.files.get(kind, ()))
 
     def folder(self, kind: str) -> Path:
-        """Return the folder with the images of one kind under many names."""
+        """Return the folder that has the images of the kind `kind`, each under many file names."""
         return self.root / "rounds" / _slug(kind)
 
     @property
     def mixed_folder(self) -> Path:
-        """Return the folder with the usual kinds in turn."""
+        """Return the folder that has the files of the six usual kinds in turn."""
         return self.root / "mixed"
 
     @property
     def first_folder(self) -> Path:
-        """Return the folder with one small image of each kind."""
+        """Return the folder that has one small image of each kind, for the warm-up."""
         return self.root / "first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The content of an archive to make.
+    """The description of an archive to write: numbers, kinds and sizes of the image files.
 
     Attributes
     ----------
     files
-        Number of files of the six usual kinds together.
+        Total number of files of the six usual kinds.
     others
-        Number of files of each further kind.
+        Number of files of each other kind.
     megapixels
-        Smallest and largest size.
+        Smallest and largest size of an image, in megapixels.
     kinds
-        Kinds to make; all if empty.
+        The kinds of files to write; all kinds if empty.
     age_years
-        Age of the patients in DICOM files; None for children's ages.
+        Age of the patients in DICOM files; None for the age of a child.
     """
 
     files: int = 144
@@ -103,14 +103,17 @@ class Wanted:
     age_years: int | None = None
 
     def count(self, kind: str) -> int:
-        """Return the number of files of one kind."""
+        """Return the number of files of the kind `kind`."""
         if self.kinds and kind not in self.kinds:
             return 0
         usual = [name for name in USUAL if name in self.kinds or not self.kinds]
         return max(1, self.files // len(usual)) if kind in usual else self.others
 
     def numbers(self, kind: str) -> tuple[int, ...]:
-        """Return the numbers (from 1) of the images of one kind. A few images are spread over all sizes."""
+        """Return the numbers (from 1) of the images that are written as the kind `kind`.
+
+        The number decides the size of an image. If there are only a few images, they are spread over all sizes.
+        """
         count = self.count(kind)
         if count >= _SIZES:
             return tuple(range(1, count + 1))
@@ -125,18 +128,18 @@ def make_archive(
     notify: Notify,
     is_readable: Callable[[ImageKind], bool] | None = None,
 ) -> Archive:
-    """Write an archive to a new folder.
+    """Write an archive of image files to a new folder.
 
     Parameters
     ----------
     root
-        A folder that does not exist yet.
+        The path of the new folder, which must not exist.
     source
-        Images to enlarge; without it images are drawn.
+        A file or folder with images to enlarge. None to draw synthetic images.
     notify
-        Receives messages about the progress.
+        A function that is called with messages about the progress.
     is_readable
-        Returns whether a kind is made; `is_read_by_scripts` by default.
+        A function that returns whether files of a kind are written. None for `is_read_by_scripts`.
 
     Raises
     ------
@@ -163,7 +166,7 @@ def make_archive(
 
 
 def is_read_by_scripts(kind: ImageKind) -> bool:
-    """Return whether pydicom alone, as the usual scripts use it, has a decoder for this kind here."""
+    """Return whether the usual scripts can read a kind of file: pydicom without this program's decoders."""
     if kind.syntax is None or not kind.syntax.is_encapsulated:
         return True
     return bool(set(get_decoder(kind.syntax).available_plugins) - _OWN_PLUGINS)
@@ -202,15 +205,18 @@ def _link_all(folder: Path, paths: Sequence[Path]) -> None:
 
 
 def _megapixels(number: int, between: tuple[float, float]) -> float:
-    """Return the size of the image with this number. Sizes grow in equal ratios and are repeated."""
+    """Return the size in megapixels of the image with the number `number`.
+
+    From image to image, sizes grow by an equal factor from the lower to the upper limit, and then start again.
+    """
     low, high = between
     return float(low * (high / low) ** ((number - 1) % _SIZES / (_SIZES - 1)))
 
 
 def _images(source: Path | None) -> Iterator[MakeImage]:
-    """Yield functions that make an image from (megapixels, seed), without end.
+    """Yield functions that return an image for (megapixels, seed). The iterator never ends.
 
-    The images are the readable ones of `source` in turn, or drawn ones.
+    The images are enlarged copies of the images in `source`, in turn. Without `source`, synthetic images are drawn.
     """
     refs = itertools.islice(discover([source]), 10 * _MOST_SOURCES) if source else ()
     shown = tuple(itertools.islice(_readable(ref for ref in refs if ref.problem is None), _MOST_SOURCES))

@@ -1,6 +1,6 @@
 """The entry point of a child process of the benchmarks: `benchmarks.child_main MODULE:FUNCTION [toolchain]`.
 
-With `toolchain` the process may import modules that TensorFlow needs (see `stay_offline`).
+With the word `toolchain`, the process may import modules that TensorFlow needs (see `stay_offline`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from fieldray.offline import stay_offline
 
 
 def main() -> int:
-    """Serve `module:function` of this package until standard input closes. Returns the exit code."""
+    """Answer messages with the function MODULE:FUNCTION of this package until standard input closes.
+
+    Returns the exit code.
+    """
     stay_offline(is_toolchain=sys.argv[2:] == ["toolchain"])
     from fieldray.processes.serving import serve  # only now: nothing is imported that the guard has not seen
 

@@ -1,7 +1,8 @@
 """Comparison of `fieldray archive screen` with `fieldray screen` on equal images: time, decisions, memory, kills,
 network.
 
-Each run is a part. Finished parts are kept in a folder with their commit, so that a benchmark of hours can be resumed.
+The benchmark consists of parts. The figures of finished parts are stored in a folder, so that a benchmark that takes
+hours can be resumed.
 """
 
 from __future__ import annotations
@@ -41,20 +42,22 @@ _NOTES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The amount of measuring.
+    """The amount of measuring: numbers of images, workers, runs and kills.
 
     Attributes
     ----------
     count
         Number of images in each run.
     workers
-        Numbers of workers; an archive is screened for each.
+        The numbers of workers with which an archive is screened.
     rounds
-        Number of runs for each, alternating with `fieldray screen`.
-    kills, trials, trial_kills
-        Number of kills of the archive, and of trials and kills of the sweep; 0 leaves a part out.
+        Number of runs with each number of workers. Runs of `fieldray screen` are made in between.
+    kills
+        Number of processes to kill while an archive is screened; 0 to leave this part out.
+    trials, trial_kills
+        Number of trials of a sweep, and number of workers to kill during the sweep; 0 to leave this part out.
     has_network
-        Whether the part with three computers is measured.
+        Whether the part with three computers in a network is measured.
     """
 
     count: int
@@ -69,7 +72,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The measured figures, without parts that were left out. Each part has `sentences` for the report."""
+    """The measured figures of all parts that were not left out. Each part has a list `sentences` for the report."""
 
     runs: tuple[tuple[int, RunFigures], ...]
     kills: Mapping[str, Any]
@@ -85,18 +88,18 @@ def report(
     notify: Notify,
     **asked: Any,
 ) -> Report:
-    """Measure all parts, and return the report.
+    """Measure all parts of the comparison, and return the report.
 
     Parameters
     ----------
     source
-        Files to copy, each copy with changed bytes; without it images are drawn.
+        A folder with image files to copy. Each copy has other bytes. None to draw synthetic images.
     options
-        Further options of both commands (`--pack ...`).
+        Further options for `fieldray screen` and `fieldray archive screen`, such as `--pack`.
     work
-        The folder that keeps images and finished parts; a temporary one by default.
+        The folder for images and figures of finished parts. None for a temporary folder.
     asked
-        The amount of measuring.
+        The fields of `Effort`.
 
     Raises
     ------
@@ -125,7 +128,7 @@ def _folder(work: Path | None) -> Iterator[Path]:
 
 
 class _Bench:
-    """The parts in their order."""
+    """Measures the parts of the comparison in order, and stores the figures of each finished part."""
 
     def __init__(
         self,
@@ -141,7 +144,7 @@ class _Bench:
         self._effort, self._request, self._notify = effort, request, notify
 
     def measured(self) -> Found:
-        """Measure all parts, and return the figures."""
+        """Measure all parts that are not stored, and return the figures of all parts."""
         effort = self._effort
         pairs = itertools.product(range(effort.rounds), (0, *effort.workers))
         runs = tuple((number, self._run(number, workers)) for number, workers in pairs)
@@ -153,7 +156,7 @@ class _Bench:
         )
 
     def _part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the figures of a part, measured now or by an earlier start with equal arguments."""
+        """Return the figures of the part `name`: stored by an earlier start with equal arguments, or measured now."""
         path = self._root / "parts" / f"{name}.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if known.get("request") != self._request:
@@ -178,13 +181,11 @@ class _Bench:
         return dataclasses.asdict(dataclasses.replace(figures, differing=differences(expected, said)))
 
     def _images(self, count: int) -> Path:
-        """Return a folder with this number of copies. Each number has its own folder, because a whole folder is
-        screened.
-        """
+        """Return a folder with exactly `count` image files, because the commands screen whole folders."""
         return write_copies(self._root / f"images-{count}", self._files, count)
 
     def _expected(self, count: int) -> tuple[Path, Said]:
-        """Return the images of a part, and the results of `fieldray screen` for them."""
+        """Return a folder with `count` images, and the results of `fieldray screen` for these images."""
         images = self._images(count)
         folder = self._root / ("run-0-0" if count == self._effort.count else f"screen-{count}")
         if not (folder / "home" / "results.sqlite").exists():
@@ -215,7 +216,7 @@ class _Bench:
 
 
 def report_of(found: Found, *, count: int) -> Report:
-    """Return the measured figures as a report."""
+    """Return the report with the measured figures. `count` is the number of images in each run."""
     blocks: list[Block] = [_table(found.runs, count)]
     if mark := _mark(found.runs):
         blocks.append(Points("What it must reach", (mark.sentence,)))
@@ -235,7 +236,7 @@ def report_of(found: Found, *, count: int) -> Report:
 
 
 def _overheads(runs: Sequence[tuple[int, RunFigures]], workers: int) -> list[float]:
-    """Return the time per image divided by that of `fieldray screen`, for each round."""
+    """Return for each round: time per image with `workers` workers, divided by the time of `fieldray screen`."""
     alone = {number: run.images_per_s for number, run in runs if not run.workers}
     return [alone[number] / run.images_per_s for number, run in runs if run.workers == workers and number in alone]
 

@@ -1,4 +1,4 @@
-"""Kills of random processes of an archive, and of a sweep of short trainings, until both are done all the same."""
+"""Kill random processes while an archive is screened, and during a sweep of short trainings, and check the results."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ def kill_archive(
 ) -> dict[str, Any]:
     """Screen an archive with two workers, and kill random processes `kills` times.
 
-    Returns the killed processes, the number of the driver's starts, the results of the images, and sentences for the
-    report. Raises ScreeningFailed if the archive fails.
+    The driver (the process of the command) is started again if it was killed. Returns the numbers of killed processes
+    and of starts, the numbers of lost and differing results, and sentences for the report. Raises ScreeningFailed if
+    the command fails.
     """
     shutil.rmtree(folder, ignore_errors=True)
     chance, killed, starts = random.Random(seed), Counter[str](), 0
@@ -101,10 +102,10 @@ def kill_archive(
 
 
 def kill_sweep(folder: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> dict[str, Any]:
-    """Run a sweep of short trainings with two workers, and kill workers `kills` times; then start the sweep again.
+    """Run a sweep of short trainings with two workers, and kill random workers `kills` times.
 
-    Returns the ends of the trials, the work of the second start, and sentences for the report. Raises ScreeningFailed
-    if the sweep fails.
+    Then the finished sweep is started again, which must do nothing. Returns the numbers of trials by state, the times,
+    and sentences for the report. Raises ScreeningFailed if the sweep fails.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -151,8 +152,9 @@ def _sweep(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _killed_one(pid: int, role: str, chance: random.Random) -> int:
-    """Kill the driver, or a scheduler or worker that it started. Returns the number of killed processes, which may be
-    0.
+    """Kill the process `pid` (role "driver"), or a random scheduler or worker that this process has started.
+
+    Returns the number of killed processes: 1, or 0 if there is no such process.
     """
     with contextlib.suppress(psutil.Error, IndexError):
         driver = psutil.Process(pid)
@@ -162,12 +164,15 @@ def _killed_one(pid: int, role: str, chance: random.Random) -> int:
 
 
 def nodes_of(process: psutil.Process, role: str) -> list[psutil.Process]:
-    """Return the running schedulers or workers that a process started. Raises psutil.Error."""
+    """Return the running processes of a role ("scheduler" or "worker") that a process has started.
+
+    Raises psutil.Error.
+    """
     return [child for child in process.children(recursive=True) if _role_of(child) == role]
 
 
 def _role_of(process: psutil.Process) -> str:
-    """Return the role of a cluster's process; "" for another process."""
+    """Return the role of a cluster process, "scheduler" or "worker"; "" for other processes."""
     with contextlib.suppress(psutil.Error):
         line = process.cmdline()
         return str(json.loads(line[-1])["role"]) if "fieldray_cluster.node_main" in line else ""

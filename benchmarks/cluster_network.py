@@ -1,7 +1,8 @@
-"""An archive on three computers, which are network namespaces of this one with links of 100 Mbit/s.
+"""Screen an archive on three computers, which are network namespaces of this computer with links of 100 Mbit/s.
 
-Scheduler and driver are on the first computer. The two others see no image file: images are sent to them, encrypted.
-During the run all links are cut for half a minute, and later one computer is lost for good.
+Scheduler and driver (the process of the command) run on the first computer. The other two computers have no image
+files: images are sent to them, encrypted. During the run, all links are cut for half a minute. Later, the link of one
+computer is cut for good.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _START_S: Final = 60.0
 def network_run(
     images: Path, folder: Path, options: Sequence[str], expected: Said, *, count: int, notify: Notify
 ) -> dict[str, Any]:
-    """Screen images while links are cut and a computer is lost. Returns figures and sentences for the report.
+    """Screen images on three computers while links are cut and one computer is lost. Returns figures for the report.
 
-    Raises NotPermitted, ScreeningFailed.
+    Raises NotPermitted without root, and ScreeningFailed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -95,7 +96,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _cut(
     computers: Namespaces, driver: subprocess.Popen[bytes], rows: Iterator[int], count: int, notify: Notify
 ) -> float:
-    """Cut all links for a while. Returns the seconds from their return to the next result."""
+    """Cut the links of all computers for a while. Returns the seconds from their repair to the next result."""
     _reach(driver, rows, round(_CUT_AT * count))
     notify("network: all links are cut")
     for number in (1, 2):
@@ -113,7 +114,7 @@ def _cut(
 def _lose(
     computers: Namespaces, driver: subprocess.Popen[bytes], rows: Iterator[int], count: int, notify: Notify
 ) -> float:
-    """Remove the second computer. Returns the time of the loss."""
+    """Cut the link of one computer for good during the run. Returns the time, by `time.perf_counter`."""
     _reach(driver, rows, round(_GONE_AT * count))
     notify("network: one computer is gone")
     computers.link(2, is_up=False)
@@ -121,7 +122,7 @@ def _lose(
 
 
 def _rows(database: Path) -> Generator[int, None, None]:
-    """Yield the current number of results, each time the generator is asked."""
+    """Yield the current number of results in a results database. The generator never ends."""
     while not database.exists():
         yield 0
     with ResultQuery(database) as query:

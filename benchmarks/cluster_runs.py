@@ -1,4 +1,4 @@
-"""Runs of `fieldray screen` and `fieldray archive screen` as a person starts them, and their results for each image."""
+"""Run `fieldray screen` and `fieldray archive screen` as a user does, and compare the results for each image."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ Said = dict[str, tuple[str, str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """The figures of one run, as they are kept between starts of the benchmark.
+    """The figures of one run of `fieldray screen` or `fieldray archive screen`.
 
     Attributes
     ----------
     workers
         Number of workers; 0 for `fieldray screen`.
     total_s
-        Seconds from the start of the program to its end.
+        Seconds from the start of the command to its end.
     images_per_s
-        Rate after the first tenth of the images, without start and end of the program.
+        Images per second after the first tenth of the images, without start and end of the command.
     curve
-        Pairs of images with results and the driver's memory in megabytes, from start to end.
+        Pairs, from start to end: number of images with results, and memory of the command's process in megabytes.
     differing
-        Number of images with another outcome than in the first run of `fieldray screen`.
+        Number of images whose outcome differs from that in the first run of `fieldray screen`.
     """
 
     workers: int
@@ -63,18 +63,21 @@ class RunFigures:
 
     @property
     def start_s(self) -> float:
-        """The total time less the time of all images at the steady rate."""
+        """The seconds for start and end of the command: the total time minus the time of all images."""
         return self.total_s - self.images / self.images_per_s
 
     def memory_mb(self, first: float, last: float) -> float:
-        """Return the median of the driver's memory between two shares of the images."""
+        """Return the median memory of the command's process in megabytes, while part of the images was screened.
+
+        The part is given by two shares of the images, 0..1, that have results.
+        """
         found = [memory for done, memory in self.curve if first <= done / self.images <= last]
         return statistics.median(found) if found else 0.0
 
 
 @dataclass(eq=False, slots=True)
 class _Watch:
-    """Samples the number of results and the driver's memory over time."""
+    """Measures the number of results, and the memory of a command's process, repeatedly during a run."""
 
     database: Path
     began_s: float = field(default_factory=time.perf_counter)
@@ -94,7 +97,7 @@ class _Watch:
             self._query.close()
 
     def images_per_s(self, count: int) -> float:
-        """Return the rate between the first tenth of the images and the last one."""
+        """Return the images per second between the first tenth of the `count` images and the last image."""
         known = [(at_s, done) for at_s, done, _ in self.seen if done >= _WARM * count]
         if not known:
             raise ScreeningFailed("too few images to tell a rate")
@@ -110,7 +113,7 @@ class _Watch:
 
 
 def draw_sources(folder: Path) -> Path:
-    """Draw a few images as JPEG files. Raises OSError."""
+    """Draw a few synthetic chest images as JPEG files in a new folder. Returns the folder. Raises OSError."""
     folder.mkdir(parents=True)
     for number in range(_SYNTHETIC):
         pixels = chest_phantom(_DRAWN_SIDE, _DRAWN_SIDE, number + 1, abnormal=number % 3 == 0)
@@ -119,9 +122,9 @@ def draw_sources(folder: Path) -> Path:
 
 
 def write_copies(folder: Path, sources: Sequence[Path], count: int) -> Path:
-    """Write `count` copies of the sources, each with bytes of its own. Existing files are kept.
+    """Write `count` copies of image files to a folder, each with different bytes. Returns the folder.
 
-    Raises OSError.
+    Copies that exist already are kept. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     contents = [(source.name, source.read_bytes()) for source in sources]
@@ -138,18 +141,24 @@ def write_copies(folder: Path, sources: Sequence[Path], count: int) -> Path:
 
 
 def stored(home: Path) -> Said:
-    """Return category, scores and file hash of each image in the newest run of a home."""
+    """Return category, scores and file hash of each image in the newest run, by image.
+
+    `home` is the user data folder, which has the results database.
+    """
     with ResultQuery(home / "results.sqlite") as query:
         return {row.outcome.ref.key: _said(row.outcome) for row in query.answers(query.runs()[0].run_id)}
 
 
 def differences(one: Said, other: Said) -> int:
-    """Return the number of images that are not in both runs with equal outcomes."""
+    """Return the number of images that are missing in one of two runs, or whose outcomes differ."""
     return sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
 
 
 def kept_of(home: Path, expected: Said) -> dict[str, int]:
-    """Return the numbers of lost images, of double results, and of unexpected outcomes in the newest run of a home."""
+    """Return the numbers of lost images, of images stored twice, and of unexpected outcomes in the newest run.
+
+    `home` is the user data folder, which has the results database. `expected` are the expected results.
+    """
     said = stored(home)
     with ResultQuery(home / "results.sqlite") as query:
         rows = sum(1 for _ in query.answers(query.runs()[0].run_id))
@@ -172,7 +181,10 @@ def _said(outcome: Outcome) -> tuple[str, str, str]:
 
 
 def command_of(images: Path, folder: Path, options: Sequence[str], *, workers: int) -> list[str]:
-    """Return the command line that screens a folder of images, with results in `folder`."""
+    """Return the command that screens the folder `images`: `archive screen`, or with 0 workers `screen`.
+
+    The output folder of the archive is in `folder`.
+    """
     if not workers:
         return python_command("fieldray.__main__", "screen", str(images), "--device", "cpu", *options)
     own = ("--out", str(folder / "out"), "--workers", str(workers), "--device", "cpu")
@@ -180,7 +192,7 @@ def command_of(images: Path, folder: Path, options: Sequence[str], *, workers: i
 
 
 def started(command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
-    """Start a command with a home of its own. Standard error is read later."""
+    """Start a command with the user data folder `home`. Returns the process, whose standard error is a pipe."""
     environment = {**os.environ, "FIELDRAY_HOME": str(home)}
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
 
@@ -188,7 +200,7 @@ def started(command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
 def started_aside(
     command: Sequence[str], home: Path, said: Path, *, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a command with a home of its own. All output goes to a file."""
+    """Start a command with the user data folder `home`. All output is written to the file `said`."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with said.open("wb") as stream:
         environment = {**os.environ, "FIELDRAY_HOME": str(home)}
@@ -196,7 +208,7 @@ def started_aside(
 
 
 def require_end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process. Raises ScreeningFailed if it ends without results."""
+    """Wait until a process ends. Raises ScreeningFailed if the exit code is not that of a screening with results."""
     assert process.stderr
     said = process.stderr.read()
     if process.wait() not in COUNTED:
@@ -206,7 +218,10 @@ def require_end(process: subprocess.Popen[bytes]) -> None:
 def measure_run(
     images: Path, folder: Path, options: Sequence[str], *, workers: int, count: int, notify: Callable[[str], None]
 ) -> RunFigures:
-    """Measure one run with a new home. The progress is reported every minute. Raises ScreeningFailed."""
+    """Measure one run of a command with a new user data folder. Raises ScreeningFailed.
+
+    `notify` is called with the progress every minute.
+    """
     shutil.rmtree(folder, ignore_errors=True)  # of a benchmark that was ended
     watch = _Watch(folder / "home" / "results.sqlite")
     with (

@@ -1,4 +1,4 @@
-"""The commands of `python -m benchmarks`: arguments, measurement, and the place of the report."""
+"""The command line of `python -m benchmarks`: for each benchmark, the arguments, the function, and the report path."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Argument = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command of the benchmarks.
+    """A command of `python -m benchmarks`.
 
     Attributes
     ----------
     name
-        The name of the command, and of the module whose function `report` measures. The function gets each argument by
-        name, and `notify`.
+        The name of the command, and of the module whose function `report` measures. The arguments of `report` are the
+        command-line arguments by name, and `notify`.
     paths
-        The code that the figures depend on, as pages name it.
+        The source files on which the figures depend, as listed on the page of the benchmark.
     takes
-        Further arguments of the function: `model` for the measured `pack`, `screen_options` for options after --, or
-        `options` and `console`.
+        Names of further arguments of `report`: "model" for the pack, "screen_options" for options after --, "options"
+        and "console".
     """
 
     name: str
@@ -45,7 +45,10 @@ class Command:
     takes: str = ""
 
     def add_to(self, commands: argparse._SubParsersAction[Any], typed: str, screen_options: Sequence[str]) -> None:
-        """Add the command to a parser. `typed` is the whole command line for the page."""
+        """Add the command with its arguments to a parser.
+
+        `typed` is the whole command line, for the page. `screen_options` are the options after --.
+        """
         epilog = "Options after -- are options of `fieldray screen`." if self.takes == "screen" else None
         parser = commands.add_parser(self.name, help=self.help, epilog=epilog)
         own = [parser.add_argument(name, **more).dest for name, more in self.arguments]
@@ -76,29 +79,29 @@ class Command:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Parse `1,2,4` as numbers of 1 or more. Raises ArgumentTypeError."""
+    """Parse a text such as `1,2,4` as whole numbers of 1 or more. Raises ArgumentTypeError."""
     return tuple(map(minimum_number(1), text.split(",")))
 
 
 def _file_kinds(text: str) -> tuple[str, ...]:
-    """Parse `JPEG,RLE` as kinds of files. Raises ArgumentTypeError."""
+    """Parse a text such as `JPEG,RLE` as names of kinds of image files. Raises ArgumentTypeError."""
     return _chosen(text, tuple(KINDS))
 
 
 def _networks(text: str) -> tuple[str, ...]:
-    """Parse `squeezenet,vgg16` as networks of a recipe. Raises ArgumentTypeError."""
+    """Parse a text such as `squeezenet,vgg16` as kinds of networks in recipes. Raises ArgumentTypeError."""
     from fieldray_adapt.networks.architectures import NETWORKS  # only now: other commands need no toolchain
 
     return _chosen(text, tuple(NETWORKS))
 
 
 def _modes(text: str) -> tuple[str, ...]:
-    """Parse `async,sync-join` as modes of a divided training. Raises ArgumentTypeError."""
+    """Parse a text such as `async,sync-join` as modes of training with several workers. Raises ArgumentTypeError."""
     return _chosen(text, MODES)
 
 
 def _chosen(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names in a comma-separated text as `known` spells them."""
+    """Return the names in a comma-separated text, with the spelling in `known`. Raises ArgumentTypeError if unknown."""
     by_name = {name.lower(): name for name in known}
     asked = tuple(name.strip().lower() for name in text.split(","))
     if not set(asked) <= set(by_name):
@@ -107,7 +110,7 @@ def _chosen(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _low_and_high(text: str) -> tuple[float, float]:
-    """Parse `1-7` as (1.0, 7.0)."""
+    """Parse a text such as `1-7` as two numbers, the lower and the upper limit. Raises ArgumentTypeError."""
     low, _, high = text.partition("-")
     try:
         found = float(low), float(high or low)
@@ -119,7 +122,7 @@ def _low_and_high(text: str) -> tuple[float, float]:
 
 
 def _amount(text: str) -> float:
-    """Parse a number of 0 or more. Raises ArgumentTypeError."""
+    """Parse a text as a number of 0 or more. Raises ArgumentTypeError."""
     try:
         amount = float(text)
     except ValueError:
@@ -322,7 +325,7 @@ COMMANDS: Final = (
 
 
 def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
-    """Run one command. Returns the exit code (see `fieldray.cli`)."""
+    """Run the benchmark that the command-line arguments name. Returns the exit code (see `fieldray.cli`)."""
     own, more = list(arguments), []
     if "--" in arguments and any(one.name == arguments[0] and one.takes == "screen" for one in COMMANDS):
         end = arguments.index("--")
@@ -337,7 +340,10 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
 def _written(
     measured: Callable[[argparse.Namespace, Console], Report], typed: str, paths: Sequence[str]
 ) -> Callable[[argparse.Namespace, Console], int]:
-    """Return a function that measures, prints the report, and writes it where the arguments say."""
+    """Return a function that calls `measured`, prints the report, and writes the report to the path in the arguments.
+
+    `typed` is the whole command line, `paths` the source files on which the figures depend.
+    """
 
     def run_command(options: argparse.Namespace, console: Console) -> int:
         from benchmarks.reports import PageRefused, plan_page, write, write_page

@@ -1,6 +1,7 @@
-"""The accuracy of laying a prior image over the current one, and of finding changes: on known warps, and on real pairs.
+"""Measure how accurately a prior image is aligned with the current image, and how reliably changes are found.
 
-A warped copy has an exact truth. For two X-rays of a patient nobody knows the truth to a pixel.
+For warped copies of an image, the right alignment is known exactly. For two X-rays of a patient, the right alignment is
+not known to a pixel.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _EVERY: Final = 32  # pixels of the lungs: errors of neighbours are alike
 
 @dataclass(eq=False, slots=True)
 class Found:
-    """The measurements: one entry for each image, pair or match."""
+    """The measurements of the comparison, with one entry for each image, pair of images, or matched point."""
 
     errors_px: list[NDArray[np.float64]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -46,7 +47,10 @@ class Found:
 
 
 def report(data: Path, *, part: Part, limit: int, notify: Notify) -> Report:
-    """Measure `limit` pairs of a part, and return the report."""
+    """Measure at most `limit` pairs of images, and return the report.
+
+    `part` is the part of the patients: for choices, or for measuring.
+    """
     pairs = read_pairs(data, part, limit=limit, notify=notify)
     generator, found = np.random.default_rng(2026), Found()
     for index, pair in enumerate(pairs):
@@ -110,7 +114,7 @@ def _measure_others(pair: Pair, pairs: Sequence[Pair], generator: np.random.Gene
 
 
 def _finds_opacity(prior: FramedImage, current: FramedImage, generator: np.random.Generator) -> bool:
-    """Return whether an opacity inserted in the current image is reported, after a new alignment."""
+    """Insert an opacity in the current image, align the images again, and return whether the opacity is found."""
     image, core = with_opacity(current, generator)
     done = compare(prior, image)
     regions = done.aligned.regions if done.aligned else ()
@@ -118,7 +122,10 @@ def _finds_opacity(prior: FramedImage, current: FramedImage, generator: np.rando
 
 
 def _covers(region: ChangeRegion, core: Mask) -> bool:
-    """Return whether the centre of a region lies in the core of an opacity, or the core's centre in the region."""
+    """Return whether a region that the program reports covers an opacity.
+
+    The centre of the region must lie in the core of the opacity, or the centre of the core must lie in the region.
+    """
     box = region.box
     rows, columns = np.nonzero(core)
     middle = rows.mean(), columns.mean()
@@ -213,7 +220,7 @@ def _figures(found: Found, errors: NDArray[np.float64]) -> Table:
 
 
 def _share(hits: Sequence[tuple[bool, str]]) -> str:
-    """Format the share of hits. Each hit has its patient, for the interval."""
+    """Format the share of hits with a 95 % interval. Each hit is a pair: whether it was a hit, and the patient."""
     if not hits:
         return "-"
     found = metrics.share_of_hits(np.array([hit for hit, _ in hits]), patients=[patient for _, patient in hits])

@@ -1,7 +1,7 @@
-"""The image pairs on which comparison is measured: known warps, inserted opacities, and pairs of different patients.
+"""Make the image pairs on which comparison is measured: warped copies, inserted opacities, pairs of patients.
 
-Patients are divided by a hash of their number. One part is for choices (thresholds, band-pass, noise), the other is
-measured. No patient is in both.
+Patients are divided by a hash of the patient number. One part is used for choices (thresholds, band-pass, noise), the
+other part for measuring. No patient is in both parts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONTRASTS: Final = (0.03, 0.10)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Pair:
-    """Two images of one patient. `is_stable` tells that view and findings are equal."""
+    """Two images of one patient. `is_stable` is whether view and findings of both images are equal."""
 
     prior: FramedImage
     current: FramedImage
@@ -42,12 +42,12 @@ class Pair:
 
 
 def part_of(patient: str) -> Part:
-    """Return the part of a patient: for choices, or for measuring."""
+    """Return the part to which a patient belongs: the part for choices, or the part for measuring."""
     return "choose" if hashlib.sha256(f"comparison:{patient}".encode()).digest()[0] % 2 == 0 else "measure"
 
 
 def read_pairs(data: Path, part: Part, *, limit: int, notify: Callable[[str], None]) -> list[Pair]:
-    """Read up to `limit` comparable pairs of a part, drawn by a fixed seed."""
+    """Read at most `limit` random pairs of comparable images of the patients in a part. The seed is fixed."""
     with (data / "pairs.csv").open(encoding="utf-8", newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if part_of(row["patient_id"]) == part]
     drawn = [rows[index] for index in np.random.default_rng(17).permutation(len(rows))]
@@ -77,7 +77,7 @@ def _pair(row: Mapping[str, str], prior: FramedImage, current: FramedImage) -> P
 
 @contextlib.contextmanager
 def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
-    """Yield a function that reads an image as `fieldray compare` does, and returns None for an unsuitable image."""
+    """Yield a function that reads an image file as `fieldray compare` does. It returns None for unsuitable images."""
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import user_data
     from fieldray.pipeline.compare import read_framed
@@ -104,9 +104,9 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Copy:
-    """An image warped by a known displacement, with another exposure and noise.
+    """A copy of an image, warped by a known displacement, with other exposure and noise.
 
-    A point at position p in the copy is at p + displacement in the original.
+    A point at the position p in the copy is at p + displacement in the original image.
     """
 
     image: FramedImage
@@ -114,7 +114,7 @@ class Copy:
 
 
 def elastic(generator: np.random.Generator) -> Displacement:
-    """Return a smooth random displacement of up to 8 % of the width. Its smoothness has one of three sizes."""
+    """Return a smooth random displacement of up to 8 % of the image's width. The smoothness is one of three values."""
     sigma = float(generator.choice((48.0, 64.0, 96.0)))
     fields = [blur(generator.normal(size=(FRAME_SIDE, FRAME_SIDE)).astype(np.float32), sigma) for _ in range(2)]
     field = np.stack(fields, axis=-1)
@@ -124,13 +124,13 @@ def elastic(generator: np.random.Generator) -> Displacement:
 
 
 def copied(image: FramedImage, generator: np.random.Generator) -> Copy:
-    """Return a warped copy of an image with another exposure and new noise."""
+    """Return a copy of an image, warped by a random displacement, with other exposure and new noise."""
     displacement = elastic(generator)
     return Copy(image=reshaped(image, displacement, generator), displacement=displacement)
 
 
 def reshaped(image: FramedImage, displacement: Displacement, generator: np.random.Generator) -> FramedImage:
-    """Return an image warped by a displacement, with another gamma, contrast and noise."""
+    """Return a copy of an image, warped by `displacement`, with other gamma, contrast and noise."""
     grey = warp(image.pixels, displacement)
     gamma, contrast = generator.uniform(0.85, 1.15), generator.uniform(0.85, 1.0)
     changed = 255 * contrast * (grey / 255) ** gamma + generator.normal(0, _GREY_NOISE, grey.shape)
@@ -138,15 +138,15 @@ def reshaped(image: FramedImage, displacement: Displacement, generator: np.rando
 
 
 def framed(grey: NDArray[np.float32] | NDArray[np.float64], lungs: Mask) -> FramedImage:
-    """Return grey levels as a framed image."""
+    """Return grey levels (rows, columns) and a lung mask as a `FramedImage`."""
     pixels = np.rint(grey.clip(0, 255)).astype(np.uint8)
     return FramedImage(pixels=pixels, lungs=np.array(lungs), pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
 
 
 def with_opacity(image: FramedImage, generator: np.random.Generator) -> tuple[FramedImage, Mask]:
-    """Insert a round soft opacity in the lungs.
+    """Insert a round soft opacity at a random position in the lungs.
 
-    Returns the image, and the area in which the opacity has more than half of its contrast.
+    Returns the new image, and a mask of the core: the area where the opacity has more than half of its contrast.
     """
     rows, columns = np.nonzero(image.lungs)
     index = int(generator.integers(len(rows)))

@@ -1,7 +1,8 @@
-"""The contestants of a speed comparison (the program, the usual script and the limit), and their rounds.
+"""Compare the speed of three contestants: this program, the usual script, and the limit (fastest known decoders).
 
-Each contestant is a process of its own, so that its imports do not affect the others. Contestants process files of one
-kind directly after each other. A ratio is taken within a round, in which other load of the computer affects all alike.
+Each contestant is a separate process, so that its imports do not affect the others. The contestants process files of
+one kind directly after each other. Ratios are taken within a round, because other load of the computer affects all
+contestants of a round equally.
 
 Each contestant answers two messages:
 
@@ -47,7 +48,10 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The figures of one run. `cpu_s` is None if not known; `detail` is a remark of the contestant."""
+    """The figures of one run of a contestant over files.
+
+    `cpu_s` is the CPU time in seconds, None if unknown. `detail` is a remark of the contestant.
+    """
 
     seconds: float
     cpu_s: float | None
@@ -57,25 +61,28 @@ class Run:
 
     @property
     def images_per_s(self) -> float:
-        """Images per second, failed ones included."""
+        """Images per second, including images that failed."""
         return self.files / self.seconds
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Contestant:
-    """A contestant whose process is running."""
+    """A contestant of the speed comparison, whose process is running."""
 
     name: str
     detail: str
     child: Child
 
     def run(self, paths: Sequence[Path], *, folder: Path) -> Run:
-        """Process files. Script and limit process `paths`, the program the whole folder. Raises ScreeningFailed."""
+        """Let the contestant process files, and return the figures of this run. Raises ScreeningFailed.
+
+        Script and limit process the files `paths`. This program processes all files in `folder`.
+        """
         body = {"ask": "read", "paths": [str(path) for path in paths], "folder": str(folder)}
         return Run(**_answered(self.child, Message(body)))
 
     def peak_mb(self, paths: Sequence[Path], *, folder: Path) -> float:
-        """Return the peak memory in megabytes of all its processes during the processing of these files."""
+        """Return the peak memory of all processes of the contestant while it processes files, in megabytes."""
         with watched(self.child.pid or 0) as watch:
             self.run(paths, folder=folder)
         return watch.pss_mb
@@ -83,7 +90,10 @@ class Contestant:
 
 @contextlib.contextmanager
 def opened(name: str, service: str, opening: Message) -> Iterator[Contestant]:
-    """Yield the contestant of a service ("module:function") after its warm-up. Raises ScreeningFailed."""
+    """Start the process of a contestant, wait for the warm-up, and yield the contestant. Raises ScreeningFailed.
+
+    `service` is the contestant's function as "module:function". `opening` is the first message to the process.
+    """
     child = Child(service, command=child_command)
     try:
         child.start()
@@ -103,14 +113,18 @@ def _answered(child: Child, message: Message) -> Mapping[str, Any]:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Results:
-    """The runs by contestant and kind of file, one for each round; peak memory and details by contestant.
+    """The results of a speed comparison.
 
     Attributes
     ----------
+    runs
+        The runs of all rounds, by (contestant, kind of file).
+    peak_mb, details
+        Peak memory in megabytes, and remarks, by contestant.
     whole_cpu_s
-        CPU seconds of whole processes, from start to end, for an image of the mixed archive.
+        CPU seconds per image of the mixed archive, including start and end of the process, by contestant.
     first_result_s
-        Seconds from the start of the program to its first result, measured a few times.
+        Seconds from the start of this program to its first result, measured a few times.
     """
 
     archive: Archive
@@ -121,32 +135,38 @@ class Results:
     first_result_s: Sequence[float] = ()
 
     def add(self, name: str, kind: str, run: Run) -> None:
-        """Add a run."""
+        """Add a run of the contestant `name` over files of the kind `kind`."""
         self.runs.setdefault((name, kind), []).append(run)
 
     def has(self, name: str, kind: str = MIXED) -> bool:
-        """Return whether a contestant processed all files of a kind."""
+        """Return whether a contestant has processed all files of a kind without a failure."""
         runs = self.runs.get((name, kind), ())
         return bool(runs) and not any(run.failed for run in runs)
 
     def images_per_s(self, name: str, kind: str = MIXED) -> float:
-        """Return the images per second: the median over the rounds."""
+        """Return the images per second of a contestant for a kind of file: the median over the rounds."""
         return statistics.median(run.images_per_s for run in self.runs[name, kind])
 
     def times_as_fast(self, kind: str = MIXED) -> float | None:
-        """Return the program's rate divided by the script's: the median over the rounds. None if a rate is missing."""
+        """Return this program's images per second divided by the script's: the median over the rounds.
+
+        None if program or script could not process all files of the kind.
+        """
         if not (self.has(PROGRAM, kind) and self.has(SCRIPT, kind)):
             return None
         pairs = zip(self.runs[PROGRAM, kind], self.runs[SCRIPT, kind], strict=True)
         return statistics.median(one.images_per_s / two.images_per_s for one, two in pairs)
 
     def cpu_s(self, name: str, kind: str = MIXED) -> float | None:
-        """Return the CPU seconds per image: the median over the rounds. None if not known."""
+        """Return the CPU seconds per image of a contestant: the median over the rounds. None if unknown."""
         spent = [run.cpu_s / run.files for run in self.runs.get((name, kind), ()) if run.cpu_s is not None]
         return statistics.median(spent) if spent else None
 
     def cpu_ratio(self, one: str, other: str, kind: str = MIXED) -> float | None:
-        """Return the CPU seconds per image of one contestant divided by another's: the median over the rounds."""
+        """Return CPU seconds per image of the contestant `one` divided by those of `other`: the median over the rounds.
+
+        None if unknown.
+        """
         rounds = zip(self.runs.get((one, kind), ()), self.runs.get((other, kind), ()), strict=False)
         found = [
             first.cpu_s / first.files / (second.cpu_s / second.files)
@@ -164,20 +184,22 @@ def compare_runs(
     notify: Notify,
     most_s: float = math.inf,
 ) -> Results:
-    """Run all contestants for some rounds, then measure the memory of program and script. Raises ScreeningFailed.
+    """Run all contestants for several rounds, then measure the memory of program and script. Raises ScreeningFailed.
+
+    The order of the contestants changes from round to round.
 
     Parameters
     ----------
     opening
-        The message that opens the contestants. Their order rotates.
+        The first message to each contestant.
     archive
-        The files to process; the limit processes the usual kinds only.
+        The files to process. The limit processes only the six usual kinds.
     repeats
         Number of rounds.
     notify
-        Receives messages about the progress.
+        A function that is called with messages about the progress.
     most_s
-        Seconds after which no further round begins.
+        Seconds after which no further round starts.
     """
     began_s, results = time.monotonic(), Results(archive=archive)
     with contextlib.ExitStack() as ends:
@@ -207,14 +229,17 @@ def compare_runs(
 
 
 def _mixed(one: Contestant, archive: Archive, results: Results) -> Run:
-    """Return the run for the mixed archive. For all but the program it is the sum over the kinds."""
+    """Return a contestant's run for the mixed archive, which has files of the six usual kinds in turn.
+
+    Only the program processes the mixed archive. For script and limit, the runs over the six kinds are summed up.
+    """
     if one.name == PROGRAM:
         return one.run((), folder=archive.mixed_folder)
     return together([results.runs[one.name, kind][-1] for kind in USUAL if kind in archive.files])
 
 
 def together(runs: Sequence[Run]) -> Run:
-    """Return the sum of several runs."""
+    """Sum up several runs: seconds, CPU seconds, files and failures."""
     spent_s = [run.cpu_s for run in runs if run.cpu_s is not None]
     return Run(
         seconds=sum(run.seconds for run in runs),
@@ -225,5 +250,5 @@ def together(runs: Sequence[Run]) -> Run:
 
 
 def _largest(archive: Archive) -> list[Path]:
-    """Return the largest file of each kind, which decides the memory that a script needs."""
+    """Return the path of the largest file of each kind, because this file decides how much memory a script needs."""
     return [max(files, key=lambda file: file.pixels).path for files in archive.files.values()]

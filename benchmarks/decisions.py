@@ -1,7 +1,8 @@
-"""Changes of decisions by reading at a reduced resolution: every image is read in both ways and screened.
+"""Measure how often reading images at a reduced resolution changes the decision: each image is screened in both ways.
 
-A borderline image is decided by a finer reading, as in screening. Images below a megapixel would hardly be reduced.
-They are enlarged, get the grain of a detector, and are written as one kind of file after another.
+If the score at reduced resolution is close to a threshold, the image is read again in finer detail, as in screening.
+Images below one megapixel would hardly be reduced. So these images are enlarged, get the noise of a detector, and are
+written as files of several kinds in turn.
 """
 
 from __future__ import annotations
@@ -47,14 +48,17 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Program:
-    """The screening of an image: settings, workers, and the choice of the device."""
+    """Screens single images with a pack, with the processes and the device of normal screening."""
 
     setup: PackSetup
     workers: Workers
     engine: Engine
 
     def screened(self, ref: ImageRef, *, in_full: bool) -> Outcome:
-        """Return the outcome of an image, read as far as needed, or in full."""
+        """Screen an image, and return the outcome.
+
+        The image is read at full resolution if `in_full`, else at the resolution that screening needs.
+        """
         return screen_image(
             ref,
             setup=self.setup,
@@ -66,10 +70,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One label of one image, read at reduced resolution and in full: calibrated scores and decisions.
+    """One label of one image: calibrated scores and decisions, first at reduced resolution, then at full resolution.
 
-    A refused image has the score nan and the decision `not_assessed`. `is_close` tells that the reduced reading was
-    borderline, so that the first value comes from a finer reading.
+    An image that is not suitable has the score nan and the decision "not_assessed". `is_close` is whether the score at
+    reduced resolution was close to a threshold, so that the first values come from a finer reading.
     """
 
     kind: str
@@ -81,22 +85,22 @@ class Pair:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the user sees no difference: equal decisions, or refused in both ways."""
+        """Whether the user sees no difference: decisions are equal, or the image is not suitable in both ways."""
         return self.is_screened in ((True, True), (False, False)) and len(set(self.decisions)) == 1
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Compared:
-    """All pairs, with counts.
+    """The results of screening images at reduced and at full resolution.
 
     Attributes
     ----------
     pairs
-        One for each image and label.
+        Scores and decisions of each label of each image.
     images
-        Number of images by kind of file.
+        Number of compared images, by kind of file.
     unread
-        Number of images that could not be read in both ways, by reason.
+        Number of images that could not be read at one of the resolutions, by reason.
     """
 
     pairs: list[Pair] = field(default_factory=list)
@@ -105,23 +109,23 @@ class Compared:
 
     @property
     def differences(self) -> NDArray[np.float64]:
-        """The absolute differences of the calibrated scores, for images that were screened in both ways."""
+        """The absolute differences of calibrated scores, of images with scores at both resolutions; [0] if none."""
         found = [abs(pair.scores[0] - pair.scores[1]) for pair in self.pairs if all(pair.is_screened)]
         return np.array(found or [0.0])
 
     @property
     def equal_share(self) -> float:
-        """The share of equal pairs, 0..1."""
+        """The share of pairs without a difference for the user, 0..1."""
         return sum(pair.is_equal for pair in self.pairs) / len(self.pairs)
 
     @property
     def jumps(self) -> int:
-        """The number of decisions that changed between above and below."""
+        """The number of pairs in which one decision is "above" and the other decision is "below"."""
         return sum(set(pair.decisions) == {"above", "below"} for pair in self.pairs)
 
 
 def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notify: Notify) -> Report:
-    """Compare reduced and full reading of at most `most` images, and return the report.
+    """Compare decisions at reduced and full resolution on at most `most` images of a folder, and return the report.
 
     Raises BackendProblem, UsageProblem (nothing_to_measure).
     """
@@ -147,20 +151,20 @@ def compare(
     notify: Notify,
     kinds: Sequence[str] = (),
 ) -> Compared:
-    """Screen the images of a folder in both ways.
+    """Screen each image of a folder at reduced and at full resolution.
 
     Parameters
     ----------
     program
-        Screens the images.
+        Screens single images.
     most
         Largest number of images.
     cores
-        Number of images read at once.
+        Number of images that are read at the same time.
     notify
-        Receives messages about the progress.
+        A function that is called with messages about the progress.
     kinds
-        Kinds of files as which enlarged images are written, in turn; all if empty.
+        Kinds of files as which enlarged images are written, in turn; all kinds if empty.
 
     Raises
     ------
@@ -181,9 +185,9 @@ def compare(
 def _both(
     item: tuple[int, ImageRef], *, place: Path, program: Program, kinds: Sequence[ImageKind]
 ) -> tuple[str, tuple[Outcome, ...]]:
-    """Return the kind of an image and its outcomes in both ways; no outcomes if it is no image.
+    """Screen an image at reduced and at full resolution. Returns the kind of file, and both outcomes.
 
-    A file that was written for this is removed.
+    There are no outcomes if the file is no readable image. A file with an enlarged image is deleted afterwards.
     """
     number, source = item
     ages = program.setup.model.manifest.accepted.ages_years
@@ -208,7 +212,10 @@ def _add(compared: Compared, kind: str, outcomes: tuple[Outcome, ...], setup: Pa
 
 
 def pair_of(kind: str, label: str, reduced: Outcome, in_full: Outcome) -> Pair:
-    """Return one label of an image that was screened or refused, read at reduced resolution and in full."""
+    """Return scores and decisions of a label from the outcomes at reduced resolution and at full resolution.
+
+    `kind` is the kind of file. The outcomes must not be `Failed`.
+    """
     sides = [_label_of(outcome, label) for outcome in (reduced, in_full)]
     return Pair(
         kind,
@@ -236,7 +243,10 @@ def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
 def _large_enough(
     ref: ImageRef, number: int, place: Path, kinds: Sequence[ImageKind], *, age_years: int | None
 ) -> tuple[str, ImageRef] | None:
-    """Return the image, or a larger copy written as the kind whose turn it is. None if the image cannot be read."""
+    """Return kind of file and image. An image below one megapixel is enlarged and written as a new file.
+
+    `number` decides the kind of the new file and its size. None if the image cannot be read.
+    """
     try:
         shown = read_image(ref)
     except InputProblem:
@@ -255,7 +265,10 @@ MIN_IMAGES: Final = 1000
 
 
 def decision_report(compared: Compared, *, pack: str, images: str) -> Report:
-    """Return the report. `compared` has at least one pair."""
+    """Return the report of a comparison, which must have at least one pair.
+
+    `pack` is the name of the pack. `images` describes the images.
+    """
     marks = _marks(compared)
     notes = [
         f"Run on {images} with {pack}. Each image is read twice, at the resolution that screening needs and in full; "
@@ -312,7 +325,7 @@ def _row(kind: str, images: int, compared: Compared) -> tuple[str, ...]:
 
 
 def _decisions(compared: Compared) -> Table:
-    """Return a table of the decisions of the reduced reading against those of the full one."""
+    """Return a table with the number of images for each decision at reduced and each decision at full resolution."""
     counts = Counter(
         tuple(
             decision if screened else "refused"

@@ -1,6 +1,6 @@
-"""A run of any number of drawn images in the results database, without image files.
+"""Write a run with any number of synthetic results to a results database, without image files.
 
-The results are saved as a batch saves them, by `ResultStore.save_all`, with thumbnail, heat map and lungs.
+The results are stored as in screening, by `ResultStore.save_all`, with thumbnail, heat map and lungs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _GIVEN: Final = ("Ana", "Boris", "Carla", "Dmytro", "Elif", "Finn", "Grace", "Hu
 
 
 class DrawnRun:
-    """Outcomes by number, equal for equal seeds. A few chests are drawn and used in turn."""
+    """Makes synthetic outcomes by number. Equal seeds give equal outcomes.
+
+    The thumbnails, heat maps and lungs of a few synthetic chests are used in turn.
+    """
 
     def __init__(self, model: Model, *, seed: int = 1, drawn: int = 24) -> None:
         self.spec = RunSpec(
@@ -51,9 +54,9 @@ class DrawnRun:
         self._chests = [(thumbnail(image), lungs) for image, lungs in map(_chest, range(drawn))]
 
     def save(self, database: Path, count: int, *, progress: Callable[[int], None]) -> int:
-        """Save `count` results in an unfinished run. Returns the run's id.
+        """Store `count` outcomes in a new run of the results database `database`. Returns the run's id.
 
-        `progress` receives the number of results.
+        The run is marked as cancelled. `progress` is called with the number of stored outcomes.
         """
         with ResultStore(database) as store:
             run_id = store.open_run(self.spec)
@@ -65,11 +68,14 @@ class DrawnRun:
         return run_id
 
     def outcomes(self, start: int, end: int) -> Iterator[Outcome]:
-        """Yield the outcomes from number `start` to `end`."""
+        """Yield the outcomes with the numbers from `start` to `end` - 1."""
         return map(self.outcome, range(start, end))
 
     def outcome(self, number: int) -> Outcome:
-        """Return an outcome. A patient has three images in one or two studies, and one image in thirty is refused."""
+        """Return the outcome with the number `number`.
+
+        Each patient has three images, in one or two studies. One image in thirty is not suitable.
+        """
         draws, person = random.Random(f"{self._seed} {number}"), random.Random(f"{self._seed} {number // 3}")
         content = f"{draws.getrandbits(256):064x}"
         day = f"{person.randrange(2012, 2026)}{person.randrange(1, 13):02}{person.randrange(1, 29):02}"
@@ -118,7 +124,7 @@ class DrawnRun:
 
 
 def _chest(number: int) -> tuple[Image, LungFields]:
-    """Draw a chest and its lungs, as a lung-field pack would find them."""
+    """Draw a synthetic chest image. Returns the image, and its lungs as a lung-field pack would find them."""
     rows, columns = (1024, 860) if number % 2 else (960, 960)
     pixels = chest_phantom(rows, columns, number, abnormal=number % 3 == 0)
     lungs = LungFields(

@@ -1,6 +1,6 @@
-"""An image written as a file of any kind and size, DICOM in every transfer syntax, for measurements and tests.
+"""Write images as files of any kind and size, such as DICOM in every transfer syntax, for measurements and tests.
 
-The program itself never changes an image.
+The program itself never writes or changes image files.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ GreyImage = NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageKind:
-    """A kind of file: DICOM in a transfer syntax, PNG or JPEG (`form`), with grey levels of `bits` bits."""
+    """A kind of image file: `form` is DICOM (with a transfer syntax), PNG or JPEG. A grey level has `bits` bits."""
 
     name: str
     bits: int = 12
@@ -97,10 +97,10 @@ KINDS: Final[Mapping[str, ImageKind]] = {
 
 
 def write_image(stem: Path, image: GreyImage, kind: ImageKind, *, number: int, age_years: int | None = None) -> Path:
-    """Write a 12-bit image (rows, columns) to the path `stem` with the suffix of the kind. Returns the path.
+    """Write a 12-bit image (rows, columns) as a file of a kind. Returns the path: `stem` with the suffix of the kind.
 
-    `number` names the study. A DICOM file has this age of the patient, by default a child's. Raises OSError, and
-    ValueError or ImportError if the encoder fails or is missing.
+    `number` identifies the study in a DICOM file. `age_years` is the age of the patient in a DICOM file; None for the
+    age of a child. Raises OSError, and ValueError or ImportError if the encoder fails or is missing.
     """
     values = _in_bits(image, kind.bits)
     if kind.syntax is None:
@@ -133,14 +133,17 @@ def _encoded(values: NDArray[Any], form: str) -> bytes:
 
 
 def read_image(ref: ImageRef) -> NDArray[np.uint8]:
-    """Read an image as it is shown, at full resolution. Raises Unreadable, Unusable."""
+    """Read an image file as displayed: grey levels (rows, columns) uint8 at full resolution.
+
+    Raises Unreadable, Unusable.
+    """
     return to_display(decode(read_bytes(ref), ref))
 
 
 def enlarged(shown: NDArray[np.uint8], *, megapixels: float, seed: int) -> GreyImage:
-    """Return an image (rows, columns) enlarged to a size, with 12 bits and the grain of a detector.
+    """Return a 12-bit image (rows, columns) enlarged to `megapixels`, with noise as from a detector.
 
-    Without grain an enlarged image would be much easier for a lossless codec than one from a detector.
+    Without noise, a lossless codec would compress an enlarged image much better than an image from a detector.
     """
     rows, columns = shown.shape
     factor = (megapixels * 1e6 / (rows * columns)) ** 0.5
@@ -154,10 +157,10 @@ def enlarged(shown: NDArray[np.uint8], *, megapixels: float, seed: int) -> GreyI
 
 
 def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
-    """Write an uncompressed little-endian data set in a transfer syntax. The data set is changed.
+    """Write a DICOM data set to a file in a transfer syntax. The data set is changed.
 
-    JPEG baseline takes 8-bit pixels only. Raises OSError, ValueError if an encoder refuses the image, and ImportError
-    without an encoder.
+    The pixel data must be uncompressed and little-endian, for JPEG baseline with 8 bits. Raises OSError, ValueError if
+    an encoder refuses the image, and ImportError if an encoder is not installed.
     """
     if transfer_syntax in _JPEGLS_ERROR and find_spec("jpeg_ls") is None:
         import imagecodecs
@@ -184,20 +187,20 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
 
 
 def set_pixels(dataset: Dataset, values: NDArray[Any]) -> None:
-    """Set the uncompressed pixel data (PS3.5 8.1.2), padded to an even length."""
+    """Set the uncompressed pixel data of a DICOM data set (PS3.5 8.1.2), padded to an even number of bytes."""
     data = values.tobytes()
     dataset.PixelData = data + b"\0" * (len(data) % 2)
     dataset["PixelData"].VR = "OB" if dataset.BitsAllocated == 8 else "OW"
 
 
 def put_frame(dataset: Dataset, codestream: bytes) -> None:
-    """Set one compressed frame as the pixel data (PS3.5 A.4)."""
+    """Set one compressed frame, the bytes `codestream`, as the pixel data of a DICOM data set (PS3.5 A.4)."""
     dataset.PixelData = encapsulate([codestream])
     dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
 
 
 def _stored(dataset: Dataset) -> NDArray[Any]:
-    """Return the stored values: (rows, columns), or (rows, columns, 3)."""
+    """Return the stored pixel values of a DICOM data set: (rows, columns), or (rows, columns, 3) for colour."""
     shape = (dataset.Rows, dataset.Columns, 3) if dataset.SamplesPerPixel == 3 else (dataset.Rows, dataset.Columns)
     kind = np.uint8 if dataset.BitsAllocated == 8 else np.dtype("<u2")
     return np.frombuffer(dataset.PixelData, kind)[: int(np.prod(shape))].reshape(shape)

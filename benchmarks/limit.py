@@ -1,7 +1,7 @@
-"""The limit of the speed comparison: the least CPU time for an image with decoders that can be installed.
+"""The limit of the speed comparison: process images with the least possible CPU time.
 
-An image is read once at the step that both networks need, by the fastest decoder of its kind. Then the SHA-256 of the
-bytes is computed, and the lung network and the classifier run once. Nothing is checked or stored.
+An image is read once, at the resolution that both networks need, by the fastest decoder that can be installed. Then the
+SHA-256 of the bytes is computed, and the lung network and the classifier run once. Nothing is checked or stored.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _CROP_SHARE: Final = 0.6  # of the image's height and width, where lungs are cro
 
 
 class LimitService:
-    """The service of the child process (messages: see `contestants`)."""
+    """Answers the messages of a speed comparison in a child process (see `contestants`)."""
 
     def __init__(self) -> None:
         self._networks: list[tuple[Any, Any]] = []
         self._sides = 0.0
 
     def handle(self, message: Message) -> Message:
-        """Answer `open` and `read`."""
+        """Answer a message: "open" loads the networks, "read" processes files and returns the figures."""
         if message.body["ask"] == "open":
             runtime = load_runtime()
             for name in ("model", "lungs"):
@@ -75,7 +75,10 @@ class LimitService:
 
 
 def read_reduced(data: bytes, side: float) -> NDArray[np.float32]:
-    """Return the pixels (rows, columns) of a file at the largest reduction that leaves `side` pixels each way."""
+    """Decode an image file at a reduced resolution. Returns the pixels (rows, columns).
+
+    The reduction is the largest that leaves at least `side` rows and columns.
+    """
     if data[:2] == b"\xff\xd8":
         image = Picture.open(io.BytesIO(data))
         step = _step(image.size, side, JPEG_REDUCTIONS)

@@ -1,7 +1,7 @@
-"""The migration of a large results database of an earlier version: time, disk, memory, and kills in the middle.
+"""Measure the migration of a large results database of an earlier version: time, disk space, memory, and kills.
 
-The database is made of a small one that version 0.2.0 of the program wrote. Each of its images is copied under many
-names, with patients of their own and a heat map of the usual size.
+The large database is made from a small database that version 0.2.0 of the program has written. The results of each
+image are copied many times, with other names and patients, and with heat maps of the usual size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OPEN: Final = "from pathlib import Path; from fieldray.store.opening import ope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrated:
-    """The figures of one migration that was not interrupted. Bytes are those on disk."""
+    """The figures of one migration without a kill: seconds, bytes on disk, memory, and numbers of rows."""
 
     seconds: float
     bytes_before: int
@@ -48,7 +48,10 @@ class Migrated:
 
 
 def report(*, rows: int, kills: int, notify: Notify) -> Report:
-    """Migrate a database of `rows` results, killed `kills` times at random moments, and then to its end."""
+    """Measure the migration of a database with `rows` results, and return the report.
+
+    One migration is measured without a kill. Another is killed `kills` times at random moments, then measured.
+    """
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
         path = Path(folder) / DATABASE_NAME
         wanted = _make(path, rows, notify)
@@ -96,7 +99,7 @@ def _values(found: Migrated) -> Sequence[float]:
 
 
 def _make(path: Path, rows: int, notify: Notify) -> dict[str, int]:
-    """Write the database. Returns how many answers and verdicts it has."""
+    """Write a database of version 11 with about `rows` results. Returns the numbers of answers and verdicts in it."""
     archive, name = _OLD
     with zipfile.ZipFile(archive) as packed:
         path.write_bytes(packed.read(f"{name}/{DATABASE_NAME}"))
@@ -130,7 +133,10 @@ def _put(store: sqlite3.Connection, table: str, rows: Sequence[Mapping[str, Any]
 
 
 def _result(row: Mapping[str, Any], copy: int, further: int) -> dict[str, Any]:
-    """Return a result of another image: another name, another content, another patient, and a usual heat map."""
+    """Return a copy of a row of results for another image: with other name, content and patient, and a heat map.
+
+    `copy` is the number of the copy. `further` is added to the id.
+    """
     found = _of_another(row, copy, id=further)
     found["image_key"] = row["image_key"] + b"-%d" % copy
     found["header"] = row["header"].replace('"patient_id":"', f'"patient_id":"{copy}-')
@@ -141,7 +147,10 @@ def _result(row: Mapping[str, Any], copy: int, further: int) -> dict[str, Any]:
 
 
 def _of_another(row: Mapping[str, Any], copy: int, **further: int) -> dict[str, Any]:
-    """Return a row with higher numbers, and with the content and the patient of another copy."""
+    """Return a copy of a row for another image, with other content hash and patient.
+
+    `copy` is the number of the copy. `further` are numbers that are added to fields of the row.
+    """
     found = {**row, **{name: row[name] + number for name, number in further.items()}}
     if "content_sha256" in row:
         found["content_sha256"] = hashlib.sha256(row["content_sha256"] + b"%d" % copy).digest()
@@ -165,7 +174,10 @@ def _started(path: Path) -> subprocess.Popen[bytes]:
 
 
 def _migrated(path: Path) -> Migrated:
-    """Have a process of its own open the database. Raises RuntimeError if that fails."""
+    """Let a child process open a database, which migrates it, and return the figures.
+
+    Raises RuntimeError if the migration fails.
+    """
     before, most, began_s = _on_disk(path.parent), 0, time.perf_counter()
     with _started(path) as process:
         watch = MemoryWatch(process.pid)
@@ -190,7 +202,7 @@ def _migrated(path: Path) -> Migrated:
 
 
 def _on_disk(folder: Path) -> int:
-    """Return the bytes on disk of all files in a folder. A file with two names counts once."""
+    """Return the total size on disk of all files in a folder, in bytes. A file with two names counts once."""
     found = dict[int, int]()
     for file in folder.iterdir():
         try:
@@ -203,7 +215,10 @@ def _on_disk(folder: Path) -> int:
 
 
 def _killed(path: Path, after_s: float) -> str:
-    """Kill a migration. Returns which whole database has the name then: "old" or "new"."""
+    """Start a migration, and kill it after `after_s` seconds. Returns the version of the database then: "old" or "new".
+
+    Raises RuntimeError if the database is damaged.
+    """
     with _started(path) as process:
         try:
             process.wait(after_s)

@@ -1,4 +1,4 @@
-"""Computers made of network namespaces of this one, each with a rate-limited link to a bridge (Linux, as root)."""
+"""Simulate several computers by network namespaces, each with a rate-limited link to a bridge (Linux, as root)."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ NETWORK: Final = "10.77.0"
 
 
 class NotPermitted(Exception):
-    """This user may not make network namespaces on this computer; the message says why."""
+    """The error if this user may not make network namespaces on this computer. The message gives the reason."""
 
 
 class Namespaces:
-    """A number of computers, counted from 0, and the bridge between them."""
+    """Several simulated computers, numbered from 0, and the network bridge between them."""
 
     def __init__(self, count: int) -> None:
         self._bridge = f"fieldray-{os.getpid()}"
         self.names: Final = [f"{self._bridge}-{number}" for number in range(count)]
 
     def address(self, number: int) -> str:
-        """Return the address of a computer."""
+        """Return the IP address of the computer with the number `number`."""
         return f"{NETWORK}.{number + 1}"
 
     def command(self, number: int, words: Sequence[str]) -> list[str]:
-        """Return the command line that runs a command on a computer."""
+        """Return the command line that runs the command `words` on the computer with the number `number`."""
         return ["ip", "netns", "exec", self.names[number], *words]
 
     def link(self, number: int, *, is_up: bool) -> None:
-        """Cut a computer's link, or restore it."""
+        """Restore the link of a computer if `is_up`, else cut the link."""
         _output("ip", "-n", self._bridge, "link", "set", f"to{number}", "up" if is_up else "down")
 
     def received_mb(self, number: int) -> float:
-        """Return the megabytes that a computer received over its link."""
+        """Return how many megabytes a computer has received over its link until now."""
         counter = f"/sys/class/net/to{number}/statistics/tx_bytes"
         return int(_output("ip", "netns", "exec", self._bridge, "cat", counter)) / 2**20
 
     def make(self, *, rate_mbit: int) -> None:
-        """Make the namespaces, links and bridge. Raises NotPermitted."""
+        """Make the namespaces, the bridge, and links of `rate_mbit` Mbit/s. Raises NotPermitted."""
         _output("ip", "netns", "add", self._bridge)
         _output("ip", "-n", self._bridge, "link", "add", "bridge0", "type", "bridge")
         _output("ip", "-n", self._bridge, "link", "set", "bridge0", "up")
@@ -59,7 +59,7 @@ class Namespaces:
                 _output("tc", "-n", space, "qdisc", "add", "dev", device, *shape)
 
     def remove(self) -> None:
-        """Remove everything that `make` made."""
+        """Remove the namespaces, links and bridge that `make` has made."""
         for name in (*self.names, self._bridge):
             with contextlib.suppress(NotPermitted):
                 _output("ip", "netns", "delete", name)
@@ -67,7 +67,10 @@ class Namespaces:
 
 @contextlib.contextmanager
 def namespaces(count: int, *, rate_mbit: int) -> Iterator[Namespaces]:
-    """Make computers for the duration of the block, in which all their processes must end. Raises NotPermitted."""
+    """Simulate `count` computers during the block. Their processes must end in the block. Raises NotPermitted.
+
+    `rate_mbit` is the rate of each link in Mbit/s.
+    """
     if sys.platform != "linux" or not shutil.which("ip") or not shutil.which("tc"):
         raise NotPermitted("network namespaces need Linux with ip and tc (the package iproute2)")
     made = Namespaces(count)

@@ -1,7 +1,7 @@
-"""The networks on which engines are compared: those of shipped packs, in float32 and int8.
+"""The networks on which inference engines are compared: the networks of shipped packs, in float32 and int8.
 
-The classifier's weights are read from its pack, and batch normalisation is separated again by the golden images. The
-lung network's separable convolutions cannot be read this way and get random weights. The time does not depend on them.
+The classifier's weights are read from its pack, and batch normalisation is separated again with the golden images. The
+separable convolutions of the lung network cannot be read, and get random weights. The time does not depend on weights.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fieldray_adapt.networks.specification import Specification, initial_weights
 
 _SEED: Final = 19
 _BLOCKS: Final = ((3, 4, 6, 3), (3, 4, 6))
-"""Block counts of a whole ResNet50, and of one without the last stage."""
+"""Numbers of blocks in the stages of a complete ResNet50, and of a ResNet50 without the last stage."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class NetworkCase:
-    """A network, its images (n, rows, columns, channels) uint8, its files, and its pack."""
+    """A network to compare engines on, with images (n, rows, columns, channels) uint8, network files, and pack."""
 
     name: str
     specification: Specification
@@ -43,7 +43,10 @@ class NetworkCase:
 
 
 def classifier_case(folder: Path) -> NetworkCase:
-    """Return the ResNet50 of a pack. Raises PackProblem, UsageProblem (another network, or no golden images)."""
+    """Return the ResNet50 of the pack in `folder`. Raises PackProblem.
+
+    Raises UsageProblem if the pack has another network or no golden images.
+    """
     model = read_pack(folder).model
     spec = model.manifest.input
     count = len(list(read_convolutions(model.files["litert"])))
@@ -59,7 +62,7 @@ def classifier_case(folder: Path) -> NetworkCase:
 
 
 def lung_case(folder: Path) -> NetworkCase:
-    """Return the U-Net of a lung-field pack, with random weights. Raises PackProblem."""
+    """Return the U-Net of the lung-field pack in `folder`, with random weights. Raises PackProblem."""
     model = read_pack(folder).model
     if model.manifest.lung_rules is None:
         raise ValueError(f"{folder} is no lung-field pack")
@@ -68,7 +71,10 @@ def lung_case(folder: Path) -> NetworkCase:
 
 
 def random_weights(network: Specification) -> dict[str, NDArray[np.float32]]:
-    """Return weights whose batch normalisations have an effect, so that folding them is tested."""
+    """Return random weights of a network, whose batch normalisations change the values.
+
+    So the comparison shows if an engine folds batch normalisation wrongly.
+    """
     generator, found = np.random.default_rng(_SEED), dict[str, NDArray[np.float32]]()
     for key, array in initial_weights(network, seed=_SEED).items():
         part = key.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""The child process of the network comparison: one engine with one network, on its own cores."""
+"""The child process of the comparison of inference engines: runs one engine with one network, on some cores."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ _LEAST_CALLS: Final = 5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Opening:
-    """The message that opens an engine: threads, batch size, and the network as a specification with weights, or as a
-    file.
+    """The message that opens an engine: number of threads, batch size, and network.
+
+    The network is a specification with weights, or a file.
 
     Attributes
     ----------
     outputs
-        Roles of the outputs; the first one is compared.
+        Roles of the outputs. The output with the first role is compared.
     file_output
-        Index of the compared output in a .tflite file.
+        Index of the output to compare in a .tflite file.
     """
 
     engine: str
@@ -47,7 +48,7 @@ class Opening:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Calls:
-    """The message to run images (n, rows, columns, channels) uint8 in batches for some seconds, after a warm-up."""
+    """The message that asks an engine to run images (n, rows, columns, channels) uint8 for `seconds` seconds."""
 
     images: NDArray[np.uint8]
     seconds: float
@@ -55,7 +56,7 @@ class Calls:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Ran:
-    """Milliseconds of each call, and the compared output of each image (n, m)."""
+    """An engine's answer: the milliseconds of each call, and the compared output (n, m) of n images."""
 
     batch_ms: tuple[float, ...]
     output: NDArray[np.float32]
@@ -66,21 +67,21 @@ RUN: Final = Call("run", Calls, Ran)
 
 
 class NetworkService:
-    """A service with one engine, which is opened once."""
+    """Runs one engine in a child process, by messages: one `open`, then any number of `run`."""
 
     def __init__(self) -> None:
         self._infer: Infer | None = None
         self._images = 1
 
     def open(self, opening: Opening) -> str:
-        """Open the engine."""
+        """Open the engine that the message describes. Returns name and version of the engine."""
         pin(opening.threads)
         self._images = opening.images
         detail, self._infer = ENGINES[opening.engine](opening)
         return detail
 
     def run(self, calls: Calls) -> Ran:
-        """Run the images."""
+        """Run the images of the message in batches, and return times and outputs."""
         assert self._infer is not None
         batches = _batches(calls.images, self._images)
         output = np.concatenate([self._infer(batch).reshape(len(batch), -1) for batch in batches])
@@ -89,13 +90,16 @@ class NetworkService:
 
 
 def pin(threads: int) -> None:
-    """Restrict this process to its first cores, one for each thread, if the system allows it."""
+    """Restrict this process to the first `threads` of its cores, if the operating system allows this."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
 def timed_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: float) -> list[float]:
-    """Return the milliseconds of each call during some seconds, of five calls at least, after a warm-up."""
+    """Call `infer` on the batches in turn for `seconds` seconds, at least five times, after a warm-up.
+
+    Returns the milliseconds of each call.
+    """
     source = itertools.cycle(batches)
     began_s = time.perf_counter()
     while time.perf_counter() - began_s < WARM_UP_S:
@@ -110,7 +114,7 @@ def timed_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: flo
 
 
 def _batches(images: NDArray[np.uint8], size: int) -> list[NDArray[np.uint8]]:
-    """Return full batches. If the images do not fill the last one, the first images are used again."""
+    """Divide images into batches of `size` images. The last batch is filled up with the first images."""
     count = -(-len(images) // size) * size
     whole = np.concatenate([images] * (count // len(images) + 1))[:count]
     return [whole[start : start + size] for start in range(0, count, size)]
@@ -216,9 +220,9 @@ def _openvino(opening: Opening) -> tuple[str, Infer]:
 
 
 def _litert(opening: Opening) -> tuple[str, Infer]:
-    """Return name and function of LiteRT.
+    """Open a network file in LiteRT. Returns name and version, and the function that runs a batch.
 
-    A batch is one call if the file can be resized, else a call for each image.
+    A batch is one call if the file's input can be resized, else one call for each image.
     """
     from fieldray.inference.litert import load_runtime
 
@@ -261,7 +265,7 @@ ENGINES: Final[Mapping[str, Callable[[Opening], tuple[str, Infer]]]] = {
     "openvino": _openvino,
     "litert": _litert,
 }
-"""Functions that open an engine, by its name."""
+"""Functions that open an engine, by name of the engine. Each returns name and version, and a function that runs."""
 
 _service: Final = NetworkService()
 handle: Final = handler_of((OPEN, _service.open), (RUN, _service.run))

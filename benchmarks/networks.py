@@ -1,8 +1,9 @@
-"""Speed of inference engines on the networks of the packs, compared with PZNet's claim (three to four times as fast).
+"""Measure the speed of inference engines on the networks of shipped packs.
 
-Each engine is a process with as many cores as threads. All get equal images, and their outputs are compared first. An
-engine with other outputs has no ratio. Rounds alternate between the engines, so that other load of the computer affects
-all alike. A figure is the median of a round's calls, then the median of the rounds, with the lowest and the highest.
+PZNet's authors claim to be three to four times as fast as other engines. Each engine is a process with as many cores as
+threads. All engines get equal images, and their outputs are compared first. An engine with other outputs gets no speed
+ratio. In each round, all engines are measured, so that other load of the computer affects all equally. A figure is the
+median of the calls in a round, then the median of the rounds, with the lowest and the highest value.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine: the `package` that it needs, and its `kind` ("float32", "int8" or "program")."""
+    """An inference engine: the Python package `package` that it needs, and its `kind`.
+
+    The kind is "float32", "int8", or "program" for this program with all of its processes.
+    """
 
     key: str
     title: str
@@ -63,7 +67,10 @@ ENGINES: Final = (
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Measured:
-    """The figures of an engine on one network, with a number of threads and a batch size, by round."""
+    """The figures of an engine on one network, for one number of threads and one batch size.
+
+    `batch_ms` has the median milliseconds of a batch in each round.
+    """
 
     engine: Engine
     case: str
@@ -76,23 +83,30 @@ class Measured:
 
     @property
     def image_ms(self) -> tuple[float, float, float]:
-        """Milliseconds per image: median, lowest and highest of the rounds."""
+        """Milliseconds per image: median, lowest and highest value of the rounds."""
         one = [time_ms / self.images for time_ms in self.batch_ms]
         return statistics.median(one), min(one), max(one)
 
     @property
     def is_equal(self) -> bool:
-        """Whether its outputs equal those of the others. Only float32 can fail, because int8 rounds."""
+        """Whether the engine's outputs equal the outputs of the first engine.
+
+        Only float32 engines are compared, because int8 engines round differently.
+        """
         return self.engine.kind != "float32" or (self.difference is not None and self.difference <= TOLERANCE)
 
     @property
     def counts(self) -> bool:
-        """Whether the engine has ratios."""
+        """Whether the engine may be compared in speed: it was measured without a problem, and its outputs are right."""
         return bool(self.batch_ms) and not self.problem and self.is_equal
 
 
 def report(*, threads: Sequence[int], batches: Sequence[int], rounds: int, seconds: float, notify: Notify) -> Report:
-    """Measure every engine on every network, and return the report. An engine that cannot run has a `problem`."""
+    """Measure every engine on every network, and return the report.
+
+    Each combination of `threads` and `batches` (images in a batch) is measured in `rounds` rounds of `seconds` seconds.
+    For an engine that cannot run, the report gives the problem.
+    """
     cases = [classifier_case(_pack("adult-normal-abnormal")), lung_case(_pack("lung-fields"))]
     measured: list[Measured] = []
     for case, count, images in itertools.product(cases, threads, batches):
@@ -107,14 +121,17 @@ def _pack(name: str) -> Path:
 
 
 def times_as_fast(one: Measured, other: Measured) -> float | None:
-    """Return the median of the rounds' ratios; None if one of both has no ratio."""
+    """Return how many times as fast as `other` the engine `one` is: the median ratio of the rounds.
+
+    None if one of the engines may not be compared.
+    """
     if not (one.counts and other.counts):
         return None
     return statistics.median(theirs / ours for ours, theirs in zip(one.batch_ms, other.batch_ms, strict=True))
 
 
 def _race(case: NetworkCase, found: Sequence[Measured], *, rounds: int, seconds: float, notify: Notify) -> None:
-    """Run all rounds of all engines on a network."""
+    """Run all engines on a network in several rounds, and store times and differences in `found`."""
     place = f"{case.name}, threads {found[0].threads}, batch {found[0].images}"
     outputs: dict[str, NDArray[np.float32]] = {}
     with contextlib.ExitStack() as stack:
@@ -134,7 +151,7 @@ def _race(case: NetworkCase, found: Sequence[Measured], *, rounds: int, seconds:
 
 
 def _compare(found: Sequence[Measured], outputs: Mapping[str, NDArray[np.float32]]) -> None:
-    """Set the largest difference of each output from that of the first float32 engine."""
+    """Store for each engine the largest difference between its output and the first float32 engine's output."""
     known = [one for one in found if one.engine.key in outputs and one.engine.kind == "float32"]
     for one in found:
         if known and one.engine.key in outputs and outputs[one.engine.key].size:
@@ -156,7 +173,10 @@ def _problems(one: Measured) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(case: NetworkCase, one: Measured) -> Iterator[_Run]:
-    """Yield a function that runs an engine for some seconds, after a warm-up. Raises as `_problems` expects."""
+    """Open an engine, and yield a function that runs it for some seconds, after a warm-up.
+
+    Raises the exceptions that `_problems` handles.
+    """
     if not importlib.util.find_spec(one.engine.package):
         raise FileNotFoundError(f"not installed ({one.engine.package})")
     if one.engine.kind == "program":
@@ -193,14 +213,17 @@ def _opening(case: NetworkCase, one: Measured) -> Opening:
 
 @contextlib.contextmanager
 def _program(case: NetworkCase, one: Measured) -> Iterator[_Run]:
-    """Yield the program's own backend: child process, pipes and post-processing, with its own number of threads."""
+    """Open this program's own backend, with child process, pipes and post-processing.
+
+    Yields a function that runs the backend for some seconds, after a warm-up.
+    """
     backend = cpu_kind(threads=one.threads).open()
     try:
         backend.start(case.model)
         one.detail = backend.detail
 
         def run_batch(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-            """The answers travel back; their scores are those of another set of weights and are not compared."""
+            """Run each image of a batch. Returns an empty array, because the scores belong to other weights."""
             for image in images:
                 backend.run(image)
             return np.zeros(0, np.float32)

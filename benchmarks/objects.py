@@ -1,9 +1,9 @@
-"""Images per second from an object server compared with local files, for networks of different weight.
+"""Measure images per second from an S3 server, compared with local files, for networks of different speed.
 
-A process loads images one after another, and runs each through a network with random weights (224 x 224, three
-channels). The server (moto's) is a process on the cores of this computer. Its objects are read ahead, as by a worker of
-an archive, through a cache that is empty at the start of each round. Reported are medians, and the share of the time
-that the network waited for an object. Rounds of both alternate.
+A process loads images one after another, and runs a network with random weights (224 x 224, three channels) on each.
+The server (moto) is a process on this computer. Its objects (files) are downloaded ahead, as in a worker of an archive,
+through a cache that is empty at the start of each round. Rounds with server and rounds with files alternate. The report
+has medians, and the share of time in which the network waited for an object.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ Notify = Callable[[str], None]
 
 
 def report(folder: Path, *, most: int, rounds: int, notify: Notify) -> Report:
-    """Measure all networks, and loading alone. Returns the report."""
+    """Measure loading alone, and loading with each network, and return the report.
+
+    `folder` has the images, of which at most `most` are used.
+    """
     files = sorted(path for path in folder.iterdir() if path.suffix in (".png", ".jpg", ".jpeg"))[:most]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch, _served(files) as server:
@@ -102,7 +105,7 @@ _NETWORKS: Final[Mapping[str, Callable[[], Any]]] = {
 
 @contextlib.contextmanager
 def _served(files: Sequence[Path]) -> Iterator[ObjectServer]:
-    """Yield a server with an object for each file."""
+    """Start an S3 server with an object for each file, and yield a connection to the server."""
     allow_networks(("127.0.0.0/8",))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -132,7 +135,7 @@ def _run(path: Path, network: Any) -> None:
 def _remote_s(
     server: ObjectServer, listed: Sequence[tuple[ImageRef, str]], folder: Path, network: Any
 ) -> tuple[float, float]:
-    """Return the total seconds, and the seconds of waiting for objects."""
+    """Load images from a server and run a network on each. Returns all seconds, and seconds of waiting for objects."""
     refs, states = [ref for ref, _ in listed], [state for _, state in listed]
     own = folder / "own"
     own.mkdir()

@@ -1,4 +1,4 @@
-"""A network of the toolchain as an ONNX file, operator by operator, without folding or fusing."""
+"""Write a network of `fieldray adapt` as an ONNX file, operator by operator, without folding or fusing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def onnx_file(
     outputs: tuple[str, ...],
     images: int,
 ) -> bytes:
-    """Return a network as an ONNX file for batches of a fixed size.
+    """Return a network as the bytes of an ONNX file, for batches of `images` images.
 
-    The input is (n, channels, rows, columns) float32 in 0..1. Raises ValueError for a layer without an ONNX operator.
+    The input is (images, channels, rows, columns) float32 in 0..1. `outputs` are the roles of the outputs. Raises
+    ValueError for a layer without an ONNX operator.
     """
     from onnx import TensorProto, helper
 
@@ -47,7 +48,7 @@ def onnx_file(
 
 
 class _Writer:
-    """Nodes and constants of a file. The last node of a layer gives a tensor with the layer's name."""
+    """Collects the nodes and constants of an ONNX file. The output of a layer is a tensor with the layer's name."""
 
     def __init__(self, specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> None:
         self._specification, self._weights = specification, weights
@@ -56,7 +57,7 @@ class _Writer:
         self.constants: list[Any] = []
 
     def add(self, layer: Layer) -> None:
-        """Add all nodes of a layer: operation, normalisation, activation."""
+        """Add all nodes of a layer: operation, batch normalisation, activation."""
         steps = [self._operation(layer)]
         if layer.batch_norm:
             parts = [self._constant(layer, part) for part in ("gamma", "beta", "mean", "variance")]
@@ -96,8 +97,9 @@ class _Writer:
         raise ValueError(f"no operator for a layer of the kind {layer.kind}")
 
     def _pads(self, layer: Layer) -> list[int]:
-        """Return top, left, bottom and right of TensorFlow's "same" padding. They are 0 if a window is smaller than its
-        step.
+        """Return the pixels (top, left, bottom, right) of the padding "same" of TensorFlow for a layer.
+
+        All are 0 if the window is smaller than the step.
         """
         totals = [
             max((-(-side // layer.stride) - 1) * layer.stride + layer.kernel - side, 0)

@@ -1,4 +1,4 @@
-"""The speed from files to scores, compared with the usual script and the limit."""
+"""Measure the speed of this program from files to scores, compared with the usual script and the limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STARTING_IMAGES: Final = 12
 
 
 def report(options: argparse.Namespace, console: Console) -> Report:
-    """Measure the speed from files to scores. Returns the report.
+    """Measure the speed from files to scores of all contestants, and return the report.
 
     Raises PackProblem, UsageProblem, ScreeningFailed.
     """
@@ -75,7 +75,7 @@ def _archive(options: argparse.Namespace, model: Model, folder: Path, console: C
 
 
 def _opening(model: Model, options: argparse.Namespace, archive: Archive) -> Message:
-    """Return the message that opens all contestants: the program takes the pack, the script its network."""
+    """Return the message that opens all contestants. The program uses the pack, the script the pack's network."""
     first = {"ask": "open", "first": [str(path) for path in sorted(archive.first_folder.iterdir())]}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
     networks = {"model": model, "lungs": model.lungs}
@@ -84,7 +84,7 @@ def _opening(model: Model, options: argparse.Namespace, archive: Archive) -> Mes
 
 
 def _rules(model: Model, options: argparse.Namespace) -> list[str]:
-    """Return the options of `fieldray screen` that name the pack."""
+    """Return the options of `fieldray screen` that select the pack of `model`."""
     rules = ["--pack", options.pack]
     rules += ["--trust", model.fingerprint] if model.trust == "signed" else []
     rules += ["--allow-older"] if options.allow_older else []
@@ -92,7 +92,10 @@ def _rules(model: Model, options: argparse.Namespace) -> list[str]:
 
 
 def _whole_cpu_s(archive: Archive, opening: Message, rules: Sequence[str]) -> dict[str, float]:
-    """Return the CPU seconds of whole processes for the mixed archive, from start to end; empty if not known."""
+    """Return the CPU seconds of new processes that process the mixed archive, from start to end, by contestant.
+
+    Empty if the operating system does not report CPU times.
+    """
     before_s = cpu_s(os.getpid())
     screen_once(archive.mixed_folder, rules)
     between_s = cpu_s(os.getpid())
@@ -107,7 +110,7 @@ def _whole_cpu_s(archive: Archive, opening: Message, rules: Sequence[str]) -> di
 def _starts(
     archive: Archive, rules: Sequence[str], options: argparse.Namespace, folder: Path, console: Console
 ) -> Iterator[float]:
-    """Yield the seconds from the start of the program to its first result, a few times."""
+    """Start the program a few times, and yield the seconds from each start to the first result."""
     paths = list(itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_IMAGES))
     few = fill(folder / "start", paths, len(paths))
     for number in range(options.repeats):
@@ -136,7 +139,7 @@ MOST_START_S: Final = 1.0
 
 
 def pipeline_report(results: Results, *, images: str) -> Report:
-    """Return the report. `images` describes the images as a phrase."""
+    """Return the report of a speed comparison. `images` is a phrase that describes the images."""
     marks = tuple(_marks(results))
     blocks: list[Block] = [_overall(results), _cpu_by_kind(results), _by_kind(results)]
     blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]

@@ -1,4 +1,4 @@
-"""Home and child processes of the benchmarks, and CPU time and memory of a process with its descendants."""
+"""Start child processes of benchmarks, and measure CPU time and memory of a process with all its child processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _PROGRAM: Final = Path(fieldray.__file__).resolve().parent.parent
 
 @contextlib.contextmanager
 def own_home() -> Iterator[Path]:
-    """Make a folder with a new user data folder (`paths.user_data`) for the block. The user's own is not touched."""
+    """Use a new, temporary user data folder (`paths.user_data`) during the block, and yield its path.
+
+    The user's data folder is not changed.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder,
         patch.dict(os.environ, FIELDRAY_HOME=str(Path(folder) / "home")),
@@ -34,20 +37,23 @@ def own_home() -> Iterator[Path]:
 
 
 def child_command(service: str) -> list[str]:
-    """Return the command that starts a child process with a service ("module:function" of the benchmarks)."""
+    """Return the command that starts a child process which answers messages with a function of the benchmarks.
+
+    `service` is the function as "module:function".
+    """
     return python_command("benchmarks.child_main", service, folders=(CHECKOUT, _PROGRAM))
 
 
 def toolchain_command(service: str) -> list[str]:
-    """Return the command that starts a child process whose service uses the toolchain."""
+    """Return the command of `child_command` for a function that uses TensorFlow or other training libraries."""
     return python_command("benchmarks.child_main", service, "toolchain", folders=(CHECKOUT, _PROGRAM))
 
 
 def cpu_s(pid: int) -> float | None:
-    """Return the CPU seconds of a process and its children, ended ones included.
+    """Return the CPU seconds of a process and its child processes, including those that have ended.
 
-    A child that was killed and not waited for is missing. None if the system does not keep the times of ended children
-    (only Linux does).
+    A child process that was killed and not waited for is not included. None if the operating system does not report
+    times of ended child processes (only Linux does).
     """
     if sys.platform != "linux":
         return None
@@ -60,12 +66,15 @@ def cpu_s(pid: int) -> float | None:
 
 
 def load_average() -> str:
-    """Return the mean number of processes that wanted a core in the last minute, as text; "" if not known."""
+    """Return the load average of the last minute as text: the mean number of running or waiting processes.
+
+    "" if unknown.
+    """
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """Return the running processes among a process and its descendants; empty if it has ended."""
+    """Return a process and all of its running child processes; empty if the process has ended."""
     try:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -74,16 +83,16 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 class MemoryWatch(threading.Thread):
-    """Samples the memory of a process and its children until stopped, which slows the process down.
+    """Measures the memory of a process and its child processes repeatedly until `stop`. This slows the process down.
 
     Attributes
     ----------
     pss_mb
-        Peak in megabytes, with shared pages counted once; equal to `rss_mb` if the system does not report it.
+        Peak memory in megabytes, with shared pages counted once; equal to `rss_mb` if the system does not report this.
     rss_mb
-        Peak in megabytes, with shared pages counted for each process.
+        Peak memory in megabytes, with shared pages counted for each process.
     processes
-        The largest number of processes at once.
+        The largest number of processes at one time.
     """
 
     def __init__(self, pid: int) -> None:
@@ -94,13 +103,13 @@ class MemoryWatch(threading.Thread):
         self.processes = 0
 
     def run(self) -> None:
-        """Sample until stopped, and once more at the end."""
+        """Measure the memory repeatedly until `stop` is called, and once more at the end."""
         while not self._over.wait(_POLL_S):
             self._sample()
         self._sample()
 
     def stop(self) -> None:
-        """Stop sampling. The figures are final."""
+        """Stop measuring. Afterwards, the attributes do not change."""
         self._over.set()
         self.join()
 
@@ -116,7 +125,7 @@ class MemoryWatch(threading.Thread):
 
 @contextlib.contextmanager
 def watched(pid: int) -> Iterator[MemoryWatch]:
-    """Sample the memory of a process during the block."""
+    """Measure the memory of the process `pid` during the block, and yield the running measurement."""
     watch = MemoryWatch(pid)
     watch.start()
     try:

@@ -1,8 +1,7 @@
-"""The program as a contestant: a real run over a folder, in a process of its own.
+"""This program as a contestant of a speed comparison: a real run over a folder, in a child process.
 
-Every run has new workers, a new engine and a new database. Before the time begins, all are ready, every decoder has
-read one image of each kind, and one run has processed these images. The script has also processed one image of each
-kind.
+Every run has new worker processes, a new engine and a new database. Before time is measured, all are ready, every
+decoder has read one image of each kind, and one run has processed these images.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _READY_S: Final = 60.0
 
 
 class ScreenService:
-    """The service of the child process (messages: see `contestants`). It has the pack and the images of the warm-up."""
+    """Answers the messages of a speed comparison in a child process (see `contestants`), by real runs with a pack."""
 
     def __init__(self) -> None:
         self._model: Model | None = None
         self._first: list[ImageRef] = []
 
     def handle(self, message: Message) -> Message:
-        """Answer `open` (pack, allow_older, allow_legacy, first) and `read` (folder)."""
+        """Answer a message: "open" loads the pack and warms up, "read" screens a folder and returns the figures."""
         body = message.body
         if body["ask"] == "open":
             library = PackLibrary(user_data())
@@ -78,7 +77,7 @@ class ScreenService:
 
 
 class Heard:
-    """The events of the session: whether a backend is ready, and the number of outcomes by category."""
+    """Receives the events of a run: whether a backend is ready, and the number of outcomes by category."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -86,7 +85,7 @@ class Heard:
         self.counts: Counter[Category] = Counter()
 
     def publish(self, event: Event) -> None:
-        """Receive an event, from any thread."""
+        """Handle an event of a run. May be called from any thread."""
         with self._changed:
             if isinstance(event, ImageDone):
                 self.counts[event.image.most_urgent_result.outcome.category] += 1
@@ -95,14 +94,14 @@ class Heard:
                 self._changed.notify_all()
 
     def wait_ready(self) -> None:
-        """Wait for a backend. Raises BackendProblem if none is ready within a minute."""
+        """Wait until a backend is ready. Raises BackendProblem after a minute."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_ready, timeout=_READY_S):
                 raise BackendProblem(reason("worker_timeout", seconds=f"{_READY_S:g}"))
 
 
 def _warm_up(workers: Workers, refs: Sequence[ImageRef], model: Model) -> None:
-    """Have every worker read one image of each kind, so that its decoders and networks are loaded."""
+    """Let every worker process read one image of each kind, so that decoders and networks are loaded."""
     with ThreadPoolExecutor(workers.size) as threads:
         for ref in refs:
             list(

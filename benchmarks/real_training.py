@@ -1,8 +1,9 @@
-"""Šlampa's formulas compared with real training: a recipe's network on one and two workers of this computer.
+"""Compare Šlampa's formulas with real training: a recipe's network on one and two workers of this computer.
 
-Gradients are computed, and weights travel by the program's channels over the loopback. The formulas know a gradient and
-transfers only. A worker does more work, and two workers on two cores slow each other. So a worker's whole step without
-transfers is timed too, by as many workers at once as train. Predictions from both times are shown.
+Gradients are really computed, and weights are sent over the loopback interface. The formulas use only the times of a
+gradient and of transfers. A worker does more work, and two workers on two cores slow each other down. So the time of a
+worker's whole step without transfers is also measured, in as many workers as train at the same time. The report has the
+predictions from both times.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _REPEATS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Seconds of an epoch: measured (median, minimum, maximum), and predicted.
+    """The duration of an epoch in seconds: measured (median, minimum, maximum), and predicted by the formulas.
 
-    Predictions are made from the time of a gradient, and from the time of a worker's step.
+    One prediction uses the time of a gradient, another the time of a worker's whole step.
     """
 
     mode: Mode
@@ -44,7 +45,7 @@ class Case:
 
 
 def report(recipe: Path, *, count: int, notify: Notify) -> Report:
-    """Train `count` epochs in each mode, and compare the time of an epoch with the formulas. Returns the report."""
+    """Train `count` epochs in each mode, compare the durations of epochs with the formulas, and return the report."""
     notify("times of a gradient and of a transfer")
     costs = measure_cluster(recipe, TrainingPlan(), repeats=_REPEATS)
     with open_training_task(recipe) as task:
@@ -76,7 +77,7 @@ def report(recipe: Path, *, count: int, notify: Notify) -> Report:
 
 
 def _steps_s(task: DividedTask, workers: int) -> list[float]:
-    """Return the seconds of a step in each of several workers at once."""
+    """Return the seconds of a worker's step in each of `workers` processes that work at the same time."""
     plan = TrainingPlan(workers=workers, mode="sync-join")
     with open_plan_client(plan) as client:
         addresses = choose_processes(open_registry(client), plan)[:workers]

@@ -1,4 +1,4 @@
-"""Reports of benchmarks: goals, and the files that show them (JSON, and a Markdown page)."""
+"""Write the reports of benchmarks as JSON and as Markdown pages, with the goals and whether they are met."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ TEMPLATES: Final = CHECKOUT / "benchmarks" / "templates"
 
 
 class PageRefused(Exception):
-    """A page cannot be written; the message says why."""
+    """The error if a page cannot be written. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A goal: a figure of at most or at least `goal`. `measured` is None if it was not measured."""
+    """A goal of a benchmark: the figure `name` must be at most, or at least, `goal`.
+
+    `measured` is the measured figure; None if not measured.
+    """
 
     name: str
     measured: float | None
@@ -37,14 +40,14 @@ class Mark:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the goal is met; None if it was not measured."""
+        """Whether the goal is met; None if the figure was not measured."""
         if self.measured is None:
             return None
         return self.measured <= self.goal if self.is_most else self.measured >= self.goal
 
     @property
     def sentence(self) -> str:
-        """The goal as one line of a list."""
+        """The goal, the measured figure, and whether the goal is met, as a line of a list."""
         verdict = {None: "not measured", True: "met", False: "MISSED"}[self.is_met]
         unit = f" {self.unit}" if self.unit else ""
         found = "" if self.measured is None else f"{self.measured:.4g}{unit}, "
@@ -52,12 +55,15 @@ class Mark:
 
 
 def at_most(name: str, measured: float | None, goal: float, *, unit: str) -> Mark:
-    """Return a goal that a figure must not exceed."""
+    """Return the goal that the figure `name` is at most `goal`."""
     return Mark(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
 
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write `<kind>.json` and `<kind>.md` to a folder. Raises UsageProblem, StorageProblem, OSError."""
+    """Write a report to the files KIND.json and KIND.md in a folder. Returns the paths.
+
+    KIND is the kind of the report. Raises UsageProblem, StorageProblem, OSError.
+    """
     path = benchmark_case.write(report, folder)
     return path, _written(path.with_suffix(".md"), report, report_header())
 
@@ -67,7 +73,10 @@ def write(report: Report, folder: Path) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The path of a page, and its front matter. `paths` are relative to the root of the checkout."""
+    """A page to write: its path, and the values of its front matter.
+
+    `paths` are the measured source files, relative to the root of the checkout.
+    """
 
     path: Path
     commit: str
@@ -76,12 +85,12 @@ class Page:
 
 
 def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path = PAGES, root: Path = CHECKOUT) -> Page:
-    """Check before a measurement that its page can be written afterwards.
+    """Check, before a measurement, that the page of the measurement can be written afterwards. Returns the page.
 
     Raises
     ------
     PageRefused
-        If the measured code has uncommitted changes, so that no commit names it, or without a Git repository.
+        If the measured source files have uncommitted changes, or if there is no Git repository.
     """
     if changed := _git(root, "status", "--porcelain", "--", *paths):
         raise PageRefused(f"commit these changes first, a page names the commit it measured:\n{changed}")
@@ -90,7 +99,7 @@ def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path 
 
 
 def write_page(report: Report, page: Page) -> Path:
-    """Write the page, and replace that of an earlier run. Raises OSError."""
+    """Write a report as a page, in place of the page of an earlier measurement. Returns the path. Raises OSError."""
     page.path.parent.mkdir(parents=True, exist_ok=True)
     facts = {
         "title": report.title.removeprefix("Fieldray: ").capitalize(),
@@ -103,7 +112,10 @@ def write_page(report: Report, page: Page) -> Path:
 
 
 def _written(path: Path, report: Report, facts: Mapping[str, Any], paths: Sequence[str] = ()) -> Path:
-    """Return the file of a report's blocks. With `paths`, the facts become its front matter."""
+    """Write the blocks of a report as Markdown to `path`. Returns the path.
+
+    If `paths` are given, `facts` become the front matter.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,
@@ -115,7 +127,7 @@ def _written(path: Path, report: Report, facts: Mapping[str, Any], paths: Sequen
 
 
 def commit_of(root: Path = CHECKOUT) -> str:
-    """Return the commit that is checked out, with a + if files differ from it; "" without Git."""
+    """Return the hash of the checked-out commit, with a + if files have uncommitted changes; "" without Git."""
     try:
         changed = _git(root, "status", "--porcelain", "--untracked-files=no")
         return _git(root, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
@@ -124,7 +136,7 @@ def commit_of(root: Path = CHECKOUT) -> str:
 
 
 def machine_line() -> str:
-    """Return a description of the computer in one line."""
+    """Return a line that describes this computer: processor, cores, memory and operating system."""
     machine = machine_facts()
     name = machine.processor.replace(":", " ") or "an unknown processor"
     return f"{machine.usable_threads} threads of {name}, {round(machine.memory_mb / 1024)} GB, {machine.system}"

@@ -1,7 +1,7 @@
-"""A run of a million images in the window: first page, scrolling, sorting, filtering, searching, and memory.
+"""Measure the window with a run of a million images: first page, scrolling, sorting, filtering, searching, memory.
 
-The database is made for the measurement, with results as a batch saves them and without image files. The window is the
-real one, in a process of its own, without a screen if there is none.
+The database is written for the measurement, with synthetic results and without image files. The real window runs in a
+child process, without a screen if there is none.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ _QUERIES: Final[Mapping[str, tuple[ResultFilter, ResultOrder]]] = {
 
 
 def report(model: Model, *, count: int, notify: Notify, steps: int = 250, arrivals: int = 1200) -> Report:
-    """Make a run of `count` images, use it in the window, and return the report.
+    """Write a run of `count` images, measure the window with this run, and return the report.
 
-    `steps` is the number of scrolling steps, `arrivals` the number of results that are added. Raises StorageProblem.
+    `steps` is the number of scrolling steps, `arrivals` the number of results that are added during the measurement.
+    Raises StorageProblem.
     """
     load = [load_average()]
     with own_home():
@@ -105,7 +106,7 @@ def _marks(acts: Sequence[Mapping[str, Any]], peak_mb: float) -> tuple[Mark, ...
 
 
 def _queries(database: Path, run_id: int) -> list[tuple[str, int, float]]:
-    """Read each list twice. Returns name, rows and seconds of the second reading; the first page is measured first."""
+    """Measure queries of the database, each twice. Returns name, number of rows, and seconds of the second query."""
     lists, found = History(database), []
     for limit, queries in ((256, {"the first page": _QUERIES["as usual"]}), (None, _QUERIES)):
         for name, (wanted, order) in queries.items():
@@ -126,7 +127,7 @@ def _window(wanted: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def _table(acts: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the acts. Acts of one name share a row, which shows the longest of each time."""
+    """Return a table of the user's acts. Acts with one name share a row, which shows the longest times."""
     names = dict.fromkeys(str(act["name"]) for act in acts)
     rows = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The real window with a large run, in a process of its own: the time of each act, and the pauses of the window."""
+"""Measure the real window with a large run in a child process: time of each act of the user, pauses of the window."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _ARRIVALS_PER_S: Final = 120.0
 
 
 class Heart:
-    """Measures the delay of a regular timer while the window works.
+    """Measures how late a regular timer fires while the window works.
 
     Attributes
     ----------
     pause_ms
-        Longest delay in the last run.
+        Longest delay of the timer in the last run, in milliseconds.
     busy_ms
-        Longest CPU time of the window's thread between two beats.
+        Longest CPU time of the window's thread between two timer events, in milliseconds.
     """
 
     def __init__(self, step: Callable[[], None] = lambda: None) -> None:
@@ -53,7 +53,7 @@ class Heart:
         self.pause_ms = self.busy_ms = 0.0
 
     def run_until(self, is_over: Callable[[], bool]) -> None:
-        """Let the window work until a condition holds."""
+        """Let the window work, and measure the timer, until `is_over` returns True."""
         self._is_over, self.pause_ms, self.busy_ms = is_over, 0.0, 0.0
         self._last_s, self._last_cpu_s = time.perf_counter(), time.thread_time()
         self._beat.start(BEAT_MS)
@@ -73,7 +73,7 @@ class Heart:
 
 @contextlib.contextmanager
 def real_window(pack_id: str) -> Iterator[Application]:
-    """Yield the window with a pack in use, after `shorten_switch_interval`. The window is closed at the end."""
+    """Open the window with the pack `pack_id`, and yield the application. The window is closed after the block."""
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     qt = cast("QApplication", QApplication.instance() or QApplication([]))
     qt.setQuitOnLastWindowClosed(False)
@@ -93,18 +93,18 @@ def real_window(pack_id: str) -> Iterator[Application]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """An act of the user.
+    """The figures of an act of the user, such as sorting the work list.
 
     Attributes
     ----------
     seconds
-        Time until the result is in sight.
+        Time until the result is visible.
     pause_ms
-        Longest delay of a beat.
+        Longest time in which the window did not react, in milliseconds.
     busy_ms
-        Longest CPU time of the window's thread without a beat.
+        Longest CPU time of the window's thread without a timer event, in milliseconds.
     rows
-        Number of rows listed afterwards.
+        Number of rows in the list afterwards.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Act:
 
 
 class _Bench:
-    """The window, and its measurements."""
+    """Performs acts of a user in the window, and measures them."""
 
     def __init__(self, application: Application) -> None:
         assert application.window is not None
@@ -134,7 +134,10 @@ class _Bench:
         *,
         step: Callable[[], None] = lambda: None,
     ) -> Act:
-        """Perform an act, and wait until a condition holds and all rows in sight are read."""
+        """Perform an act, and wait until `is_over` returns True and all visible rows are loaded.
+
+        `step` is called repeatedly during the wait. Returns the figures of the act.
+        """
         heart, begun = Heart(step), list[float]()
 
         def begin() -> None:
@@ -152,24 +155,24 @@ class _Bench:
         return found
 
     def listed(self, name: str, act: Callable[[], object]) -> None:
-        """Perform an act that asks for another list or another order."""
+        """Perform and measure an act after which the work list has other rows or another order."""
         before = self._arrived
         self.measure(name, act, lambda: self._arrived > before and self.rows.is_whole)
 
     def is_in_sight(self) -> bool:
-        """Return whether every row in sight is read."""
+        """Return whether every visible row of the work list is loaded."""
         first, last = self.table.rowAt(0), self.table.rowAt(self.table.viewport().height() - 1)
         rows = range(max(first, 0), (last if last >= 0 else self.rows.rowCount() - 1) + 1)
         return None not in [self.rows.row_at(self.rows.index(row, 0)) for row in rows]
 
     def is_open(self, *, at: int | None = None, not_at: int | None = None) -> bool:
-        """Return whether the chosen image is open, and is at one place, or at another than a given one."""
+        """Return whether the selected image is open, and is in the row `at`, or in any row except `not_at`."""
         row, index = self.application.controller.image.row, self.table.currentIndex()
         is_there = index.row() != not_at if at is None else index.row() == at
         return is_there and row is not None and row.row_id == self.rows.id_at(index)
 
     def scroll(self, steps: int) -> None:
-        """Scroll from top to end and back, each in a number of steps."""
+        """Scroll from the top to the end and back, each in `steps` steps, and measure both."""
         bar = self.table.verticalScrollBar()
         bar.setValue(0)
         for name, target in (("scroll to the end", bar.maximum()), ("scroll to the top", 0)):
@@ -178,7 +181,7 @@ class _Bench:
             self.measure(name, lambda: None, partial(_is_empty, left), step=partial(_take_first, left, bar.setValue))
 
     def read(self) -> None:
-        """Open the last image, the first one, and the next studies."""
+        """Open the last image, the first image, and the next studies, and measure each act."""
         work_list = self.window.work_list
         for name, is_last in (("choose the last image", True), ("choose the first image", False)):
             row = self.rows.rowCount() - 1 if is_last else 0
@@ -188,7 +191,7 @@ class _Bench:
             self.measure("next study", partial(work_list.step_study, 1), partial(self.is_open, not_at=before))
 
     def sort_and_filter(self) -> None:
-        """Sort by every column both ways, filter by each class, device and verdict, and search for a few words."""
+        """Measure acts: sort by every column in both orders, filter by class, device and verdict, and search words."""
         sort, model = self.table.horizontalHeader().setSortIndicator, self.rows
         for column, key in enumerate(KEYS):
             self.listed(f"sort by {key}, up", partial(sort, column, Qt.SortOrder.AscendingOrder))
@@ -205,7 +208,7 @@ class _Bench:
         self.listed("search ended", self.search.clear)
 
     def grow(self, run_id: int, count: int, arrivals: int) -> None:
-        """Scroll and search while new results arrive."""
+        """Scroll and search while `arrivals` new results are added to the run, and measure each act."""
         publish, search, spent = self.application.controller.bridge.publish, self.search, threading.Event()
 
         def save() -> None:
@@ -258,7 +261,10 @@ def _take_first(left: deque[int], act: Callable[[int], None]) -> None:
 
 
 def measure(pack: str, run: int, count: int, *, steps: int = 250, arrivals: int = 1200) -> dict[str, Any]:
-    """Open the window and a run, and perform all acts. Returns the figures."""
+    """Open the window and the run `run`, perform all acts of a user, and return the figures.
+
+    `count` is the number of images in the run.
+    """
     process = psutil.Process()
     with real_window(pack) as application:
         assert application.window is not None
@@ -300,6 +306,6 @@ def _peak_mb() -> float:
 
 
 def handle(message: Message) -> Message:
-    """Measure with the arguments of the message. Returns a message with the figures."""
+    """Call `measure` with the arguments in a message. Returns a message with the figures."""
     body: Mapping[str, Any] = message.body
     return Message(measure(**body))

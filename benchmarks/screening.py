@@ -1,4 +1,4 @@
-"""`fieldray screen` as a person runs it: time to the first result, rate, CPU time and memory."""
+"""Measure `fieldray screen` as a user runs it: time to the first result, images per second, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ Notify = Callable[[str], None]
 
 
 class ScreeningFailed(Exception):
-    """The program ended with an unexpected exit code; the message is its output."""
+    """The error if the program ended with an unexpected exit code. The message is the output of the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screening:
-    """The figures of one run of the program.
+    """The figures of one run of `fieldray screen`.
 
     Attributes
     ----------
     images
         Number of results.
     first_s, total_s
-        Seconds from the start of the program to its first result, and to its end.
+        Seconds from the start of the program to the first result, and seconds from the start to the end.
     cpu_s
-        CPU seconds of all its processes; None if not known.
+        CPU seconds of all processes of the program; None if unknown.
     pss_mb, rss_mb, processes
-        Peak memory in megabytes (see `MemoryWatch`), and the most processes at once; 0 if not sampled.
+        Peak memory in megabytes (see `MemoryWatch`), and largest number of processes; 0 if not measured.
     """
 
     images: int
@@ -54,19 +54,19 @@ class Screening:
 
 
 def screen_once(folder: Path, options: Sequence[str] = (), *, is_watched: bool = False) -> Screening:
-    """Screen a folder on the CPU with a new user data folder, which is removed afterwards.
+    """Run `fieldray screen` on a folder, on the CPU, with a new and temporary user data folder. Returns the figures.
 
     Parameters
     ----------
     options
         Further options of `fieldray screen`.
     is_watched
-        Whether memory is sampled, which slows the run down.
+        Whether memory is measured, which slows the run down.
 
     Raises
     ------
     ScreeningFailed
-        If the exit code does not stand for results.
+        If the exit code is not that of a screening with results.
     """
     arguments = ["screen", str(folder), "--json", "-", "--fresh", "--device", "cpu", *options]
     with tempfile.TemporaryFile("w+") as said:
@@ -90,7 +90,10 @@ def screen_once(folder: Path, options: Sequence[str] = (), *, is_watched: bool =
 def _run(
     arguments: Sequence[str], said: IO[str], *, is_watched: bool
 ) -> tuple[int, list[tuple[float, bytes]], MemoryWatch]:
-    """Run the program. Returns exit code, output lines with their times, and the stopped watch."""
+    """Run the program. Returns the exit code, the output lines with their times, and the measured memory.
+
+    `said` is the file for standard error.
+    """
     command = python_command("fieldray.__main__", *arguments)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as home:
         environment = {**os.environ, "FIELDRAY_HOME": home}
@@ -106,9 +109,9 @@ def _run(
 
 
 def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
-    """Fill a folder with `count` files: a copy of each source, then further names of these copies.
+    """Fill a folder with `count` image files: a copy of each source, then hard links to these copies.
 
-    Raises OSError.
+    Returns the folder. Raises OSError.
     """
     folder.mkdir(parents=True)
     for number in range(count):
@@ -128,20 +131,20 @@ def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
 def report(
     source: Path | None, options: Sequence[str], *, counts: Sequence[int], starts: int, notify: Notify
 ) -> Report:
-    """Measure starts and long runs, and return the report.
+    """Measure the start of `fieldray screen`, and long runs, and return the report.
 
     Parameters
     ----------
     source
-        Files that are screened under many names; synthetic studies by default.
+        Image files that are screened under many names. None for synthetic studies.
     options
         Further options of `fieldray screen`.
     counts
-        Numbers of images of the long runs.
+        The numbers of images of the long runs.
     starts
         Number of measurements of the time to the first result.
     notify
-        Receives messages about the progress.
+        A function that is called with messages about the progress.
 
     Raises
     ------

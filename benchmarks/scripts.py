@@ -1,6 +1,6 @@
-"""The usual script, with which the program is compared: one file after another, as tutorials show, in its own process.
+"""The usual script, with which this program is compared: processes one file after another, as tutorials show.
 
-It uses pydicom for DICOM and Pillow for PNG and JPEG, always at full size, and the pack's int8 file.
+The script uses pydicom for DICOM, Pillow for PNG and JPEG, always the full image size, and the pack's int8 file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ warnings.simplefilter("ignore")
 
 
 class ConventionalScript:
-    """A script with modality and VOI LUT, Pillow's resize, and one interpreter. The opening message has the network's
-    file.
+    """The usual script: modality LUT and VOI LUT, Pillow's resize, and one interpreter of the network.
+
+    The opening message has the network file.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -41,7 +42,7 @@ class ConventionalScript:
         self.detail = f"pydicom {metadata.version('pydicom')}, {runtime.name} {runtime.version}"
 
     def do(self, path: str) -> None:
-        """Process a file, from bytes to scores. May raise any exception."""
+        """Process the file at `path`, from bytes to scores. Raises any exception if the file cannot be processed."""
         _, rows, columns, channels = self._input["shape"]
         image = Picture.fromarray(in_8_bits(shown(path))).convert("L")
         small = np.asarray(image.resize((int(columns), int(rows)), Picture.Resampling.BILINEAR))
@@ -52,7 +53,10 @@ class ConventionalScript:
 
 
 def shown(path: str) -> NDArray[np.float32]:
-    """Return the grey values of a file after modality LUT and VOI LUT, 0 for black. Their range depends on the file."""
+    """Return the grey values (rows, columns) of an image file after modality LUT and VOI LUT, 0 for black.
+
+    The range of the values depends on the file.
+    """
     if path.endswith((".png", ".jpg")):
         return np.asarray(Picture.open(path)).astype(np.float32)
     dataset = dcmread(path)
@@ -61,7 +65,7 @@ def shown(path: str) -> NDArray[np.float32]:
 
 
 def in_8_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the whole range of values scaled to 0..255."""
+    """Scale values linearly, so that the lowest value becomes 0 and the highest 255. Returns uint8."""
     if values.dtype == np.uint8:
         return values
     low, high = values.min(), values.max()
@@ -76,15 +80,16 @@ def _as_input(values: NDArray[np.uint8], dtype: Any) -> NDArray[Any]:
 
 
 class ScriptService:
-    """The service of the child process (messages: see `contestants`). `failed` counts files that the script cannot
-    process.
+    """Answers the messages of a speed comparison in a child process (see `contestants`).
+
+    `failed` is the number of files that the script could not process.
     """
 
     def __init__(self) -> None:
         self._script: ConventionalScript | None = None
 
     def handle(self, message: Message) -> Message:
-        """Answer `open` and `read`."""
+        """Answer a message: "open" loads the network, "read" processes files and returns the figures."""
         if message.body["ask"] == "open":
             self._script = ConventionalScript(message.arrays["model"].tobytes())
             self._do(message.body["first"])
@@ -96,7 +101,7 @@ class ScriptService:
         return Message({"seconds": seconds, "cpu_s": spent_s, "files": len(paths), "failed": failed})
 
     def _do(self, paths: Sequence[str]) -> int:
-        """Process files. Returns the number of files that failed."""
+        """Process the files `paths`. Returns the number of files that could not be processed."""
         assert self._script is not None
         failed = 0
         for path in paths:

@@ -1,10 +1,10 @@
-"""Šlampa's formulas compared with measured times of the program's servers and workers over rate-limited links.
+"""Compare Šlampa's formulas with measured times of parameter servers and workers over rate-limited network links.
 
 Each machine is a process in a network namespace with one full-duplex link (`tc tbf` at both ends) to a bridge.
 Transfers are real. A gradient is a timed wait, because two cores cannot compute like eight computers. If networks are
-named, their gradients are computed on drawn images, and timed just before each training by as many machines at once.
-The formulas depend on ratios only. A slower link with longer gradients shows how much of an error is the time of each
-message, which does not depend on the rate. TCP's congestion control is the host's (CUBIC on Linux and Windows). Needs
+named, gradients are computed on synthetic images. Their time is measured just before each training, on as many machines
+at the same time. The formulas depend only on ratios. A slower link with longer gradients shows how much of an error is
+the fixed time of each message. TCP uses the congestion control of this computer (CUBIC on Linux and Windows). Needs
 root and iproute2.
 """
 
@@ -47,9 +47,9 @@ _GRADIENTS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The rate of a link in Mbit/s, and the seconds of a worker's gradient and of one transfer of all weights.
+    """The times to simulate: rate of a link in Mbit/s, seconds of a gradient, seconds of one transfer of all weights.
 
-    With a `learner`, which describes a network to the machines, gradients are computed.
+    If `learner` describes a network, gradients of this network are computed. With None, a gradient is a timed wait.
     """
 
     name: str
@@ -60,11 +60,11 @@ class Link:
 
     @property
     def elements(self) -> int:
-        """The number of float32 values that take `transfer_s` on the bare link."""
+        """The number of float32 values whose transfer over the link takes `transfer_s` seconds."""
         return round(self.transfer_s * self.rate_mbit * 1e6 / 32)
 
     def slower(self, factor: int) -> Link:
-        """Return a link with equal weights and all times multiplied by a factor."""
+        """Return a copy with an equal number of weights, in which all times are multiplied by `factor`."""
         return replace(
             self,
             rate_mbit=self.rate_mbit // factor,
@@ -77,22 +77,23 @@ LINKS: Final = (
     Link(name="as SqueezeNet (tc/tg 0.044)", rate_mbit=200, gradient_s=0.758, transfer_s=0.033),
     Link(name="as GoogLeNet (tc/tg 0.275)", rate_mbit=200, gradient_s=0.763, transfer_s=0.21),
 )
-"""The published times of gradient and transfer (Šlampa, table 6.1)."""
+"""Two links with the published times of gradient and transfer (Šlampa 2017, table 6.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One training: measured seconds, and predictions.
+    """One training: the measured duration and the predicted durations, in seconds.
 
     Attributes
     ----------
     server
-        The kind of server, and whether transfers take turns.
-    step_s
-        Seconds of all work of a worker besides transfers, from which the bound is predicted. The mean is predicted from
-        the gradient alone, as the estimator does.
+        The kind of parameter server, and whether transfers take turns.
+    gradient_s, mean_s
+        The time of a gradient, and the duration that is predicted from this time.
+    step_s, bound_s
+        The time of all work of a worker for a step without transfers, and the duration predicted from this time.
     used_s
-        CPU time of a gradient.
+        CPU seconds of a gradient.
     """
 
     link: str
@@ -107,12 +108,12 @@ class Case:
     bound_s: float
 
     def error(self, kind: str) -> float:
-        """Return the relative error of a prediction."""
+        """Return the relative error of the prediction `kind` ("mean_s" or "bound_s")."""
         return float(getattr(self, kind)) / self.measured_s - 1
 
 
 class Machines:
-    """A process on each computer. The processes end with the block of `ends`."""
+    """A child process on each simulated computer. The processes end with the block of `ends`."""
 
     def __init__(self, computers: Namespaces, ends: contextlib.ExitStack) -> None:
         self._processes: list[subprocess.Popen[str]] = []
@@ -129,27 +130,28 @@ class Machines:
             self._processes.append(ends.enter_context(process))
 
     def send(self, machine: int, do: str, **order: Any) -> None:
-        """Send an order to a machine."""
+        """Send the order `do` with arguments to the machine with the number `machine`, without waiting."""
         stream = cast("IO[str]", self._processes[machine].stdin)
         stream.write(json.dumps({"do": do, **order}) + "\n")
         stream.flush()
 
     def answer(self, machine: int) -> Any:
-        """Wait for a machine's answer."""
+        """Wait for the answer of a machine to its last order. Raises RuntimeError if the machine has ended."""
         line = cast("IO[str]", self._processes[machine].stdout).readline()
         if not line:
             raise RuntimeError(f"machine {machine} has ended")
         return json.loads(line)
 
     def ask(self, machine: int, do: str, **order: Any) -> Any:
-        """Send an order, and wait for the answer."""
+        """Send the order `do` to a machine, wait for the answer, and return the answer."""
         self.send(machine, do, **order)
         return self.answer(machine)
 
 
 def measured_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) -> float:
-    """Return the seconds of one transfer of all weights one way: the median of both directions, less half an empty
-    round trip.
+    """Measure the seconds of one transfer of `elements` numbers in one direction, without the latency.
+
+    Returns the median of both directions, minus half of the time of an empty round trip.
     """
     token = secrets.token_hex(8)
     address = machines.ask(0, "echo", elements=elements, token=token)
@@ -160,9 +162,9 @@ def measured_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) 
 
 
 def computed_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, float, float]:
-    """Return the seconds of a gradient, of a whole step, and of a gradient's CPU time, with several machines at once.
+    """Measure a gradient, a whole step without transfers, and a gradient's CPU time, on several machines at once.
 
-    The values are means. Without a network, the first two are the timed wait.
+    Returns mean values in seconds. Without a network, the first two values are the timed wait, and the last is 0.
     """
     if not link.learner:
         return link.gradient_s, link.gradient_s, 0.0
@@ -175,7 +177,7 @@ def computed_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, 
 def trained_s(
     machines: Machines, link: Link, *, mode: str, server: str, workers: int, batches: int, takes_turns: bool = False
 ) -> float:
-    """Return the seconds of a training from the first fetch of weights to the last applied gradient."""
+    """Perform a training, and return the seconds from the first fetch of weights to the last applied gradient."""
     order: dict[str, Any] = {
         "plan": {"workers": workers, "mode": mode, "server": server, "takes_turns": takes_turns},
         "elements": link.elements,
@@ -198,7 +200,10 @@ def trained_s(
 def cases(
     link: Link, *, most_workers: int, batches: int, modes: Sequence[Mode], has_turns: bool, notify: Notify
 ) -> Iterator[tuple[float, Case]]:
-    """Yield the measured transfer time and a case, for every mode, server and number of workers on one link."""
+    """Perform a training for every mode, kind of server and number of workers on one link.
+
+    Yields, for each training, the measured transfer time in seconds and the training's figures.
+    """
     with namespaces(most_workers + 1, rate_mbit=link.rate_mbit) as computers, contextlib.ExitStack() as ends:
         machines = Machines(computers, ends)
         for machine in range(most_workers + 1 if link.learner else 0):
@@ -237,7 +242,10 @@ def cases(
 def learnt_links(
     networks: Sequence[str], *, rate_mbit: int, width: float, batches: int, folder: Path
 ) -> tuple[Link, ...]:
-    """Return a link for each network, and write images for training to `folder`. Each image is bright or dark."""
+    """Return a `Link` for each network, whose gradients are computed, and write training images to `folder`.
+
+    Each image is bright or dark. `width` is the factor for the networks' numbers of channels.
+    """
     generator = np.random.default_rng(0)
     images = generator.integers(0, 200, (_BATCH_SIZE * 2, _SIDE, _SIDE, 1), np.uint8)
     images[::2] += 50
@@ -270,7 +278,10 @@ def report(
     has_turns: bool,
     notify: Notify,
 ) -> Report:
-    """Measure every link, with times multiplied by `slower`, and compare them with the formulas. Returns the report."""
+    """Measure trainings on every link, with times multiplied by `slower`, and compare them with the formulas.
+
+    Returns the report.
+    """
     found, transfers = list[Case](), dict[str, float]()
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
         links = learnt_links(networks, rate_mbit=rate_mbit, width=width, batches=batches, folder=Path(folder))
@@ -335,7 +346,7 @@ def _errors(found: Sequence[Case], link: str, mode: str, server: str, kind: str)
 
 
 def _pairs(found: Sequence[Case], link: str) -> list[tuple[str, str]]:
-    """Return mode and server of the trainings, each once."""
+    """Return the pairs of mode and server of all trainings on the link `link`, each pair once."""
     return list(dict.fromkeys((one.mode, one.server) for one in found if one.link == link))
 
 

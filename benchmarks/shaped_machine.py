@@ -1,7 +1,7 @@
-"""A machine of `shaped_links`: a process that serves, works or echoes by orders, one JSON line each.
+"""A machine of the benchmark `shaped_links`: a process that follows orders, of which each is a line of JSON.
 
-It runs the program's own parameter servers and workers. Without an order to learn, a gradient is a timed wait and
-zeros.
+The process runs this program's parameter servers and workers. Before the order "learn", a gradient is a timed wait, and
+all values are 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Follow orders until standard input ends."""
+    """Follow orders from standard input until standard input ends. Returns the exit code."""
     stay_offline(joins_cluster=True)
     from benchmarks.namespaces import NETWORK  # only now: nothing is imported that the guard has not seen
 
@@ -54,12 +54,15 @@ class _Machine:
         }
 
     def learn(self, **network: Any) -> Any:
-        """Use the gradients of a network from now on. Returns the number of its weights."""
+        """From now on, compute gradients of the network that the order describes. Returns the number of weights."""
         self._learner = _Learner(**network)
         return self._learner.layout.size
 
     def gradients(self, repeats: int) -> Any:
-        """Return median seconds of a gradient, of a whole step without transfers, and of a gradient's CPU time."""
+        """Measure a gradient, a whole step without transfers, and a gradient's CPU time, each `repeats` times.
+
+        Returns the medians in seconds.
+        """
         from fieldray_cluster.training.tasks import TrainingPlan
 
         replica, layout = self._learner.open(), self._learner.layout
@@ -148,7 +151,7 @@ class _Machine:
 
 @dataclass(frozen=True, slots=True)
 class _StandIn:
-    """A training task whose gradients take a given time and are zeros."""
+    """A training task without a network: a gradient takes `gradient_s` seconds, and all of its values are 0."""
 
     gradient_s: float
     batches: int
@@ -184,7 +187,7 @@ class _StandIn:
     weights = first_weights
 
     def set_weights(self, _weights: Any) -> None:
-        """Ignore the weights."""
+        """Do nothing, because this task has no network."""
 
     def gradient(self, _epoch: int, _step: int, part: Any, _worker: int) -> Any:
         from fieldray_cluster.training.tasks import GradientResult
@@ -194,7 +197,7 @@ class _StandIn:
 
 
 class _Learner:
-    """The training task of a network on drawn images. The network is built when a gradient is first needed."""
+    """The training task of a network on synthetic images. The network is built when the first gradient is needed."""
 
     def __init__(
         self, *, kind: str, side: int, width: float, batches: int, batch_size: int, arrays: str, sha256: str

@@ -1,8 +1,9 @@
-"""Whether a site's own films, without labels, can set a threshold, and whether the uncertain zone holds at hospitals.
+"""Measure whether a hospital's unlabelled X-rays can adapt a threshold, and whether the uncertain zone fits hospitals.
 
-Films are screened as the program does it. A rule for a site sees scores only. It shifts them in log-odds to the scores
-of the pack's own hospital. It is fitted to one half of the site's patients and measured on the other, 200 times. The
-150 films for the fit are drawn with a share of findings: the site's own, or a small one as in screening.
+X-rays are screened as by the program. A rule for another hospital (site) sees only scores, and shifts the log-odds of
+the scores to those of the pack's own hospital. The rule is fitted to one half of the site's patients and measured on
+the other half, 200 times. For the fit, 150 X-rays are drawn with a share of findings: the site's real share, or a small
+share as in screening.
 """
 
 from __future__ import annotations
@@ -51,29 +52,29 @@ _CATEGORIES: Final[tuple[Category, ...]] = ("read_first", "abnormal", "unsure", 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Films:
-    """The images of one hospital, screened at the first operating point."""
+    """The X-rays of one hospital, which were screened at the pack's first operating point."""
 
     name: str
     cases: Sequence[Case]
 
     @property
     def truth(self) -> Truth:
-        """Whether the finding is there, (n,)."""
+        """Whether each X-ray has the finding, (n,) bool."""
         return np.array([case.truth for case in self.cases])
 
     @property
     def ranks(self) -> Scores:
-        """The scores (n,): infinite for *read first*, below all others without a score."""
+        """The score of each X-ray (n,): infinite for Read first, and below all scores for an X-ray without a score."""
         return np.array([ranking_score(case) for case in self.cases])
 
     @property
     def patients(self) -> NDArray[np.str_]:
-        """The patient of each image, (n,)."""
+        """The patient of each X-ray, (n,)."""
         return np.array([case.patient for case in self.cases])
 
     @property
     def logits(self) -> Logits:
-        """The log-odds of the scores (n,); nan if the score decides nothing."""
+        """The log-odds of the score of each X-ray (n,); nan for Read first and for X-rays without a score."""
         found = self.ranks
         return np.where(np.isfinite(found), logit(np.where(np.isfinite(found), found, 0.5)), np.nan)
 
@@ -83,7 +84,11 @@ class Films:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Reference:
-    """Log-odds of the own hospital's images (all, and those without the finding), and the share with the finding."""
+    """The scores of the pack's own hospital, as log-odds.
+
+    `every` are the log-odds of all X-rays, `normal` those of X-rays without the finding. `share` is the share of X-rays
+    with the finding, 0..1.
+    """
 
     every: Logits
     normal: Logits
@@ -98,24 +103,33 @@ def _as_it_is(_own: Reference, _site: Logits) -> tuple[float, float]:
 
 
 def _median(own: Reference, site: Logits) -> tuple[float, float]:
-    """Shift the site's median to the median of all images of the own hospital."""
+    """Return scale 1 and the shift that moves the site's median to the median of the own hospital's X-rays."""
     return 1.0, float(np.median(own.every) - np.median(site))
 
 
 def _quarter(own: Reference, site: Logits) -> tuple[float, float]:
-    """Shift the site's lowest quarter to that of the own hospital's images without the finding."""
+    """Return scale 1 and the shift by which the 25 % quantiles agree.
+
+    The quantiles are those of all X-rays of the site, and of the own hospital's X-rays without the finding.
+    """
     return 1.0, float(np.quantile(own.normal, 0.25) - np.quantile(site, 0.25))
 
 
 def _two_quantiles(own: Reference, site: Logits) -> tuple[float, float]:
-    """Map the site's 10 % and 50 % quantiles to those of the own hospital's images without the finding."""
+    """Return the scale and the shift by which the 10 % and the 50 % quantiles agree.
+
+    The quantiles are those of all X-rays of the site, and of the own hospital's X-rays without the finding.
+    """
     (low, middle), (own_low, own_middle) = np.quantile(site, (0.1, 0.5)), np.quantile(own.normal, (0.1, 0.5))
     scale = float((own_middle - own_low) / max(middle - low, 1e-6))
     return scale, float(own_middle - scale * middle)
 
 
 def _prior_shift(own: Reference, site: Logits) -> tuple[float, float]:
-    """Estimate the share with the finding by expectation maximisation (Saerens, Neural Computation 14 (2002) 21)."""
+    """Return scale 1 and the shift for the estimated share of X-rays with the finding at the site.
+
+    The share is estimated by expectation maximisation (Saerens, Neural Computation 14 (2002) 21).
+    """
     share = own.share
     for _ in range(_STEPS):
         moved = site + _log_odds(share) - _log_odds(own.share)
@@ -137,7 +151,11 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def fitted(rule: Rule, own: Films, site: Films, *, threshold: float, prevalence: float | None) -> NDArray[np.float64]:
-    """Return the shares (rounds, 2) falsely referred and detected, in the half to which the rule was not fitted."""
+    """Fit a rule to random halves of a site's patients, and measure it on the other halves.
+
+    Returns (rounds, 2): the share falsely referred of X-rays without the finding, and the share detected of X-rays with
+    the finding. `prevalence` is the share of findings in the fit; None for the site's share.
+    """
     known = ~np.isnan(own.logits)
     logits, truth = own.logits[known], own.truth[known]
     reference = Reference(every=logits, normal=logits[~truth], share=float(truth.mean()))
@@ -156,7 +174,10 @@ def fitted(rule: Rule, own: Films, site: Films, *, threshold: float, prevalence:
 
 
 def _drawn(site: Films, chosen: NDArray[np.bool_], prevalence: float | None, generator: np.random.Generator) -> Logits:
-    """Draw log-odds of films with replacement, with a given share of the finding."""
+    """Draw the log-odds of `chosen` X-rays of a site with replacement.
+
+    The share of X-rays with the finding is `prevalence`; None for their real share.
+    """
     usable = chosen & ~np.isnan(site.logits)
     share = float(site.truth[usable].mean()) if prevalence is None else prevalence
     wanted = {True: round(share * _FILMS), False: _FILMS - round(share * _FILMS)}
@@ -172,7 +193,10 @@ def _drawn(site: Films, chosen: NDArray[np.bool_], prevalence: float | None, gen
 
 
 def edges(films: Films, point: OperatingPoint, recipe: ClassifierRecipe) -> tuple[float, float]:
-    """Return the limits of the uncertain zone, chosen on these films as the recipe chooses them."""
+    """Choose the limits of the uncertain zone on the X-rays of one hospital, by the rule of the recipe.
+
+    Returns the lower and the upper limit, as calibrated scores.
+    """
     asked = next(own for own in recipe.evaluation.points if own.name == point.name)
     scores, truth, _ = scored_arrays([case for case in films.cases if case.score is not None])
     low = threshold_for_sensitivity(scores, truth, wanted=asked.band_catches)
@@ -183,13 +207,16 @@ def edges(films: Films, point: OperatingPoint, recipe: ClassifierRecipe) -> tupl
 def edges_that_hold_at_each(
     hospitals: Sequence[Films], point: OperatingPoint, recipe: ClassifierRecipe
 ) -> tuple[float, float]:
-    """Return the lowest lower limit and the highest upper limit that a hospital needs."""
+    """Return limits of the uncertain zone that fit every hospital: the lowest lower and the highest upper limit."""
     found = [edges(films, point, recipe) for films in hospitals]
     return min(low for low, _ in found), max(high for _, high in found)
 
 
 def seen(films: Films, point: OperatingPoint) -> dict[bool, Counter[Category]]:
-    """Return the number of images in each class that the user sees, by truth."""
+    """Return the number of X-rays in each class that the user sees at an operating point.
+
+    The keys are True for X-rays with the finding, and False for X-rays without the finding.
+    """
     found = {True: Counter[Category](), False: Counter[Category]()}
     for case in films.cases:
         found[case.truth][category_at(point, case.score, otherwise=case.category)] += 1
@@ -201,7 +228,7 @@ def seen(films: Films, point: OperatingPoint) -> dict[bool, Counter[Category]]:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Hospitals:
-    """A pack and its films: the validation images of its recipe by hospital, and those of other sites."""
+    """A pack, the X-rays of its recipe's validation part by hospital, and the X-rays of other hospitals (sites)."""
 
     model: Model
     recipe: ClassifierRecipe
@@ -211,12 +238,15 @@ class Hospitals:
 
     @property
     def point(self) -> OperatingPoint:
-        """The first operating point."""
+        """The first operating point of the pack."""
         return self.model.manifest.operating_points[0]
 
 
 def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospitals:
-    """Screen the films of a shipped pack. Raises FieldrayError."""
+    """Screen X-rays of the pack's own hospitals and of other hospitals with a shipped pack. Raises FieldrayError.
+
+    `home` is a temporary user data folder.
+    """
     path = CHECKOUT / "models" / "recipes" / f"{pack_id}.toml"
     recipe = with_absolute_paths(RecipeDocument.read(path).parsed(ClassifierRecipe), path)
     (folder,) = (CHECKOUT / "models").glob(f"{pack_id}-*")
@@ -266,7 +296,7 @@ def report(data: Path, notify: Notify) -> Report:
 
 
 def _alarm_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
-    """Yield a row for each site, share of findings among its films, and rule."""
+    """Yield a table row with the figures for each site, each share of findings in the fit, and each rule."""
     threshold, own = found.point.threshold, found.own
     wanted = float((own.ranks[~own.truth] >= threshold).mean())
     yield [pack_id, "its own, validation", "", "", f"{wanted:.3f}", "", "", "", f"{_detected(own, threshold):.3f}"]
@@ -291,7 +321,7 @@ def _detected(films: Films, threshold: float) -> float:
 
 
 def _band_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
-    """Yield a row for each hospital, pair of limits, and truth."""
+    """Yield table rows for each hospital and each pair of limits of the uncertain zone (with, without the finding)."""
     point = found.point
     chosen_on = [*found.parts, *(site for site in found.sites if site.name in _CHOOSE_ON)]
     low, high = edges_that_hold_at_each(chosen_on, point, found.recipe)

@@ -1,6 +1,6 @@
-"""The cost of the results database: bytes per image, checking of unchanged images, and maintenance.
+"""Measure the costs of the results database: bytes per image, time to check unchanged images, and maintenance.
 
-Copies of images are screened once, then again. A large database is made of drawn results (`drawn_run`).
+Copies of images are screened once, and then again. A large database is made of synthetic results (`drawn_run`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KIB: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A step: its duration, and its result in words."""
+    """A measured step: name, duration in seconds, and result in words."""
 
     name: str
     seconds: float
@@ -72,7 +72,7 @@ def report(model: Model, source: Path | None, *, files: int, rows: int, notify: 
     model
         The pack.
     source
-        Images to copy, each copy with bytes of its own; drawn images by default.
+        A folder with images to copy. Each copy has different bytes. None for synthetic images.
     files, rows
         Number of copies to screen, and number of results in the large database.
 
@@ -201,7 +201,7 @@ def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
 
 
 def _give_verdicts(path: Path) -> None:
-    """Give a verdict on one result in a thousand."""
+    """Store a reader's verdict on one result in a thousand of a results database."""
     with ResultStore(path) as store:
         for row_id in _sampled(path):
             store.set_verdict(row_id, Verdict(choice="agree", note=f"{row_id}"), judged=store.answer(row_id).outcome)
@@ -214,7 +214,7 @@ def _sampled(path: Path) -> Sequence[int]:
 
 
 def _sample(path: Path) -> dict[str, dict[str, Any]]:
-    """Return some results with their verdicts, by image."""
+    """Return some results of a database with their verdicts, by image, to compare two databases."""
     with ResultQuery(path) as query:
         rows = map(query.answer, _sampled(path))
         return {row.outcome.ref.key: {**outcome_columns(row.outcome), "verdict": row.verdict} for row in rows}

@@ -1,4 +1,4 @@
-"""A network of the toolchain in PyTorch, operator by operator, without folding or fusing."""
+"""A network of `fieldray adapt` in PyTorch, operator by operator, without folding or fusing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS: Final = frozenset(
 
 
 class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
-    """A network from images (n, channels, rows, columns) float32 in 0..1 to the named outputs, in order."""
+    """A network as a PyTorch module, from images (n, channels, rows, columns) float32 in 0..1 to several outputs."""
 
     def __init__(
         self, specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, outputs: tuple[str, ...]
@@ -40,7 +40,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
             self.register_parameter(_name(key), torch.nn.Parameter(tensor, requires_grad=False))
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the outputs."""
+        """Return the outputs of the network for a batch of images, in the order given to the constructor."""
         values: dict[str, torch.Tensor] = {INPUT: image}
         for layer in self._layers:
             value = self._operate(layer, values[layer.inputs[0]], values)
@@ -79,7 +79,10 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
 
 
 def _pads(layer: Layer, value: torch.Tensor) -> Pads:
-    """Return TensorFlow's "same" padding (left, right, top, bottom). An odd pixel goes to the right or bottom."""
+    """Return the pixels (left, right, top, bottom) of the padding "same" of TensorFlow.
+
+    If the number of pixels to add is odd, the right or the bottom gets one pixel more.
+    """
     found = []
     for side in (value.shape[3], value.shape[2]):
         total = max((math.ceil(side / layer.stride) - 1) * layer.stride + layer.kernel - side, 0)
@@ -107,7 +110,7 @@ def _name(key: str) -> str:
 
 
 def _tensor(array: NDArray[np.float32], *, is_depthwise: bool) -> torch.Tensor:
-    """Convert a weight from Keras's layout to PyTorch's."""
+    """Convert a weight array from the layout of Keras (h, w, in, out) to the layout of PyTorch (out, in, h, w)."""
     if array.ndim == 4:
         array = array.transpose((2, 3, 0, 1) if is_depthwise else (3, 2, 0, 1))
     return torch.from_numpy(np.array(array, np.float32, order="C"))

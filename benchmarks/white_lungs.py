@@ -1,4 +1,4 @@
-"""Fitting of the weights of `fieldray.domain.lungs` to lungs painted white: `python -m benchmarks.white_lungs DATA`.
+"""Fit the weights of `fieldray.domain.lungs` to lungs painted white: `python -m benchmarks.white_lungs DATA`.
 
 DATA has index.csv (path, set, part, label, patient_id, fold, split) and lungs.csv (set, patient_id) next to the images.
 Normal images of five sources are painted white in lungs that the network finds, so that no other mask is needed: a
@@ -45,7 +45,7 @@ Row = dict[str, str]
 
 
 class Finder:
-    """The shipped lung-field network, run in this process."""
+    """Finds lungs with the shipped lung-field network, which runs in this process."""
 
     def __init__(self, home: Path) -> None:
         model = PackLibrary(home).load_shipped_lungs()
@@ -55,7 +55,10 @@ class Finder:
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 
     def find(self, image: Image) -> tuple[NDArray[np.float32], NDArray[np.uint8]] | None:
-        """Return the share of lung in each cell, and the network's input; None if no upright chest is found."""
+        """Return the share of lung in each cell of the mask, and the network's input image.
+
+        None if the image is not an upright frontal chest.
+        """
         grey = to_network_input(with_window(image), self._input).values[0]
         answer = self._network.run(grey)
         passed = {n for n, s in zip(LUNG_CHECKS, answer.scores, strict=True) if s >= self._rules.thresholds[n]}
@@ -64,7 +67,7 @@ class Finder:
 
 
 def training_rows(data: Path) -> dict[str, list[Row]]:
-    """Return normal images by source, none of which is used for measurements."""
+    """Return the table rows of normal images for the fit, by source. These images are not used for measurements."""
     with (data / "index.csv").open(encoding="utf-8") as lines:
         normal = [row for row in csv.DictReader(lines) if row["label"] == "normal"]
     with (data / "lungs.csv").open(encoding="utf-8") as lines:
@@ -86,7 +89,10 @@ def training_rows(data: Path) -> dict[str, list[Row]]:
 
 
 def facts_of(mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the facts of the lungs' thirds (2, 3, facts), and the painted share of each third (2, 3)."""
+    """Return features of each third of both lungs (2, 3, features), and the share of each third painted white (2, 3).
+
+    `place` is the mask of the area that was painted white.
+    """
     shares = np.rint(255 * mask.clip(0, 1)).astype(np.uint8)
     is_lung = lung_parts(shares, 128)[1] > 0
     middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.arange(is_lung.shape[1]))
@@ -97,7 +103,10 @@ def facts_of(mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask) ->
 
 
 def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any], NDArray[Any]]]:
-    """Return source, patient, kind ("" for normal), facts (2, 3, facts) and painted share (2, 3) of each image."""
+    """Return for each image: source, patient, kind of white area, features (2, 3, n), and painted shares (2, 3).
+
+    The kind is "" for an unchanged image. Features and shares are those of `facts_of`.
+    """
     made = []
     for name, rows in training_rows(data).items():
         for number, row in enumerate(rows):
@@ -119,8 +128,9 @@ def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any
 
 
 def fit(made: list[Any]) -> list[str]:
-    """Fit weights that leave `_FALSE_ALARMS` of normal images above 0. Returns lines with the weights and out-of-fold
-    results.
+    """Fit weights by which the share `_FALSE_ALARMS` of normal images is falsely reported.
+
+    Returns lines with the weights, and with results on images that were not used in the fit.
     """
     source, patient, kind = (np.array([sample[place] for sample in made]) for place in range(3))
     facts, covered = (np.array([sample[place] for sample in made]) for place in (3, 4))
@@ -161,7 +171,7 @@ def fit(made: list[Any]) -> list[str]:
 
 
 def main() -> None:
-    """Print the weights and their results."""
+    """Fit the weights on the data of the command line, and print weights and results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     data = parser.parse_args().data

@@ -1,9 +1,10 @@
-"""Build what this machine can: the frozen program, then its packages, all under `build/`.
+"""Build the program for users: the frozen program (with Python and all libraries), then its installers, in `build/`.
 
-    python installer/build.py [frozen] [deb] [portable] [setup]      (all of them when none is named)
+    python installer/build.py [frozen] [deb] [portable] [setup]      (without arguments: all)
 
-Everything is made in an environment of its own from the locked dependencies. The same sources, dependencies and
-SOURCE_DATE_EPOCH (the last commit's time where it is not set) give the same files.
+Installers that this machine cannot build are left out. The build uses a new virtual environment with the locked
+dependencies. Equal sources, dependencies and SOURCE_DATE_EPOCH (by default the time of the last commit) give equal
+files.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TARGETS: Final = ("frozen", "deb", "portable", "setup")
 
 
 def main() -> int:
-    """Build the named targets. Returns 0 if all were built."""
+    """Build the targets that the command line names; by default all targets. Returns 0."""
     parser = argparse.ArgumentParser(description="Build the installers that this machine can build.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"out of {', '.join(TARGETS)} (default: all)")
     chosen = parser.parse_args().targets or TARGETS
@@ -49,13 +50,13 @@ def main() -> int:
 
 
 def reproducible(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that make a build repeatable."""
+    """Return the environment variables that make two builds equal: time, hash seed, locale and time zone."""
     epoch = environment.get("SOURCE_DATE_EPOCH") or _last_commit_time()
     return {"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 
 def build_frozen() -> None:
-    """Freeze the program, remove what it does not need, and add licences and the list of parts."""
+    """Freeze the program with PyInstaller, remove unneeded files, and add the licences and the list of parts."""
     python = _environment()
     _run(python, ROOT / "installer" / "icons.py", BUILD / "icons")
     _run(
@@ -71,7 +72,7 @@ def build_frozen() -> None:
 
 
 def build_deb() -> None:
-    """Build the package for Debian and Ubuntu."""
+    """Build the .deb package for Debian and Ubuntu from the frozen program, on Linux with dpkg-deb."""
     if _can("deb", sys.platform == "linux" and shutil.which("dpkg-deb") is not None, "needs dpkg-deb"):
         import make_deb
 
@@ -79,7 +80,7 @@ def build_deb() -> None:
 
 
 def build_portable() -> None:
-    """Build the archive that needs no installation."""
+    """Build the portable archive, which needs no installation, from the frozen program, on Linux."""
     if _can("portable", sys.platform == "linux", "is for Linux"):
         import make_portable
 
@@ -96,7 +97,10 @@ _BUILDERS: Final = {"frozen": build_frozen, "deb": build_deb, "portable": build_
 
 
 def _environment() -> Path:
-    """Return the Python of the build environment, with locked dependencies and the current source of Fieldray."""
+    """Make the virtual environment for the build, with locked dependencies and the current source of Fieldray.
+
+    Returns the path of the environment's Python.
+    """
     python = ENVIRONMENT / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     _run(sys.executable, "-I", "-m", "venv", "--clear", ENVIRONMENT)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

@@ -1,7 +1,8 @@
-"""A small Debian or Ubuntu of its own, without Python and without a network, to try the package in.
+"""Make a small Debian or Ubuntu system in a folder, without Python and without a network, to test the package in.
 
-The base is made once by debootstrap, from the mirror that apt uses here. Each trial is an overlay over it, kept in
-memory, and everything that runs in it is in namespaces of its own; nothing is left when they end. Needs root.
+The base of the system is made once by debootstrap, from the mirror that apt uses on this computer. Each test uses an
+overlay over the base, which is kept in memory, and runs in separate namespaces. After a test, nothing is left. Needs
+root.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LIMIT_S: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of a command: exit code, and both streams as lines."""
+    """The result of a command: the command, the exit code, and the lines of standard output and standard error."""
 
     command: str
     code: int
@@ -37,7 +38,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the computer. `home` is inside the root."""
+    """A user of the small system: user id `number`, and home folder `home` as a path in the small system."""
 
     number: int
     home: str
@@ -45,7 +46,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class CleanRoot:
-    """A root folder in which commands run."""
+    """The root folder of a small system, in which commands can be run."""
 
     path: Path
 
@@ -53,7 +54,10 @@ class CleanRoot:
         self, *command: str, user: User | None = None, environment: Mapping[str, str] | None = None,
         limit_s: float = _LIMIT_S,
     ) -> Done:  # fmt: skip
-        """Run a command to its end, as root or as a user. Raises TimeoutExpired."""
+        """Run a command in the small system, wait for its end, and return the result.
+
+        The command runs as `user`; None for root. Raises TimeoutExpired after `limit_s` seconds.
+        """
         done = subprocess.run(
             self._chrooted(command, user), env=self._environment(user, environment), capture_output=True, text=True,
             timeout=limit_s, stdin=subprocess.DEVNULL, check=False,
@@ -62,18 +66,18 @@ class CleanRoot:
         return Done(" ".join(command), done.returncode, *lines)
 
     def start(self, *command: str, user: User, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        """Start a command without waiting for its end."""
+        """Start a command in the small system as a user, without waiting for its end. Returns the process."""
         return subprocess.Popen(
             self._chrooted(command, user), env=self._environment(user, environment), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def inside(self, path: str) -> Path:
-        """Return the path outside of a path inside the root."""
+        """Return the path on this computer of `path`, an absolute path in the small system."""
         return self.path / path.lstrip("/")
 
     def add_user(self, name: str, *, number: int, home: str) -> User:
-        """Add a user with a home folder. Raises CalledProcessError."""
+        """Add a user to the small system, with user id `number` and a home folder. Raises CalledProcessError."""
         subprocess.run(
             ["chroot", self.path, "useradd", "--create-home", "--home-dir", home, "--uid", str(number), name],
             check=True, env=dict(CLEAN), capture_output=True,
@@ -89,7 +93,11 @@ class CleanRoot:
 
 
 def prepared_base(cache: Path, package: Path) -> Path:
-    """Return the base with the dependencies of `package`, downloaded but not installed. Needs the network."""
+    """Return the base folder of the small system, with the downloaded dependencies of the .deb file `package`.
+
+    The base is made in the folder `cache` if it does not exist. This needs the network. The dependencies are not
+    installed.
+    """
     name, mirror = release(), mirror_of(release())
     base = cache / name
     if not (base / "prepared").exists():
@@ -118,7 +126,7 @@ def _download(base: Path, package: Path) -> None:
 
 
 def release() -> str:
-    """Return the code name of the running system."""
+    """Return the code name of this computer's Debian or Ubuntu, such as "bookworm". Raises OSError if unknown."""
     text = Path("/etc/os-release").read_text(encoding="utf-8")
     found = re.search(r"^VERSION_CODENAME=(\w+)$", text, re.MULTILINE)
     if not found:
@@ -127,7 +135,10 @@ def release() -> str:
 
 
 def mirror_of(name: str) -> str:
-    """Return the address from which apt gets the packages of a release. Raises OSError if it has none."""
+    """Return the address from which apt on this computer gets the packages of the release with the code name `name`.
+
+    Raises OSError if apt has no such address.
+    """
     command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     for line in lines:
@@ -138,14 +149,17 @@ def mirror_of(name: str) -> str:
 
 
 def plain_address(address: str) -> str:
-    """Return the first address of a mirror list (apt-transport-mirror)."""
+    """Return `address`, or the first address in the mirror list (apt-transport-mirror) that `address` names."""
     listed = address.removeprefix("mirror+file:").rstrip("/")
     return address if listed == address.rstrip("/") else Path(listed).read_text(encoding="utf-8").split()[0]
 
 
 @contextlib.contextmanager
 def trial(base: Path, scratch: Path, *, size_mb: int) -> Iterator[CleanRoot]:
-    """Yield a fresh copy of the base with `size_mb` of space. Works only in a mount namespace of its own."""
+    """Yield a new copy of the small system `base`, with `size_mb` MB of free space, during the block.
+
+    The calling process must be in a separate mount namespace (see `alone`).
+    """
     scratch.mkdir(parents=True, exist_ok=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=755", "tmpfs", str(scratch))
     for folder in ("upper", "work", "root"):
@@ -166,7 +180,7 @@ def trial(base: Path, scratch: Path, *, size_mb: int) -> Iterator[CleanRoot]:
 
 
 def alone(arguments: Sequence[str]) -> int:
-    """Run a command without network, with its own mounts and processes. Returns its exit code."""
+    """Run a command in new namespaces: without network, with separate mounts and processes. Returns the exit code."""
     return subprocess.run(
         ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", *arguments],
         env={**os.environ, "FIELDRAY_ALONE": "1"}, check=False,

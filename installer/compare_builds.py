@@ -1,8 +1,8 @@
-"""Whether two builds are the same: the same files with the same content, modes and times, links with the same targets.
+"""Compare two builds: contents, modes and times of all files, and targets of all links must be equal.
 
     python installer/compare_builds.py FIRST SECOND     (two folders, or two files)
 
-Prints what differs, a line for each; exit code 0 if nothing does, 1 if something does.
+Prints a line for each difference. Exit code 0 if the builds are equal, 1 if they differ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from pathlib import Path
 
 
 def contents(build: Path) -> dict[str, str]:
-    """Return what must be equal, by path: kind, mode, time and SHA-256. A single file counts with its content only."""
+    """Return a text for each file and link of a build, by path: kind, mode, time and SHA-256, or target of the link.
+
+    If `build` is a single file, only the content counts.
+    """
     if build.is_file():
         return {"": hashlib.sha256(build.read_bytes()).hexdigest()}
     found = {}
@@ -32,7 +35,7 @@ def contents(build: Path) -> dict[str, str]:
 
 
 def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
-    """Return a line for each path that is in one build only, or differs."""
+    """Return a line for each path that is only in one build, or that differs between the builds."""
     lines = [f"only in the first: {name}" for name in first.keys() - second.keys()]
     lines += [f"only in the second: {name}" for name in second.keys() - first.keys()]
     both = first.keys() & second.keys()
@@ -45,7 +48,7 @@ def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str
 
 
 def main(arguments: list[str]) -> int:
-    """Compare two builds. Returns the exit code."""
+    """Compare the two builds that the arguments name, and print the differences. Returns the exit code."""
     first, second = (contents(Path(argument)) for argument in arguments)
     lines = differences(first, second)
     sys.stdout.write("".join(f"{line}\n" for line in lines) or f"the same: {len(first)} files, folders and links\n")

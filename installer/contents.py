@@ -1,4 +1,4 @@
-"""The content of the installed program: tables for `fieldray.spec`, and functions that read them."""
+"""The content of the installed program: tables of modules and files for `fieldray.spec`, and functions for them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ _RECORD_PARTS: Final = ("METADATA", "entry_points.txt")
 
 
 def goes_in(place: str) -> bool:
-    r"""Return whether the file at a path of the collection (with / or \) is part of the program."""
+    r"""Return whether the file at the path `place` in PyInstaller's collection is part of the installed program.
+
+    The path may have / or \ between the folders.
+    """
     path = place.replace("\\", "/")
     modules = (module for module in (*RUNTIME, *codec_modules()) if module.startswith("imagecodecs."))
     if any(fnmatchcase(path, pattern) for pattern in (*_KEPT, *(f"{m.replace('.', '/')}.*" for m in modules))):
@@ -118,12 +121,15 @@ def goes_in(place: str) -> bool:
 
 
 def is_excluded(module: str) -> bool:
-    """Return whether a module, or its package, is in `EXCLUDED`."""
+    """Return whether a module, or a package that contains the module, is in the table `EXCLUDED`."""
     return any(module == name or module.startswith(name + ".") for name in EXCLUDED)
 
 
 def worker_modules(package: Path) -> list[str]:
-    """Return all modules that a worker may serve by name, which imports do not show: all but the window."""
+    """Return all modules that a worker process may load by name: all modules of the program except the window.
+
+    No import statement names these modules.
+    """
     found = [path.relative_to(package.parent).with_suffix("") for path in sorted(package.rglob("*.py"))]
     names = [".".join(path.parts).removesuffix(".__init__") for path in found]
     return [name for name in names if not name.startswith("fieldray.desktop")]
@@ -131,27 +137,30 @@ def worker_modules(package: Path) -> list[str]:
 
 @functools.cache
 def codec_modules() -> tuple[str, ...]:
-    """Return the modules that DICOM's decoders load by name, from the program's own table."""
+    """Return the modules that pydicom's decoders load by name, from the program's table of decoders."""
     from fieldray.imaging.codec import codecs  # `build` and `make_deb` run without the program's libraries
 
     return tuple(sorted({module for codec in codecs().values() for module in codec.runtime_modules}))
 
 
 def entries_of(package: str) -> list[str]:
-    """Return the modules of a package that is read as a table (`fieldray.registry`). No import statement shows them."""
+    """Return the modules of a package that is used as a table of entries (see `fieldray.registry`).
+
+    No import statement names these modules.
+    """
     path = importlib.import_module(package).__path__
     return [package, *(f"{package}.{module.name}" for module in pkgutil.iter_modules(path))]
 
 
 def backend_modules() -> list[str]:
-    """Return the modules of the table of devices, which are imported when an engine is opened."""
+    """Return the modules that support the devices (such as the Edge TPU), which are loaded by name."""
     from fieldray.backends import BACKENDS
 
     return sorted({entry.kind.partition(":")[0] for entry in BACKENDS})
 
 
 def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (file, folder in the collection) of assets, user guide and the named packs. No other pack is included."""
+    """Return pairs (file, folder in the installed program) for assets, user guide, and the packs that `packs` names."""
     # Of a translation the compiled catalogue is read, and the other is for translators.
     files = [path for path in sorted((root / "assets").rglob("*")) if path.is_file() and path.suffix != ".po"]
     files += sorted((root / "docs" / "guide").iterdir())
@@ -162,7 +171,7 @@ def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def version(root: Path = ROOT) -> str:
-    """Return the program's version. Raises ValueError if it cannot be part of a file name or package name."""
+    """Return the program's version. Raises ValueError if the version cannot be part of a file or package name."""
     with (root / "pyproject.toml").open("rb") as file:
         found = str(tomllib.load(file)["project"]["version"])
     if not re.fullmatch(r"\d+(\.\d+){1,3}[a-z0-9.+~]*", found):

@@ -1,4 +1,4 @@
-"""The expected output of a command: every line must be known, and required lines must be there."""
+"""Compare the output of a command with expected lines: no line may be unknown, and no required line may be missing."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ APT: Final = (
 
 
 class Unexpected(AssertionError):
-    """An unexpected output or result."""
+    """The error for an output or a result that a test does not expect."""
 
 
 def expect(done: Done, *, code: int = 0, output: Sequence[str] = (), errors: Sequence[str] = ()) -> None:
-    r"""Compare output with patterns for whole lines. A pattern that begins with `\?` is optional. Raises Unexpected."""
+    r"""Compare exit code and output of a command with the expected code and with patterns for whole lines.
+
+    A line that fits no pattern of `output` or `errors` raises Unexpected, and so does a pattern without a line. A
+    pattern that begins with `\?` is optional.
+    """
     problems = [] if done.code == code else [f"ended with {done.code}, not {code}"]
     problems += _compare("output", done.output, output) + _compare("errors", done.errors, errors)
     if problems:

@@ -1,4 +1,4 @@
-"""The program's icon as PNG files and a Windows icon, drawn from `assets/icons/fieldray.svg`; needs Qt and Pillow."""
+"""Draw the program's icon from `assets/icons/fieldray.svg` as PNG files and a Windows icon. Needs Qt and Pillow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DRAWING: Final = Path(__file__).resolve().parent.parent / "assets" / "icons" / 
 
 
 def main(folder: Path) -> int:
-    """Write `fieldray-<side>.png` for each side in pixels, and `fieldray.ico` with all sides, to a folder."""
+    """Write a file `fieldray-<side>.png` for each side in pixels, and `fieldray.ico` with all sides. Returns 0."""
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     from PIL import Image
     from PySide6.QtCore import Qt

@@ -1,9 +1,9 @@
-"""Write the licences of all that others made into the frozen folder, where the About box reads them.
+"""Write the licences of all third-party parts to a file in the frozen program, for the About box.
 
     python installer/licences.py FROZEN     (with the build environment's Python)
 
-One JSON file: {"parts": [{"name", "version", "licence", "texts": [[title, key], ...], "files": [...]}, ...],
-"texts": {key: text}}. `files` is filled for libraries under the LGPL, which whoever has the program may replace.
+The file is JSON: {"parts": [{"name", "version", "licence", "texts": [[title, key], ...], "files": [...]}, ...],
+"texts": {key: text}}. Only libraries under the LGPL have `files`, because a user may replace these files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PLACE: Final = "_internal/fieldray/_data/licences/licences.json"
 
 
 def table(found: Iterable[parts.Part]) -> dict[str, Any]:
-    """Return the content of the file. Each text is there once, however many parts have it."""
+    """Return the content of the licence file for the parts `found`. A text that several parts have is stored once."""
     texts: dict[str, str] = {}
     rows = []
     for part in found:
@@ -38,7 +38,10 @@ def table(found: Iterable[parts.Part]) -> dict[str, Any]:
 
 
 def collect(frozen: Path) -> Path:
-    """Write the file. Returns its path. Raises ValueError for a library of unknown origin or a part without licence."""
+    """Write the licence file of a frozen program. Returns the path of the file.
+
+    Raises ValueError for a library of unknown origin, or a part without a licence.
+    """
     path = frozen / PLACE
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(table(parts.parts(frozen)), ensure_ascii=False, indent=1, sort_keys=True)

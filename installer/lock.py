@@ -1,10 +1,10 @@
-"""Write the lock files: every dependency, direct or not, with one version and the hashes of its files.
+"""Write the lock files: all direct and indirect dependencies, each with one version and the hashes of its files.
 
     python installer/lock.py [--upgrade] [PACKAGE...]     (needs uv: pip install uv)
 
-Without arguments what is locked stays as it is, and only what pyproject.toml newly asks for is added. The lock of the
-installer serves Linux and Windows: what only one of them needs carries a marker. Nothing here or in the files says
-where packages come from; the hashes say what they are.
+Without arguments, locked versions do not change, and only new dependencies in pyproject.toml are added. The lock file
+of the installer is for Linux and Windows: a package that only one system needs has a marker. The lock files do not name
+the source of packages. The hashes identify the files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEAD: Final = """\
 
 
 def main() -> int:
-    """Write the lock files. Returns 0 if all were written."""
+    """Write all lock files and return 0. Raises CalledProcessError if uv fails."""
     parser = argparse.ArgumentParser(description="Lock the versions and hashes of all dependencies.")
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="move these to their newest version")
     parser.add_argument("--upgrade", action="store_true", help="move everything to its newest version")
@@ -48,8 +48,9 @@ def main() -> int:
 
 
 def write_lock(program: str, name: str, extras: Sequence[str], how: Sequence[str]) -> None:
-    """Resolve dependencies, and write every file's hash. Raises subprocess.CalledProcessError with the resolver's
-    output.
+    """Resolve the dependencies of some extras of pyproject.toml, and write them with hashes to the lock file `name`.
+
+    Raises subprocess.CalledProcessError with the output of the resolver.
     """
     lock = ROOT / name
     chosen = [f"--extra={extra}" for extra in extras]
@@ -65,8 +66,9 @@ def write_lock(program: str, name: str, extras: Sequence[str], how: Sequence[str
 
 
 def _environment() -> dict[str, str]:
-    """Return an environment without this computer's package sources. A wheel built here has a hash that nobody else can
-    find.
+    """Return environment variables without this computer's package sources.
+
+    A wheel that was built on this computer would have a hash that no other computer knows.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     if "PIP_CERT" in os.environ:

@@ -1,4 +1,4 @@
-"""The package for Debian and Ubuntu, made from the frozen folder: menu entry, icons, file types, udev rule."""
+"""Make the .deb package from the frozen program, with menu entry, icons, file types and udev rule."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _ICON_SIDES: Final = (16, 24, 32, 48, 64, 128, 256)
 
 
 def build(frozen: Path, output: Path, *, icons: Path, revision: str = "") -> Path:
-    """Write `fieldray_<version><revision>_amd64.deb` to `output`. Returns its path. Raises OSError, ValueError."""
+    """Write `fieldray_<version><revision>_amd64.deb` to the folder `output`. Returns the path of the file.
+
+    `frozen` is the folder of the frozen program, `icons` the folder of the icons. Raises OSError, ValueError.
+    """
     version = contents.version() + revision
     target = output / f"fieldray_{version}_amd64.deb"
     with tempfile.TemporaryDirectory(dir=output) as scratch:
@@ -41,7 +44,7 @@ def build(frozen: Path, output: Path, *, icons: Path, revision: str = "") -> Pat
 
 
 def lay_out(root: Path, frozen: Path, *, icons: Path) -> None:
-    """Write everything that the package installs to `root`."""
+    """Write all files that the package installs to the folder `root`."""
     shutil.copytree(frozen, root / PLACE, symlinks=True)
     share = root / "usr" / "share"
     _copy(HERE / "debian" / "fieldray.desktop", share / "applications" / "fieldray.desktop")
@@ -61,7 +64,7 @@ def lay_out(root: Path, frozen: Path, *, icons: Path) -> None:
 
 
 def control(*, version: str, depends: list[str], installed_kb: int) -> str:
-    """Return the control file of the package (Debian Policy 5.3)."""
+    """Return the text of the package's control file (Debian Policy 5.3)."""
     return (
         f"Package: fieldray\nVersion: {version}\nArchitecture: amd64\nMaintainer: The Fieldray project\n"
         f"Installed-Size: {installed_kb}\nDepends: {', '.join(depends)}\n"
@@ -76,7 +79,7 @@ def control(*, version: str, depends: list[str], installed_kb: int) -> str:
 
 
 def script(name: str, *, installed_kb: int) -> str:
-    """Return a maintainer script with the numbers of this build."""
+    """Return the text of the maintainer script `name`, such as "preinst", with the installed size in KB."""
     needed_kb = installed_kb + _SPARE_KB
     text = (HERE / "debian" / name).read_text(encoding="utf-8")
     return text.replace("@NEEDED_KB@", str(needed_kb)).replace("@NEEDED_MB@", str(needed_kb // 1024))

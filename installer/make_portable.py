@@ -1,4 +1,4 @@
-"""The portable archive for Linux, from the frozen folder: unpack it anywhere and start the window."""
+"""Make the portable archive for Linux from the frozen program. The user unpacks the archive and starts the window."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _EXTRAS: Final = {
 
 
 def build(frozen: Path, output: Path, *, icons: Path) -> Path:
-    """Write `fieldray-<version>-linux-x86_64.tar.xz` to `output`. Returns its path. Raises OSError."""
+    """Write `fieldray-<version>-linux-x86_64.tar.xz` to the folder `output`. Returns the path of the archive.
+
+    `frozen` is the folder of the frozen program, `icons` the folder of the icons. Raises OSError.
+    """
     name = f"fieldray-{contents.version()}-linux-x86_64"
     target = output / f"{name}.tar.xz"
     with tempfile.TemporaryDirectory(dir=output) as scratch:
@@ -39,7 +42,7 @@ def build(frozen: Path, output: Path, *, icons: Path) -> Path:
 
 
 def lay_out(root: Path, frozen: Path, *, icons: Path) -> None:
-    """Write everything in the archive to `root`."""
+    """Write all files of the archive to the folder `root`."""
     shutil.copytree(frozen, root, symlinks=True)
     (root / "share").mkdir()
     for source, place in _EXTRAS.items():
@@ -48,7 +51,7 @@ def lay_out(root: Path, frozen: Path, *, icons: Path) -> None:
 
 
 def _owned_by_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return an entry with root's numbers, and with the time of the build, also for links."""
+    """Return an archive entry with the user and group of root, and (also for links) with the time of the build."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"
     entry.mtime = int(os.environ["SOURCE_DATE_EPOCH"])

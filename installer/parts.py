@@ -1,7 +1,7 @@
-"""What a frozen folder is made of: Python distributions, Python itself, and native libraries, each with its licence.
+"""List the third-party parts of a frozen program: Python distributions, Python, and native libraries, with licences.
 
-Nothing is guessed: a native library that no distribution brought and no row of `native_parts.toml` knows is an error.
-To be run by the Python of the build environment, which still has every distribution's full record.
+A native library is an error if it belongs to no distribution and to no row of `native_parts.toml`. This module needs
+the Python of the build environment, which has the complete record of every distribution.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Kind = Literal["distribution", "native", "interpreter"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part that others made: name, version, licence, texts, and files in the folder."""
+    """A third-party part of the frozen program: name, version, licence, licence texts, and files in the program."""
 
     name: str
     version: str
@@ -52,7 +52,10 @@ class Part:
 
 
 def parts(frozen: Path) -> list[Part]:
-    """Return all parts, by name. Raises ValueError for a native library of unknown origin."""
+    """Return all third-party parts of a frozen program, sorted by name.
+
+    Raises ValueError for a native library of unknown origin.
+    """
     native = [path for path in paths(frozen) if _NATIVE.search(path.rpartition("/")[2])]
     found = {part.name: part for part in _distributions(frozen, native)}
     found["Python"] = _interpreter()
@@ -63,7 +66,7 @@ def parts(frozen: Path) -> list[Part]:
 
 
 def paths(frozen: Path) -> list[str]:
-    """Return every file by its path in the folder, with /. Links are no files of their own."""
+    """Return the paths of all files in a frozen program, relative to its folder and with /. Links are left out."""
     files = (path for path in frozen.rglob("*") if path.is_file() and not path.is_symlink())
     return sorted(path.relative_to(frozen).as_posix() for path in files)
 
@@ -81,7 +84,7 @@ def _distributions(frozen: Path, native: Iterable[str]) -> Iterator[Part]:
 
 
 def modules(frozen: Path) -> set[str]:
-    """Return the Python modules inside the programs, or next to them."""
+    """Return the names of all Python modules in a frozen program, inside the executables or as files."""
     from PyInstaller.archive.readers import CArchiveReader  # in the build environment only
 
     found: set[str] = set()
@@ -132,7 +135,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _row(path: str) -> dict[str, Any] | None:
-    """Return the row of a library by its path; None if only the record of a distribution tells its origin."""
+    """Return the row of `native_parts.toml` for the library at `path`; None if the table has no such row."""
     return next((row for row in _rows() if _fits(row, path.lower())), None)
 
 
@@ -191,7 +194,10 @@ def _listed_version(distribution: str, name: str) -> str:
 
 
 def _stated_version(module: str, function: str) -> str:
-    """Return the version number in a module's own description, such as "libpng 1.6.55"."""
+    """Return the version number in the text that a function of a module returns, such as "libpng 1.6.55".
+
+    Returns "" if the text has no version number.
+    """
     found = re.search(r"\d+(\.\d+)+", getattr(importlib.import_module(module), function)())
     return found[0] if found else ""
 

@@ -1,9 +1,9 @@
-"""The list of parts of a frozen folder (CycloneDX 1.6, JSON): every file with its hash, every part with its licence.
+"""Write the list of parts of a frozen program (CycloneDX 1.6, JSON): all files with hashes, all parts with licences.
 
     python installer/sbom.py FROZEN                   (with the build environment's Python; writes FROZEN.cdx.json)
-    python installer/sbom.py FOLDER --check LIST      (any Python: is an installed folder what the list says?)
+    python installer/sbom.py FOLDER --check LIST      (any Python; compares an installed program with the list)
 
-The same folder and SOURCE_DATE_EPOCH give the same list.
+Equal programs and equal SOURCE_DATE_EPOCH give equal lists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def document(
 ) -> dict[str, Any]:
     """Return the list of parts as JSON values.
 
-    `files` has the SHA-256 by path in the folder; `made_at` has a time zone.
+    `files` has the SHA-256 of each file, by path in the program. `found` are the third-party parts. `made_at` is the
+    time of the list, with a time zone.
     """
     program = {
         "type": "application",
@@ -91,12 +92,15 @@ def _file(path: str, digest: str, part: parts.Part | None) -> dict[str, Any]:
 
 
 def hashes(frozen: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file that is not a link, by path."""
+    """Return the SHA-256 of every file of a frozen program, by path. Links are left out."""
     return {path: hashlib.sha256((frozen / path).read_bytes()).hexdigest() for path in parts.paths(frozen)}
 
 
 def write(frozen: Path) -> Path:
-    """Write the list next to the folder. Returns its path. Raises ValueError for a library of unknown origin."""
+    """Write the list of parts next to the folder of a frozen program. Returns the path of the list.
+
+    Raises ValueError for a library of unknown origin.
+    """
     seconds = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     made_at = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     version = str(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"])
@@ -107,7 +111,10 @@ def write(frozen: Path) -> Path:
 
 
 def differences(files: Mapping[str, str], listed: Mapping[str, Any]) -> list[str]:
-    """Return a line for each file that is missing, changed or not in the list."""
+    """Compare the files of an installed program with a list of parts.
+
+    Returns a line for each file that is missing, changed, or not in the list.
+    """
     wanted = {
         component["name"]: component["hashes"][0]["content"]
         for component in listed["components"]
@@ -120,7 +127,7 @@ def differences(files: Mapping[str, str], listed: Mapping[str, Any]) -> list[str
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the list, or compare a folder with one. Returns 1 if they differ."""
+    """Write the list of parts, or compare an installed program with a list. Returns 1 if they differ, else 0."""
     parser = argparse.ArgumentParser(
         description="Write the list of a frozen folder's parts, or compare a folder with it."
     )

@@ -1,4 +1,4 @@
-"""A picture of an X display as PNG, taken from outside of the programs on it. Reads the format of `xwd`."""
+"""Take a picture of an X display with the program `xwd`, and write the picture as a PNG file."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Picture:
-    """A picture. `rows` go from top to bottom; each has `width` pixels of three bytes: red, green, blue."""
+    """A colour picture. `rows` are from top to bottom. A row has `width` pixels of three bytes: red, green, blue."""
 
     width: int
     rows: tuple[bytes, ...]
 
     def count(self, colour: str) -> int:
-        """Return the number of pixels with a colour ("#rrggbb")."""
+        """Return the number of pixels with exactly the colour `colour`, such as "#ff8800"."""
         wanted = bytes.fromhex(colour.removeprefix("#"))
         pixels = b"".join(self.rows)
         return sum(pixels[offset : offset + 3] == wanted for offset in range(0, len(pixels), 3))
 
     def save(self, path: Path) -> None:
-        """Write the picture as PNG (RFC 2083). Raises OSError."""
+        """Write the picture as a PNG file (RFC 2083) to `path`. Raises OSError."""
         header = struct.pack(">IIBBBBB", self.width, len(self.rows), 8, 2, 0, 0, 0)
         data = zlib.compress(b"".join(b"\0" + row for row in self.rows), 9)
         parts = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
@@ -37,7 +37,7 @@ class Picture:
 
 
 def take(display: str) -> Picture:
-    """Return the current content of a display. Raises CalledProcessError, ValueError."""
+    """Return a picture of the current content of an X display, such as ":1". Raises CalledProcessError, ValueError."""
     command = ["xwd", "-root", "-silent", "-display", display]
     for _ in range(_TRIES):  # it stumbles over a window that vanishes while it looks
         done = subprocess.run(command, capture_output=True, check=False)
@@ -49,8 +49,9 @@ def take(display: str) -> Picture:
 
 
 def read_xwd(data: bytes) -> Picture:
-    """Parse a dump of 32 bits a pixel, little-endian, as Xvfb's displays of 24 bits give (XWDFile.h). Raises
-    ValueError.
+    """Parse the output of `xwd` (XWDFile.h), with 32 bits per pixel in little-endian order.
+
+    Xvfb displays of 24 bits have this format. Raises ValueError for other formats.
     """
     header = _HEADER.unpack_from(data)
     header_size, file_version, pixmap_format, _, width, height, _, byte_order = header[:8]
@@ -63,7 +64,7 @@ def read_xwd(data: bytes) -> Picture:
 
 
 def _rgb(line: bytes) -> bytes:
-    """Convert pixels of blue, green, red and an unused byte to red, green, blue."""
+    """Convert a line of pixels from (blue, green, red, unused) bytes to (red, green, blue) bytes."""
     row = bytearray(len(line) // 4 * 3)
     row[0::3], row[1::3], row[2::3] = line[2::4], line[1::4], line[0::4]
     return bytes(row)

@@ -1,4 +1,4 @@
-"""The system libraries that the frozen folder needs (by its ELF files), and the packages that have them."""
+"""Find the system libraries that a frozen program needs, by its ELF files, and the Debian packages that have them."""
 
 from __future__ import annotations
 
@@ -51,42 +51,51 @@ _GCC: Final = {"3.4.26": "9", "3.4.28": "9.3", "3.4.29": "11", "3.4.30": "12", "
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Libraries that the folder does not contain, and the newest versions of GLIBC and GLIBCXX that its files need."""
+    """The needs of a frozen program: system libraries that it does not contain, and minimum versions.
+
+    The versions are the newest GLIBC and GLIBCXX that a file of the program needs.
+    """
 
     libraries: frozenset[str]
     versions: Mapping[str, str]
 
 
 def needs_of(folder: Path) -> Needs:
-    """Read every ELF file of the folder with objdump. Raises OSError, CalledProcessError."""
+    """Return the needs of a frozen program, by reading every ELF file in the folder with objdump.
+
+    Raises OSError, CalledProcessError.
+    """
     return needs_from(_listing(elf_files(folder)), held={path.name for path in folder.rglob("*.so*")})
 
 
 def elf_files(folder: Path) -> list[Path]:
-    """Return the programs and libraries in a folder, without links."""
+    """Return the paths of all ELF files (programs and libraries) in a folder. Links are left out."""
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink() and _is_elf(path)]
 
 
 def needed_by(file: Path) -> frozenset[str]:
-    """Return the names of the libraries that a file needs."""
+    """Return the names of the libraries that the ELF file `file` needs."""
     return frozenset(_NEEDED.findall(_listing([file])))
 
 
 def search_paths(file: Path) -> list[str]:
-    """Return the folders in which the loader looks for a file's libraries before the system's (ld.so(8), RUNPATH)."""
+    """Return the folders in which the loader searches the libraries of an ELF file before the system folders.
+
+    These folders are the RUNPATH of the file (see ld.so(8)).
+    """
     return [folder for line in _SEARCHED.findall(_listing([file])) for folder in line.split(":") if folder]
 
 
 def outside_paths(file: Path, program: Path) -> list[str]:
-    """Return the paths of `search_paths` outside the program's own folder."""
+    """Return those search paths of an ELF file that are outside `program`, the folder of the program."""
     return [folder for folder in search_paths(file) if not _is_inside(folder, file, program)]
 
 
 def forget_outside_paths(file: Path, program: Path) -> bool:
-    """Remove `outside_paths` from a file. Returns whether there were any.
+    """Remove search paths outside `program` from an ELF file. Returns whether the file had such paths.
 
-    They are folders of the build computer, or next to the installed program. Whoever could make such a folder could
-    have libraries loaded. Raises CalledProcessError, FileNotFoundError without patchelf.
+    Such paths are folders of the build computer, or next to the installed program. A user who can make such a folder
+    could let the program load any library. Raises CalledProcessError, and FileNotFoundError if patchelf is missing.
     """
     found = search_paths(file)
     kept = [folder for folder in found if _is_inside(folder, file, program)]
@@ -107,7 +116,7 @@ def _is_inside(folder: str, file: Path, program: Path) -> bool:
 
 
 def needs_from(listing: str, *, held: Iterable[str]) -> Needs:
-    """Parse the output of `objdump -p` about the files."""
+    """Return the needs in the output of `objdump -p`. `held` are the names of libraries that the program contains."""
     versions: dict[str, str] = {}
     for family, version in _VERSION.findall(listing):
         versions[family] = max(versions.get(family, "0"), version, key=_number)
@@ -115,7 +124,10 @@ def needs_from(listing: str, *, held: Iterable[str]) -> Needs:
 
 
 def dependencies(needs: Needs) -> list[str]:
-    """Return the package's Depends. Raises ValueError for a library that no package in `PACKAGES` has."""
+    """Return the entries of the field Depends of the .deb package, for the needs of a frozen program.
+
+    Raises ValueError for a library that no package in `PACKAGES` has.
+    """
     unknown = sorted(needs.libraries - PACKAGES.keys())
     if unknown:
         raise ValueError(f"no package is known for {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""The size of the installed program, by part."""
+"""Measure the size of the installed program, by part, such as Qt, Python and packs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROGRAMS: Final = "programs with their Python modules"
 
 
 def by_part(frozen: Path) -> dict[str, int]:
-    """Return the bytes of each part, in the table's order."""
+    """Return the size of each part of a frozen program in bytes, by name of the part."""
     total = {name: 0 for name, _ in _PARTS} | {_PROGRAMS: 0}
     for path in frozen.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -32,7 +32,7 @@ def by_part(frozen: Path) -> dict[str, int]:
 
 
 def table(frozen: Path) -> str:
-    """Return the sizes as lines of text, in megabytes of 1,000,000 bytes."""
+    """Return the sizes of all parts of a frozen program as lines of text, in megabytes of 1,000,000 bytes."""
     parts = by_part(frozen)
     rows = [*parts.items(), ("all", sum(parts.values()))]
     return "".join(f"{name:<36}{size / 1e6:8.1f} MB\n" for name, size in rows)

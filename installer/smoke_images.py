@@ -1,6 +1,6 @@
-"""One image in other forms, written here from the bytes of a plain one, for a test of the installed decoders.
+"""Convert an uncompressed DICOM image to RLE, lossless JPEG and PNG, to test the decoders of the installed program.
 
-Only Python's own library is used, so that no decoder is tested with the output of its own encoder.
+Only Python's standard library is used, so that no decoder is tested with the output of its own encoder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CATEGORIES: Final = 17  # of differences (ITU-T T.81, H.1.2.2); here each has f
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A 12-bit image: `head` is everything before its pixels, `values` its grey levels row by row, 16 bits each."""
+    """An uncompressed 12-bit DICOM image: `head` holds the bytes before the pixels, `values` the pixels row by row."""
 
     head: bytes
     rows: int
@@ -33,10 +33,10 @@ class Plain:
 
 
 def other_forms(image: bytes) -> dict[str, bytes]:
-    """Return the image as RLE, as lossless JPEG, and its grey levels as PNG, by file name.
+    """Return an image as DICOM with RLE, as DICOM with lossless JPEG, and as PNG: the bytes by file name.
 
-    `image` is an uncompressed little-endian DICOM file of 12 bits whose last element is the pixels. Raises ValueError
-    for another one.
+    `image` are the bytes of an uncompressed little-endian DICOM file of 12 bits, whose last element is the pixel data.
+    Raises ValueError for other files.
     """
     plain = plain_image(image)
     return {
@@ -47,7 +47,7 @@ def other_forms(image: bytes) -> dict[str, bytes]:
 
 
 def plain_image(image: bytes) -> Plain:
-    """Split the image into head and grey levels. Raises ValueError for an image of another kind."""
+    """Split an uncompressed 12-bit DICOM file into head and grey levels. Raises ValueError for other files."""
     head, _, pixels = image.partition(_PIXELS)
     rows, columns, bits = (_short(head, element) for element in (0x10, 0x11, 0x101))
     values = array.array("H", pixels[4:])
@@ -59,13 +59,13 @@ def plain_image(image: bytes) -> Plain:
 
 
 def _short(head: bytes, element: int) -> int:
-    """Return a number of group 0028."""
+    """Return the value of the 16-bit number with the element `element` of group 0028, such as 0x0010 (Rows)."""
     offset = head.index(struct.pack("<HH", 0x28, element) + b"US\2\0")
     return int.from_bytes(head[offset + 8 : offset + 10], "little")
 
 
 def _encapsulated(plain: Plain, syntax: bytes, frame: bytes) -> bytes:
-    """Return the image with one compressed frame as its pixels (PS3.5, A.4)."""
+    """Return a DICOM file with one compressed frame as pixel data (PS3.5, A.4), in the transfer syntax `syntax`."""
     meta_length = int.from_bytes(plain.head[_META_LENGTH_AT : _META_LENGTH_AT + 4], "little")
     head = bytearray(plain.head)
     head[_META_LENGTH_AT : _META_LENGTH_AT + 4] = (meta_length + len(syntax) - len(_PLAIN)).to_bytes(4, "little")
@@ -78,7 +78,7 @@ def _encapsulated(plain: Plain, syntax: bytes, frame: bytes) -> bytes:
 
 
 def _run_lengths(plain: Plain) -> bytes:
-    """Return an RLE frame of two byte planes, the higher one first (PS3.5, annex G)."""
+    """Return the pixels of an image as an RLE frame of two byte planes, first the high bytes (PS3.5, annex G)."""
     high, low = (_packed(bytes(value >> shift & 255 for value in plain.values)) for shift in (8, 0))
     return struct.pack("<16I", 2, 64, 64 + len(high), *[0] * 13) + high + low
 
@@ -90,15 +90,15 @@ def _packed(plane: bytes) -> bytes:
 
 
 def _run(piece: bytes) -> bytes:
-    """Return an RLE run of equal bytes, or of literal bytes."""
+    """Return bytes in RLE encoding: as one repeated byte if all bytes are equal, else as literal bytes."""
     is_one = len(piece) > 1 and len(set(piece)) == 1
     return bytes([257 - len(piece), piece[0]]) if is_one else bytes([len(piece) - 1]) + piece
 
 
 def _lossless_jpeg(plain: Plain) -> bytes:
-    """Return a JPEG of process 14 (T.81, annex H).
+    """Return the pixels of an image as a lossless JPEG of process 14 (T.81, annex H).
 
-    Values are predicted from the left, and in the first column from above.
+    Each value is predicted from the value to the left; in the first column from the value above.
     """
     values, columns = plain.values, plain.columns
     starts = [1 << _BITS - 1, *values[: len(values) - columns : columns]]
@@ -123,7 +123,7 @@ def _code(difference: int) -> str:
 
 
 def _png(plain: Plain) -> bytes:
-    """Return a grey PNG with 16 bits and no filter (PNG specification, 5 and 7)."""
+    """Return the pixels of an image as a grey 16-bit PNG file without filter (PNG specification, 5 and 7)."""
     wide = array.array("H", (value << 16 - _BITS for value in plain.values))
     if sys.byteorder == "little":
         wide.byteswap()

@@ -1,4 +1,7 @@
-"""The steps of the smoke test, in the order in which a clinic would take them."""
+"""The steps of the smoke test of the installed program, in the order of a clinic's work.
+
+The smoke test prints the first line of each step's docstring.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,11 @@ _DPKG_REFUSAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The root, the files to test, the folder of pictures, and values that one step leaves for the next."""
+    """The small system, the installers to test, the folder for pictures, and values for later steps.
+
+    `root` is the small system, `package` the .deb, `newer` a .deb with a higher version, and `archive` the portable
+    archive. `before` are the paths before the installation. `screened` are results of a screening.
+    """
 
     root: CleanRoot
     package: Path
@@ -53,7 +60,7 @@ class Trial:
     screened: list[str] = field(default_factory=list)
 
     def brought(self, file: Path) -> str:
-        """Return the path inside at which a file from outside can be read."""
+        """Make a file of this computer readable in the small system. Returns the path in the small system."""
         place = self.root.inside(f"/run/{file.name}")
         if not place.exists():
             place.touch()
@@ -61,7 +68,7 @@ class Trial:
         return f"/run/{file.name}"
 
     def picture(self, name: str) -> screen_picture.Picture:
-        """Return a picture of the display, which is also saved."""
+        """Take a picture of the display. If there is a folder for pictures, also write it to NAME.png."""
         taken = screen_picture.take(DISPLAY)
         if self.pictures:
             taken.save(self.pictures / f"{name}.png")
@@ -75,7 +82,7 @@ Step = Callable[[Trial], None]
 
 
 def refuse_on_a_full_disk(trial: Trial) -> None:
-    """A disk too full: a plain message, nothing is installed"""
+    """Try to install on a full disk: the installer gives a clear message and installs nothing"""
     place = trial.brought(trial.package)
     done = trial.root.run("dpkg", "--install", place)
     said = r"Fieldray: the disk is too full: \d+ MB are needed, \d+ MB are free\. Nothing was changed\."
@@ -84,7 +91,7 @@ def refuse_on_a_full_disk(trial: Trial) -> None:
 
 
 def install(trial: Trial) -> None:
-    """Install with what it depends on, without udev and without Python"""
+    """Install the package with its dependencies, in a system without udev and without Python"""
     trial.before.update(_files(trial.root))
     _require_no_python(trial)
     expect(_apt(trial, "install", trial.brought(trial.package)), output=APT, errors=APT)
@@ -109,7 +116,7 @@ def install(trial: Trial) -> None:
 
 
 def screen_images(trial: Trial) -> None:
-    """Screen synthetic studies with the pack that ships; the install folder is read-only"""
+    """Screen synthetic studies with a shipped pack, while the install folder is read-only"""
     place = str(trial.root.inside("/opt/fieldray"))
     subprocess.run(["mount", "--bind", place, place], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
@@ -136,7 +143,7 @@ def screen_images(trial: Trial) -> None:
 
 
 def screen_other_forms(trial: Trial) -> None:
-    """Screen one image as RLE, lossless JPEG and PNG too: without loss its score is the same"""
+    """Screen one image as plain DICOM, RLE, lossless JPEG and PNG: all scores are equal"""
     user, place = trial.users["iryna"], "/srv/forms"
     if not trial.screened:
         raise Unexpected("the pack that ships gave no score to any of the synthetic studies")
@@ -158,7 +165,7 @@ def screen_other_forms(trial: Trial) -> None:
 
 
 def say_plainly(trial: Trial) -> None:
-    """No screen, no packs, a wrong library for the Edge TPU: a plain sentence each"""
+    """Start without a screen, without packs, with a wrong Edge TPU library: each gives a message"""
     user, root = trial.users["iryna"], trial.root
     no_screen = (
         r"fieldray: No display is available for the window\. Use the command line instead: fieldray screen FOLDER"
@@ -184,7 +191,7 @@ def say_plainly(trial: Trial) -> None:
 
 
 def open_window(trial: Trial) -> None:
-    """Open the window, open a folder with the keyboard, and see results"""
+    """Open the window, open a folder with the keyboard, and wait for results"""
     user = trial.users["second"]
     with opened(trial.root, user) as window:
         until(lambda: _settled(trial, "1-welcome"), "the welcome page")
@@ -201,7 +208,7 @@ def open_window(trial: Trial) -> None:
 
 
 def plug_in_a_drive(trial: Trial) -> None:
-    """Plug in a model drive while the window is open: seen by it and by the command line"""
+    """Plug in a drive with a pack: the open window and the command line find the pack"""
     user = trial.users["second"]
     wayland = {"XDG_SESSION_TYPE": "wayland", "WAYLAND_DISPLAY": "wayland-0"}  # and X11 beside it, as is usual
     settings = trial.root.inside(f"{user.home}/.local/share/fieldray/settings.json")
@@ -227,7 +234,7 @@ def plug_in_a_drive(trial: Trial) -> None:
 
 
 def run_twice(trial: Trial) -> None:
-    """Two windows of one user, one of another, and the command line, all at once"""
+    """Run two windows of one user, a window of another user, and the command line at one time"""
     first, second = trial.users["iryna"], trial.users["second"]
     root = trial.root
     with opened(root, first, IMAGES), opened(root, first), opened(root, second, IMAGES):
@@ -243,7 +250,7 @@ def run_twice(trial: Trial) -> None:
 
 
 def upgrade(trial: Trial) -> None:
-    """Upgrade: refused with a plain message while the program runs, done when it does not"""
+    """Upgrade the package: refused with a message while the program runs, else done"""
     subprocess.run(["umount", str(trial.root.inside("/opt/fieldray"))], check=True)
     newer, user = trial.brought(trial.newer), trial.users["second"]
     said = r"Fieldray: the program is running \(process \d+\)\. Close it and install again\. Nothing was changed\."
@@ -265,7 +272,7 @@ def upgrade(trial: Trial) -> None:
 
 
 def remove(trial: Trial) -> None:
-    """Remove and purge: nothing of it is left but the users' results"""
+    """Remove and purge the package: only the users' results are left"""
     expect(_apt(trial, "purge", "fieldray"), output=APT, errors=APT)
     left = {
         name
@@ -281,7 +288,7 @@ def remove(trial: Trial) -> None:
 
 
 def use_portable(trial: Trial) -> None:
-    """The portable archive, unpacked under a long path with spaces, screens and gets into the menu"""
+    """Unpack the portable archive to a long path with spaces, screen images, and add a menu entry"""
     if trial.archive is None:
         raise Unexpected("there is no portable archive")
     user = trial.users["iryna"]
@@ -315,7 +322,7 @@ STEPS: Final[tuple[Step, ...]] = (
 
 @contextlib.contextmanager
 def _drive(trial: Trial, packs: Path | None) -> Iterator[None]:
-    """Plug in a drive for the block, with the packs of a folder or with none."""
+    """Simulate a plugged-in drive during the block. The drive has the packs of the folder `packs`; None for none."""
     made, place = trial.root.inside("/mnt"), trial.root.inside(DRIVE)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(made)], check=True)
     if packs:
@@ -330,7 +337,7 @@ def _drive(trial: Trial, packs: Path | None) -> Iterator[None]:
 
 
 def _settled(trial: Trial, name: str) -> screen_picture.Picture | None:
-    """Return a picture of the display once it is not empty and unchanged for half a second."""
+    """Return a picture of the display if the display is not empty and has not changed for half a second, else None."""
     before = trial.picture(name)
     time.sleep(0.5)
     after = trial.picture(name)
@@ -339,13 +346,16 @@ def _settled(trial: Trial, name: str) -> screen_picture.Picture | None:
 
 
 def _banners(trial: Trial, name: str) -> tuple[int, int]:
-    """How many pixels lie behind questions and warnings, and behind offers: another sentence has other numbers."""
+    """Return the numbers of pixels in the background of questions and warnings, and in the background of offers.
+
+    Another sentence in the window gives other numbers.
+    """
     picture = trial.picture(name)
     return picture.count(_BANNER), picture.count(_OFFER)
 
 
 def stored(trial: Trial, user: User) -> int:
-    """Return the number of results in the user's database, of the run with the most."""
+    """Return the number of results of the largest run in a user's results database; 0 without a database."""
     database = trial.root.inside(f"{user.home}/.local/share/fieldray/results.sqlite")
     if not database.exists():
         return 0
@@ -364,7 +374,7 @@ def _apt(trial: Trial, action: str, subject: str) -> Done:
 
 
 def _summary() -> tuple[str, ...]:
-    """Return the patterns of the output after a run."""
+    """Return the patterns of the lines that the program prints at the end of a run."""
     return (
         r"\d+ images? in \d+:\d+ \([\d.]+/s\)(, \d+ from an earlier run)?",
         r"read first \d+  Signs of pneumonia \d+  uncertain \d+  None found by this pack \d+  no threshold \d+  "
@@ -378,7 +388,7 @@ def _summary() -> tuple[str, ...]:
 
 
 def _work_list() -> tuple[str, ...]:
-    """Return the patterns of a run's output for a person."""
+    """Return the patterns of all lines that a run prints for the user."""
     classes = "READ FIRST|SIGNS OF PNEUMONIA|uncertain|None found by this pack|not suitable"
     row = rf"({classes}) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
@@ -392,7 +402,7 @@ def _work_list() -> tuple[str, ...]:
 
 
 def _files(root: CleanRoot) -> set[str]:
-    """Return all files in the root but those of the kernel."""
+    """Return the paths of all files and folders in the small system, without /proc and /sys."""
     command = ["find", ".", "-path", "./proc", "-prune", "-o", "-path", "./sys", "-prune", "-o", "-print"]
     listed = subprocess.run(command, cwd=root.path, capture_output=True, text=True, check=True).stdout
     return {line.removeprefix("./") for line in listed.splitlines()}
@@ -415,7 +425,7 @@ def _require_nothing_installed(trial: Trial) -> None:
 
 
 def _require_no_log(trial: Trial, user: User) -> None:
-    """Require that the program logged no warnings, because they are unexpected lines too."""
+    """Raise Unexpected if the program has written a log for a user, because a log has warnings."""
     log = trial.root.inside(f"{user.home}/.local/share/fieldray/fieldray.log")
     if log.exists():
         raise Unexpected(f"the program's log says:\n{log.read_text(encoding='utf-8')}")

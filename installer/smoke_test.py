@@ -1,10 +1,10 @@
-"""Try what was built as a clinic would, in a small Debian or Ubuntu without Python and without a network.
+"""Test the built installers as a clinic would use them, in a small Debian or Ubuntu without Python and network.
 
     sudo python installer/smoke_test.py build/dist [--pictures FOLDER] [--cache FOLDER]
 
-Installs the .deb, screens synthetic studies, opens the window and looks for its title and its results, plugs in
-drives, upgrades, removes; then the portable archive. Any line that was not expected fails it. Needs root, and on the
-first run the network, from which the small system is made; every step after that has none.
+The test installs the .deb, screens synthetic studies, opens the window, plugs in drives, upgrades and removes the
+package, and then tests the portable archive. A line of output that is not expected fails the test. Needs root. The
+first run needs the network, to make the small system. All steps run without network.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PROGRAMS = {
 
 
 def main() -> int:
-    """Run all steps. Returns 0 if nothing unexpected happened."""
+    """Run all steps of the smoke test. Returns 0 if every step succeeded, else 1."""
     parser = argparse.ArgumentParser(description="Try the Linux installers in a root of their own.")
     parser.add_argument("dist", type=Path, help="folder with the .deb and the portable archive")
     parser.add_argument("--pictures", type=Path, help="write pictures of the window into this folder")
@@ -64,12 +64,15 @@ def main() -> int:
 
 
 def missing_packages(programs: Mapping[str, str]) -> list[str]:
-    """Return the packages (values) whose programs (keys) are not on the PATH, sorted."""
+    """Return the sorted Debian packages whose programs are not installed.
+
+    `programs` has the name of the package by name of the program.
+    """
     return sorted({package for program, package in programs.items() if not shutil.which(program)})
 
 
 def next_version(package: Path, scratch: Path) -> Path:
-    """Return a copy of the package with a higher version, for an upgrade."""
+    """Write a copy of the .deb file `package` with a higher version to `scratch`, for an upgrade. Returns its path."""
     root, target = scratch / "root", scratch / "newer.deb"
     subprocess.run(["dpkg-deb", "--raw-extract", package, root], check=True)
     control = root / "DEBIAN" / "control"
@@ -98,7 +101,7 @@ def _inside(options: argparse.Namespace, package: Path) -> int:
 
 
 def _step(step: smoke_steps.Step, trial: smoke_steps.Trial) -> bool:
-    """Run a step and print its duration. Returns False if something unexpected happened."""
+    """Run a step, and print its name and duration. Returns False if the step failed."""
     began_s, problem = time.monotonic(), None
     try:
         step(trial)

@@ -1,4 +1,4 @@
-"""An X screen without a window manager, and the installed window on it, seen and used from outside."""
+"""Open the installed window on an X display without a window manager, and control the window from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_S: Final = 60.0
 
 @contextlib.contextmanager
 def screen(root: CleanRoot) -> Iterator[None]:
-    """Start an X display without a window manager, which programs inside the root reach by its socket."""
+    """Start an X display without a window manager during the block, for the programs in the small system."""
     Path("/tmp/.X11-unix").mkdir(mode=0o1777, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/tmp/.X11-unix"], check=True)
     server = subprocess.Popen(
@@ -41,7 +41,10 @@ def screen(root: CleanRoot) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(root: CleanRoot, user: User, *paths: str, more: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Open the window for the block. Yields its number on the display. It must end without output."""
+    """Open the installed window as a user during the block, and yield the window's number on the display.
+
+    `more` are further environment variables. Raises Unexpected if the program prints output.
+    """
     environment = {"DISPLAY": DISPLAY, "XDG_RUNTIME_DIR": f"/run/user/{user.number}", **(more or {})}
     known = set(titled("Fieldray"))
     process = root.start("/usr/bin/env", f"--chdir={user.home}", PROGRAM, *paths, user=user, environment=environment)
@@ -58,14 +61,14 @@ def opened(root: CleanRoot, user: User, *paths: str, more: Mapping[str, str] | N
 
 
 def titled(title: str) -> list[str]:
-    """Return the visible windows with a title."""
+    """Return the numbers of the visible windows on the display whose title is `title`."""
     command = ["xdotool", "search", "--onlyvisible", "--name", f"^{title}$"]
     done = subprocess.run(command, env={"DISPLAY": DISPLAY}, capture_output=True, text=True, check=False)
     return done.stdout.split()
 
 
 def press(window: str, *keys: str, text: str = "") -> None:
-    """Give a window the focus, type a text, and press keys."""
+    """Give a window the keyboard focus, type the text `text`, and then press the keys `keys`."""
     typed = ["type", "--delay", "30", text] if text else []
     for action in (["windowfocus", "--sync", window], typed, ["key", *keys]):
         if action:
@@ -73,7 +76,10 @@ def press(window: str, *keys: str, text: str = "") -> None:
 
 
 def until(is_so: Callable[[], T], what: str) -> T:
-    """Wait until a function returns a true value, and return it. Raises Unexpected if it does not."""
+    """Wait until the function `is_so` returns a true value, and return the value.
+
+    Raises Unexpected, with the description `what`, if the function does not return a true value in time.
+    """
     deadline_s = time.monotonic() + WAIT_S
     while not (value := is_so()):
         if time.monotonic() > deadline_s:

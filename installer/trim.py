@@ -1,4 +1,4 @@
-"""Removal of unneeded files from the frozen folder, and equal modes and times of its files in every build."""
+"""Remove unneeded files from a frozen program, and set modes and times of its files, so that builds are equal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _ROOTS: Final = ("*.cpython-*.so", "*.abi3.so", "*/plugins/*", "libpython3*", "a
 
 
 def trim(frozen: Path) -> None:
-    """On Linux remove symbols, libraries that nothing loads, and search paths that lead outside; then empty folders."""
+    """Make a frozen program smaller and safer. Empty folders are removed.
+
+    On Linux, symbols, unused libraries, and search paths outside the program are removed, too.
+    """
     inside = frozen / "_internal"
     if sys.platform == "linux":
         for path in sorted({path for pattern in _STRIPPED for path in inside.glob(pattern)}):
@@ -52,9 +55,9 @@ def trim(frozen: Path) -> None:
 
 
 def share_modules(frozen: Path) -> None:
-    """Keep one copy of the Python modules, which are equal for all programs, and link to it from the others.
+    """Keep one copy of the archive of Python modules, and replace the other programs' copies by links.
 
-    Raises RuntimeError if they differ.
+    Raises RuntimeError if the copies differ.
     """
     first, *others = (frozen / f"{name}.pkg" for name in PROGRAMS)
     for other in others:
@@ -65,9 +68,9 @@ def share_modules(frozen: Path) -> None:
 
 
 def unneeded(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set[str]:
-    """Return the paths that no root needs.
+    """Return the paths of the files that no file in `roots` needs, directly or through other files.
 
-    `needed` has the names of the libraries that the file at each path needs.
+    `needed` has, for each path, the names of the libraries that the file needs.
     """
     by_name: dict[str, list[str]] = {}
     for place in needed:
@@ -83,7 +86,7 @@ def unneeded(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set
 
 
 def settle(folder: Path, *, epoch_s: int) -> None:
-    """Give every file and folder its usual mode and one time, so that two builds are equal."""
+    """Give every file and folder the usual mode and the time `epoch_s` (seconds since 1970): builds become equal."""
     for path in (folder, *folder.rglob("*")):
         if path.is_symlink():
             continue

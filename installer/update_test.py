@@ -1,12 +1,11 @@
-"""Try an update as a clinic would meet it: an earlier package over a home full of results, then the new one, and back.
+"""Test an update of the package with existing results: install an earlier version, the new version, then go back.
 
     sudo python installer/update_test.py OLD.deb NEW.deb [--portable ARCHIVE] [--cache FOLDER]
 
-In a small system without Python and network (see `clean_root`) the earlier package screens studies, is told a default
-pack, a key to trust and verdicts, and is killed in the middle of a run. After the new package nothing may be lost:
-runs, results, verdicts, trust and choices are as they were, and the killed run is taken up. The portable archive beside
-the installed program shows the same. Back under the earlier package the results are there, or one sentence says that
-they are of a later version and nothing is touched.
+The test runs in a small system without Python and network (see `clean_root`). The earlier version screens studies, gets
+a default pack, a trusted key and verdicts, and is killed during a run. With the new version, nothing may be lost: runs,
+results, verdicts, trust and choices are unchanged, and the killed run can be resumed. The portable archive shows the
+same results. With the earlier version again, the results are shown, or a message says that a later version wrote them.
 """
 
 from __future__ import annotations
@@ -44,14 +43,17 @@ _VERDICTS: Final = """
 
 
 class Update:
-    """A user's work under one version and the next. The methods raise Unexpected if something is lost."""
+    """The work of a user with an earlier and a new version. The methods raise Unexpected if something is lost."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial, self._user = trial, trial.root.add_user("iryna", number=2000, home="/home/iryna")
         self._home = trial.root.inside("/home/iryna/.local/share/fieldray")
 
     def work(self) -> dict[str, Any]:
-        """Screen, choose, trust, and kill a run. Returns what the commands show then."""
+        """Work with the earlier version: choose a pack, trust a key, screen images, give verdicts, kill a run.
+
+        Returns the output of commands about this work, as `seen` does.
+        """
         self._said("packs", "default", PACK)
         self._said("packs", "trust", _KEY)
         self._said("demo", "drawn", "--pack", PACK, "--no-window", "--folder", "/home/iryna/images")
@@ -69,9 +71,10 @@ class Update:
         return self.seen()
 
     def seen(self, program: str = PROGRAM) -> dict[str, Any]:
-        """Return runs, keys, and score, threshold, verdict and file of each result of the first run.
+        """Return the runs, the trusted keys, and the results of the first run, as `program` shows them.
 
-        Class names and notes are left out, because a later version may word them otherwise.
+        A result has score, threshold, verdict and file. Class names and notes are left out, because a later version may
+        have other words.
         """
         runs = json.loads("\n".join(self._said("history", "list", "--json", "-", program=program)))["runs"]
         listed = self._said("history", "show", str(min(run["run"] for run in runs)), program=program)
@@ -82,7 +85,10 @@ class Update:
         }
 
     def require_kept(self, before: dict[str, Any], program: str = PROGRAM) -> None:
-        """Require that nothing of `before` is lost or changed. A later version may add facts to a run."""
+        """Raise Unexpected if `program` does not show all runs, results and keys of `before`, unchanged.
+
+        A later version may show more about a run.
+        """
         now = self.seen(program)
         for run in before["runs"]:
             same = next((other for other in now["runs"] if other["run"] == run["run"]), {})
@@ -96,9 +102,10 @@ class Update:
             raise Unexpected("there was nothing to lose")
 
     def require_resumed(self) -> str:
-        """Require that the new program resumes the killed run and takes over its results. Returns what happened.
+        """Screen the images of the killed run with the new version. Returns a sentence about the result.
 
-        If the new program comes with another version of the pack, require that all images are screened with that.
+        Raises Unexpected unless the results of the killed run are reused, or, with another version of the pack, all
+        images are screened again.
         """
         packs = {run["pack"] for run in self.seen()["runs"]}
         done = self._trial.root.run(PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "-", user=self._user)
@@ -113,8 +120,10 @@ class Update:
         return "The run that was killed under the earlier version went on."
 
     def require_back(self, before: dict[str, Any]) -> str:
-        """Require that the earlier version shows all results, or says why not and leaves the files. Returns which of
-        both.
+        """Check that the earlier version, installed again, shows all results of `before`. Returns a phrase to print.
+
+        Or the earlier version must give one message about the later version, and not change any file. Otherwise raises
+        Unexpected.
         """
         files = self._digests()
         listed = self._run("history", "list", "--json", "-")
@@ -140,7 +149,7 @@ class Update:
 
 
 def main() -> int:
-    """Test the update. Returns 0 if nothing was lost."""
+    """Test an update, as the command line says. Returns 0 if nothing was lost, else 1."""
     parser = argparse.ArgumentParser(description="Try an update over a home full of results, and back.")
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
@@ -186,7 +195,7 @@ def _update(trial: Trial) -> None:
 
 
 def _install(trial: Trial, package: Path) -> None:
-    """Install a package, newer or older, with its dependencies."""
+    """Install a .deb file with its dependencies in the small system. The version may be newer or older."""
     options = ("-o", "APT::Sandbox::User=root", "--yes", "--allow-downgrades", "--reinstall", "--no-install-recommends")
     done = trial.root.run("apt-get", "install", *options, trial.brought(package))
     if done.code:

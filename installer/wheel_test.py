@@ -1,10 +1,10 @@
-"""Try the wheel as a Python developer would: `pip install` in an environment of its own, far from the checkout.
+"""Test the wheel as a Python developer would use it: `pip install` in a new virtual environment.
 
     python installer/wheel_test.py [--extra adapt]
 
-Builds the wheel from this checkout. With it the demo must give its 20 answers; the packs, the guide in every language
-and the licences must be there. With `--extra adapt` a recipe is also written and checked. Needs the network for what
-the wheel depends on.
+The wheel is built from this checkout. The installed demo must give its 20 results. The packs, the guide in every
+language, and the licences must be installed. With `--extra adapt`, a recipe is also written and checked. Needs the
+network for the dependencies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ print(*[path for path in wanted if not path.is_file()], sep="\\n")
 
 
 def main() -> int:
-    """Test the wheel. Returns 0 if everything is there and works."""
+    """Build, install and test the wheel. Returns 0 if nothing is missing and everything works, else 1."""
     parser = argparse.ArgumentParser(description="Try the wheel in an environment of its own.")
     parser.add_argument("--extra", default="", help="an extra of the wheel, such as adapt")
     extra = parser.parse_args().extra
@@ -60,7 +60,10 @@ def main() -> int:
 
 
 def _missing(folder: Path, python: Path) -> list[str]:
-    """Return which of the packs, the guide, the licences and the demo's answers are missing."""
+    """Return the names of missing packs, guides, licences and demo results of the installed wheel.
+
+    `python` is the Python of the virtual environment in which the wheel is installed.
+    """
     found = _run(folder, python, "-I", "-c", _LOOK).split()
     answers = folder / "results.jsonl"
     _run(folder, python.with_name("fieldray"), "demo", "--no-window", "--json", answers)
@@ -69,7 +72,10 @@ def _missing(folder: Path, python: Path) -> list[str]:
 
 
 def _run(folder: Path, *command: str | Path) -> str:
-    """Run a command in this folder with a home in it. Returns its output. Raises CalledProcessError."""
+    """Run a command in the folder `folder`, with a user data folder there. Returns the output.
+
+    Raises CalledProcessError.
+    """
     environment = {**os.environ, "FIELDRAY_HOME": str(folder / "home")}
     done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout

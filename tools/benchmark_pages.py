@@ -1,9 +1,9 @@
-"""Mark benchmark pages as stale whose code has changed since the commit that they measured.
+"""Find stale benchmark pages: the measured code has changed since the commit that was measured.
 
-    python tools/benchmark_pages.py            list all pages with their state; exit code 1 if one is malformed
+    python tools/benchmark_pages.py            list all pages with their state; exit code 1 if a page is malformed
 
-`build_docs.py` puts a note on top of each stale page. The format of a page is in docs/benchmarks/README.md. Nothing but
-Git and the standard library is needed.
+`build_docs.py` puts a note on top of each stale page. docs/benchmarks/README.md explains the format of a page. The
+script needs only Git and the standard library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _TEXTS: Final = ("title", "date", "commit", "machine", "command")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontMatter:
-    """The front matter of a page about its measurement. `paths` are relative to the root of the checkout."""
+    """The facts of a measurement, at the top of its benchmark page. A changed file below `paths` makes the page stale.
+
+    `paths` are relative to the root of the checkout. `commit` is the commit that was measured, or "unknown".
+    """
 
     title: str
     date: str
@@ -36,14 +39,17 @@ class FrontMatter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The number of commits that changed the measured code since; None with a `problem` if they cannot be counted."""
+    """Whether a benchmark page is stale: the number of commits that changed the measured code after the measurement.
+
+    `commits` is None if the commits cannot be counted. `problem` then says why.
+    """
 
     commits: int | None
     problem: str = ""
 
     @property
     def sentence(self) -> str:
-        """A sentence about a stale page; "" for a page that still holds."""
+        """A sentence that says why the page is stale; "" if the page is current."""
         if self.commits is None:
             return f"Stale: {self.problem}."
         if not self.commits:
@@ -53,9 +59,9 @@ class State:
 
 
 def read_front_matter(text: str) -> FrontMatter:
-    """Read the front matter of a page, a small subset of YAML.
+    """Parse the front matter of a benchmark page, a small subset of YAML. `text` is the whole page.
 
-    Raises ValueError, which names the key, for a missing, unknown or malformed key.
+    Raises ValueError if a key is missing, unknown or malformed. The message names the key or quotes the line.
     """
     head, closing, _ = text.removeprefix("---\n").partition("\n---\n")
     if not text.startswith("---\n") or not closing:
@@ -89,7 +95,10 @@ def _unquoted(value: str) -> str:
 
 
 def state(page: FrontMatter, *, root: Path = ROOT) -> State:
-    """Return the state of a page, by the commits since its measurement. Raises OSError without Git."""
+    """Count the commits that changed the measured code since the measurement of `page`.
+
+    `root` is the checkout. Raises OSError if Git is not installed.
+    """
     if page.commit == "unknown":
         return State(commits=None, problem="nobody wrote down which commit was measured")
     command = ["git", "rev-list", "--count", f"{page.commit}..HEAD", "--", *page.paths]
@@ -100,12 +109,15 @@ def state(page: FrontMatter, *, root: Path = ROOT) -> State:
 
 
 def pages(folder: Path) -> list[Path]:
-    """Return the paths of the pages, by name."""
+    """Return the paths of all Markdown pages in `folder` except README.md, sorted by file name."""
     return sorted(path for path in folder.glob("*.md") if path.name != "README.md")
 
 
 def with_note(text: str, page: FrontMatter, now: State) -> str:
-    """Return a page as Markdown without front matter, with the facts of its measurement, and a note if it is stale."""
+    """Add the facts of the measurement below the title of a benchmark page, and a warning if the page is stale.
+
+    `text` is the page as Markdown without its front matter, and `page` the front matter. Returns Markdown.
+    """
     run = f"{page.date} at commit `{page.commit}` on {page.machine}"
     facts = f"Measured on {run}, but where another run is named.\n\n```\n{page.command}\n```\n\n"
     note = f'!!! warning "{now.sentence}"\n\n' if now.sentence else ""
@@ -116,7 +128,7 @@ def with_note(text: str, page: FrontMatter, now: State) -> str:
 
 
 def main(folder: Path = ROOT / "docs" / "benchmarks", *, root: Path = ROOT) -> int:
-    """List all pages. Returns the exit code."""
+    """Print the state of each benchmark page in `folder`. Returns 1 if a page is malformed, else 0."""
     faults = 0
     for path in pages(folder):
         try:

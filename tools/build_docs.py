@@ -1,10 +1,11 @@
-"""Build the documents into one folder of pages that needs no network: `make docs`.
+"""Build the documents as HTML pages that need no network: `make docs`.
 
     python tools/build_docs.py [--out build/docs]
 
-Pages are copied from `docs/`, each with a link to the glossary. Others are made here: the command line from the parser,
-an API page per package from its docstrings, the lists of decisions and benchmarks. Zensical builds them in strict mode.
-Then every link and anchor of the result is followed. Anything that a browser would fetch from elsewhere is an error.
+The script copies the pages of `docs/` and adds a link to the glossary to each page. It generates more pages: the
+commands from the argument parser, the API of each package from the docstrings, the lists of decisions and benchmarks.
+Zensical then builds all pages in strict mode. At the end, the script checks every link and anchor of the HTML pages.
+Anything that a browser would fetch from another computer is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FETCHING: Final = frozenset({"script", "img", "iframe", "source", "audio", "vid
 
 
 def main() -> int:
-    """Build and check the documents. Returns 0 if nothing is wrong."""
+    """Build the documents and check their links. Returns 0 if no fault is found."""
     parser = argparse.ArgumentParser(description="Build the documents.")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs")
     folder = parser.parse_args().out.resolve()
@@ -52,7 +53,7 @@ def main() -> int:
 
 
 def stage(folder: Path) -> None:
-    """Write all pages and their configuration to `folder`. Raises ValueError for a broken link."""
+    """Write all Markdown pages and the file mkdocs.yml to `folder`. Raises ValueError if a page has a broken link."""
     source = folder / "source"
     for path in sorted((ROOT / "docs").rglob("*")):
         target = source / path.relative_to(ROOT / "docs")
@@ -72,7 +73,10 @@ def stage(folder: Path) -> None:
 
 
 def page_text(path: Path) -> str:
-    """Return a page of `docs/` with its generated parts. Links out of `docs/` become plain text."""
+    """Return the text of a Markdown page of `docs/`, complete with its generated lists and the link to the glossary.
+
+    A link to a file outside of `docs/` becomes plain text. Raises ValueError if the file of a link does not exist.
+    """
     text = path.read_text(encoding="utf-8")
     if COMMANDS in text:
         text = text.replace(COMMANDS, "\n\n".join(command_pages()))
@@ -95,14 +99,14 @@ def page_text(path: Path) -> str:
 
 
 def glossary_link(path: Path) -> str:
-    """Return the last line of a page, a link to the glossary; "" for the glossary."""
+    """Return the Markdown link to the glossary that ends the page at `path`; "" if the page is the glossary."""
     if path.name == "glossary.md":
         return ""
     return f"\n---\n\n[Glossary]({'../' * (len(path.relative_to(ROOT / 'docs').parts) - 1)}glossary.md)\n"
 
 
 def names(folder: Path) -> list[str]:
-    """Return the pages of a folder, the README first."""
+    """Return the file names of all Markdown pages in `folder`, README.md first."""
     return ["README.md", *(path.name for path in pages(folder))]
 
 
@@ -116,7 +120,7 @@ def _filled(config: str, mark: str, listed: list[str]) -> str:
 
 
 def command_pages() -> list[str]:
-    """Return the `--help` texts of the program and of each command, as Markdown."""
+    """Return the `--help` texts of `fieldray` and of each subcommand, each as a Markdown section."""
     sys.path.insert(0, str(ROOT / "app"))
     from fieldray.cli import command_parser
 
@@ -124,7 +128,7 @@ def command_pages() -> list[str]:
 
 
 def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """Yield (name, help) of a parser and of all its subcommands."""
+    """Yield the program name and the help text of `parser`, then of each of its subcommands, at any depth."""
     yield parser.prog, parser.format_help()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -136,7 +140,10 @@ def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def write_api(folder: Path) -> list[str]:
-    """Write a page for each sub-package, which mkdocstrings fills. Returns the names of the pages."""
+    """Write an API page for each sub-package to `folder`. mkdocstrings later puts in the docstrings.
+
+    Returns the file names of the pages, README.md first.
+    """
     folder.mkdir(parents=True)
     program = APP / "fieldray"
     places = [path for path in sorted([*program.iterdir(), *APP.glob("fieldray_*")]) if path.is_dir()]
@@ -156,13 +163,16 @@ def write_api(folder: Path) -> list[str]:
 
 
 def benchmark_page(text: str) -> str:
-    """Return a benchmark page with the facts of its measurement, and a note if it is stale."""
+    """Move the front matter of a benchmark page below its title, and add a warning if the page is stale.
+
+    `text` is the whole Markdown page. Raises ValueError if the front matter is malformed.
+    """
     found = read_front_matter(text)
     return with_note(text.partition("\n---\n")[2], found, state(found))
 
 
 def benchmark_list(folder: Path) -> str:
-    """Return a list of links to the benchmark pages."""
+    """Return a Markdown table of the benchmark pages in `folder`: date, link, commit, and whether the page is stale."""
     rows = []
     for path in pages(folder):
         found = read_front_matter(path.read_text(encoding="utf-8"))
@@ -179,7 +189,7 @@ def benchmark_list(folder: Path) -> str:
 
 
 def decision_list(folder: Path) -> str:
-    """Return a list of links to the decisions, with title and day."""
+    """Return a Markdown table of the decisions in `folder`: the date of each decision, and its title as a link."""
     rows = []
     for path in pages(folder):
         title, _, day = path.read_text(encoding="utf-8").splitlines()[:3]
@@ -191,7 +201,7 @@ def decision_list(folder: Path) -> str:
 
 
 class _Page(HTMLParser):
-    """The anchors of an HTML page, its links, and the files that a browser fetches for it."""
+    """The anchors and links of an HTML page, and the addresses of files that a browser fetches to show the page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -212,7 +222,10 @@ class _Page(HTMLParser):
 
 
 def faults_of(site: Path) -> Iterator[str]:
-    """Yield the faults of the pages below `site`: broken links, and files that would be fetched from elsewhere."""
+    """Yield a line for each fault in the HTML and CSS files below `site`.
+
+    A fault is a broken link, or a file that a browser would fetch from another computer.
+    """
     built = {path: _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
     for path, page in built.items():
         where = path.relative_to(site)

@@ -1,4 +1,7 @@
-"""Print the line of `BUILTIN` that trusts a shipped pack: python tools/builtin_pack.py models/<id>-<version>."""
+"""Print the line for a shipped pack in the table of trusted packs (`BUILTIN`), to be pasted there by hand.
+
+Usage: python tools/builtin_pack.py models/<id>-<version>
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ from fieldray.packs.verified import read_pack
 
 
 def table_line(folder: Path) -> str:
-    """Return the line of `BUILTIN` for a valid pack. Raises PackProblem."""
+    """Return the line for a pack in the table `BUILTIN`: folder name and SHA-256 of the manifest.
+
+    Raises PackProblem if `folder` has no valid pack.
+    """
     pack = read_pack(folder)
     return f'    "{folder.resolve().name}": "{pack.manifest.manifest_sha256}",'
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the line of each folder. Returns 1 if a folder is no valid pack."""
+    """Print the `BUILTIN` line of the pack in each folder. Returns 1 if a folder has no valid pack, else 0."""
     try:
         lines = [table_line(Path(argument)) for argument in arguments]
     except FieldrayError as error:

@@ -1,10 +1,10 @@
-"""Make what is expected in a check of constancy, once the packs that ship were accepted:
+"""Write the expected results for the constancy check. Run this after the shipped packs were accepted:
 
     python tools/constancy_set.py KEY [IMAGE ...]
 
-Every pack of `models/` runs the images on the CPU of this computer. Its answers, but for those to each IMAGE, go to
-`assets/constancy.json`, signed by the private key in the file KEY to `assets/constancy.sig`. The fingerprint that is
-printed must be `CONSTANCY_SIGNER` in `packs/signing.py`.
+Every pack of `models/` screens the test images on the CPU of this computer. The results go to `assets/constancy.json`;
+the results of each named IMAGE are left out. The private key in the file KEY signs them to `assets/constancy.sig`. The
+script prints the fingerprint of the key, which must equal `CONSTANCY_SIGNER` in `packs/signing.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from fieldray.settings import Settings
 
 
 def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, ExpectedResults]:
-    """Return the answers of a pack."""
+    """Screen the test images with the pack in `folder` on the CPU. Returns (key of the pack, results by image name).
+
+    `home` is the data folder of the program. Results of the images named in `without` are left out.
+    """
     model = PackLibrary(home).load(folder)
     with Session(Settings({"device": CPU.name}), lambda _: None) as session:
         session.use_packs(model)
@@ -40,7 +43,7 @@ def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write both files. Returns 0."""
+    """Write constancy.json and constancy.sig, and print the fingerprint of the key. Returns 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("key", type=Path, metavar="KEY")
     parser.add_argument("without", nargs="*", metavar="IMAGE")

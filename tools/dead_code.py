@@ -1,9 +1,9 @@
-"""Report unused code by vulture: functions, methods, properties, classes, constants and imports.
+"""Find unused code with vulture: functions, methods, properties, classes, constants and imports.
 
     python tools/dead_code.py [--without-tests]
 
-Attributes and fields are left out, because most that look unused are set for others (DICOM data sets, ctypes, Qt).
-Tests count as users unless `--without-tests` is given.
+Attributes are not reported, because most unread attributes are read by libraries (pydicom, ctypes, Qt). Code that only
+a test uses counts as used, unless `--without-tests` is given.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ _CALLED_BY_OTHERS: Final = (
 
 
 def dead_code(*, with_tests: bool = True, root: Path = ROOT) -> list[str]:
-    """Return a line for each unused thing."""
+    """Return a line for each unused function, class, constant or import, with its file and line number.
+
+    If `with_tests`, code that only a test uses counts as used. `root` is the checkout.
+    """
     found = vulture.Vulture()
     found.scavenge([str(root / folder) for folder in (*_CODE, *(["tests"] if with_tests else []))])
     return [
@@ -65,7 +68,7 @@ def _is_ours(item: vulture.core.Item, root: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Print unused code. Returns 1 if there is any."""
+    """Print a line for each unused function, class, constant or import. Returns 1 if any was found, else 0."""
     found = dead_code(with_tests="--without-tests" not in arguments)
     sys.stdout.writelines(f"{line}\n" for line in found)
     return 1 if found else 0

@@ -1,7 +1,9 @@
-"""Draw a folder of two classes for a first pack: python tools/draw_classes.py images [--patients 60] [--first 0].
+"""Draw training images for a first pack, in two folders, `normal` and `opacity`.
 
-The drawings look like chest X-rays and show nobody. Those in `opacity` have opacities in a lung. Each patient has two
-images. A pack that is trained on them says nothing about real images.
+    python tools/draw_classes.py images [--patients 60] [--first 0]
+
+The drawings look like chest X-rays but show no real person. The images in `opacity` have opacities in a lung. Each
+invented patient has two images. A pack that is trained on the drawings is of no use for real images.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _TWELVE_BITS = 4095
 
 
 def main() -> None:
-    """Draw the images."""
+    """Draw two images of each invented patient below the folder that is named on the command line."""
     parser = argparse.ArgumentParser(description="Draw a folder of two classes.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--patients", type=int, default=60)

@@ -1,10 +1,11 @@
-"""Report libraries whose installed version is more than a year old (printed by `make check`), and
+"""Report libraries whose installed version is more than a year old. `make check` prints the report.
 
-    python tools/libraries.py --look-up     (needs uv, pip install uv, and the network)
+    python tools/libraries.py
+    python tools/libraries.py --look-up     write libraries.txt anew; needs the network and uv (pip install uv)
 
-writes `libraries.txt`: for each library in pyproject.toml, the newest version of a year ago. An installed library does
-not tell its age, and `make check` needs no network, so the installed version is compared with that file. An old library
-is no failure, because some libraries are finished.
+`libraries.txt` lists the version of each library that was the newest a year before the file was written. The report
+compares the installed versions with that list, so it needs no network. An old library is no failure, because some
+libraries rarely change.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _YEAR: Final = datetime.timedelta(days=365)
 
 
 def asked_for() -> list[str]:
-    """Return the names of all libraries in pyproject.toml, each once."""
+    """Return the sorted names of all libraries that pyproject.toml requires, extras included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [
         *project["dependencies"],
@@ -40,7 +41,10 @@ def asked_for() -> list[str]:
 
 
 def old_ones(text: str) -> list[str]:
-    """Return the libraries of a table whose installed version was already there a year before, with that version."""
+    """Return "name version" of each library that is installed in the listed version or an older version.
+
+    `text` is the content of `libraries.txt`. Libraries that are not installed are left out.
+    """
     rows = dict(re.findall(r"^(\S+)==(\S+)$", text, re.MULTILINE))
     return [
         f"{name} {version}"
@@ -57,7 +61,10 @@ def _installed(name: str) -> str:
 
 
 def look_up(uv: str) -> None:
-    """Write the table with the newest versions of a year before today, from the package index."""
+    """Write `libraries.txt`: for each library, the version that was the newest a year before today.
+
+    `uv` is the path of the program uv, which asks the package index.
+    """
     day = datetime.date.today() - _YEAR
     command = [uv, "pip", "compile", "-", "--no-deps", f"--exclude-newer={day}", "--no-header", "--quiet"]
     command += ["--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--python", sys.executable]
@@ -73,7 +80,7 @@ def look_up(uv: str) -> None:
 
 
 def main() -> int:
-    """Report old libraries, or write the table. Returns 0."""
+    """Print the libraries that are more than a year old. With `--look-up`, first write `libraries.txt`. Returns 0."""
     parser = argparse.ArgumentParser(description="Name the libraries that are more than a year old.")
     parser.add_argument("--look-up", action="store_true", help="write the table anew")
     if parser.parse_args().look_up:

@@ -1,4 +1,7 @@
-"""Write the JSON Schema of a pack's manifest: python tools/manifest_schema.py."""
+"""Write the JSON Schema of the manifest of packs to docs/pack-manifest.schema.json.
+
+Usage: python tools/manifest_schema.py
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Count a pack that ships once more, where the program judges images otherwise than when its card was made:
+"""Measure a shipped pack again, because the program now judges some images differently:
 
     python tools/measure_pack.py models/recipes/NAME.toml models/NAME-VERSION NEW-VERSION KEY
 
-The recipe's test images, and those of another hospital, are screened with the pack as it is installed. The pack is
-written again beside it under the new version, with these figures in card and manifest, signed by the private key in the
-file KEY, which is made where there is none. Networks, thresholds, calibration and texts stay to the byte. What only the
-network says (validation, shortcuts, int8 against float, evidence) is carried over.
+The script screens the test images of the recipe, and the images of another hospital if the recipe names any. It then
+writes a new version of the pack with the new figures in card and manifest. The private key in the file KEY signs the
+new version. If the file does not exist, the script makes a key. Networks, thresholds and calibration stay unchanged.
+Figures of the network alone (validation, shortcuts, int8 against float, evidence) are copied.
 
-Refused where the recipe's data is not what the pack names by its digests.
+The script refuses a pack that was made from other images or another split.
 """
 
 from __future__ import annotations
@@ -59,15 +59,16 @@ _ESTIMATE: Final = r"(\d\.\d+) \((\d\.\d+) to (\d\.\d+)\)"
 
 
 def recipe_at(path: Path) -> ClassifierRecipe:
-    """Read the recipe of a file with absolute paths. Raises UsageProblem."""
+    """Read the recipe file at `path` and make the paths in the recipe absolute. Raises UsageProblem if invalid."""
     return with_absolute_paths(RecipeDocument.read(path).parsed(ClassifierRecipe), path)
 
 
 def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, folder: Path) -> dict[str, list[Row]]:
-    """Return the rows on which figures are measured: `test`, and `external_test` if the recipe names another hospital.
+    """Return the images on which figures are measured, by part of the data: "test" and "external_test".
 
-    `folder` keeps the digests of files. Raises UsageProblem, ValueError if images, tables or split differ from those of
-    the pack.
+    "external_test" is present only if the recipe names another hospital. `provenance` has the digests in the manifest
+    of the pack. Digests of image files are cached in `folder`. Raises UsageProblem if the data cannot be read.
+    Raises ValueError if images, tables or split differ from those from which the pack was made.
     """
     rows = read_rows(recipe.data, folder=folder)
     parts = without_unknown_training(split_rows(rows, recipe.split, recipe.data), label_targets(rows, recipe.labels))
@@ -84,13 +85,16 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
 
 
 def _counted(model: Model, label: LabelRule, screening: ScreeningResults) -> PartFigures:
-    """Measure a label in a part."""
+    """Return the figures of a label on the screened images, with its operating points in the manifest of `model`."""
     points = [point for point in model.manifest.operating_points if point.label == label.code]
     return part_figures(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)
 
 
 def _figures(model: Model, label: LabelRule, screened: Mapping[str, ScreeningResults]) -> LabelFigures:
-    """Return the figures of a label: new ones of the screened images, and the earlier ones of the network alone."""
+    """Return all figures of a label: new figures of the screened images, and the earlier figures of the network alone.
+
+    `screened` has the results by part of the data: "test", and "external_test" if another hospital was screened.
+    """
     metrics: Any = model.manifest.metrics
     before, section, own = metrics["labels"][label.code], _section(model.card, label), screened["test"]
     elsewhere = None
@@ -114,19 +118,26 @@ def _figures(model: Model, label: LabelRule, screened: Mapping[str, ScreeningRes
 
 
 def _section(card: str, label: LabelRule) -> str:
-    """Return the section of a card with a label's figures on the test images and at another hospital."""
+    """Return the section of a pack's card (Markdown) that reports the figures of `label`. Raises ValueError if absent.
+
+    The figures are those on the test images and at another hospital.
+    """
     start = card.index(f"## {label.meaning['en']} (`{label.code}`): measured on the test images\n")
     return card[start : card.index("\n## ", start) + 1]
 
 
 def _as_now(text: str, before: float, after: float) -> str:
-    """Return warnings with the network's new AUC in place of the earlier one."""
+    """Replace the AUC `before` in a text by the AUC `after`, each with two decimals and a point or a comma."""
     was, now = f"{before:.2f}", f"{after:.2f}"
     return text.replace(was, now).replace(was.replace(".", ","), now.replace(".", ","))
 
 
 def measure(recipe: ClassifierRecipe, pack: Path, version: str, key: Path, *, threads: int) -> Path:
-    """Measure the pack, and write it as another version. Returns its folder. Raises FieldrayError, ValueError."""
+    """Measure the pack in the folder `pack`, and write a new version with the new figures, signed with the key.
+
+    If the file `key` does not exist, a key is made. `threads` is the number of CPU threads. Returns the folder of the
+    new version. Raises FieldrayError or ValueError if the recipe does not fit the pack.
+    """
     with tempfile.TemporaryDirectory() as home:
         model = PackLibrary(Path(home)).load(pack)
         parts = rows_of_parts(recipe, model.manifest.provenance, folder=Path(home))
@@ -172,7 +183,7 @@ def _progress(what: str, done: int, total: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure the pack, and print the new pack's folder. Returns 0."""
+    """Measure the pack that is named on the command line, and print the folder of the new version. Returns 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("recipe", "pack"):
         parser.add_argument(name, type=Path)

@@ -1,14 +1,15 @@
-"""Changes the program in one place at a time and asks whether its unit tests notice: `make mutation`, or
+"""Change the code in one place at a time, and check that a unit test then fails (mutation testing with mutmut).
 
+    make mutation ROOM=domain
     python tools/mutation.py ROOM [MODULE ...] [--minutes N] [--again]
 
-ROOM is one of `MATCHING`, MODULE a file of it (`finding.py`); without one, those of the room where a wrong answer would
-hurt most. Only the room's own tests are asked, by mutmut, one at a time and with low priority. A line for each module;
-what survived stands as diffs in build/mutation/ROOM/survivors.diff. Each is then killed by a test, or known to be the
-same.
+ROOM is a package: domain, packs or store. MODULE is a file of the package (finding.py). Without MODULE, the script
+takes the modules in which a mistake would do most harm. Only the unit tests of the package run, with low priority. The
+script prints a line for each module. Changes that no test noticed go to build/mutation/ROOM/survivors.diff. Add a test
+for each of these changes, unless the changed code does the same.
 
-mutmut changes no decorated function and nothing outside of functions. Decorators are therefore written as what they
-stand for (`area = property(area)`) in the copy that is changed; constants stay as they are.
+mutmut skips decorated functions and code outside of functions. In a copy of the code, the script therefore replaces
+decorators by assignments (`area = property(area)`). Constants are not changed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _TRIED: Final = ("killed", "timeout", "suspicious", "segfault", "survived", "no 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """The modules of a package in which a wrong answer would do most harm, and their tests."""
+    """The modules of a package in which a mistake would do most harm, and the tests of these modules.
+
+    `modules` are file names, `tests` are arguments for pytest.
+    """
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -70,9 +74,10 @@ MATCHING: Final[Mapping[str, Room]] = {
 
 @dataclass(slots=True)
 class Result:
-    """The mutants of a module: the number of each fate, and the names of those that no test noticed.
+    """The results of a module's mutants. A mutant is a copy of the module with one change.
 
-    `open` are their names, and those of mutants that were not tried.
+    `counts` is the number of mutants for each status of mutmut. `survivors` names the mutants that no test noticed.
+    `open` names the survivors and the mutants that were not tried.
     """
 
     module: str
@@ -82,7 +87,7 @@ class Result:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Module, and numbers of mutants: all, tried, killed, survived, without a test."""
+        """Name of the module, then numbers of mutants: all, tried, noticed by a test, not noticed, without a test."""
         tried = sum(self.counts[status] for status in _TRIED)
         killed = tried - self.counts["survived"] - self.counts["no tests"]
         numbers = (self.counts.total(), tried, killed, self.counts["survived"], self.counts["no tests"])
@@ -90,7 +95,7 @@ class Result:
 
 
 def main() -> int:
-    """Run as the arguments say."""
+    """Run mutmut on the modules of the command line, and write the survivors to a file. Returns 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("room", choices=MATCHING)
     parser.add_argument("modules", nargs="*", metavar="MODULE")
@@ -115,7 +120,10 @@ def main() -> int:
 
 
 def lay(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
-    """Copy the checkout to a folder as mutmut needs it, with the modules to change and the tests to run."""
+    """Copy the checkout to the folder `work`, and write the settings of mutmut to pyproject.toml in the copy.
+
+    `modules` are the files to change, relative to app/fieldray. `tests` are the tests to run.
+    """
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(ROOT / "app", work / "src")
     shutil.copytree(ROOT / "tests", work / "tests")
@@ -137,7 +145,10 @@ def lay(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
 
 
 def undecorated(source: str) -> str:
-    """Return equal source code with decorators of functions as assignments. Functions that share a name keep theirs."""
+    """Replace decorators of functions in Python source code by equivalent assignments. Returns the new source code.
+
+    Functions with a setter or overload decorator are left unchanged.
+    """
     lines = source.splitlines(keepends=True)
     found = [
         node
@@ -156,12 +167,15 @@ def undecorated(source: str) -> str:
 
 
 def _shares_its_name(node: ast.FunctionDef) -> bool:
-    """Return whether several definitions share a name, as setters and overloads do."""
+    """Return whether a function has a `.setter` or `overload` decorator, so that another function has the same name."""
     return any(re.search(r"\.setter$|overload$", ast.unparse(decorator)) for decorator in node.decorator_list)
 
 
 def results_of(text: str, modules: Sequence[str]) -> list[Result]:
-    """Parse the results that mutmut lists (`fieldray.packs.trust.x_name__mutmut_1: killed`), by module."""
+    """Parse the output of `mutmut results`: lines such as `fieldray.packs.trust.x_name__mutmut_1: killed`.
+
+    Returns the results of each of `modules` (`packs/trust.py`), in the given order.
+    """
     results = [Result(module) for module in modules]
     for result in results:
         own = re.escape("fieldray." + result.module.removesuffix(".py").replace("/", "."))
@@ -179,9 +193,9 @@ def _results(work: Path, modules: Sequence[str]) -> list[Result]:
 
 
 def _mutmut(work: Path, command: str, *arguments: str, limit_s: float | None = None, is_read: bool = False) -> str:
-    """Run mutmut in the copy. Returns its output if `is_read`.
+    """Run a mutmut command in the folder `work`. Returns what mutmut prints if `is_read`, else "".
 
-    After `limit_s` seconds mutmut is ended. The mutants tried until then keep their results.
+    mutmut is stopped after `limit_s` seconds; None means no limit. Results of the mutants tried by then are kept.
     """
     own = ["--max-children", "1"] if command == "run" else []
     with subprocess.Popen(

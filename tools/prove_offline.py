@@ -1,15 +1,17 @@
-"""Proof that nothing leaves the machine: the program at work, seen by the kernel, and with no network at all.
+"""Prove that the program sends nothing to the network.
 
     python tools/prove_offline.py [--frozen FOLDER] [--quick] [--only WORDS] [--out FILE]
 
-Each kind of work is done twice: under `strace`, which writes down every socket that any of its processes asks for, and
-in a network namespace without any network (`unshare -n`), where it must end in the same way. A last line shows that a
-program that does call home would have been seen. Prints a table; exit code 0 if there was no internet socket and every
-work ended as it should, 1 if not, 2 where a tool is missing. Linux; as root, or where users may make namespaces.
+The script runs each task of the program twice. The first time, `strace` records every network socket that the task
+opens. The second time, the task runs without any network (`unshare -n`) and must also succeed. At the end, a test
+program that opens a connection shows that the script would notice a connection. The script prints a table.
 
-    --frozen FOLDER   the installed program instead of this checkout; then its files are looked through as well
-    --quick           without the Edge TPU's test double, which takes a minute or two
-    --only WORDS      only the work whose name has these words in it
+Exit code 0: no task opened an internet socket, and all tasks succeeded. Exit code 1: a check failed. Exit code 2: a
+needed program is missing. The script needs Linux, and root or the right to make namespaces.
+
+    --frozen FOLDER   test the installed program instead of this checkout; its file names are searched as well
+    --quick           leave out the task with the simulated Edge TPU, which takes a minute or two
+    --only WORDS      run only the tasks that have these words in their name
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ _BUS: Final = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "unix:path=/dev/null")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A kind of work of the program. A window is closed once `results` of its images are stored."""
+    """A task of the program that is watched. If `is_window`, the window is closed when all results are stored.
+
+    `environment` are further environment variables of the task.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -65,7 +70,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The system calls that were seen: sockets by family, programs started, paths of unix sockets."""
+    """The system calls of a task.
+
+    `families` counts the socket calls by address family ("AF_INET"). `programs` is the number of started programs,
+    `places` are the paths of connected unix sockets, and `rings` is the number of io_uring rings.
+    """
 
     families: Counter[str]
     programs: int
@@ -74,14 +83,15 @@ class Seen:
 
     @property
     def internet(self) -> int:
-        """The number of calls for sockets that may leave the computer, and for io_uring rings, which could open such
-        sockets.
+        """The number of calls that could send data to another computer: internet sockets and io_uring rings.
+
+        io_uring rings count, because strace does not see the sockets that are opened through a ring.
         """
         return self.rings + sum(count for family, count in self.families.items() if family not in _INSIDE)
 
 
 def read_trace(text: str) -> Seen:
-    """Parse a listing of strace."""
+    """Parse the output of strace. Returns the counted system calls."""
     families: Counter[str] = Counter(_FAMILY.findall(text))
     programs = len(re.findall(r"execve\(.*\) = 0$", text, re.MULTILINE))
     return Seen(
@@ -96,14 +106,18 @@ def read_trace(text: str) -> Seen:
 
 
 def program(frozen: Path | None) -> list[str]:
-    """Return the command of the command line, from the installed folder or from this checkout."""
+    """Return the command that starts Fieldray: from the installed folder `frozen`, or if None from this checkout."""
     from fieldray.paths import program_command
 
     return [str(frozen / "fieldray")] if frozen else program_command()
 
 
 def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> Iterator[Work]:
-    """Yield all kinds of work. Their images, packs and homes are made under `folder`."""
+    """Yield the tasks to watch. Their images and packs are written below `folder`.
+
+    `frozen` is the folder of the installed program, or None for this checkout. `display` is the name of an X display;
+    "" leaves out the window. `quick` leaves out the simulated Edge TPU.
+    """
     from fieldray.imaging.synthetic import write_studies
     from program import write_images
     from tiny_packs import fingerprint, write_tiny_pack
@@ -157,7 +171,10 @@ _WINDOW: Final = "import sys; from fieldray.__main__ import window; sys.exit(win
 
 
 def _with_drive(mount_point: Path, pack: Path) -> tuple[str, ...]:
-    """Return a command prefix that mounts a drive with the pack, in a mount namespace of its own."""
+    """Return a command prefix that mounts a temporary drive at `mount_point` with a copy of the pack in `pack`.
+
+    Only the prefixed command sees the drive, because the mount is in a separate namespace.
+    """
     mount_point.mkdir(exist_ok=True)
     script = 'mount -t tmpfs none "$1" && mkdir "$1/fieldray" && cp -r "$2" "$1/fieldray/" && shift 2 && exec "$@"'
     return (*_unshare("-m"), "sh", "-c", script, "sh", str(mount_point), str(pack))
@@ -171,7 +188,7 @@ def _unshare(*what: str) -> tuple[str, ...]:
 
 
 def watched(work: Work, home: Path) -> tuple[int, Seen]:
-    """Do the work under strace. Returns the exit code, and the system calls."""
+    """Run a task under strace, with the data folder `home`. Returns the exit code and the counted system calls."""
     trace = home.parent / f"{home.name}.trace"
     calls = "trace=%network,execve,io_uring_setup"
     prefix = ("strace", "--follow-forks", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", calls, "-o", str(trace))
@@ -180,12 +197,16 @@ def watched(work: Work, home: Path) -> tuple[int, Seen]:
 
 
 def cut_off(work: Work, home: Path) -> int:
-    """Do the work without any network, not even to this computer. Returns the exit code."""
+    """Run a task without any network, not even localhost, with the data folder `home`. Returns the exit code."""
     return run(work, _unshare("-n"), home)
 
 
 def run(work: Work, prefix: Sequence[str], home: Path) -> int:
-    """Do the work with a home of its own. Returns the exit code. The output is written next to the home."""
+    """Run a task behind the command prefix `prefix`, with the new data folder `home`. Returns the exit code.
+
+    The output goes to a file beside `home`, with the suffix .words. Raises TimeoutError or subprocess.TimeoutExpired
+    after 10 minutes.
+    """
     home.mkdir()
     if work.is_window:  # it would ask whose images these are
         (home / "settings.json").write_text(json.dumps({"pack": "adult-normal-abnormal"}), encoding="utf-8")
@@ -231,7 +252,7 @@ def _database(home: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def screen() -> Iterator[str]:
-    """Start a display that only this computer can reach. Yields its name; "" without one."""
+    """Start the X server Xvfb without a network port during the block. Yields the display name; "" if it fails."""
     read, write = os.pipe()
     command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1366x768x24", "-nolisten", "tcp"]
     server = subprocess.Popen(command, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -249,7 +270,7 @@ def screen() -> Iterator[str]:
 
 
 def files_that_report(frozen: Path) -> list[str]:
-    """Return files and packed modules of the installed program whose names suggest reporting or network clients."""
+    """Return the files and modules of the installed program whose names suggest telemetry or a network client."""
     names = [path.relative_to(frozen).as_posix() for path in frozen.rglob("*")]
     with contextlib.suppress(ImportError):
         sys.path.append(str(ROOT / "installer"))
@@ -260,7 +281,10 @@ def files_that_report(frozen: Path) -> list[str]:
 
 
 def calls_home(folder: Path) -> Seen:
-    """Return the system calls of a program that tries to connect, to show that the proof would notice one."""
+    """Run a test program that tries to open a connection, under strace. Returns its counted system calls.
+
+    The calls show that strace notices a connection. Files are written below `folder`.
+    """
     code = "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 1)\nexcept OSError: pass"
     work = Work(name="a program that calls home", command=(sys.executable, "-I", "-c", code))
     return watched(work, folder / "control")[1]
@@ -274,7 +298,7 @@ def _row(name: str, seen: Seen, codes: Sequence[int | str]) -> str:
 
 
 def main() -> int:
-    """Do all the work twice, and print the table. Returns the exit code."""
+    """Run each task twice, and print the table. Returns 0 if all checks succeeded, 1 if not, 2 without the tools."""
     parser = argparse.ArgumentParser(description="Proof that nothing leaves the machine.")
     parser.add_argument("--frozen", type=Path)
     parser.add_argument("--quick", action="store_true")

@@ -1,11 +1,11 @@
-"""Try the program on every other Python that is here: `make pythons`.
+"""Test the program with every other Python version on this computer: `make pythons`.
 
     python tools/pythons.py [--list]
 
-Looks for Python 3.11 to 3.14 on the PATH and among those of pyenv, and leaves out the one that runs this. Each gets a
-virtual environment in build/pythons with what `make run` installs. There the demo must give its 20 answers, with
-warnings as errors, and a window must end in order on a signal. Exit code 0 if all did, 1 if not; no other Python is no
-failure.
+The script looks for Python 3.11 to 3.14 on the PATH and in pyenv, except for the version that runs the script. It
+installs the program for each version in a new virtual environment below build/pythons. The demo must then give 20
+results, with Python warnings as errors. A window must close properly after a signal. Exit code 0: all versions passed,
+or no other version was found. Exit code 1: a version failed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ANSWERS: Final = 20  # of `fieldray demo`
 
 
 def pythons() -> dict[str, Path]:
-    """Return the Pythons on this computer that can make virtual environments, by version."""
+    """Return the Python programs on this computer that can make virtual environments, by version ("3.12")."""
     return {version: found for version in VERSIONS if (found := next(_programs(version), None))}
 
 
 def _programs(version: str) -> Iterator[Path]:
-    """Yield the programs of a version that run. A shim of pyenv runs only if its version is chosen."""
+    """Yield the paths of Python programs that really run with the version `version`, from the PATH and from pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     on_path = shutil.which(f"python{version}")
     for program in (*([on_path] if on_path else []), *sorted(pyenv.glob(f"versions/{version}.*/bin/python3"))):
@@ -42,7 +42,10 @@ def _programs(version: str) -> Iterator[Path]:
 
 
 def tried(version: str, program: Path) -> bool:
-    """Return whether the program works with this Python, in a new virtual environment."""
+    """Install Fieldray with the Python at `program` in a new virtual environment. Returns whether demo and window work.
+
+    `version` is the version of this Python ("3.12").
+    """
     place = ROOT / "build" / "pythons" / version
     python = place / "bin" / "python"
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +62,7 @@ def tried(version: str, program: Path) -> bool:
 
 
 def main() -> int:
-    """Try all Pythons. Returns the exit code."""
+    """Test the program with each other Python version, or only list the versions. Returns 1 if a version failed."""
     parser = argparse.ArgumentParser(description="Try the program on every other Python that is here.")
     parser.add_argument("--list", action="store_true", help="only say which there are")
     own = "{}.{}".format(*sys.version_info)

@@ -1,11 +1,12 @@
-"""The adults' images with the class that radiologists gave them, a table for a recipe; and how far a run follows them.
+"""Compare the results of networks with the classes that radiologists gave to images of adults.
 
-    python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv python tools/radiologists.py figures
-    ../shared/data runs/adult-teacher
+    python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv
+    python tools/radiologists.py figures ../shared/data runs/adult-teacher
 
-RSNA's radiologists (2018) read NIH images anew. Their classes are for non-commercial use: with them one may choose and
-measure, but they are no target of what ships, so that the table's source has the share 0 in a recipe. The figures
-are of a cross-validation's int8 networks: each image by one that saw none of its patient.
+Radiologists read NIH images again for the RSNA challenge of 2018. `table` writes a table of these images for a recipe.
+The licence of the classes forbids commercial use. Use them to choose and to measure, but not to train a shipped pack:
+in a recipe, give the table the share 0. `figures` prints AUCs of the int8 networks of a cross-validation. Each image is
+scored by a network that was trained without the images of that patient.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ _SETS = {"rsna_normal": "", "rsna_opacity": "", "nih_224": "jrzech"}
 
 
 def read_images(data: Path) -> list[dict[str, str]]:
-    """Return the rows of index.csv that radiologists read, of sets that are not confounded, each with `rsna_class`."""
+    """Return the rows of index.csv whose images radiologists read, each with the radiologists' class as `rsna_class`.
+
+    Data sets in which disease and hospital go together are left out. `data` has index.csv and radiologists.csv.
+    """
     with (data / "radiologists.csv").open(encoding="utf-8", newline="") as stream:
         classes = {Path(row["nih_image"]).stem: row["rsna_class"] for row in csv.DictReader(stream)}
     with (data / "index.csv").open(encoding="utf-8", newline="") as stream:
@@ -33,7 +37,10 @@ def read_images(data: Path) -> list[dict[str, str]]:
 
 
 def write_table(data: Path, out: Path) -> None:
-    """Write a table with the layout of index.csv. The label is normal if radiologists read normal, else abnormal."""
+    """Write a CSV file `out` of the images that radiologists read, with the columns of index.csv in the folder `data`.
+
+    The label is "normal" if the radiologists' class is "Normal", else "abnormal".
+    """
     rows = read_images(data)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", encoding="utf-8", newline="") as stream:
@@ -43,7 +50,7 @@ def write_table(data: Path, out: Path) -> None:
 
 
 def print_figures(data: Path, run: Path) -> None:
-    """Print the AUCs of docs/benchmarks/adults.md from the run's cross-validation."""
+    """Print the AUCs of docs/benchmarks/adults.md, computed from the cross-validation of the training folder `run`."""
     known = {str((data / row["path"]).resolve()): row for row in read_images(data)}
     with (run / "data" / "split.csv").open(encoding="utf-8", newline="") as stream:
         lines = list(csv.DictReader(stream))

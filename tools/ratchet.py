@@ -1,9 +1,10 @@
-"""Hold the size of the project: counts may fall, and rise only in a commit that says so. `make check` compares, and
+"""Keep the project small: count lines of code, and pages and words of documents, and compare with `ratchet.txt`.
 
-    python tools/ratchet.py --lower
+    python tools/ratchet.py            report each count above its limit; part of `make check`
+    python tools/ratchet.py --lower    first lower the limits in ratchet.txt to the present counts
 
-writes today's counts in place of higher ones. A count that must grow is raised in `ratchet.txt` by hand, and the commit
-says why. If a merge leaves two values of a count (`.gitattributes` allows it), the lower one holds.
+To raise a limit, change `ratchet.txt` by hand and give the reason in the commit message. A merge can leave two limits
+for a count in the file (`.gitattributes` allows this). The lower limit is then used.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _MADE_BY_CODE: Final = "recipe-reference.md"
 
 
 def counts(root: Path = ROOT) -> dict[str, int]:
-    """Return each count by its name: lines of a package, lines of tests and tools, pages and words of documents."""
+    """Return the present counts by name: lines of each package, of tests and of tools; pages and words of documents.
+
+    `root` is the checkout.
+    """
     found: dict[str, int] = {}
     for package in _PACKAGES:
         paths = list(_modules(root / "app" / package))
@@ -47,8 +51,9 @@ def _lines(path: Path) -> int:
 
 
 def read(text: str) -> dict[str, int]:
-    """Parse the values of `ratchet.txt` (`docs pages: 75`); of two values the lower one. Raises ValueError for other
-    lines.
+    """Parse the lines of `ratchet.txt` (`docs pages: 75`). Returns the limits by name of the count.
+
+    If a name has two limits, the lower is returned. Raises ValueError for a line without a number.
     """
     held: dict[str, int] = {}
     for line in text.splitlines():
@@ -58,17 +63,20 @@ def read(text: str) -> dict[str, int]:
 
 
 def written(values: Mapping[str, int]) -> str:
-    """Return the values as text."""
+    """Return limits as the text of `ratchet.txt`, a line such as `docs pages: 75` for each limit."""
     return "".join(f"{name}: {value}\n" for name, value in values.items())
 
 
 def lowered(held: Mapping[str, int], found: Mapping[str, int]) -> dict[str, int]:
-    """Return the lower value of each count, and today's value of a new count."""
+    """Return new limits: for each count of `found`, the lower of the present count and the limit in `held`.
+
+    A count without a limit gets the present count as its limit.
+    """
     return {name: min(count, held.get(name, count)) for name, count in found.items()}
 
 
 def risen(held: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
-    """Return a line for each count above its value, or without a value."""
+    """Return a message for each count of `found` that is above its limit in `held`, or that has no limit."""
     return [
         f"{name}: {count}, but {HELD} holds {held.get(name, 'no value')}"
         for name, count in found.items()
@@ -77,7 +85,10 @@ def risen(held: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """Compare the counts, or lower the values first. Returns 1 if a count has risen."""
+    """Print each count that is above its limit. With `--lower`, first lower the limits. Returns 1 if any was printed.
+
+    `root` is the checkout.
+    """
     parser = argparse.ArgumentParser(description="Hold the size of the house.")
     parser.add_argument("--lower", action="store_true", help="hold today's counts where they are lower")
     options = parser.parse_args(arguments)

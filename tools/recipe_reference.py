@@ -1,4 +1,7 @@
-"""Write docs/recipe-reference.md from the types of the recipes: python tools/recipe_reference.py"""
+"""Write docs/recipe-reference.md, which explains all keys of recipes, from the Python classes of the recipes.
+
+Usage: python tools/recipe_reference.py
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ REFERENCE: Final = ROOT.parent / "docs" / "recipe-reference.md"
 
 
 def text() -> str:
-    """Return the reference of all kinds of recipes."""
+    """Return the text of docs/recipe-reference.md: all tables and keys of each kind of recipe."""
     kinds: dict[str, type[Any]] = {**{name: kind.schema for name, kind in RECIPE_KINDS.items()}, "workflow": Workflow}
     environment = Environment(
         loader=FileSystemLoader(ROOT / "templates"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -40,7 +43,7 @@ def text() -> str:
 
 
 def _laws(table: type[Any]) -> Iterator[type[Any]]:
-    """Yield the dataclasses among which a key may choose, in a table and its inner tables."""
+    """Yield the dataclasses of each key of `table` that accepts several kinds of table, its inner tables included."""
     for known in table_keys(table).values():
         tables = table_classes(known)
         if len(tables) > 1:

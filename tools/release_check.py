@@ -1,14 +1,14 @@
-"""All that is tried before a release, by one command: `make release-check`, or
+"""Run all checks before a release with one command: `make release-check`, or
 
     python tools/release_check.py [--previous OLD.deb] [--only WORDS] [--list]
 
-The checkout has to be clean: what is tried is a commit. Each step is a `make` target; its words go to
-build/release/COMMIT. All steps take hours and may be stopped: a step that held on this commit is not run again. After
-each step the page build/release/COMMIT/release.md says what was run and how it ended. Exit code 0 once every step has
-held.
+The checkout must have no uncommitted changes, because the checks are for a commit. Each check is a `make` target. Its
+output goes to the folder build/release/COMMIT. All checks together take hours, and the script may be stopped. Started
+again, it leaves out the checks that succeeded on this commit. After each check, the script writes the results to
+build/release/COMMIT/release.md. Exit code 0: all checks have succeeded.
 
-    --previous OLD.deb   the package of the version before, to update from; without it that step is missing
-    --only WORDS         only the steps with these words in their name
+    --previous OLD.deb   the Debian package of the previous version, to test the update; without it, no such test
+    --only WORDS         run only the checks that have these words in their name
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ _STEPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def steps(previous: Path | None, others: Mapping[str, Path]) -> dict[str, tuple[str, ...]]:
-    """Return the `make` targets of all steps, by name. `others` are further Pythons with their programs."""
+    """Return the arguments for `make` of each check, by name of the check.
+
+    `previous` is the Debian package of the previous version; None leaves out the test of the update. `others` are the
+    Python programs with which the tests are run as well, by version.
+    """
     suites = {"suite": ("test",)}
     for version, program in others.items():
         place = f"VENV=build/release/python-{version}"
@@ -55,7 +59,10 @@ def steps(previous: Path | None, others: Mapping[str, Path]) -> dict[str, tuple[
 
 
 def page(commit: str, wanted: Sequence[str], done: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a page about the steps that were run on a commit, as Markdown."""
+    """Return a Markdown page with the results of the checks on a commit.
+
+    `wanted` are the names of all checks, `done` the results by name. A check without a result is listed as not run.
+    """
     machine = f"{platform.platform()}, Python {platform.python_version()}"
     rows = [f"# Release check of {commit}", "", machine, ""]
     rows += ["| Step | Result | Minutes | Ended | Last line |", "|---|---|---|---|---|"]
@@ -71,7 +78,10 @@ def page(commit: str, wanted: Sequence[str], done: Mapping[str, Mapping[str, Any
 
 
 def perform(name: str, targets: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Run a step. Returns how it ended."""
+    """Run the check `name` by `make` with the arguments `targets`. The output goes to a log file in `folder`.
+
+    Returns the exit code ("code"), the duration ("seconds"), the time of the end and the last line of the output.
+    """
     log, began_s = folder / f"{name.replace(' ', '-')}.log", time.monotonic()
     with log.open("wb") as stream:
         code = subprocess.run(["make", *targets], cwd=ROOT, stdout=stream, stderr=stream, check=False).returncode
@@ -82,7 +92,7 @@ def perform(name: str, targets: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the steps that have not succeeded yet. Returns the exit code."""
+    """Run the checks that have not yet succeeded on the present commit. Returns 0 if all checks have succeeded."""
     parser = argparse.ArgumentParser(description="All that is tried before a release.")
     parser.add_argument("--previous", type=Path, metavar="OLD.deb")
     parser.add_argument("--only", default="", metavar="WORDS")

@@ -1,10 +1,10 @@
-"""Screenshots for the documents: the real program, on the images of the demonstration, under any screen or none.
+"""Take screenshots of the window for the documents, with the images of the demonstration. No screen is needed.
 
     python tools/screenshots.py docs/guide [--language en] [--theme light] [--size 1366x768] [--pack FOLDER]
 
-The files are called LANGUAGE-NAME.png; `make pictures` makes those of the user guide in every language it is written
-in. They have 256 colours: the guide is part of the installed program. Without `--pack` the pack that is for the images
-is used. Everything it makes besides, the trust in the key of `--pack` too, is in a folder of its own that is removed.
+The files are named LANGUAGE-NAME.png. `make pictures` takes the screenshots of the user guide in each of its languages.
+The screenshots have only 256 colours, to keep the installed program small. Without `--pack`, the program chooses the
+pack that fits the images. The settings of the user are not changed: the script uses a temporary data folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SETTLE_S = 0.5
 
 
 def main() -> int:
-    """Take the screenshots. Returns 0 if all were taken."""
+    """Take all screenshots with the options of the command line. Returns 0 if all were taken."""
     parser = argparse.ArgumentParser(description="Screenshots of the window, with the images of the demonstration.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pack", type=Path)
@@ -110,7 +110,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
 
 
 def _settle(qt: QCoreApplication) -> None:
-    """Process events until all layouts are final: layouts, and wrapped texts, request further layouts."""
+    """Process Qt events for half a second, so that the layout of the window is final before the screenshot."""
     end = time.monotonic() + _SETTLE_S
     while time.monotonic() < end:
         qt.processEvents()
@@ -118,7 +118,7 @@ def _settle(qt: QCoreApplication) -> None:
 
 
 def _row_of(rows: WorkListModel, name: str) -> int | None:
-    """Return the row of a file; None before it is read. Refused files come in any order if all cores work."""
+    """Return the row id of the file whose name contains `name` in the work list. Returns None if it is not listed."""
     listed = [rows.row_at(rows.index(place, 0)) for place in range(rows.rowCount())]
     return next((row.row_id for row in listed if row is not None and name in row.outcome.ref.path.name), None)
 
@@ -131,8 +131,9 @@ def _written(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:
 
 
 def _reduce(path: Path) -> None:
-    """Reduce a picture to 256 colours that are far from each other. Otherwise the greys would replace the colours of
-    classes.
+    """Reduce the image file at `path` to 256 colours that differ clearly from each other.
+
+    An ordinary palette would keep mostly greys and lose the colours of the results.
     """
     with Image.open(path) as taken:
         colours = taken.convert("RGB")

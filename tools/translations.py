@@ -1,8 +1,11 @@
-"""Collect every text a person can be shown, bring the catalogues up to date, and compile them: `make translations`.
+"""Collect all texts that the program shows to users, update the translation catalogues and compile them.
 
-The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of the `reasons.py` of every
-package and room, and the phrases that fill them; and the labels of settings and devices. To begin a language, name it:
-python tools/translations.py pl
+    make translations
+    python tools/translations.py pl       also begin a catalogue for a new language, here Polish
+
+Three kinds of text are collected. The first are arguments of `Translator.text`, `in_context` and `plural`. The second
+are the sentences in the modules `reasons.py`, and the phrases that are inserted in the sentences. The third are the
+labels of settings and devices.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ Message = tuple[int, str, str | tuple[str, str], list[str]]
 
 
 def template() -> Catalog:
-    """Return the catalogue of all texts of the program, with their files and without translations."""
+    """Return a catalogue of all texts of the program without translations. Each text names the files that use it."""
     catalogue = _catalogue(None)
     for method in (("**/reasons.py", sentences), ("**.py", phrases), ("**.py", "python")):
         for file, line, texts, comments, context in extract_from_dir(
@@ -62,7 +65,10 @@ def _catalogue(language: str | None) -> Catalog:
 
 
 def sentences(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
-    """Yield the sentences of the tables in `reasons.py`. The comment of a message names the reason."""
+    """Yield the sentences in a module `reasons.py`, as Babel needs it of an extraction method.
+
+    `file` is the open source file. A comment for translators names the reason of each sentence.
+    """
     for table in ast.walk(ast.parse(file.read())):
         for key, value in zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ():
             comments = [f"Reason: {key.value}"] if isinstance(key, ast.Constant) else []
@@ -74,7 +80,10 @@ def sentences(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
 
 
 def phrases(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
-    """Yield the phrases in calls of `reason(...)`, and the labels in rows of tables."""
+    """Yield the phrases in calls of `reason(...)` and the labels of settings, devices and exporters.
+
+    Babel calls this function as an extraction method. `file` is the open source file of a module.
+    """
     for node in ast.walk(ast.parse(file.read())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
@@ -87,7 +96,7 @@ def phrases(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
 
 
 def _literals(value: ast.expr) -> Iterator[tuple[int, str]]:
-    """Yield all texts of more than one word that an expression may have as its value."""
+    """Yield (line number, text) of each string of two or more words that the expression `value` may result in."""
     if isinstance(value, ast.IfExp):
         yield from (*_literals(value.body), *_literals(value.orelse))
     elif isinstance(value, ast.BoolOp):
@@ -97,27 +106,30 @@ def _literals(value: ast.expr) -> Iterator[tuple[int, str]]:
 
 
 def read(path: Path) -> Catalog:
-    """Read a catalogue in .po format."""
+    """Read the translation catalogue at `path`, in .po format. Raises an error of Babel if the file is malformed."""
     with path.open("rb") as file:
         return read_po(file, abort_invalid=True)
 
 
 def written(catalogue: Catalog) -> bytes:
-    """Return a catalogue in .po format. It names files without line numbers, so that moved code changes nothing."""
+    """Return a catalogue as the bytes of a .po file. Line numbers are left out, so that moved code changes nothing."""
     file = io.BytesIO()
     write_po(file, catalogue, width=_WIDTH, include_lineno=False, sort_output=False, ignore_obsolete=True)
     return file.getvalue()
 
 
 def compiled(catalogue: Catalog) -> bytes:
-    """Return a catalogue in the .mo format that the program reads."""
+    """Return a catalogue as the bytes of a .mo file, the compiled format that the program reads."""
     file = io.BytesIO()
     write_mo(file, catalogue)
     return file.getvalue()
 
 
 def main(begin: list[str]) -> int:
-    """Update and compile the catalogues of all languages, and of those to begin. Reports missing translations."""
+    """Update and compile the catalogues of all languages, and print how many translations are missing.
+
+    `begin` are codes of new languages, for which a catalogue is made. Returns 0, or 2 if a code is unknown.
+    """
     if unknown := set(begin) - set(locale_identifiers()):
         sys.stderr.write(f"No languages: {', '.join(sorted(unknown))}. Name a language as pl or pt_BR.\n")
         return 2

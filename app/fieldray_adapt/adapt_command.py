@@ -1,6 +1,6 @@
 """The command `fieldray adapt`, which makes a signed pack from labelled images.
 
-Options that divide a training among several processes are in `fieldray_cluster.commands.training`.
+The options that divide one training among several processes are defined in `fieldray_cluster.commands.training`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ STEP_SUMMARIES: Final = {
 
 @contextlib.contextmanager
 def toolchain(console: Console) -> Iterator[None]:
-    """Run a block that uses the training libraries, and turn its errors into messages for the user.
+    """Run a block that uses the training libraries, and turn a missing library into a message for the user.
 
-    The libraries' own output goes to `tensorflow.log`. All problems of a recipe are printed before the error is raised.
-    Raises UsageProblem: `adapt_not_installed` if a library is missing, and those of the block.
+    Text that the libraries print goes to the file `tensorflow.log`. If the block raises an error that lists several
+    problems of a recipe, the list is printed first.
+
+    Raises UsageProblem (`adapt_not_installed`) if a library is missing.
     """
     try:
         with library_messages_logged(console):
@@ -66,8 +68,8 @@ def toolchain(console: Console) -> Iterator[None]:
 def library_messages_logged(console: Console) -> Iterator[None]:
     """Redirect the libraries' messages on standard error to `tensorflow.log` during the block.
 
-    The C++ code of TensorFlow writes to file descriptor 2, past `sys.stderr`. The descriptor is therefore replaced, and
-    the console writes its own messages to a duplicate of the original descriptor.
+    The C++ code of TensorFlow writes to file descriptor 2 directly, not through `sys.stderr`. Therefore file descriptor
+    2 is replaced. The messages of `console` go to a duplicate of the original descriptor.
     """
     if not console.has_own_error:
         yield
@@ -101,7 +103,7 @@ def _log() -> BinaryIO:
 
 
 def print_problems(problem: UsageProblem, console: Console) -> None:
-    """Print all problems of a recipe if the error has more than one."""
+    """Print each problem of a recipe on a line, if the error lists more than one problem; otherwise print nothing."""
     lines = getattr(problem, "lines", ())
     if len(lines) > 1:
         for line in lines:
@@ -157,7 +159,7 @@ def run_compile(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:
-    """Run the steps of a recipe up to the named one. Returns the exit code. Raises UsageProblem, PackProblem."""
+    """Run the steps of a recipe up to `options.step`. Returns the exit code. Raises UsageProblem, PackProblem."""
     # NumPy reads this variable on import. The matrices here are so small that BLAS threads slow them down.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     trainer = make_trainer(options, console) if "mode" in options else None
@@ -190,9 +192,9 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
 
 
 class ProgressBar:
-    """A progress bar on the console for several kinds of work, one after the other.
+    """A progress bar on the console, for several kinds of work that follow each other, such as reading and training.
 
-    Rate and remaining time start again for each kind of work.
+    Rate and remaining time are counted anew for each kind of work.
 
     Parameters
     ----------

@@ -86,13 +86,15 @@ class RecipeKind:
     schema
         The dataclass of the recipe. Checks, template and reference are made from its keys (see `recipes.tables`).
     check
-        Returns the problems of the files that a recipe names.
+        A function that returns the problems of the files that a recipe names.
     steps
-        Returns the steps to run, by the name of the step that was asked for ("run" for all steps).
+        A function that returns, by the name of the step that the user asks for, the steps to run. "run" stands for all
+        steps.
     check_run
-        Returns the problems that stop a run, if they are fewer than those of `check`. None to use `check`.
+        A function that returns only the problems that stop a run. None if every problem of `check` stops a run.
     perform
-        Runs a recipe that does not consist of steps. Receives the recipe, the step, `say` and `progress`.
+        A function that runs a recipe without steps. Its arguments are the recipe, the name of the step, `say` and
+        `progress`.
     has_credits
         Whether a new recipe comes with a file for credits and licences.
     is_divided
@@ -109,9 +111,9 @@ class RecipeKind:
 
 
 def _by_name(steps: tuple[Step, ...], **alone: tuple[Step, ...]) -> Mapping[str, tuple[Step, ...]]:
-    """Return the steps to run, by the name of the last one: a step runs after all steps before it.
+    """Return the steps to run, by the name of the last step to run. All earlier steps run before that step.
 
-    `alone` maps the names of optional steps to the steps that they need.
+    `alone` maps the name of each optional step to the steps to run for that optional step.
     """
     return {"run": steps, **{step.name: steps[: number + 1] for number, step in enumerate(steps)}, **alone}
 
@@ -122,18 +124,18 @@ def run_recipe(step: str, path: Path, *, say: LineHandler, progress: Progress, t
     Parameters
     ----------
     step
-        The name of the last step; "run" for all. "profile" and "cross" are separate steps, on which no other step
-        depends. In a pruning study, "report" evaluates the networks made so far, and every other step runs the whole
-        study.
+        The name of the last step to run; "run" for all steps. No other step depends on the steps "profile" and "cross".
+        In a pruning study, "profile" measures the speed of training. "report" evaluates the networks made until now.
+        Every other name runs the whole study.
     say
         Receives a line of text about each step.
     progress
         Receives the progress.
     trainer
-        Trains in place of this process, for classifiers and lung fields only.
+        Trains the network on other processes, for classifiers and lung fields only. None to train in this process.
 
-    Raises UsageProblem (recipe, data, diverged training, a kind that `trainer` cannot train), PackProblem,
-    StorageProblem.
+    Raises UsageProblem if the recipe or the data have an error, if the training diverges, or if `trainer` cannot train
+    this kind of recipe. Raises PackProblem, StorageProblem.
     """
     perform_step(step, RecipeDocument.read(path), say=say, progress=progress, trainer=trainer)
 
@@ -141,9 +143,9 @@ def run_recipe(step: str, path: Path, *, say: LineHandler, progress: Progress, t
 def perform_step(
     step: str, document: RecipeDocument, *, say: LineHandler, progress: Progress, trainer: Trainer | None = None
 ) -> None:
-    """Run the steps of a recipe document, which may have been changed in memory. See `run_recipe`.
+    """Run the steps of a recipe that is already read, and perhaps changed in memory. Parameters as in `run_recipe`.
 
-    Relative paths in the recipe count from the folder of its file.
+    Relative paths in the recipe are relative to the folder of the recipe's file.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's information messages
     kind = recipe_kind_of(document)
@@ -166,7 +168,7 @@ def perform_step(
 
 
 def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
-    """Return the folders to which the images of a recipe's sources on servers are copied, by the source's address."""
+    """Return the folder for local copies of the images of each source on a server, by the address of the source."""
     recipe = document.parsed(recipe_kind_of(document).schema)
     if not isinstance(recipe, ClassifierRecipe):
         return {}
@@ -175,7 +177,7 @@ def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
 
 
 def _require_copies(document: RecipeDocument) -> None:
-    """Require the whole copy of each address. Raises UsageProblem (objects_not_copied)."""
+    """Raise UsageProblem (objects_not_copied) if the images of a source on a server are not all copied."""
     for address, folder in object_copy_folders(document).items():
         if not folder.with_name(f"{folder.name}.json").is_file():  # the list of a whole copy
             raise UsageProblem(reason("objects_not_copied", address=address, path=document.path))
@@ -184,7 +186,7 @@ def _require_copies(document: RecipeDocument) -> None:
 def check_recipe(path: Path) -> list[str]:
     """Check a recipe and its data. Returns a sentence for each image that the last run left out.
 
-    Raises UsageProblem, RecipeProblems with all problems.
+    Raises RecipeProblems, which lists every problem found, and UsageProblem.
     """
     document = RecipeDocument.read(path)
     kind = recipe_kind_of(document)
@@ -221,23 +223,23 @@ def compile_pack(
     compiler: Path | None = None,
     kinds: Sequence[BackendKind] = (),
 ) -> Path:
-    """Compile a classifier's pack for the Edge TPU, and write the pack with the compiled file. Returns its folder.
-
-    Id and version stay. All golden vectors are run first, on each device of this computer.
+    """Compile a classifier's pack, which keeps id and version, for the Edge TPU. Returns the compiled pack's folder.
 
     Parameters
     ----------
     folder
         The folder of the pack.
     key
-        The file of the signing key; made if missing.
+        The file of the signing key. A missing file is made, with a new key.
     output_folder
-        The folder for the new pack. None to replace the pack, which needs the key that signed it.
-    compiler, kinds
-        The program `edgetpu_compiler` and the devices to test, if others than those of this computer.
+        The folder in which the new pack is made. None to replace the old pack, with the key that signed the old pack.
+    compiler
+        The program `edgetpu_compiler`. None to search this computer for the program.
+    kinds
+        The devices on which the pack is tested with stored inputs. By default all devices of this computer.
 
-    Raises EnvironmentProblem, UsageProblem (as `compile_for_edgetpu`; compile_elsewhere; the key), BackendProblem
-    (self_test), StorageProblem, PackProblem (damaged, no classifier, pack_older, pack_in_the_way).
+    Raises UsageProblem for a wrong key, BackendProblem if a test fails, StorageProblem, PackProblem if the pack is not
+    valid or cannot be written, and the exceptions of `compile_for_edgetpu`.
     """
     pack, program = read_pack(folder), compiler or find_compiler()
     signed = pack.manifest
@@ -264,14 +266,20 @@ def compile_pack(
 
 
 def _signer(key: Path, data: bytes) -> str:
-    """Return the fingerprint of the public key that belongs to a key file; "" without the file."""
+    """Return the fingerprint of the public key that belongs to the key file `key`; "" if the file does not exist.
+
+    `data` are any bytes to sign, which are needed to find the public key.
+    """
     return (
         signing.verify(data, signature=signing.sign(data, key=signing.load_or_create_key(key))) if key.is_file() else ""
     )
 
 
 def _golden_on(kind: BackendKind, model: Model) -> str:
-    """Run the golden vectors on a device. Returns a sentence about the result. Raises BackendProblem."""
+    """Compare the scores that a device gives for the pack's golden vectors with the expected scores.
+
+    Returns the end of a sentence for the user. Raises BackendProblem if the scores differ.
+    """
     if model.golden is None:
         return "not run: the pack has no golden vectors."
     if why := kind.unavailable_reason(model):
@@ -283,7 +291,7 @@ def _golden_on(kind: BackendKind, model: Model) -> str:
 
 
 def recipe_kind_of(document: RecipeDocument) -> RecipeKind:
-    """Return the kind of a recipe; "classifier" if the recipe names none. Raises UsageProblem (recipe_kind)."""
+    """Return the kind that the recipe's key `kind` names, or else classifier. Raises UsageProblem (recipe_kind)."""
     return _known(str(document.tables.get("kind", "classifier")))
 
 
@@ -343,7 +351,7 @@ def _line(name: str, entry: StepFacts) -> str:
 
 
 def _shown(value: object) -> str:
-    """Format a fact of a step for a person: an estimate with its interval, a number with four significant digits."""
+    """Format a result of a step for a person: an estimate with its interval, a number with four significant digits."""
     match value:
         case {"value": float(middle), "low": float(low), "high": float(high)}:
             return f"{middle:.3f} ({low:.3f} to {high:.3f})"
@@ -368,4 +376,4 @@ RECIPE_KINDS: Final[dict[str, RecipeKind]] = {
     "lung-fields": RecipeKind(schema=LungRecipe, check=find_lung_problems, steps=_lung_steps, is_divided=True),
     "pruning-study": RecipeKind(schema=StudyRecipe, check=_check_study, perform=_perform_study, has_credits=False),
 }
-"""The kinds of recipes, by the value of a recipe's key `kind`. An entry here adds a kind."""
+"""Each kind of recipe, by the value of a recipe's key `kind`. To add a kind, add an entry."""

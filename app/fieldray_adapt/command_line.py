@@ -1,4 +1,4 @@
-"""The command that this package adds to `fieldray`, and when it may use the network (see `fieldray.command_names`)."""
+"""The command `fieldray adapt`, and which of its command lines may use the computer network."""
 
 from __future__ import annotations
 

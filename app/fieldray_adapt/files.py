@@ -1,8 +1,8 @@
 """Reading and writing of files in a run folder, publication of files, and digests of inputs.
 
 Files are written whole or not at all. Files of a run folder have the permissions of the user's umask. Published files
-are readable by this user alone and replace only an earlier output of their kind. `digest` covers everything that
-decides a result, so that a stored result is never reused for other inputs.
+are readable by this user alone. A published file replaces only an earlier published file of that kind. `digest` covers
+all inputs of a result, so that a stored result is never used for other inputs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def to_builtins(content: object) -> Any:
-    """Convert structs, dataclasses, NumPy numbers and paths to values that JSON has."""
+    """Convert structs, dataclasses, NumPy numbers and paths to dictionaries, lists, numbers and texts, as JSON has."""
     return msgspec.to_builtins(
         content, enc_hook=lambda value: value.item() if isinstance(value, np.generic) else str(value)
     )
 
 
 def json_bytes(content: object) -> bytes:
-    """Return an object as JSON with one value on each line."""
+    """Return an object as indented JSON text in UTF-8, with one value on each line."""
     return json.dumps(to_builtins(content), indent=1).encode()
 
 
@@ -51,9 +51,9 @@ def write_published(path: Path, data: bytes) -> None:
 
 
 def require_publishable(*paths: Path) -> None:
-    """Require that `write_published` can write these files. Raises UsageProblem, StorageProblem.
+    """Raise UsageProblem or StorageProblem if `write_published` could not write one of these files.
 
-    Called before hours of work.
+    Called before hours of training, so that the training is not in vain.
     """
     for path in paths:
         require_free(path, _kind(path))
@@ -65,9 +65,9 @@ def _kind(path: Path) -> Kind:
 
 @contextlib.contextmanager
 def undone_on_failure(*paths: Path) -> Iterator[None]:
-    """Remove new files and empty new folders if the block raises.
+    """Run a block, and remove the files and empty folders that the block has made if the block raises an exception.
 
-    Only `paths` and their parent folders that did not exist before the block are removed.
+    Only `paths` and their parent folders are removed, and only if they did not exist before the block.
     """
     new = [path for each in paths for path in (each, *each.parents) if not path.exists()]
     try:
@@ -81,8 +81,9 @@ def undone_on_failure(*paths: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reporting_damage(path: Path) -> Iterator[None]:
-    """Raise StorageProblem (run_file_damaged) if the block fails because a file of a run is damaged. `path` is the
-    file.
+    """Run a block that reads the file `path` of a run folder.
+
+    Raises StorageProblem (run_file_damaged) if the block fails because the content of the file is damaged.
     """
     try:
         yield
@@ -92,8 +93,9 @@ def reporting_damage(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_arrays(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
-    """Open a `.npz` file of a run folder, and yield its arrays by name. Raises OSError, StorageProblem
-    (run_file_damaged).
+    """Open a `.npz` file of a run folder, and yield the arrays of the file by name.
+
+    Raises OSError, StorageProblem (run_file_damaged).
     """
     with reporting_damage(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         yield arrays
@@ -116,10 +118,10 @@ def file_sha256(path: Path) -> str:
 
 
 def digest(*parts: object) -> str:
-    """Return a SHA-256, as hexadecimal text, of values, arrays, dataclasses and collections of these.
+    """Return a SHA-256, as hexadecimal text, of numbers, texts, arrays, dataclasses and collections of these.
 
-    Equal values have equal digests in every process. The order of a mapping or set does not count. Raises TypeError for
-    other objects: the default text of an object contains its address, which differs in every process.
+    Equal values have equal digests in every process. The order of entries in a mapping or set does not change the
+    digest. Raises TypeError for objects of other types.
     """
     found = hashlib.sha256()
     for part in parts:

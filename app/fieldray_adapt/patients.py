@@ -1,4 +1,4 @@
-"""Identity of patients before a split: similar patient numbers, and patients who share a file."""
+"""Recognise one patient behind several patient numbers: similar numbers, and numbers that share an image file."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from fieldray.reasons import Reason, reason
 
 
 def patient_sha256(patient: str) -> str:
-    """Return the SHA-256 of a patient's number as hexadecimal text.
+    """Return the SHA-256 of a patient number as hexadecimal text.
 
-    The digest is no anonymisation: whoever can guess the number can compute the digest.
+    The digest does not make data anonymous: who guesses the number can compute the digest.
     """
     return hashlib.sha256(patient.encode()).hexdigest()
 
 
 NO_PATIENT_SHA256: Final = patient_sha256("")
-"""The SHA-256 that `patient_sha256` gives for an image without patient number. No table may name it as a patient."""
+"""The SHA-256 of the empty patient number, of images without a patient number. No table may name it as a patient."""
 
 
 def hash_share(patient: str, *, seed: int) -> float:
-    """Return a number in 0..1 that depends only on patient and seed. The numbers are uniformly distributed over
-    patients.
+    """Return a number in 0..1 that depends only on the patient number and `seed`.
+
+    The numbers of many patients are uniformly distributed.
     """
     return int.from_bytes(hashlib.sha256(f"{seed} {patient}".encode()).digest()[:8], "big") / 2**64
 
 
 def find_similar_patient_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield a reason (data_patients_alike) for each pair of patient numbers that a person would confuse.
+    """Yield a reason (data_patients_alike) for each pair of patient numbers that a person could confuse.
 
-    `origins` has for each patient number where it was found, such as a file and line, for the message.
+    `origins` has a location for each patient number, such as a file and line, for the message.
     """
     for first, second in find_look_alikes(origins):
         yield reason("data_patients_alike", patient=first, other=second, first=origins[first], second=origins[second])
 
 
 def merge_patients_sharing_files(images: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a patient for each image. Patients who have an identical file count as one patient.
+    """Return a patient for each image, so that patients who share an identical file count as one patient.
 
-    Such patients get the name of one of them.
+    All of these patients get the number of one of them.
 
     Parameters
     ----------
     images
-        The patient, and the SHA-256 of the file ("" if not known), of each image.
+        For each image: the patient number, and the SHA-256 of the file ("" if unknown).
     """
     leader: dict[str, str] = {}
     first: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The run folder of a recipe: the recipe as read, the results of the steps, and their status.
+"""The run folder of a recipe, with a copy of the recipe, the results of the steps, and the status of each step.
 
 The folder is locked while a run works there, because two runs would mix their files.
 """
@@ -40,18 +40,19 @@ from fieldray_adapt.training.loop import EpochFigures, remove_checkpoints
 
 T = TypeVar("T")
 StepFacts = Mapping[str, object]
-"""The facts that a step reports, by name. The values are JSON values, shown to the user and stored in status.json."""
+"""Results that a step reports to the user, by name. The values are JSON values and are stored in status.json."""
 
 LOCK_NAME: Final = "run.lock"
 HISTORY_NAME: Final = "history.json"
-"""The file with the figures of each epoch, in the folder of a training."""
+"""The name of the file with the figures of each epoch, in the folder of a training."""
 
 
 @contextmanager
 def lock_run_folder(folder: Path) -> Iterator[None]:
-    """Lock a run folder during the block. The lock of a process that has ended is free: the kernel releases it.
+    """Lock a run folder during the block, so that only one process works there.
 
-    Raises UsageProblem `run_in_use` with the holder, StorageProblem if the folder is not writable.
+    The operating system releases the lock if the process ends. Raises UsageProblem (`run_in_use`) if another process
+    has locked the folder, and StorageProblem if the folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +68,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
 
 
 def _holder() -> str:
-    """Describe this process for a person who finds the folder locked."""
+    """Describe this process (number, user, computer, time), for the error message of a process that needs the lock."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -80,13 +81,13 @@ STATUS_NAME: Final = "status.json"
 RECIPE_TEXT_NAME: Final = "recipe.toml"
 
 Progress = Callable[[str, int, int], None]
-"""Receives the name of the work, how much is done, and how much there is."""
+"""A function that is called with the name of the work, the number of finished parts, and the number of all parts."""
 
 
 class Trainer(Protocol):
-    """A replacement for training in this process, for example on a cluster.
+    """The interface of objects that train networks outside this process, for example on a cluster.
 
-    The methods have the arguments of `training.classifier.train` and `lungs.train.train`.
+    The methods take the arguments of `training.classifier.train` and `lungs.train.train`.
     """
 
     def train_classifier(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
@@ -100,7 +101,7 @@ class Trainer(Protocol):
 
 
 SPLIT_NAME: Final = "split.csv"
-"""The file with the part of each image, in the folder of the data step."""
+"""The name of the file with the part (such as "training") of each image, in the folder of the data step."""
 
 
 def _nothing(_run: Run) -> str:
@@ -113,20 +114,21 @@ def _report_is_there(facts: StepFacts) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step of a run.
+    """A step of a run, such as training or evaluation.
 
     Attributes
     ----------
     perform
-        Performs the step, and returns facts for status.json.
+        A function that performs the step, and returns results for status.json.
     recipe_keys
         The keys of the recipe that the step reads.
     external_inputs
-        Returns a digest of the step's inputs besides the recipe and earlier steps: data, weights, a pack.
+        A function that returns a digest of the step's inputs outside the run folder: data, weights, a pack.
     outputs
-        Files in the step's folder that later steps read. If one is missing, the step is performed again.
+        Files in the step's folder that later steps read. If a file is missing, the step is performed again.
     is_valid
-        Returns from the step's facts whether its results outside the step's folder still exist.
+        A function that returns whether files outside the step's folder that the step has written still exist. The
+        argument is the step's results in status.json.
     """
 
     name: str
@@ -138,20 +140,21 @@ class Step:
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part of a step's status that all steps have.
+    """The entries that all steps have in status.json.
 
     Attributes
     ----------
     key
         The digest of the step's inputs.
     made
-        A random text, different each time the step is performed. It is an input of the next step.
+        A random text that differs each time the step is performed. The text is an input of the next step, which is
+        therefore performed again, too.
     seconds
-        How long the step took; None until it is done.
+        Duration of the step; None until the step is done.
     left
         The SHA-256 of each output, by file name; None until the step is done.
     problem
-        The error as a sentence, if the step failed.
+        The error as a sentence if the step failed; else "".
     """
 
     state: Literal["running", "done", "failed"]
@@ -164,14 +167,14 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class StepStatus:
-    """The status of a step.
+    """The status of a step in status.json.
 
     Attributes
     ----------
     record
-        The entries that every step has, such as its state and duration.
+        The entries that every step has, such as state and duration.
     facts
-        All entries of the status: those of `record`, and those that only this step reports.
+        All entries: the entries of `record`, and the results that only this step reports.
     """
 
     record: StepRecord
@@ -184,9 +187,9 @@ class StepStatus:
 
 
 def append_epoch(folder: Path, row: EpochFigures) -> None:
-    """Add the figures of an epoch to the history file of a training. Raises StorageProblem.
+    """Add the figures of an epoch to the history file in a training's folder. Raises StorageProblem.
 
-    Rows of this epoch and later ones, which an earlier training left, are removed.
+    Existing rows for this epoch and for later epochs, which an earlier training wrote, are removed.
     """
     try:
         before = parse_json((folder / HISTORY_NAME).read_bytes(), list[EpochFigures])
@@ -203,9 +206,9 @@ class Run:
     Attributes
     ----------
     text
-        The recipe file as text.
+        The content of the recipe file.
     trainer
-        Trains in place of this process; None to train here.
+        Trains the network outside this process, for example on a cluster. None to train in this process.
     """
 
     recipe: ClassifierRecipe
@@ -214,16 +217,17 @@ class Run:
     trainer: Trainer | None = None
 
     def folder(self, step: str) -> Path:
-        """Return the folder with the results of a step."""
+        """Return the path of the folder for the results of a step."""
         return self.recipe.run / step
 
     def write(self, step: str, name: str, content: object) -> None:
-        """Write a result of a step as JSON to the file `name` in the step's folder. Raises StorageProblem."""
+        """Write `content` as JSON to the file `name` in the folder of a step. Raises StorageProblem."""
         write_atomically(self.folder(step) / name, json_bytes(content))
 
     def read(self, step: str, name: str, kind: type[T]) -> T:
-        """Read a JSON file of a step's folder as an object of the type `kind`. Raises OSError, StorageProblem
-        (run_file_damaged).
+        """Read the JSON file `name` in the folder of a step as an object of the type `kind`.
+
+        Raises OSError, StorageProblem (run_file_damaged).
         """
         path = self.folder(step) / name
         with reporting_damage(path):
@@ -231,9 +235,9 @@ class Run:
 
     @contextmanager
     def arrays(self, step: str, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
-        """Open the `.npz` file `name` of a step's folder during the block, and yield its arrays by name.
+        """Open the `.npz` file `name` in the folder of a step during the block, and yield the file's arrays by name.
 
-        Raises UsageProblem (step_missing) if there is no such file, StorageProblem (run_file_damaged).
+        Raises UsageProblem (step_missing) if the file does not exist, and StorageProblem (run_file_damaged).
         """
         path = self.folder(step) / name
         if not path.is_file():
@@ -260,11 +264,11 @@ class Run:
             return {name: StepStatus(to_type(entry, StepRecord), entry) for name, entry in found.items()}
 
     def execute(self, steps: tuple[Step, ...], *, say: Callable[[str], None]) -> None:
-        """Perform the steps that are not done, and all steps after the first of these.
+        """Perform the first step that is not done, and all steps after this step.
 
-        A step is done if it ended with the key that it has now. The key is a digest of the recipe's keys that the step
-        reads, of its external inputs, and of the step before. An interrupted step starts again and resumes from its
-        checkpoints. `say` receives a line for each step. Raises the exceptions of the steps.
+        A step is done if it has ended, and if its inputs are unchanged. The inputs are the recipe's keys that the step
+        reads, files outside the run folder, and the results of the step before. An interrupted step starts again and
+        resumes from its checkpoints. `say` is called with a line for each step. Raises the exceptions of the steps.
         """
         document = json.loads(json_bytes(asdict(self.recipe)))
         write_atomically(self.recipe.run / "recipe.json", json_bytes(document))
@@ -282,7 +286,10 @@ class Run:
             before = self.step_statuses[step.name].record.made
 
     def _is_done(self, step: Step, key: str) -> bool:
-        """Return whether a step need not be performed. Raises UsageProblem if an output was changed after the step."""
+        """Return whether a step was performed with the inputs whose digest is `key`, and its results still exist.
+
+        Raises UsageProblem if a result was changed after the step.
+        """
         if not (entry := self.step_statuses.get(step.name)):
             return False
         is_there = all((self.folder(step.name) / name).exists() for name in step.outputs)

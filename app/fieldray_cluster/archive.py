@@ -1,12 +1,12 @@
-"""Screening of an archive: a driver sends pieces of the image list to workers and collects the results.
+"""Screen an archive: a driver process sends pieces of the image list to worker processes, and collects the results.
 
-Dask carries the messages and knows which workers are alive. This module gives each worker one piece at a time, so that
-the piece of a dead worker is known exactly. A piece whose worker died twice is halved, down to a single image. An image
-that has ended three workers is *failed*, unless the computer is at fault (see `worker_registry`).
+Dask carries the messages and reports which workers are alive. A worker has one piece at a time, so that the piece of a
+dead worker is known exactly. A piece whose workers died twice is halved, down to a single image. An image with which
+three workers died is *failed*, unless the computer is at fault (see `worker_registry`).
 
-Only the driver writes. It writes the results of a piece to the output folder, whole or not at all, then to the results
-database of this computer. Stored images keep their row. So worker, scheduler and driver may end at any time: no result
-is lost, and none is stored twice.
+Only the driver writes results: first to the output folder, whole or not at all, then to the results database of this
+computer. An image that is stored already keeps its row. So worker, scheduler and driver may end at any time. No result
+is lost, and no result is stored twice.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # time limits of the attempt
 _START_S, _IMAGE_S = 900.0, 60.0  # time limit of a worker: for a piece, and in addition for each image
 
 ScreenPiece = Callable[[PieceSpec], Sequence[Outcome]]
-"""A function that screens a piece of an archive on a worker."""
+"""A function that a worker calls to screen a piece of an archive. Returns the outcome of each image."""
 CheckNode = Callable[..., Reason | None]
-"""Returns why a worker cannot screen the archive, None if it can."""
+"""A function that a worker calls. Returns the reason why the worker cannot screen the archive; None if it can."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Task:
-    """A piece that a worker is screening.
+    """A piece of an archive that a worker is screening now.
 
     Attributes
     ----------
     refs
         The images of the piece.
     hashes
-        SHA-256 of the files that were sent with the piece, by path.
+        SHA-256 of each file that was sent with the piece, by path.
     until_s
-        Deadline for the answer, by the monotonic clock.
+        The time at which the worker must have answered, in seconds of the monotonic clock.
     """
 
     future: Future
@@ -92,13 +92,13 @@ class _Task:
 
 
 def piece_time_limit_s(images: int) -> float:
-    """Return the time limit in seconds for a worker to screen a number of images: over ten times the usual time."""
+    """Return how many seconds a worker may take to screen a number of images: over ten times the usual time."""
     return _START_S + _IMAGE_S * images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProgress:
-    """How far a node has come: the number of images that it has screened, and its speed in images per second."""
+    """The progress of a node (computer): the number of screened images, and the speed in images per second."""
 
     name: str
     done: int
@@ -107,7 +107,10 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveProgress:
-    """The progress of screening an archive, in images. `resumed` images already had results from an earlier start."""
+    """The progress of screening an archive, as numbers of images.
+
+    `resumed` images had results from an earlier start of the command.
+    """
 
     done: int
     total: int
@@ -127,10 +130,12 @@ class PieceOptions:
         Number of images in a piece.
     sends_files
         Whether the driver reads the files and sends them with each piece.
-    screen, check_node
-        Functions that workers can import. `screen` screens a piece, `check_node` checks a worker before it gets one.
+    screen
+        A function that workers can import, and that screens a piece.
+    check_node
+        A function that workers can import, and that checks a worker before the first piece.
     time_limit_s
-        Returns in how many seconds a worker must screen a number of images.
+        A function that returns how many seconds a worker may take to screen a number of images.
     """
 
     chunk_images: int = CHUNK_IMAGES
@@ -141,16 +146,16 @@ class PieceOptions:
 
 
 class ArchiveDriver:
-    """Screens an archive into an output folder: sends pieces to workers, and collects their results.
+    """Screens an archive into an output folder: sends pieces of the image list to workers, and collects the results.
 
     Parameters
     ----------
     save
-        Receives the outcomes of every piece once, and whether they are from an earlier start.
+        A function that is called once for each piece, with the outcomes and with True for outcomes of an earlier start.
     progress
-        Receives the progress, often.
+        A function that is called often, with the progress.
     on_message
-        Receives the name of a node and a message about it.
+        A function that is called with the name of a node and a message about the node.
     """
 
     def __init__(
@@ -178,10 +183,10 @@ class ArchiveDriver:
         self._nodes_began_s: dict[str, float] = {}
 
     def run(self, connection: ConnectionSettings) -> ArchiveProgress:
-        """Screen all images without results. Returns the progress.
+        """Screen all images that have no results. Returns the progress at the end.
 
-        After an interruption (Ctrl-C) the results stay. Raises EnvironmentProblem without a cluster or a node that
-        fits, StorageProblem.
+        After an interruption (Ctrl-C), all results are kept. Raises EnvironmentProblem if there is no cluster or no
+        usable node, and StorageProblem.
         """
         self._take_over()
         self._began_s = time.monotonic()
@@ -190,9 +195,10 @@ class ArchiveDriver:
         return self._progress()
 
     def _take_over(self) -> None:
-        """Take over the results of earlier starts.
+        """Read the results that earlier starts stored, and queue the remaining images.
 
-        Results of other images are screened again. So are failed images, because the cause of a failure may be gone.
+        Invalid results are deleted, and their images are screened again. Failed images are screened again, too, because
+        the cause of the failure may be gone.
         """
         again: list[Piece] = []
         for piece in self._folder.finished_pieces(len(self._images)):
@@ -228,7 +234,7 @@ class ArchiveDriver:
             self._tasks.clear()
 
     def _step(self, client: Client, pool: WorkerRegistry) -> None:
-        """Handle lost workers, idle workers, answers and exceeded deadlines once."""
+        """Handle, once, all workers that were lost, are idle, have answered, or have exceeded their time limit."""
         for address in pool.refresh():
             if task := self._tasks.pop(address, None):
                 self._lose(pool, task)
@@ -243,7 +249,7 @@ class ArchiveDriver:
         self._show(self._progress())
 
     def _give(self, client: Client, pool: WorkerRegistry, address: str) -> None:
-        """Send the next piece to an idle worker."""
+        """Send the next piece in the queue to the worker at `address`, if this worker is idle."""
         if not self._left or address in self._tasks:
             return
         node = pool.node(address)
@@ -272,10 +278,10 @@ class ArchiveDriver:
         )
 
     def _next_piece(self, node: str) -> Piece:
-        """Take the next piece for a node from the queue.
+        """Remove the next piece for a node from the queue, and return the piece.
 
-        A piece that has not failed on this node comes first. Trying a failed piece on another node shows whether the
-        node or the piece is at fault.
+        Pieces that have not failed on this node come first. So a failed piece is tried on another node, which shows
+        whether the node or the piece is at fault.
         """
         others = (piece for piece in self._left if node not in dict(piece.nodes))
         piece = next(others, self._left[0])
@@ -283,9 +289,9 @@ class ArchiveDriver:
         return piece
 
     def _take(self, client: Client, pool: WorkerRegistry, address: str) -> None:
-        """Handle a worker's answer about a piece. The worker gets its next piece before the results are written.
+        """Fetch a worker's answer about a piece, send the worker the next piece, and store the results.
 
-        The answer is fetched before that. If the worker died while it had the next piece, the answer would be lost.
+        The answer is fetched before the next piece is sent. Otherwise the answer would be lost if the worker died.
         """
         task = self._tasks.pop(address)
         if task.future.status in ("cancelled", "lost"):  # the scheduler was lost
@@ -323,9 +329,9 @@ class ArchiveDriver:
         self._faults.add_done(task.node, task.piece.size)
 
     def _answer(self, client: Client, task: _Task, address: str) -> bytes | None:
-        """Fetch the answer about a finished piece; None if the worker or the scheduler was lost.
+        """Fetch a worker's answer about a finished piece; None if the worker or the scheduler was lost.
 
-        Raises ValueError if the answer is invalid or missing. An answer that is too long is invalid and not fetched.
+        Raises ValueError if the answer is missing, invalid, or too long. An answer that is too long is not fetched.
         """
         for patience_s in _PATIENCE_S:
             try:
@@ -349,16 +355,14 @@ class ArchiveDriver:
         raise ValueError("an answer that does not come")
 
     def _give_up(self, pool: WorkerRegistry, address: str) -> None:
-        """Give up on a worker that exceeded its deadline. Another worker gets its piece, and the worker gets no more
-        work.
-        """
+        """Exclude a worker that exceeded its time limit from further work, and queue its piece for another worker."""
         task = self._tasks.pop(address)
         task.future.cancel()
         self._suspect(self._faults.add_failure(task.piece, task.node))
         pool.exclude_worker(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
 
     def _lose(self, pool: WorkerRegistry, task: _Task) -> None:
-        """Handle the loss of a worker. Its piece gets one more death, unless the worker had not started it."""
+        """Queue the piece of a lost worker again. If the worker died while screening, the death is counted."""
         try:
             has_begun = isinstance(task.future.exception(timeout=_LATE_S), KilledWorker)
         except CONNECTION_ERRORS:
@@ -370,9 +374,9 @@ class ArchiveDriver:
             self._left.appendleft(task.piece)
 
     def _blame(self, pool: WorkerRegistry, piece: Piece, node: str, why: Reason | None = None) -> None:
-        """Handle a piece whose worker died or that failed for the reason `why`.
+        """Handle a piece whose worker died (`why` is None), or that failed for the reason `why`.
 
-        The piece is tried again or halved, a single image is failed, or the node is excluded.
+        The piece is queued again, or halved. A single image may be stored as failed. The node may be excluded.
         """
         piece = self._faults.add_failure(piece, node)
         is_last = not self._left and not self._tasks
@@ -390,12 +394,18 @@ class ArchiveDriver:
             pool.exclude_node(node, why or reason("cluster_node_deaths", times=self._faults.failures_in_a_row(node)))
 
     def _suspect(self, *pieces: Piece) -> None:
-        """Queue suspected pieces again, each behind another piece. A node can then prove in between that it works."""
+        """Queue pieces that may end a worker again, each behind another piece.
+
+        The pieces between them show whether the node works.
+        """
         for number, piece in enumerate(pieces):
             self._left.insert(2 * number + 1, piece)
 
     def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
-        """Write the results of a piece. Results of failed images replace their rows in the stored piece."""
+        """Store the results of a piece in the output folder, and pass on the outcomes.
+
+        Results of images that failed in an earlier start replace these images' rows in the stored piece.
+        """
         if whole := self._failed_in.get(piece.start):
             first, previous = piece.start - whole.start, self._folder.read_results(whole)
             self._folder.write_results(whole, replace_rows(previous, results, first=first, request=self._request))

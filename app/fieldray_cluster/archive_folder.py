@@ -1,16 +1,16 @@
-"""The output folder of an archive: the request, the image list and the results so far.
+"""The output folder of an archive: the request, the image list, and the results stored until now.
 
-    driver.lock                      lock of the driver that works on the folder
-    archive.json                     the request; after listing, the number of images and the digest of the list
-    list.parquet                     the image list, one image in a row; written after listing
-    chunks/FROM-TO.parquet           results of the images from index FROM up to TO (exclusive)
-    merged.json                      number of the run with all results, once they are merged
+    driver.lock                      lock of the process that works on the folder
+    archive.json                     the request, and (after listing) the number of images and the list's digest
+    list.parquet                     the image list, one row for each image
+    chunks/FROM-TO.parquet           results of the images with index FROM to TO - 1
+    merged.json                      number of the run that has all results, after the results are merged
 
 Every file is written whole or not at all. After an interruption, the driver resumes with the images that have no
 results file. The folder contains patient names and is readable by this user alone.
 
-Merged results are one run in the results database of this computer, as `fieldray screen` would have made it. The window
-shows the run, and a later `fieldray screen` takes over its results.
+Merged results are one run in the results database of this computer, like a run of `fieldray screen`. The program's
+window shows the run. A later `fieldray screen` reuses the results.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
 _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
 REQUEST_NAME: Final = "archive.json"
-"""The name of the file with an archive's request."""
+"""The name of the file with the request to screen an archive."""
 LIST_NAME: Final = "list.parquet"
 """The name of the file with an archive's image list."""
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
@@ -71,16 +71,16 @@ _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ListNote:
-    """The number of images and the SHA-256 of the list, as stored in archive.json."""
+    """The number of images and the SHA-256 of the image list, as stored in archive.json."""
 
     images: int = 0
     list_sha256: str = ""
 
 
 class ArchiveFolder:
-    """The output folder of an archive, locked from construction until `close`.
+    """The output folder of an archive. The constructor locks the folder until `close`.
 
-    Raises UsageProblem (archive_in_use) if another driver holds the lock, StorageProblem.
+    Raises UsageProblem (archive_in_use) if another process has locked the folder, and StorageProblem.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,15 +102,16 @@ class ArchiveFolder:
         self.close()
 
     def close(self) -> None:
-        """Release the lock, so that another driver can use the folder."""
+        """Release the lock, so that another process can use the folder."""
         self._lock.release()
 
     # ---- the request
 
     def store_request(self, request: ArchiveRequest) -> None:
-        """Store the request. If the folder has results, require that the stored request is equal.
+        """Store the request to screen an archive.
 
-        Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
+        Raises UsageProblem (archive_other_work) if the folder has results of another request, UsageProblem
+        (archive_damaged), and StorageProblem.
         """
         path, self._asked = self.path / REQUEST_NAME, request.paths
         if not path.exists() or not (self.is_listed or self.has_results):
@@ -131,14 +132,14 @@ class ArchiveFolder:
             return None
 
     def record_merged(self, run_id: int) -> None:
-        """Record that all results are in the run `run_id`. Raises StorageProblem."""
+        """Store that all results were merged into the run `run_id`. Raises StorageProblem."""
         write_atomically(self.path / "merged.json", json.dumps({"run": run_id}).encode("ascii"))
 
     # ---- the list
 
     @property
     def is_listed(self) -> bool:
-        """Whether the image list is complete and not empty. Raises UsageProblem (archive_damaged)."""
+        """Whether the folder has a complete image list that is not empty. Raises UsageProblem (archive_damaged)."""
         if not self._list.exists() or not self._noted.list_sha256:
             return False
         with self.open_list() as images:
@@ -146,7 +147,7 @@ class ArchiveFolder:
 
     @property
     def _noted(self) -> _ListNote:
-        """The stored length and digest of the list, by which a changed list is recognised."""
+        """The number of images and the digest of the image list in archive.json. A changed list has another digest."""
         try:
             return parse_json((self.path / REQUEST_NAME).read_bytes(), _ListNote)
         except (OSError, ValueError):
@@ -154,7 +155,7 @@ class ArchiveFolder:
 
     @property
     def listed_on(self) -> datetime.date:
-        """The day on which the image list was written, by this computer's clock."""
+        """The local date on which the image list was written."""
         return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
     def write_list(self, refs: Iterable[tuple[ImageRef, str]], *, progress: Callable[[int], None]) -> None:
@@ -163,9 +164,9 @@ class ArchiveFolder:
         Parameters
         ----------
         refs
-            Each image, with the state (size and tag) of its object on a server; "" for a file.
+            Each image, with the state (size and tag) of the image's object on a server; "" for a file.
         progress
-            Receives the number of images so far.
+            A function that is called with the number of images written until now.
         """
         count = 0
         with (
@@ -183,7 +184,10 @@ class ArchiveFolder:
         write_atomically(path, json.dumps(about | dataclasses.asdict(note), indent=1).encode("ascii"))
 
     def open_list(self) -> ImageList:
-        """Open the image list. The request must be stored first. Raises UsageProblem (archive_damaged)."""
+        """Open the image list of the stored request. Raises UsageProblem (archive_damaged).
+
+        Call `store_request` first.
+        """
         if self._noted.list_sha256 != _digest(self._list):
             raise UsageProblem(reason("archive_damaged", path=self._list))
         return ImageList(self._list, within=self._asked)
@@ -196,13 +200,13 @@ class ArchiveFolder:
 
     @property
     def has_results(self) -> bool:
-        """Whether the folder has any results."""
+        """Whether the folder has results of at least one image."""
         return any((self.path / "chunks").glob("*.parquet"))
 
     def finished_pieces(self, count: int) -> tuple[Piece, ...]:
-        """Return the pieces of the image list that have results, in order.
+        """Return the pieces of the image list that have stored results, in order.
 
-        Pieces beyond a list of `count` images are left out.
+        `count` is the number of images in the list. Stored results for higher indices are left out.
         """
         found: list[Piece] = []
         for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
@@ -212,7 +216,7 @@ class ArchiveFolder:
         return tuple(found)
 
     def remaining_pieces(self, count: int, *, size: int) -> Iterator[Piece]:
-        """Yield the parts of the image list without results, in pieces of at most `size` images, in order.
+        """Yield the images without results as pieces of at most `size` images, in the order of the list.
 
         `count` is the number of images in the list.
         """
@@ -225,18 +229,18 @@ class ArchiveFolder:
             at = piece.stop
 
     def write_results(self, piece: Piece, results: bytes) -> None:
-        """Write the results of a piece. Raises StorageProblem."""
+        """Write the results of a piece, the bytes of a Parquet file. Raises StorageProblem."""
         write_atomically(self._path(piece), results)
 
     def read_results(self, piece: Piece) -> bytes:
-        """Read the results of a piece. Raises StorageProblem."""
+        """Read the results of a piece, the bytes of a Parquet file. Raises StorageProblem."""
         try:
             return self._path(piece).read_bytes()
         except OSError as error:
             raise storage_problem(error, self._path(piece)) from error
 
     def delete_results(self, piece: Piece) -> None:
-        """Delete the invalid results of a piece, so that its images are screened again. Raises StorageProblem."""
+        """Delete the results of a piece, so that the piece's images are screened again. Raises StorageProblem."""
         try:
             self._path(piece).unlink(missing_ok=True)
         except OSError as error:
@@ -247,10 +251,10 @@ class ArchiveFolder:
 
 
 class ImageList:
-    """The image list of an archive. Only one piece of the list is in memory at a time.
+    """The image list of an archive, of which only one piece is in memory at a time.
 
-    `within` are paths below which all files must lie; empty for no restriction. Raises UsageProblem (archive_damaged)
-    for other files, which are neither read nor sent to a node.
+    All files of the list must be in the folders `within`; empty for no restriction. A file elsewhere is never read or
+    sent to a node; the list then raises UsageProblem (archive_damaged).
     """
 
     def __init__(self, path: Path, *, within: Sequence[str] = ()) -> None:
@@ -276,7 +280,7 @@ class ImageList:
         return self._starts[-1]
 
     def refs(self, piece: Piece) -> tuple[str, ...]:
-        """Return the references to the images of a piece as JSON (see `store.rows.ref_of`).
+        """Return the reference to each image of a piece, as JSON text that `store.rows.ref_of` parses.
 
         Raises UsageProblem (archive_damaged).
         """
@@ -294,9 +298,10 @@ class ImageList:
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
     def states(self, piece: Piece) -> tuple[str, ...]:
-        """Return for each image of a piece the state that its object had when it was listed: size and tag.
+        """Return, for each image of a piece, the state (size and tag) that the image's object had on the server.
 
-        Each is "" for images that are files. Raises UsageProblem (archive_damaged).
+        The states are those at the time of listing; "" for images that are files. Raises UsageProblem
+        (archive_damaged).
         """
         return tuple(self._column(piece, "state"))
 
@@ -326,7 +331,7 @@ class ImageList:
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file. Raises UsageProblem (archive_damaged) if it cannot be read."""
+    """Return the SHA-256 of a file as hexadecimal text. Raises UsageProblem (archive_damaged) if unreadable."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -335,7 +340,10 @@ def _digest(path: Path) -> str:
 
 
 def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
-    """Return the allowed path prefixes: the given folders, and the folders of given files (such as a DICOMDIR)."""
+    """Return the prefixes that an allowed path may have: each folder in `paths`, and the folder of each file.
+
+    Files in `paths` are for example a DICOMDIR.
+    """
     if is_address(paths[0]):
         return (os.fsencode(str(address_to_path(paths[0].rstrip("/"))) + os.sep),)
     folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
@@ -347,7 +355,7 @@ def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
 
 @dataclass(eq=False, slots=True)
 class ArchiveRun:
-    """The run of an archive in the results database, while one thread adds its outcomes."""
+    """The run of an archive in the results database, to which one thread adds outcomes."""
 
     run_id: int
     _store: ResultStore
@@ -356,32 +364,35 @@ class ArchiveRun:
     _saved: int = 0
 
     def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
-        """Store outcomes in the results database. An image that is already stored keeps its row.
+        """Store outcomes in the results database. An image that is stored already keeps its row.
 
-        Raises StorageProblem.
+        `is_resumed` is True for outcomes from an earlier start of the command. Raises StorageProblem.
         """
         images = [([outcome], [0] if is_resumed else ()) for outcome in outcomes]
         self._store.save_all(self.run_id, images, spec=self._spec, keeps_preview=self._keeps_previews)
         self._saved += len(outcomes)
 
     def finish(self) -> None:
-        """End the run, and require that all outcomes are stored. Raises StorageProblem (results_lost)."""
+        """Mark the run as finished. Raises StorageProblem (results_lost) if an outcome was not stored."""
         require_all_stored(self._store, self.run_id, saved=self._saved)
         self._store.finish(self.run_id)
 
 
 @contextlib.contextmanager
 def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
-    """Begin the run of an archive in the results database, or resume it, and yield it.
+    """Begin or resume the run of an archive in the results database, and yield the run.
 
-    If the block raises, the run is marked as failed, or as cancelled if the user stopped it. Raises StorageProblem.
+    If the block raises an exception, the run is marked as failed; if the user stopped the block, as cancelled. Raises
+    StorageProblem.
 
     Parameters
     ----------
     database
         The file of the results database.
     spec
-        Pack and settings of the run. An unfinished run with equal ones is resumed.
+        Pack and settings of the run. An unfinished run with equal pack and settings is resumed.
+    publish
+        A function that is called with each event of the run.
     keeps_previews
         Whether preview images are stored, too.
     """
@@ -399,12 +410,17 @@ def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_p
 def list_images(
     folder: ArchiveFolder, paths: Sequence[str], settings: Settings, *, progress: Callable[[int], None]
 ) -> None:
-    """Find all images under some paths, or under one address of objects, and write the image list of an archive.
+    """Find all images in folders or on a server, and write the image list of an archive, unless the list exists.
 
-    Does nothing if the list exists. `paths` are absolute. `progress` receives the number of images so far.
+    Parameters
+    ----------
+    paths
+        Absolute paths of files and folders, or one address such as s3://BUCKET/FOLDER.
+    progress
+        A function that is called with the number of images found until now.
 
-    Raises UsageProblem (archive_list_lost if there are results without a list; no_image_in for a path without images),
-    StorageProblem, and the exceptions of `list_objects`.
+    Raises UsageProblem: archive_list_lost if there are results without a list, no_image_in for a path without images.
+    Raises StorageProblem, and the exceptions of `list_objects`.
     """
 
     def refuse(why: Reason) -> None:
@@ -433,10 +449,10 @@ def list_images(
 
 
 def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
-    """Return whether a run in the database has all results of an archive, and none of them failed.
+    """Return whether the run `run_id` in the results database has all results of an archive, and no failed image.
 
-    `spec` is the specification that the run must have: after a backup was restored, another run may have this number.
-    Raises StorageProblem.
+    `spec` is the specification of the archive's run. After a backup was restored, another run may have the number
+    `run_id`. Raises StorageProblem.
     """
     if not database.exists():
         return False

@@ -1,12 +1,11 @@
-"""A worker's part in screening an archive: it screens the images of a piece and returns the outcomes as Parquet.
+"""Screen a piece of an archive in a worker process, and return the outcomes of the images as a Parquet file.
 
-An `ArchiveRequest` says how the archive is screened. Before a node gets work, it must reproduce the request's hashes of
-model and settings.
+An `ArchiveRequest` describes how the archive is screened. Before a node (computer) gets work, the node must compute the
+hashes of model and settings that the request has.
 
-Each image is screened by `pipeline.screen.screen_image`, as in any run. A worker has no results database: a run for
-each piece would need a commit for each image. The session stays open between pieces, with the network loaded and the
-workers running. The answer goes to the driver as bytes (Parquet or JSON), which the driver parses and compares with the
-request.
+Each image is screened by `pipeline.screen.screen_image`, as in any run. A worker has no results database, because a run
+for each piece would need a commit for each image. The session stays open between pieces: the network is loaded, and the
+decoders run. The driver process gets the answer as bytes (Parquet or JSON), and checks the answer against the request.
 """
 
 from __future__ import annotations
@@ -66,19 +65,19 @@ class ArchiveRequest:
     Attributes
     ----------
     paths
-        Absolute paths as the driver sees them, or one address of objects.
+        Absolute paths on the computer that starts the work, or one address such as s3://BUCKET/FOLDER.
     pack
-        The pack as a node finds it: its folder, or `id-version`.
+        The folder of the pack on each node, or ID-VERSION of the pack.
     signer
         The fingerprint of the pack's signing key.
     pack_name, model_sha256, settings_hash
-        Values that every node must reproduce from the pack.
+        Name and hashes that each node must compute from its own pack.
     operating_point, ages_confirmed, allow_older, allow_legacy
         As in `fieldray screen`.
     settings
-        The driver's settings for reading and running images, in order of their names.
+        The settings for reading and screening images, as pairs of name and value.
     program_version
-        The version of the driver.
+        The version of the program that starts the work.
     """
 
     paths: tuple[str, ...]
@@ -96,14 +95,14 @@ class ArchiveRequest:
 
     @property
     def operating_points(self) -> tuple[OperatingPoint, ...]:
-        """Always empty: each result of an archive has its own operating point."""
+        """An empty tuple, because each result of an archive has the operating point of its request."""
         return ()
 
     @property
     def result_key(self) -> str:
-        """The digest of all that decides the results: paths, pack, settings and version of the program.
+        """The digest of all values that decide the results: paths, pack, settings and version of the program.
 
-        Results in an output folder are used only by requests with the same digest.
+        Stored results in an output folder are used only by requests with an equal digest.
         """
         return result_key(
             sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.settings,
@@ -121,14 +120,16 @@ def make_request(
     allow_older: bool = False,
     allow_legacy: bool = False,
 ) -> ArchiveRequest:
-    """Return the request by which workers screen an archive with the pack of `setup`.
+    """Return the request to screen an archive with the pack of `setup`.
 
     Parameters
     ----------
     paths
-        Absolute paths of the images, or one address of objects.
+        Absolute paths of the images, or one address such as s3://BUCKET/FOLDER.
     pack
-        The pack as a node finds it: its folder, or `id-version`.
+        The folder of the pack on each node, or ID-VERSION of the pack.
+    operating_point
+        The name of the operating point; None for the pack's default.
     allow_older, allow_legacy
         As in `fieldray screen`.
     """
@@ -149,7 +150,7 @@ def make_request(
 
 
 def load_model(request: ArchiveRequest) -> Model:
-    """Load and verify the request's pack on this node, with the keys that are trusted on this node.
+    """Load and verify the pack of a request on this computer, with the keys that this computer trusts.
 
     Raises PackProblem, StorageProblem.
     """
@@ -163,9 +164,9 @@ def load_model(request: ArchiveRequest) -> Model:
 
 
 def check_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
-    """Return the reason why this process cannot work on a request; None if it can.
+    """Return the reason why this worker process cannot work on a request; None if it can.
 
-    `needs_paths` says whether the process reads the files itself.
+    `needs_paths` is whether the worker reads the image files from its own computer.
     """
     try:
         model = load_model(request)
@@ -181,9 +182,9 @@ def check_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason |
 
 
 def first_missing_path(request: ArchiveRequest) -> str:
-    """Return the first path of the request that is missing on this node or is an empty folder; "" if there is none.
+    """Return the first path of a request that does not exist on this computer, or is an empty folder.
 
-    A share that is not mounted leaves an empty folder.
+    A network share that is not mounted is an empty folder. Returns "" if all paths exist, or are addresses.
     """
     for path in request.paths:
         try:
@@ -203,9 +204,9 @@ _MOST_SENT_BYTES: Final = 2**27
 
 
 def read_content(path: Path) -> bytes | Reason:
-    """Return the content of a file, or the reason why it cannot be read.
+    """Return the content of a file, or the reason why the file cannot be read.
 
-    A worker that is sent files gets either of the two, and reads no file itself.
+    Both can be sent to a worker that does not read files.
     """
     try:
         with open_file(path) as stream:
@@ -215,10 +216,9 @@ def read_content(path: Path) -> bytes | Reason:
 
 
 def read_contents(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
-    """Read the files of the first images, as many as may be sent to a worker at once: up to 128 MiB, but at least one
-    file.
+    """Read files until the contents exceed 128 MiB, the limit for sending files to a worker; at least one file.
 
-    Returns how many images these are, and by path the content of each file or the reason why it cannot be read.
+    Returns the number of `paths` that were read, and for each path the content, or the reason why it cannot be read.
     """
     files: dict[str, bytes | Reason] = {}
     total = 0
@@ -233,9 +233,9 @@ def read_contents(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]
 
 
 class SentFiles:
-    """Image files that the driver sent with a piece of an archive, written to a folder of this worker.
+    """Image files that were sent with a piece of an archive, and are written to a folder of this worker.
 
-    Raises StorageProblem.
+    Raises StorageProblem if a file cannot be written.
     """
 
     def __init__(self, files: Mapping[str, bytes | Reason], folder: Path) -> None:
@@ -250,9 +250,9 @@ class SentFiles:
                     raise storage_problem(error, path) from error
 
     def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
-        """Screen an image from the file that the driver sent, by calling the function `screen`.
+        """Screen the image `ref` from a file that was sent, by calling the function `screen`. Returns the outcome.
 
-        If the driver could not read the file, the outcome is that this image failed. Raises the exceptions of `screen`.
+        If the file could not be read before sending, the outcome is `Failed`. Raises the exceptions of `screen`.
         """
         if ref.path not in self._paths and not ref.problem:
             why = self._files.get(str(ref.path))
@@ -265,9 +265,9 @@ class SentFiles:
 
 
 class PieceSession:
-    """Screens pieces of an archive for one request, one at a time, until `close` ends all threads and processes.
+    """Screens the pieces of one request, one piece at a time. `close` ends all threads and processes.
 
-    Raises FieldrayError if the pack cannot be loaded, or images cannot be read or run.
+    Raises FieldrayError if the pack cannot be loaded, or if no process for reading images or no network can start.
     """
 
     def __init__(self, request: ArchiveRequest, *, cores: int) -> None:
@@ -286,10 +286,10 @@ class PieceSession:
             self.close = ends.pop_all().close
 
     def screen(self, refs: Sequence[ImageRef], files: ReadAhead | SentFiles | None = None) -> list[Outcome]:
-        """Screen the images `refs`. Returns one outcome for each, in order.
+        """Screen the images `refs`. Returns one outcome for each image, in order.
 
-        `files` gives the files of the images if the driver sent them or a server has them. None if the images are read
-        at their paths. Raises FieldrayError if this worker can read or screen no image any more.
+        `files` are the sent or downloaded files of the images; None to read the images at their paths. Raises
+        FieldrayError if this worker can no longer read or screen any image.
         """
         request, is_over = self._request, threading.Event()
         screen = functools.partial(
@@ -315,7 +315,7 @@ class PieceSession:
 
 
 def _without_pictures(outcome: Outcome) -> Outcome:
-    """Return an outcome without preview images, so that none leaves the node."""
+    """Return a copy of an outcome without preview image and thumbnail, so that no picture leaves the node."""
     outcome = without_preview(outcome)
     return replace(outcome, facts=replace(outcome.facts, thumbnail=None))
 
@@ -344,17 +344,17 @@ _MOST_BYTES: Final = 2**20  # size limit of results: for each image, and for the
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PieceSpec:
-    """A piece of an archive that a worker is to screen.
+    """A piece of an archive for a worker to screen.
 
     Attributes
     ----------
     refs
-        The images as JSON of `store.rows.ref_text`.
+        The reference to each image, as JSON text of `store.rows.ref_text`.
     files
-        If files are sent: contents by path, or the reason why the driver could not read a file. The worker reads no
-        other files. None if nodes read the files themselves.
+        The content of each file by path, or the reason why the file could not be read. None if workers read the files
+        from their own computer.
     states
-        If images are objects of a server: the state of each object when it was listed.
+        For images on a server: the state (size and tag) of each object at the time of listing. None for files.
     """
 
     request: ArchiveRequest
@@ -364,7 +364,10 @@ class PieceSpec:
 
 
 def screen_to_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
-    """Screen a piece in a worker. Returns the results as Parquet, a row for each image, or the problem as JSON."""
+    """Screen a piece of an archive by calling `screen`. Returns the answer of a worker as bytes.
+
+    The answer is a Parquet file with a row for each image, or a problem as JSON.
+    """
     try:
         try:
             return pack_outcomes(screen(spec), spec.request)
@@ -376,10 +379,10 @@ def screen_to_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: Piec
 
 
 def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
-    """Return the problem that a worker's answer reports, and whether the program itself failed there.
+    """Return the problem in a worker's answer (None for an answer with results), and whether the program failed.
 
-    The problem is None if the answer has results. A failure of the program may be caused by an image. All other
-    problems belong to the node. Raises ValueError for bytes that are no answer.
+    An image may be the cause if the program failed. All other problems are problems of the node (computer). Raises
+    ValueError for bytes that are no answer.
     """
     if answer.startswith(_PARQUET):
         return None, False
@@ -387,19 +390,22 @@ def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
 
 
 def max_answer_bytes(images: int) -> int:
-    """Return the largest valid size in bytes of a worker's answer about a number of images."""
+    """Return the largest size, in bytes, that a valid answer of a worker about `images` images can have."""
     return _MOST_BYTES * (images + 1)
 
 
 def pack_outcomes(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
-    """Return outcomes as a Parquet file, with the columns of the results database and the preview images."""
+    """Return outcomes as the bytes of a Parquet file, with the columns of the results database and preview images."""
     own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
     rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
     return _file(pa.Table.from_pylist(rows, schema=_SCHEMA), request)
 
 
 def unpack_outcomes(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
-    """Read the outcomes of this request, with previews, from a Parquet file. Raises ValueError for other bytes."""
+    """Read the outcomes of a request, with preview images, from the bytes of a Parquet file.
+
+    Raises ValueError if the bytes are no Parquet file with outcomes of this request.
+    """
     try:
         return tuple(_outcome(row, request) for row in _table(data).to_pylist())
     except (
@@ -414,10 +420,10 @@ def unpack_outcomes(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]
 def parse_results(
     refs: Sequence[ImageRef], data: bytes, request: ArchiveRequest, *, hashes: Mapping[Path, str] | None = None
 ) -> tuple[Outcome, ...]:
-    """Read a worker's results for the images `refs` from a Parquet file. Returns one outcome for each image, in order.
+    """Read a worker's results for the images `refs` from the bytes of a Parquet file, and check the results.
 
-    `hashes` has the SHA-256 of files that the driver has read; None if it has read none. Raises ValueError if the file
-    is not a valid answer to the request, or is too large to be one.
+    Returns one outcome for each image, in order. `hashes` has the SHA-256 of each file that this process has sent, by
+    path; None if no files were sent. Raises ValueError if the results do not answer the request, or are too large.
     """
     try:
         found = pq.ParquetFile(io.BytesIO(data)).metadata
@@ -438,10 +444,10 @@ def parse_results(
 
 
 def replace_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
-    """Replace some rows of a Parquet file of results. Returns the new file.
+    """Replace rows in a Parquet file of results. Returns the bytes of the new file.
 
-    `data` is the file. `rows` is a file with the new rows, which replace those from index `first` on. Both files were
-    validated before.
+    `data` is the old file. `rows` is a file with the new rows, which replace the old rows from index `first` on. Both
+    files must be valid.
     """
     whole, new = _table(data), _table(rows)
     return _file(pa.concat_tables([whole.slice(0, first), new, whole.slice(first + new.num_rows)]), request)
@@ -487,7 +493,10 @@ _held: dict[ArchiveRequest, PieceSession] = {}
 
 
 def screen_piece(spec: PieceSpec) -> list[Outcome]:
-    """Screen the images of a piece of an archive on this worker. Raises FieldrayError if the node cannot screen."""
+    """Screen the images of a piece of an archive in this worker. Returns one outcome for each image, in order.
+
+    Raises FieldrayError if this computer cannot screen images.
+    """
     refs = [ref_of(text) for text in spec.refs]
     if spec.states is not None:
         worker = distributed.get_worker()
@@ -511,7 +520,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
 
 
 def _session(request: ArchiveRequest) -> PieceSession:
-    """Return the open session of a request. A session of another request is closed first."""
+    """Return the open session for a request; open a session if necessary. A session of another request is closed."""
     if request not in _held:
         _end_sessions()
         _held[request] = PieceSession(request, cores=worker_cores() or usable_cores())

@@ -1,9 +1,10 @@
-"""Certificates of a cluster: a private authority, and a certificate with key for each role.
+"""Certificates of a cluster: a private certificate authority, and a certificate with a key for each role.
 
-They are made by one command and copied by hand. A process with a certificate belongs to the cluster, and both sides of
-every connection show one. A node's certificate is valid for both sides. A client's is valid for the driver only, so
-that a client cannot pose as a node and receive images. The authority's key is used once and not stored, so that nobody
-can make more certificates. New certificates replace all old ones.
+One command makes the certificates; people copy them to the computers. A process with a certificate belongs to the
+cluster, and both sides of every connection show a certificate. The certificate of a node is valid for both sides. The
+certificate of a client is valid only for a process that submits work. So a client cannot pretend to be a node and
+receive images. The authority's key is used once and not stored, so that nobody can make more certificates. New
+certificates replace all old certificates.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from cryptography.x509 import KeyUsage
 
 Role = Literal["node", "client"]
-"""A role in the cluster: a node, or a client that submits work."""
+"""The role of a process in the cluster: a node, which does work, or a client, which submits work."""
 AUTHORITY_NAME: Final = "authority.pem"
 CERTIFICATE_FILES: Final = (AUTHORITY_NAME, "node.pem", "node.key", "client.pem", "client.key")
 VALID_DAYS: Final = 825
@@ -36,9 +37,10 @@ _BEFORE: Final = datetime.timedelta(days=1)  # certificates are valid from yeste
 
 
 def make_certificates(folder: Path, *, days: int = VALID_DAYS) -> tuple[Path, ...]:
-    """Write certificates, readable by this user alone, to a folder without certificates. Returns their paths.
+    """Make the certificates of a cluster, and write them to a folder. Returns the paths of the files.
 
-    Raises UsageProblem (cluster_certificates_there), StorageProblem.
+    Only this user can read the files. `days` is the number of days for which the certificates are valid. Raises
+    UsageProblem (cluster_certificates_there) if the folder has certificates, and StorageProblem.
     """
     there = [name for name in CERTIFICATE_FILES if (folder / name).exists()]
     if there:
@@ -59,9 +61,10 @@ def certificate_and_key_paths(folder: Path, role: Role) -> tuple[Path, Path]:
 
 
 def require_certificates(folder: Path, role: Role) -> datetime.date:
-    """Require valid certificates of a role in a folder, readable by this user alone. Returns their last day.
+    """Check the certificates of a role in a folder. Returns the last day on which they are valid.
 
-    Raises UsageProblem (cluster_certificates, cluster_certificates_expired, cluster_key_open).
+    Raises UsageProblem: cluster_certificates if files are missing or invalid, cluster_certificates_expired, or
+    cluster_key_open if other users can read the key.
     """
     from cryptography import x509
 
@@ -86,7 +89,7 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
 
 
 def certificate_text(folder: Path, role: Role) -> str:
-    """Return role, authority and last day of the certificates as a text that people can compare.
+    """Return a text with role, authority and last day of certificates, which people can compare between computers.
 
     Raises as `require_certificates`.
     """
@@ -107,7 +110,7 @@ def _key_usage(*uses: str) -> KeyUsage:
 
 
 def _made(days: int) -> dict[str, bytes]:
-    """Make the certificates. Returns the files' contents by name. Extensions follow RFC 5280, 4.2.1."""
+    """Make certificates (RFC 5280) and keys, valid for `days` days. Returns the contents of the files by file name."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

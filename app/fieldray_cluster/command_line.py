@@ -1,7 +1,4 @@
-"""The commands that this package adds to `fieldray`, and which of them may use the network.
-
-See `fieldray.command_names`.
-"""
+"""The commands `archive`, `cluster` and `workflow`, and which of their command lines may use the computer network."""
 
 from __future__ import annotations
 
@@ -32,12 +29,12 @@ _CLUSTERED: Final = frozenset(
 
 
 def joins_cluster(arguments: Sequence[str]) -> bool:
-    """Return whether the command on the command line connects to the processes of a cluster."""
+    """Return whether the command on a command line connects to the processes of a cluster."""
     return tuple(arguments[:2]) in _CLUSTERED
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the commands with all of their options to a parser."""
+    """Add the commands `archive`, `cluster` and `workflow` with all options to a parser."""
     from fieldray_cluster.commands import archive, cluster, workflow
 
     archive.add_to(commands, COMMANDS["archive"])

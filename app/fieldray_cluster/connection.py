@@ -1,20 +1,20 @@
-"""Connections to a cluster: a Dask client with local processes, or with a scheduler at an address.
+"""Connect to a cluster: open a Dask client for processes on this computer, or for a scheduler at an address.
 
-Without an address, a scheduler and `workers` processes with one thread each are started on 127.0.0.1, and end with the
-client. They are this program's own processes, not Dask's `LocalCluster`. Dask starts workers by `multiprocessing`,
-which would run the caller's main module before the offline guard, and restarts workers that use much memory. Here a
-thread restarts a dead process (see `node`).
+Without an address, a scheduler and `workers` single-threaded processes are started on 127.0.0.1, and end with the
+client. The program starts these processes itself and does not use Dask's `LocalCluster`. Dask starts workers by
+`multiprocessing`, which would run the caller's main module before the offline guard, and restarts workers that use much
+memory. Here a thread restarts a dead process (see `node`).
 
 Dask runs any code that a connected client sends, and every user of this computer can reach 127.0.0.1. So local
-processes have certificates of their own, in a folder of this user alone, which is deleted at the end.
+processes have temporary certificates, in a folder that only this user can read.
 
-Messages from workers and schedulers are not trusted. Dask pickles them, and a pickle may call any function. After
-opening a client, this process accepts only plain values and the classes named by `allow_pickled_classes`.
+Messages from workers and schedulers are not trusted, because Dask pickles them, and a pickle can call any function.
+After opening a client, this process accepts only plain values, and objects of classes that `allow_pickled_classes`
+names.
 
-A task whose worker died ends with `distributed.KilledWorker` at the first death; the caller counts attempts. Futures of
-a dead scheduler are cancelled or never done. The caller checks `is_connected`, leaves the block, and opens another
-client. Submitted functions must be importable in scheduler and workers. Only a function defined inside another function
-is sent as code.
+A task whose worker died ends with `distributed.KilledWorker`, without a second attempt. Futures of a dead scheduler are
+cancelled, or never done. The caller checks `is_connected`, leaves the block, and opens another client. Scheduler and
+workers must be able to import submitted functions. Only a function inside another function is sent as code.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CLOCKS_S: Final = 120.0
 ANSWER_TIMEOUT_S: Final = 10.0
 """Seconds to wait for a worker's answer before work goes on without that worker."""
 ProcessState = Callable[..., tuple[float, str]]
-"""Returns the clock of a process (seconds since 1970) and a sentence about its certificate."""
+"""A function that a process runs to report its clock (seconds since 1970), and a sentence about its certificate."""
 AnswerFuture = Future[object]
 """The future of a worker's answer to a question."""
 # Classes in Dask's messages about results and lost workers.
@@ -73,11 +73,11 @@ _received: Final[set[type]] = {
 
 
 class ForbiddenPickle(TypeError):
-    """A pickle contains something other than plain values and allowed classes."""
+    """The error for a pickle that contains objects other than plain values and allowed classes."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Unpickles plain values and allowed classes only."""
+    """Unpickles only plain values and objects of allowed classes. Raises ForbiddenPickle for other objects."""
 
     def find_class(self, module: str, name: str) -> type:
         for kind in _received:
@@ -87,17 +87,17 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def allow_pickled_classes(*kinds: type) -> None:
-    """Let this process unpickle values of these classes. They must be dataclasses or paths, which run no code."""
+    """Allow this process to unpickle objects of some classes: dataclasses or paths, whose unpickling runs no code."""
     _received.update(kinds)
 
 
 def _plain(data: bytes, *, buffers: Sequence[Any] = ()) -> Any:
-    """Unpickle plain values and allowed classes, in place of Dask's function. Raises ForbiddenPickle."""
+    """Unpickle plain values and objects of allowed classes, in place of Dask's own function. Raises ForbiddenPickle."""
     return _PlainUnpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 def _plain_error(_: bytes) -> OSError:
-    """Return an OSError in place of a pickled error about a worker that the scheduler could not ask."""
+    """Return an OSError, without unpickling the scheduler's error about a worker that it could not reach."""
     return OSError("a worker could not be asked")
 
 
@@ -108,18 +108,18 @@ class ConnectionSettings:
     Parameters
     ----------
     address
-        `[tcp://|tls://]HOST:PORT` of the scheduler, with a numeric host. None for processes on this computer.
+        The scheduler's address as `[tcp://|tls://]HOST:PORT`, with a numeric host. None for processes on this computer.
     workers
         Number of processes, 1 or more. With an address, the largest number of workers to wait for.
     certificates
         The folder of this computer's certificates. None for unencrypted connections to an address, and for temporary
-        certificates of local processes.
+        certificates of processes on this computer.
     role
-        The role whose certificate is shown.
+        The role whose certificate the client shows.
     patience_s, worker_patience_s
-        Seconds to wait for a scheduler, and then for its first worker.
+        Seconds to wait for a scheduler, and seconds to wait for the scheduler's first worker.
     needs_worker
-        Whether the client submits work. If so, a cluster without workers or of another version is a problem.
+        Whether the client submits work. If True, a cluster without workers or of another version is a problem.
     """
 
     address: str | None = None
@@ -133,7 +133,7 @@ class ConnectionSettings:
 
 @contextlib.contextmanager
 def open_client(settings: ConnectionSettings) -> Iterator[Client]:
-    """Connect a client to a cluster with at least one worker. Local processes end with the block.
+    """Connect a Dask client to a cluster, and yield the client. At the end of the block, local processes end.
 
     Raises UsageProblem (cluster_address, cluster_certificates), EnvironmentProblem (cluster_no_answer,
     cluster_other_scheduler, cluster_no_worker, cluster_node_not_started).
@@ -154,7 +154,10 @@ def open_client(settings: ConnectionSettings) -> Iterator[Client]:
 
 
 def full_address(address: str, certificates: Path | None) -> str:
-    """Return the scheduler's address with its protocol. Raises UsageProblem (cluster_address) if it is invalid."""
+    """Return a scheduler's address with the protocol, such as tls://10.0.0.5:8786.
+
+    The protocol is tls with certificates, else tcp. Raises UsageProblem (cluster_address) for an invalid address.
+    """
     match = _ADDRESS.fullmatch(address)
     protocol = "tls" if certificates else "tcp"
     if not match or match[1] not in (None, protocol) or not 0 < int(match[3]) < 65536 or not is_host(match[2]):
@@ -163,12 +166,12 @@ def full_address(address: str, certificates: Path | None) -> str:
 
 
 def host_of(address: str) -> str:
-    """Return the numeric host of a full address, without brackets."""
+    """Return the host of an address with protocol, such as 10.0.0.5; an IPv6 address has no brackets."""
     return address.partition("://")[2].rpartition(":")[0].strip("[]")
 
 
 def is_connected(client: Client) -> bool:
-    """Return whether the client is connected to its scheduler. A lost connection does not come back."""
+    """Return whether the client is connected to its scheduler. A lost connection is never restored."""
     return bool(client.status == "running")
 
 
@@ -179,14 +182,14 @@ def client_tls_context(member: Client | Worker) -> ssl.SSLContext | None:
 
 
 def cores_per_worker(workers: int) -> int:
-    """Return the number of cores (1 or more) for each of several workers on this computer."""
+    """Return how many cores (1 or more) each of `workers` workers on this computer may use."""
     return max(1, round(usable_cores() / workers))
 
 
 def list_workers(client: Client) -> dict[str, Mapping[str, Any]]:
-    """Return all workers of a cluster by address, as the scheduler describes them. Each has a name.
+    """Return the scheduler's description of each worker of a cluster, by address. A description has the key "name".
 
-    Raises EnvironmentProblem (cluster_node_problem).
+    Raises EnvironmentProblem (cluster_node_problem) for an invalid answer of the scheduler.
     """
     with _making_sense(client):
         found = client.scheduler_info(n_workers=-1)["workers"]
@@ -196,9 +199,9 @@ def list_workers(client: Client) -> dict[str, Mapping[str, Any]]:
 def ask_workers(
     workers: Collection[str], client: Client, function: Callable[..., object], *arguments: object
 ) -> dict[str, object]:
-    """Call a function on some workers. Returns their answers by address (see `wait_for_answer`).
+    """Call a function in several worker processes. Returns the workers' answers by address (see `wait_for_answer`).
 
-    The answer is None for a worker that does not answer within `ANSWER_TIMEOUT_S`. Raises EnvironmentProblem
+    The answer is None for a worker that does not answer within `ANSWER_TIMEOUT_S` seconds. Raises EnvironmentProblem
     (cluster_node_problem).
     """
     futures = {address: client.ask(address, function, *arguments) for address in workers}
@@ -207,10 +210,10 @@ def ask_workers(
 
 
 def wait_for_answer(client: Client, future: AnswerFuture) -> object:
-    """Wait until a worker has answered. Returns the answer, or the exception that ended the question.
+    """Wait until a worker has answered. Returns the answer, or the exception that the called function raised.
 
-    Returns None if the worker gave neither. Raises OSError if the scheduler is lost, EnvironmentProblem
-    (cluster_node_problem).
+    Returns None if the worker gave no answer. Raises OSError if the scheduler is lost, EnvironmentProblem
+    (cluster_node_problem) for an invalid answer.
     """
     with _making_sense(client):
         return future.result()
@@ -218,7 +221,10 @@ def wait_for_answer(client: Client, future: AnswerFuture) -> object:
 
 @contextlib.contextmanager
 def _making_sense(client: Client) -> Iterator[None]:
-    """Convert errors from invalid data of a scheduler to a problem. Dask does not validate messages."""
+    """Run a block that reads messages of a scheduler, which Dask does not validate.
+
+    Raises EnvironmentProblem (cluster_node_problem) if the block fails because of an invalid message.
+    """
     try:
         yield
     except ForbiddenPickle:
@@ -229,23 +235,24 @@ def _making_sense(client: Client) -> Iterator[None]:
 
 
 def node_name(worker: str) -> str:
-    """Return the name of a worker's node: the worker's name without its number."""
+    """Return the name of the node (computer) in a worker's name NODE/NUMBER."""
     return worker.rpartition("/")[0] or worker
 
 
 def clock_note(remote_clock_s: float, *, local_clock_s: float | None = None) -> Reason | None:
-    """Return a note if another computer's clock is more than two minutes off; None if it is not.
+    """Return a note if the clocks of two computers differ by more than two minutes; else None.
 
-    Clocks are in seconds since 1970. A wrong clock does not change results.
+    Clocks are in seconds since 1970. A local clock of None is this computer's clock. A wrong clock does not change
+    results.
     """
     seconds = round(remote_clock_s - (time.time() if local_clock_s is None else local_clock_s))
     return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
 
 
 def process_state(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
-    """Return the clock of this process (seconds since 1970) and a sentence about its certificate.
+    """Return the clock of this process (seconds since 1970), and a text about the certificate of this process.
 
-    Dask gives the worker or the scheduler in which the function runs.
+    Dask passes the worker or the scheduler in which the function runs.
     """
     path = (dask_worker or dask_scheduler).security.tls_scheduler_cert
     if not path:
@@ -259,7 +266,7 @@ def process_state(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[
 def scheduler_state(client: Client, state: ProcessState = process_state) -> str:
     """Return a text about the clock and the certificate of the scheduler.
 
-    `state` is the function that the scheduler runs to report them.
+    `state` is the function that the scheduler runs to report clock and certificate.
     """
     began_s = time.time()
     try:
@@ -270,10 +277,10 @@ def scheduler_state(client: Client, state: ProcessState = process_state) -> str:
 
 
 def describe_cluster(client: Client, state: ProcessState = process_state) -> list[str]:
-    """Return a line about the scheduler, then a line for each worker.
+    """Return a line about the scheduler, and a line about each worker of a cluster.
 
-    A worker's line has name, address, memory, whether it works, certificate and clock. `state` is the function that
-    each process runs to report its clock and certificate.
+    The line of a worker has name, address, memory, "working" or "idle", certificate and clock. `state` is the function
+    that each process runs to report clock and certificate.
     """
     workers, began_s = list_workers(client), time.time()
     said = ask_workers(workers, client, state)
@@ -296,7 +303,7 @@ def _state_text(answer: object, *, local_clock_s: float) -> str:
 
 
 def is_host(text: str) -> bool:
-    """Return whether a text is a single numeric IP address."""
+    """Return whether a text is a numeric IP address, such as 10.0.0.5, and not a host name or a network."""
     try:
         ipaddress.ip_address(text.strip("[]"))
     except ValueError:
@@ -305,7 +312,7 @@ def is_host(text: str) -> bool:
 
 
 def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: int) -> str:
-    """Start a local scheduler and its workers. Returns the scheduler's address."""
+    """Start a scheduler and `workers` workers on this computer. Returns the scheduler's address."""
     folder = str(certificates.absolute())
     scheduler = nodes.add(NodeSettings(role="scheduler", certificates=folder))
     address, cores = scheduler.address(), cores_per_worker(workers)
@@ -324,10 +331,10 @@ def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: in
 
 
 class _Client(Client):  # type: ignore[misc]
-    """A Dask client that leaves no thread behind if no scheduler answers, and keeps trying to reach a lost one.
+    """A Dask client that ends all of its threads if no scheduler answers.
 
-    It ignores output and warnings of workers, because a warning is a pickle that Dask itself would load. `asked` are
-    questions that workers have not answered yet.
+    The client ignores output and warnings of workers, because a warning is a pickle that Dask itself would load.
+    `asked` are the futures of questions that workers have not answered yet.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -335,7 +342,10 @@ class _Client(Client):  # type: ignore[misc]
         super().__init__(*arguments, **options)
 
     def ask(self, worker: str, function: Callable[..., object], *arguments: object) -> AnswerFuture:
-        """Ask a worker without waiting. A suspended worker may answer after hours, or never."""
+        """Call a function in a worker process. Returns a future of the answer, without waiting.
+
+        A worker on a suspended computer may answer after hours, or never.
+        """
 
         async def answer() -> object:
             said = await self.run(function, *arguments, workers=[worker], on_error="return", asynchronous=True)
@@ -347,7 +357,7 @@ class _Client(Client):  # type: ignore[misc]
         return future
 
     def subscribe_topic(self, topic: str, handler: Any) -> None:
-        """Ignore subscriptions, so that output and warnings of workers are not received."""
+        """Do nothing, so that the client does not receive output and warnings of workers."""
 
     def start(self, **options: Any) -> Any:
         try:
@@ -366,7 +376,10 @@ class _Client(Client):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
-    """Connect a client to a scheduler, and close it at the end of the block."""
+    """Connect a Dask client to the scheduler at `address`, yield the client, and close it at the end of the block.
+
+    Raises EnvironmentProblem if no scheduler answers.
+    """
     require_own_settings(host_of(address))
     distributed.protocol.pickle.loads, distributed.client.loads = _plain, _plain_error
     try:
@@ -394,7 +407,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
 
 
 def _versions_of_scheduler(client: Client, address: str) -> str:
-    """Return the versions of a scheduler. Raises EnvironmentProblem (cluster_no_answer)."""
+    """Return the versions of program and Dask in a scheduler. Raises EnvironmentProblem (cluster_no_answer)."""
     try:
         return str(client.run_on_scheduler(all_versions))
     except (OSError, TimeoutError, CancelledError) as error:
@@ -404,16 +417,16 @@ def _versions_of_scheduler(client: Client, address: str) -> str:
 
 
 def require_same_version(address: str, there: str) -> None:
-    """Raise EnvironmentProblem (cluster_other_scheduler) unless a scheduler has the versions of this program.
+    """Raise EnvironmentProblem (cluster_other_scheduler) if a scheduler has other versions than this process.
 
-    `address` is the scheduler's address, for the message. `there` is what `all_versions` returns in the scheduler.
+    `address` is the scheduler's address, for the message. `there` is the result of `all_versions` in the scheduler.
     """
     if there != all_versions():
         raise EnvironmentProblem(reason("cluster_other_scheduler", address=address, there=there, here=all_versions()))
 
 
 def _wait_for_worker(client: Client, address: str, patience_s: float) -> None:
-    """Wait for the first worker; others may join later. Raises EnvironmentProblem (cluster_no_worker)."""
+    """Wait until the cluster has a worker. Raises EnvironmentProblem (cluster_no_worker) after `patience_s` seconds."""
     until_s = time.monotonic() + patience_s
     while not list_workers(client):
         if time.monotonic() > until_s:

@@ -1,13 +1,13 @@
-"""A process of a cluster: Dask's scheduler or one of its workers, with only the features that are needed.
+"""Run a process of a cluster: a Dask scheduler or worker, with only the features that are needed.
 
 By default, Dask reads settings that name code to load and addresses to contact, serves web pages, spills memory to
-disk, and logs arguments of failed tasks. Here all of that is disabled: the settings are this program's own
-(`require_own_settings`), no page is served, nothing is spilled, and no image name gets into a log.
+disk, and logs arguments of failed tasks. This module disables these features. The settings are this program's own
+(`require_own_settings`), and no image name gets into a log.
 
-A task whose worker died ends with `distributed.KilledWorker` at once, because `allowed-failures` is 0. The caller
-counts attempts. A worker runs one task at a time.
+A task whose worker died ends with `distributed.KilledWorker`, without a second attempt, because `allowed-failures` is
+0. A worker runs one task at a time.
 
-`NodeProcess` and `NodeGroup` start such processes on this computer, restart dead ones, and end them together.
+`NodeProcess` and `NodeGroup` start cluster processes on this computer, restart dead processes, and end all together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fieldray.reasons import reason
 from fieldray_cluster.certificates import AUTHORITY_NAME, Role, certificate_and_key_paths
 
 SCHEDULER_LOST_EXIT_CODE: Final = 3
-"""Exit code of a worker that lost its scheduler."""
+"""The exit code of a worker process that has lost the connection to its scheduler."""
 _LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 # Dask keeps the last thousand messages for debugging. With screening results they would take 200 MB.
 _KEPT_MESSAGES: Final = 1
@@ -65,25 +65,25 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     role
-        `scheduler` or `worker`.
+        "scheduler" or "worker".
     host
-        The process's own numeric address.
+        The numeric IP address of the process.
     port
-        The port of a scheduler; 0 for any free port.
+        For a scheduler: the port; 0 for any free port.
     scheduler
-        The scheduler's address for a worker: `tcp://HOST:PORT` or `tls://HOST:PORT`.
+        For a worker: the scheduler's address, `tcp://HOST:PORT` or `tls://HOST:PORT`.
     name
-        The name of a worker: a node's name, `/` and a number.
+        For a worker: the name NODE/NUMBER.
     networks
-        Numeric addresses and networks that the process may reach in addition to this computer.
+        Numeric IP addresses and networks that the process may contact. This computer is always allowed.
     certificates
-        The folder of the process's certificates; None only if connections are `unencrypted`.
+        The folder of the certificates. None is allowed only with `unencrypted`.
     unencrypted
-        Whether connections have no certificates. Then everybody who reaches the process can run any code in it.
+        Whether connections are without certificates. If True, everybody who reaches the process can run code in it.
     scratch
-        The folder for a worker's temporary files.
+        For a worker: the folder for temporary files.
     cores
-        The number of this computer's cores that a worker may use; 0 for all.
+        For a worker: the number of this computer's cores that the worker may use; 0 for all cores.
     """
 
     role: str
@@ -103,9 +103,10 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_own_settings(*networks: str) -> None:
-    """Set Dask's settings to this program's own, reduce its logging, and allow connections to some networks.
+    """Replace Dask's settings by the settings of this program, reduce Dask's logging, and allow some networks.
 
-    Raises InternetRefused in a process that does not belong to a cluster.
+    `networks` are IP addresses and networks that this process may contact. Raises InternetRefused in a process that is
+    no process of a cluster.
     """
     dask.config.refresh(paths=[], env={})
     dask.config.set(_SETTINGS)
@@ -116,9 +117,9 @@ def require_own_settings(*networks: str) -> None:
 
 
 def reach_from_own_address(host: str) -> None:
-    """Allow this process to look up the address that it has itself in connections to a host.
+    """Allow this process to contact its own IP address, which it has in connections to `host`.
 
-    Dask looks up both ends of a connection. Raises OSError without a route to the host.
+    Dask looks up both ends of a connection. Raises OSError if there is no route to the host.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as way:
@@ -140,10 +141,10 @@ def tls_settings(certificates: Path | None, role: Role = "node") -> Security | N
 
 
 class _Silent:
-    """A Dask server without web pages."""
+    """Base class for a Dask scheduler or worker that serves no web pages."""
 
     def start_http_server(self, *_: Any, **__: Any) -> None:
-        """Start no web server."""
+        """Do nothing, in place of starting Dask's web server."""
 
 
 class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
@@ -151,22 +152,23 @@ class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
 
 
 class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
-    """A Dask worker that records why it ended (stopped, or scheduler lost), and its number of cores."""
+    """A Dask worker that serves no web pages, and that stores the reason of its end and its number of cores."""
 
     reason_of_end = ""
     cores = 0
 
     async def close(self, *arguments: Any, **options: Any) -> Any:
-        """Close as Dask does, without waiting for a running task, which ends with this process."""
+        """Close the worker as Dask does, but do not wait for a running task, which ends with this process."""
         self.reason_of_end = self.reason_of_end or str(options.get("reason", ""))
         return await super().close(*arguments, **{**options, "executor_wait": False})
 
 
 async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
-    """Run a scheduler or worker until it is stopped. Returns the exit code.
+    """Run a scheduler or worker until `stop` is set, or until the scheduler is stopped or lost. Returns the exit code.
 
-    The exit code of a worker that lost its scheduler is `SCHEDULER_LOST_EXIT_CODE`. `say` receives the address once
-    others can connect. Raises OSError if the address is not available, TimeoutError if no scheduler answers.
+    The exit code of a worker that lost its scheduler is `SCHEDULER_LOST_EXIT_CODE`. `say` is called with the address
+    when other processes can connect. Raises OSError if the address is not available, and TimeoutError if no scheduler
+    answers.
     """
     require_own_settings(*settings.networks)
     certificates = Path(settings.certificates) if settings.certificates else None
@@ -204,10 +206,10 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
 
 
 def run_until_input_ends(settings: NodeSettings) -> int:
-    """Run `serve` as a child process, and print the address to standard output.
+    """Run `serve` in a child process until standard input closes, and print the address to standard output.
 
-    The process ends at once when its standard input closes, also during a task. Child processes of the task end with
-    it.
+    The function ends the process and does not return. When standard input closes, the process stops within five
+    seconds, even during a task.
     """
 
     async def run() -> int:
@@ -221,7 +223,7 @@ def run_until_input_ends(settings: NodeSettings) -> int:
 
 
 def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Wait until standard input closes, stop the server, and end the process after five seconds."""
+    """Wait until standard input closes, set `stop`, and after five seconds end the process."""
     while os.read(0, 4096):
         pass
     loop.call_soon_threadsafe(stop.set)
@@ -230,12 +232,12 @@ def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def worker_cores() -> int:
-    """Return the number of cores of the worker that runs this task; 0 for all cores."""
+    """Return the number of cores that the worker of the current task may use; 0 for all cores."""
     return int(getattr(distributed.get_worker(), "cores", 0))
 
 
 def all_versions() -> str:
-    """Return the versions of the program and of Dask, which must be equal on all computers."""
+    """Return a text with the versions of program and Dask, which must be equal on all computers of a cluster."""
     return f"Fieldray {VERSION}, dask {dask.__version__}, distributed {distributed.__version__}"
 
 
@@ -251,11 +253,10 @@ log = logging.getLogger(__name__)
 
 
 class NodeProcess:
-    """A scheduler or worker process on this computer, which is restarted when it dies, until `close`.
+    """A scheduler or worker process on this computer, which is restarted after it dies, until `close` is called.
 
-    A worker that was stopped on purpose is not restarted.
-
-    `warn` receives a line when the process was restarted.
+    A process that was stopped on purpose, or that cannot start, is not restarted. `warn` is called with a line of text
+    after each restart.
     """
 
     def __init__(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> None:
@@ -272,17 +273,18 @@ class NodeProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of the current process; None while none runs."""
+        """The id of the process that was started last; None before the first start."""
         return self._process.pid if self._process else None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait up to `timeout_s` seconds until the process has ended and is not restarted. Returns whether it has."""
+        """Wait at most `timeout_s` seconds until the process has ended for good. Returns whether it has."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_over, timeout_s)
 
     def address(self, timeout_s: float = 60.0) -> str:
-        """Return the address of the process, after waiting for it. Raises EnvironmentProblem
-        (cluster_node_not_started).
+        """Wait at most `timeout_s` seconds until the process has an address, and return the address.
+
+        Raises EnvironmentProblem (cluster_node_not_started).
         """
         with self._changed:
             self._changed.wait_for(lambda: self._address or self._is_over, timeout_s)
@@ -291,7 +293,7 @@ class NodeProcess:
             return self._address
 
     def close(self) -> None:
-        """End the process: gracefully, or by force after five seconds."""
+        """Stop the process, by force if it has not ended after five seconds. The process is not restarted."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -305,7 +307,10 @@ class NodeProcess:
         self._thread.join()
 
     def _keep(self) -> None:
-        """Run the process, and run it again after growing pauses until it is closed or was stopped."""
+        """Start the process, and start it again each time it dies, after pauses that grow to ten seconds.
+
+        Returns if `close` was called, or if the process was stopped or cannot start.
+        """
         delay_s = _FIRST_DELAY_S
         try:
             while not self._is_closed:
@@ -327,7 +332,7 @@ class NodeProcess:
                 self._changed.notify_all()
 
     def _run_once(self) -> int:
-        """Start the process, note its address, and wait for its end. Returns the exit code."""
+        """Start the process once, store the address that it prints, and wait for its end. Returns the exit code."""
         with tempfile.TemporaryFile() as said:
             with self._changed:
                 if self._is_closed:
@@ -357,15 +362,15 @@ class NodeProcess:
 
 
 def _last_lines(output: IO[bytes]) -> str:
-    """Return the last line of a file that is not blank."""
+    """Return the last line of a text file that is not blank; "" if there is none."""
     output.seek(max(0, output.seek(0, os.SEEK_END) - _LAST_BYTES))
     lines = output.read().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 class NodeGroup(contextlib.ExitStack):
-    """Several cluster processes on this computer that are ended together, in reverse order."""
+    """A group of cluster processes on this computer. At the end of the block, the last started process ends first."""
 
     def add(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> NodeProcess:
-        """Start another cluster process, which ends with this group."""
+        """Start a cluster process that ends with this group. `warn` gets a line of text after each restart."""
         return self.enter_context(contextlib.closing(NodeProcess(settings, warn=warn)))

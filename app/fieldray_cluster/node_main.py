@@ -8,7 +8,10 @@ from fieldray.offline import stay_offline
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a scheduler or a worker until standard input closes. Returns the exit code."""
+    """Run a scheduler or a worker until standard input closes. The argument is the settings as JSON.
+
+    Returns the exit code.
+    """
     stay_offline(joins_cluster=True)
     from fieldray.typed_json import parse_json
     from fieldray_cluster.node import NodeSettings, run_until_input_ends  # imported after the offline guard

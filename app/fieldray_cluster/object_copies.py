@@ -1,7 +1,7 @@
-"""Copies of a server's objects in a folder, from which a network is trained.
+"""Copy the images of a recipe from a server to a folder, from which a network is trained.
 
-A training reads each image once, in its step `data`, and stays offline. So the objects are copied before, read ahead as
-by a worker of an archive. A copy is made again only if its object has changed.
+A training is offline and reads each image once, in the step `data`. So the images (objects on the server) are copied
+before. An object is copied again only if the object has changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AT_ONCE: Final = 256  # objects after which the list of copies is written
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """The result of copying objects: the number of objects in the folder, and of those that were downloaded now."""
+    """The result of copying objects: the number of objects in the folder, and how many of them were downloaded now."""
 
     objects: int
     downloaded: int
@@ -36,20 +36,20 @@ class CopyResult:
 def copy_objects(
     server: ObjectServer, folder: Path, *, progress: Callable[[int, int], None] = lambda _done, _total: None
 ) -> CopyResult:
-    """Copy all objects of a server to a folder, and delete files whose objects are gone.
+    """Copy all objects of a server to a folder, and delete files of objects that the server no longer has.
 
-    An interrupted copy is resumed. The states of the copied objects are stored next to the folder: in
-    `FOLDER.part.json` until the folder is whole, then in `FOLDER.json`.
+    An interrupted copy is resumed. The states (size and tag) of the copied objects are stored next to the folder: in
+    `FOLDER.part.json` until all objects are copied, then in `FOLDER.json`.
 
     Parameters
     ----------
     progress
-        Receives how many objects were copied, and how many are to be copied.
+        A function that is called with the number of copied objects, and the number of objects to copy.
 
     Raises
     ------
     UsageProblem
-        objects_left if an object was refused, is gone or has changed since it was listed; as `iterate_objects`.
+        objects_left if an object cannot be read, is gone, or has changed since listing; and as `iterate_objects`.
     EnvironmentProblem StorageProblem
         As `ObjectServer.download`.
     """
@@ -76,7 +76,7 @@ def copy_objects(
 
 
 def _state(server: ObjectServer, address: str) -> str:
-    """Return the state of an object whose list does not contain it; "" if the object cannot be read."""
+    """Return the state (size and tag) of an object on a server that does not list states; "" if it cannot be read."""
     with contextlib.suppress(Unreadable):  # copying the object will report its problem
         return server.read_beginning(address, "", 1)[1]
     return ""
@@ -91,7 +91,10 @@ def _copy_all(
     part: Path,
     progress: Callable[[int, int], None],
 ) -> dict[str, Reason]:
-    """Copy objects, and store the states of all copies in the file `part`. Returns the problem of each lost object."""
+    """Copy the objects `wanted` (states by address), and store the states of all copies in the file `part`.
+
+    `kept` are the states of objects copied before. Returns the problem of each object that could not be copied.
+    """
     problems = dict[str, Reason]()
     for number, (address, problem) in enumerate(_copy(server, folder, wanted), start=1):
         if problem:
@@ -106,13 +109,13 @@ def _copy_all(
 
 
 def _path_of(address: str, server: ObjectServer, folder: Path) -> Path:
-    """Return the file for the copy of an object. The names of `address_to_path` cannot lead out of the folder."""
+    """Return the path of the file for the copy of an object. The path is always inside `folder`."""
     own = address_to_path(server.address).parts
     return folder.joinpath(*address_to_path(address).parts[len(own) :] or own[-1:])
 
 
 def _intact(server: ObjectServer, folder: Path, list_path: Path) -> Iterator[tuple[str, str]]:
-    """Yield address and state of each copied object that still has its file of that size."""
+    """Yield address and state of each object in the file `list_path` whose copy exists and has the right size."""
     if not list_path.is_file():
         return
     with reporting_damage(list_path):
@@ -124,7 +127,7 @@ def _intact(server: ObjectServer, folder: Path, list_path: Path) -> Iterator[tup
 
 
 def _copy(server: ObjectServer, folder: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, Reason | None]]:
-    """Download objects, and yield the address of each, with what was wrong with it."""
+    """Download the objects `wanted` (states by address). Yields each address, with the problem or None."""
     refs = [ImageRef(path=address_to_path(address)) for address in wanted]
     with (
         tempfile.TemporaryDirectory(dir=folder.parent) as scratch,

@@ -1,14 +1,15 @@
-"""The server of an object address: an S3 bucket, or folders on an HTTP or SFTP server.
+"""List and download objects (image files) on a server: an S3 bucket, or folders on an HTTP or SFTP server.
 
-An object is requested by its exact name, and no library parses its address again: `a.png?versionId=1`, `a.png/` and
-`a.png` are three objects. An object is identified by its name and its state (size and tag) when it was listed. Only the
-server of the address is contacted, with the credentials of the user's configuration.
+An object is requested by its exact name: `a.png?versionId=1`, `a.png/` and `a.png` are three objects. An object is
+identified by its name and its state (size and tag) at the time of listing. Only the server of the address is contacted,
+with the credentials of the user's configuration.
 
-After a failed request the program sends the server another, simple request. If the server answers, the object is at
-fault and its image fails. If not, the program waits for the server.
+After a failed request, the program sends another, simple request. If the server answers, the object is at fault, and
+its image fails. If the server does not answer, the program waits for the server.
 
-fsspec supports more protocols. The supported ones name their server in the address or endpoint, contact no other
-server, give size and tag, and report a folder that cannot be listed (fsspec's FTP returns an empty list).
+The library fsspec supports more protocols. This module supports only protocols that name the server in the address or
+endpoint, contact no other server, give size and tag, and report a folder that cannot be listed. FTP is not supported,
+because fsspec returns an empty list for such a folder.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from fieldray.reasons import reason
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.:-]+://.+", re.DOTALL)
 _WEB: Final = ("http", "https")
 MAX_OBJECT_BYTES: Final = 2**31
-"""Largest size in bytes of an object that is downloaded."""
+"""The largest size, in bytes, of an object that the program downloads."""
 _BLOCK_BYTES: Final = 2**22
 _PAGE: Final = 1000
 _PATIENCE_S: Final = 300.0
@@ -54,8 +55,9 @@ _OF_STATUS: Final = {401: PermissionError(), 403: PermissionError(), 404: FileNo
 
 Result = TypeVar("Result")
 ListedObject = tuple[str, str]
-"""The address of an object on a server, and its state (size and tag) as one text; "" if the server's list has no
-states.
+"""An object in a server's list: address, and state (size and tag) as one text.
+
+The state is "" if the server's list has no states.
 """
 
 
@@ -63,15 +65,14 @@ states.
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is the address of objects on a server, not a path on this computer."""
+    """Return whether a text is an address on a server, such as s3://BUCKET/FOLDER, and not a path on this computer."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def address_to_path(address: str) -> Path:
-    """Return the path that stands for an object on a server in the results, made from the object's address.
+    """Return the path by which results name an object on a server. `path_to_address` returns the address again.
 
-    Different addresses have different paths. Percent codes in the names of web addresses are replaced by their
-    characters.
+    Different addresses have different paths. Percent codes in HTTP addresses, such as %20, become characters.
     """
     protocol, _, rest = address.partition("://")
     host, *names = rest.split("/")
@@ -81,9 +82,9 @@ def address_to_path(address: str) -> Path:
 
 
 def path_to_address(path: Path) -> str:
-    """Return the address of an object on a server from the path that stands for it in results (see `address_to_path`).
+    """Return the address of an object on a server, from the path by which results name the object.
 
-    Special characters in HTTP addresses become percent codes.
+    `address_to_path` makes this path. Special characters in HTTP addresses become percent codes, such as %20.
     """
     protocol, *parts = path.as_posix().split("/")
     host, *names = ("" if part == "%" else unquote(part) for part in parts)
@@ -101,7 +102,7 @@ def _plain(name: str) -> str:
 
 
 def _as_part(name: str) -> str:
-    """Escape a name so that it is one part of a path."""
+    """Replace characters in a name by percent codes, so that the name is exactly one part of a path."""
     for each in "%\\/\0":
         name = name.replace(each, f"%{ord(each):02X}")
     return "%" if not name else name.replace(".", "%2E") if name in (".", "..") else name
@@ -111,18 +112,18 @@ def _as_part(name: str) -> str:
 
 
 class ObjectServer:
-    """The server of an object address, such as an S3 bucket. Thread-safe.
+    """A connection to the server of an address, such as an S3 bucket. Several threads may use one instance.
 
-    `is_unreachable` is True while the program waits for the server.
+    The attribute `is_unreachable` is True while the program waits for the server.
 
     Parameters
     ----------
     address
-        The address of the objects: a bucket or a folder.
+        The address of a bucket or a folder, such as s3://BUCKET/FOLDER.
     patience_s
-        Seconds to wait for a server that does not answer, before it counts as gone.
+        Seconds to wait for a server that does not answer, before an exception is raised.
     max_bytes
-        Largest size in bytes of an object that is downloaded.
+        The largest size, in bytes, of an object that is downloaded.
 
     Raises UsageProblem (archive_no_protocol, archive_no_library, archive_password), EnvironmentProblem for an invalid
     configuration, InternetRefused in a process that may not use the network.
@@ -152,9 +153,10 @@ class ObjectServer:
             raise self._gone(error) from error
 
     def iterate_objects(self) -> Iterator[ListedObject]:
-        """Yield all objects, page by page.
+        """Yield all objects at the address. The server's list is read page by page.
 
-        Raises UsageProblem (nothing_to_screen), EnvironmentProblem (archive_not_listed, archive_server_gone).
+        Raises UsageProblem (nothing_to_screen) if the address does not exist, EnvironmentProblem (archive_not_listed,
+        archive_server_gone).
         """
         left, patience_s = [""], 0.0
         own = len(address_to_path(self.address).parts)
@@ -173,11 +175,10 @@ class ObjectServer:
             raise EnvironmentProblem(reason("archive_not_listed", address=self.address)) from problem
 
     def read_beginning(self, address: str, state: str, max_bytes: int) -> tuple[bytes, str]:
-        """Read up to `max_bytes` bytes from the start of an object. Returns the bytes, and the object's state (size and
-        tag).
+        """Read up to `max_bytes` bytes from the start of an object. Returns the bytes, and the object's current state.
 
-        If `state` is given, the object must still have this state; an empty `state` accepts any. Raises Unreadable
-        (missing, no_permission, unreadable, archive_object_changed, archive_no_tag) for this object, EnvironmentProblem
+        The state is size and tag. The object must have the state `state`; "" to accept any state. Raises Unreadable for
+        this object (missing, no_permission, unreadable, archive_object_changed, archive_no_tag), EnvironmentProblem
         (archive_server_gone).
         """
 
@@ -193,11 +194,11 @@ class ObjectServer:
         return self._insisted(attempt)
 
     def download(self, address: str, state: str, target: Path) -> int:
-        """Write an object to the file `target`. Returns its size in bytes.
+        """Download an object to the file `target`. Returns the size of the object in bytes.
 
-        If `state` is given, the object must still have this state (size and tag); an empty `state` accepts any. Raises
-        Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large, archive_no_tag)
-        for this object, EnvironmentProblem (archive_server_gone), StorageProblem.
+        The object must have the state (size and tag) `state`; "" to accept any state. Raises Unreadable for this object
+        (missing, no_permission, unreadable, archive_object_changed, archive_object_large, archive_no_tag),
+        EnvironmentProblem (archive_server_gone), StorageProblem.
         """
 
         def attempt() -> int:
@@ -222,7 +223,11 @@ class ObjectServer:
 
     @contextlib.contextmanager
     def _opened(self, address: str, state: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
-        """Open an object, or its first `most_bytes`, and check that its state is the expected one."""
+        """Open an object during the block, and yield the stream and the object's state (size and tag).
+
+        The stream has only the first `most_bytes` bytes; None for all. Raises Unreadable if the state is not `state`;
+        "" accepts any state.
+        """
         if state and not _size_of(state) and self._client.answers_at_once:  # an empty object has no byte range
             most_bytes = None
         with self._client.opened(address, most_bytes) as (stream, now):
@@ -233,7 +238,11 @@ class ObjectServer:
             yield stream, now
 
     def _insisted(self, attempt: Callable[[], Result], *, patience_s: float | None = None) -> Result:
-        """Repeat an attempt until the server answers, and return the result."""
+        """Call `attempt` until it succeeds, and return the result. Waits while the server does not answer.
+
+        `patience_s` is the longest wait in seconds; None for the server's default. Raises Unreadable if the attempt
+        fails although the server answers, EnvironmentProblem (archive_server_gone) after the longest wait.
+        """
         until_s = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         tries = 0
         while True:
@@ -260,7 +269,7 @@ class ObjectServer:
                 time.sleep(_PAUSE_S)
 
     def _answers(self) -> bool:
-        """Return whether the server answers at all, even with an error about the archive."""
+        """Return whether the server answers a simple request, even with an error such as "not found"."""
         try:
             self._client.ask_anything()
         except Exception as problem:
@@ -268,7 +277,7 @@ class ObjectServer:
         return True
 
     def _cause(self, error: Exception) -> Exception:
-        """Return the cause of a failure. fsspec reports every HTTP failure as a missing file."""
+        """Return the exception that caused a failed request. fsspec reports all HTTP errors as missing files."""
         if isinstance(self._client, _Web) and isinstance(error, FileNotFoundError):
             error = cast("Exception", error.__cause__ or error)
         return _OF_STATUS.get(getattr(error, "status", 0), error)
@@ -282,7 +291,7 @@ def _text(error: Exception) -> str:
 
 
 def _state(size: int | None, tag: object) -> str:
-    """Return size and tag as a state; "" if the server does not give both."""
+    """Return the state of an object: size and tag as one text; "" if the server gives no size or no tag."""
     return f"{size} {tag}" if tag and size is not None else ""
 
 
@@ -301,7 +310,7 @@ def _size_of(state: str) -> int:
 
 
 class _Bucket:
-    """An S3 bucket. Every request names bucket and key."""
+    """Sends the requests to an S3 bucket. Every request names the bucket and the exact key of an object."""
 
     answers_at_once = True
 
@@ -367,7 +376,7 @@ class _Bucket:
 
 
 class _Web:
-    """Files of an HTTP server whose pages list their folder. Every name is quoted and requested exactly."""
+    """Sends the requests to an HTTP server whose pages list the files of a folder. Every name is requested exactly."""
 
     answers_at_once = False
 
@@ -380,7 +389,7 @@ class _Web:
         return {urlsplit(self._address).hostname or ""} - {""}
 
     def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
-        """List a folder. A page that is not HTML, or a top page without links, is an object."""
+        """List a folder of an HTTP server. A page that is not HTML, or a top page without links, is an object."""
         links = sync(self._files.loop, self._links, place or self._address)
         folder = f"{(place or self._address).rstrip('/')}/"
         host, path = urlsplit(folder)[1:3]
@@ -398,7 +407,7 @@ class _Web:
         return files, [folder + name for name in names if name.endswith("/")]
 
     async def _links(self, address: str) -> list[str] | None:
-        """Return the unresolved links of a page; None for an object that is no page."""
+        """Return the links of an HTML page as written there; None if the address is an object and no page."""
         session = await self._files.set_session()
         async with session.get(self._files.encode_url(address), **self._files.kwargs) as answer:
             answer.raise_for_status()
@@ -429,7 +438,7 @@ class _Web:
 
 
 class _Page(HTMLParser):
-    """Collects the links of an HTML page."""
+    """Parses an HTML page and collects the links of the page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -441,7 +450,7 @@ class _Page(HTMLParser):
 
 
 class _Ssh:
-    """Folders of an SFTP server. A path is sent unchanged, and each thread has its own connection."""
+    """Sends the requests to an SFTP server. Paths are sent unchanged. Each thread has a separate connection."""
 
     answers_at_once = False
 
@@ -486,7 +495,10 @@ class _Ssh:
 
 
 def _names_in(files: Any, folder: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the names in an SFTP folder with their modes. paramiko's own listing stops at a name that is not UTF-8."""
+    """Yield name and mode of each entry of an SFTP folder, including names that are not UTF-8.
+
+    The listing of the library paramiko stops at a name that is not UTF-8.
+    """
     from paramiko.sftp import CMD_CLOSE, CMD_OPENDIR, CMD_READDIR
     from paramiko.sftp_attr import SFTPAttributes
 
@@ -503,7 +515,10 @@ def _names_in(files: Any, folder: bytes) -> Iterator[tuple[str, int]]:
 
 
 def _connected_by_ssh(address: str) -> Any:
-    """Connect to an SFTP server whose key is in the user's `known_hosts`. fsspec alone would accept any key."""
+    """Connect to an SFTP server whose key is in the user's file `known_hosts`.
+
+    The library fsspec would accept any key.
+    """
     import paramiko
     from fsspec.implementations.sftp import SFTPFileSystem
 

@@ -1,8 +1,8 @@
-"""Archives whose images are objects on a server: listing the images, and downloading the objects.
+"""List and download the images of an archive on a server, where the image files are called objects.
 
-The driver lists the objects page by page and reads the beginning of each, in which an offline process looks for images.
-A worker downloads the objects of its piece to files, some ahead of the image being screened. Offline processes read the
-files. Downloads stay in a cache of limited size that all workers of a computer share.
+The process that starts the work lists the objects page by page, and reads the beginning of each object. An offline
+process looks there for images. A worker downloads the objects of its piece to files, before the images are screened.
+Offline processes read the files. All workers of a computer share a cache of downloaded objects, whose size is limited.
 """
 
 from __future__ import annotations
@@ -49,22 +49,23 @@ _AHEAD: Final = 16  # objects that are downloaded, or being downloaded, before t
 def list_objects(
     server: ObjectServer, folder: Path, *, members: Members, identify: Identify
 ) -> Iterator[tuple[ImageRef, str]]:
-    """Yield every image of the objects on a server, with the state of its object.
+    """Yield each image in the objects on a server, with the state (size and tag) of the image's object.
 
-    A DICOMDIR is skipped, because its files are listed too. Raises as `ObjectServer.iterate_objects`.
+    A DICOMDIR is skipped, because the server also lists the files that it names. Raises as
+    `ObjectServer.iterate_objects`.
 
     Parameters
     ----------
     folder
-        Temporary folder for a zip file while its members are listed.
+        The folder for temporary copies of zip files, whose members are listed.
     members
-        Lists the members of a zip file.
+        A function that lists the members of a zip file.
     identify
-        Looks for images in the beginning of an object.
+        A function that looks for images in the beginning of an object.
     """
 
     def look(listed: ListedObject) -> tuple[list[ImageRef], str, bool]:
-        """Return the images of an object, its state, and whether it is a zip file."""
+        """Return the images of an object, the object's state, and whether the object is a zip file."""
         address, state = listed
         ref, length = ImageRef(path=address_to_path(address)), _HEAD_BYTES
         try:
@@ -106,9 +107,10 @@ def _members(server: ObjectServer, members: Members, address: str, state: str, t
 
 
 class ObjectCache:
-    """Downloaded objects in a folder that all workers of this computer share.
+    """A cache of downloaded objects in a folder that all workers of this computer share.
 
-    A worker makes links to the objects that it uses. The least recently used objects are deleted first.
+    A worker makes hard links to the objects that it uses. When the cache is full, objects not used for a long time are
+    deleted first.
     """
 
     def __init__(self, folder: Path, *, limit_bytes: int = MAX_OBJECT_BYTES) -> None:
@@ -117,10 +119,10 @@ class ObjectCache:
         folder.mkdir(exist_ok=True)
 
     def fetch(self, server: ObjectServer, address: str, state: str, target: Path) -> None:
-        """Write an object of a server to the file `target`, from the cache if it is there.
+        """Write an object of a server to the file `target`, from the cache or by download.
 
-        The cache is used only for an object that has the same state (size and tag). With an empty `state` the object is
-        always downloaded. Raises as `ObjectServer.download`.
+        The cached object is used only if its state (size and tag) is `state`. If `state` is "", the object is always
+        downloaded. Raises as `ObjectServer.download`.
         """
         kept = self._folder / hashlib.sha256(f"{address}\n{state}".encode(errors="surrogateescape")).hexdigest()
         try:
@@ -150,7 +152,7 @@ class ObjectCache:
 
 
 class ReadAhead:
-    """Downloads the objects of a piece of an archive in the order of its images, while the images are screened."""
+    """Downloads the objects of a piece of an archive, in the order of the images, while earlier images are screened."""
 
     def __init__(
         self, server: ObjectServer, cache: ObjectCache, refs: Sequence[ImageRef], states: Sequence[str], folder: Path
@@ -175,7 +177,10 @@ class ReadAhead:
             future.cancel()
 
     def _feed(self, states: dict[Path, str], folder: Path) -> None:
-        """Download in order, so that an awaited object never waits for space held by later objects."""
+        """Start the downloads in the order of the images, as long as there is room for files.
+
+        So the next image never waits for room that files of later images use.
+        """
         for number, (path, future) in enumerate(self._coming.items()):
             self._room.acquire()
             if self._is_over:
@@ -193,10 +198,9 @@ class ReadAhead:
 
     @contextlib.contextmanager
     def local_file(self, ref: ImageRef) -> Iterator[Path]:
-        """Wait until an image's object is downloaded, and yield the path of the file. The file is deleted after its
-        last use.
+        """Wait until the object of an image is downloaded, and yield the path of the file.
 
-        Raises Unreadable, EnvironmentProblem, StorageProblem.
+        The file is deleted after its last use. Raises Unreadable, EnvironmentProblem, StorageProblem.
         """
         try:
             yield self._coming[ref.path].result()
@@ -204,10 +208,10 @@ class ReadAhead:
             self._used(ref.path)
 
     def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
-        """Screen an image from the file to which its object was downloaded, by calling the function `screen`.
+        """Screen the image `ref` from the downloaded file of its object, by calling `screen`. Returns the outcome.
 
-        If the object cannot be read, the outcome is that this image failed. Raises the exceptions of `local_file` and
-        of the function `screen`.
+        If the object cannot be read, the outcome is `Failed`. Raises the exceptions of `local_file` and of the function
+        `screen`.
         """
         if ref.problem:
             return screen(ref)

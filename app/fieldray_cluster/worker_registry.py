@@ -1,20 +1,20 @@
-"""The workers of a cluster: which ones may get work, how their loss is noticed, and who is at fault for a crash.
+"""Decide which workers of a cluster get work, notice lost workers, and find the cause of crashes.
 
-Dask carries the messages and knows which workers are alive. Each kind of work distributes itself. An archive gives one
-piece to one worker, a workflow lets Dask choose among workers, a training has a worker for each part. All of them use
-this module to admit and exclude workers, to notice their loss, and to reconnect to a lost scheduler.
+Dask carries the messages and reports which workers are alive. Archives, workflows and trainings distribute their work
+in different ways. All use this module to admit and exclude workers, to notice lost workers, and to reconnect to a lost
+scheduler.
 
-A joining worker reports its versions and settings. At the start, a worker that does not fit ends the run with a
-problem. Later it is excluded with a message, and the others continue. A node that cannot work at all is excluded by
-name, with all of its workers that join later.
+A joining worker reports its versions and settings. At the start, an unusable worker ends the command with an error.
+Later, an unusable worker is excluded with a message, and the other workers continue. A node (computer) that cannot work
+is excluded by name, with all workers that join later from this node.
 
 An image that crashes every process must not stop an archive. A computer whose processes crash repeatedly, for example
-without memory, must not fail one image after another. So an image is at fault if processes of two computers crashed
-while they screened it, or if its computer has screened another image since. A computer is at fault if its processes
-crashed many times in a row.
+because of too little memory, must not make one image after another fail. So an image is the cause of crashes if
+processes of two computers crashed while screening this image, or if the computer has screened other images since. A
+computer is the cause if its processes crashed many times in a row.
 
-Every result that a later start may reuse (of workflows, sweeps and archives) has a key. The key contains everything
-that decides the result, including the program's version. Files count by content, not by path.
+Every result that a later start may reuse (of workflows, sweeps and archives) has a key. The key is a digest of all
+inputs of the result, including the program's version. Files count by content, not by path.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from fieldray_cluster.connection import (
 from fieldray_cluster.node import all_versions
 
 CONNECTION_ERRORS: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
-"""Exceptions of Dask if the other side of a connection is lost."""
+"""The exceptions that Dask raises if the other side of a connection is lost."""
 DEATHS_BEFORE_BLAME: Final = 3
-"""Number of processes that must end while screening an image before the image may be at fault."""
+"""How many processes must have crashed while screening an image before the image may count as the cause."""
 AWAITS_SERVER: Final = "awaits_server"
-"""Name of the metric by which a worker reports that it waits for the server of its objects."""
+"""Name of the metric by which a worker reports that it waits for the server from which it downloads images."""
 _CONNECTIONS: Final = 5  # connections without progress before the work ends
 _SILENT_S: Final = 120.0  # time without an answer of any worker before the work ends
 _LONGEST_PAUSE_S: Final = 60.0
@@ -69,29 +69,32 @@ _WAIT_S: Final = 0.2
 _LOOKS_BETWEEN_OUTAGES: Final = 10  # refreshes between two outages: threads notice a server's return at other times
 
 NodeMessageCallback = Callable[[str, Reason], None]
-"""Receives the name of a node and a message about it."""
+"""A function that is called with the name of a node (computer) and a message about this node."""
 WorkerCheck = Callable[[], Reason | None]
-"""Returns why a worker cannot work; None if it can. Workers must be able to import the function."""
+"""A function that runs in a worker, and returns the reason why the worker cannot work; None if it can.
+
+Workers must be able to import the function.
+"""
 
 
 class ConnectionLost(EnvironmentProblem):
-    """The connection to the cluster's scheduler was lost. The state of running tasks is unknown."""
+    """The error if the connection to the cluster's scheduler is lost. The state of running tasks is unknown."""
 
     def __init__(self) -> None:
         super().__init__(reason("cluster_lost"))
 
 
 class IncompatibleNodes(EnvironmentProblem):
-    """A worker is incompatible at the start, or no compatible worker is left."""
+    """The error if a worker is incompatible at the start, or if no compatible worker is left."""
 
 
 class WorkerLost(Exception):
-    """The process that ran a task has ended."""
+    """The error if the worker process that ran a task has ended."""
 
 
 @contextlib.contextmanager
 def converting_connection_errors() -> Iterator[None]:
-    """Convert errors of a lost or invalid connection in the block to ConnectionLost."""
+    """Run a block, and raise ConnectionLost if a connection is lost or invalid in the block."""
     try:
         yield
     except (*CONNECTION_ERRORS, ForbiddenPickle) as error:
@@ -105,17 +108,17 @@ def run_with_reconnects(
     count_done: Callable[[], int],
     on_problem: Callable[[EnvironmentProblem], None] = lambda _problem: None,
 ) -> None:
-    """Call `work` with a client of the cluster, and again with a new client whenever the cluster is lost.
+    """Call `work` with a client of a cluster. If the cluster is lost, call `work` again with a new client.
 
     Parameters
     ----------
     count_done
-        Returns how much work was done since the start. The program gives up after several losses without progress
-        between them.
+        A function that returns how much work was done since the start. After several losses without progress, the
+        function ends with the last problem.
     on_problem
-        Receives each problem after which `work` is called again.
+        A function that is called with each problem after which `work` is called again.
 
-    Raises the exceptions of `work`, EnvironmentProblem if the cluster is lost too often or cannot be reached.
+    Raises the exceptions of `work`, and EnvironmentProblem if the cluster is lost too often or cannot be reached.
     """
     attempts = 0
     while True:
@@ -135,7 +138,7 @@ def run_with_reconnects(
 
 
 def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: float = _WAIT_S) -> None:
-    """Wait until one future is done, at most `timeout_s` seconds. Raises ConnectionLost."""
+    """Wait at most `timeout_s` seconds until at least one of the futures is done. Raises ConnectionLost."""
     if not futures:
         time.sleep(min(max(timeout_s, 0.0), _WAIT_S))
         return
@@ -146,7 +149,10 @@ def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: floa
 
 
 def wait_for_result(future: Future[Any], *, timeout_s: float | None = None) -> Any:
-    """Wait for the result of a task. Raises WorkerLost, ConnectionLost, TimeoutError, and the task's exceptions."""
+    """Wait for a task on a cluster, and return its result. `timeout_s` None waits without limit.
+
+    Raises WorkerLost, ConnectionLost, TimeoutError, and the exceptions of the task.
+    """
     try:
         return future.result(timeout=timeout_s)
     except KilledWorker as error:
@@ -162,7 +168,10 @@ def wait_for_result(future: Future[Any], *, timeout_s: float | None = None) -> A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A worker's report: its versions, its clock (seconds since 1970), and why it cannot work (None if it can)."""
+    """A worker's report about itself: versions, clock in seconds since 1970, and the reason why it cannot work.
+
+    The reason is None if the worker can work.
+    """
 
     versions: str
     now_s: float
@@ -170,23 +179,23 @@ class NodeReport:
 
 
 def required_versions() -> str:
-    """Return the versions of the program, of Dask and of Python, which must be equal on all computers."""
+    """Return a text with the versions of program, Dask and Python, which must be equal on all computers."""
     return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def node_report_text(check: WorkerCheck | None) -> str:
-    """Return the report of a joining worker as JSON of `NodeReport`. Runs in the worker.
+    """Return the report of this worker process as JSON of `NodeReport`.
 
-    `check` returns why the worker cannot work; None to skip this check.
+    `check` returns the reason why the worker cannot work; a `check` of None reports no reason.
     """
     report = NodeReport(versions=required_versions(), now_s=time.time(), problem=check() if check else None)
     return json.dumps(dataclasses.asdict(report))
 
 
 def incompatibility_reason(answer: object, on_message: Callable[[Reason], None]) -> Reason | None:
-    """Return why a worker with this report gets no work; None if it gets work.
+    """Return the reason why a worker gets no work; None if the worker gets work.
 
-    `on_message` receives further messages about the worker.
+    `answer` is the worker's report. `on_message` is called with further messages about the worker.
     """
     try:
         report = parse_json(answer if isinstance(answer, str) else "", NodeReport)
@@ -201,7 +210,11 @@ def incompatibility_reason(answer: object, on_message: Callable[[Reason], None])
 
 @dataclass(slots=True)
 class _Question:
-    """A question to a joining worker: its node, the times of the first and last attempt, and the number of attempts."""
+    """A question to a joining worker, which the worker has not answered yet.
+
+    `first_s` and `last_s` are the times of the first and the last attempt, by the monotonic clock. `times` is the
+    number of attempts.
+    """
 
     node: str
     answer: AnswerFuture
@@ -211,18 +224,21 @@ class _Question:
 
 
 class WorkerRegistry:
-    """The workers of one client, checked repeatedly. A worker that does not answer holds up nobody.
+    """The workers of a cluster that may get work. `refresh` checks repeatedly for new and lost workers.
+
+    A worker that does not answer does not delay other workers.
 
     Parameters
     ----------
     check
-        A further check that each worker runs on itself.
+        A further check that each worker runs; None for no further check.
     on_message
-        Receives messages about a node, for example why it is excluded.
+        A function that is called with the name of a node and a message, for example why the node is excluded.
     excluded_nodes
-        Names of nodes that get no work. The caller passes them from one client to the next.
+        The excluded nodes by name, with the reason. The registry adds entries. Pass the mapping on to the next
+        registry.
 
-    Raises IncompatibleNodes if a present worker does not fit, ConnectionLost.
+    Raises IncompatibleNodes if a worker is unusable at the start, and ConnectionLost.
     """
 
     def __init__(
@@ -236,7 +252,7 @@ class WorkerRegistry:
         self._client, self._ask, self._note = client, check, on_message
         self._nodes_aside = {} if excluded_nodes is None else excluded_nodes
         self.workers: dict[str, Mapping[str, Any]] = {}
-        """Workers that may be given work, as the scheduler describes them, by address."""
+        """The scheduler's description of each worker that may get work, by address of the worker."""
         self._aside: dict[str, Reason] = {}
         self._asked: dict[str, _Question] = {}
         self._noted: set[tuple[str, Reason]] = set()
@@ -250,23 +266,25 @@ class WorkerRegistry:
             self.refresh(is_first=True)
 
     def node(self, address: str) -> str:
-        """Return the name of the node of the worker with this address."""
+        """Return the name of the node (computer) on which the worker with the address `address` runs."""
         return node_name(str(self.workers[address]["name"]))
 
     def idle_first(self) -> list[str]:
-        """Return the addresses of the admitted workers, idle ones first, then by name. Raises ConnectionLost."""
+        """Return the addresses of the workers that may get work: first idle workers, then busy workers, each by name.
+
+        Raises ConnectionLost.
+        """
         with converting_connection_errors():
             busy = {address for address, tasks in self._client.processing().items() if tasks}
         return sorted(self.workers, key=lambda address: (address in busy, str(self.workers[address]["name"]), address))
 
     def refresh(self, *, is_first: bool = False, at_once: bool = False) -> list[str]:
-        """Look for new and lost workers, and for answers of new ones. Returns the addresses of lost workers.
+        """Check for new workers, lost workers, and answers of new workers. Returns the addresses of lost workers.
 
-        Does nothing, and returns no addresses, if the last look was less than half a second ago, unless `is_first` or
-        `at_once` is True. With `is_first`, a worker that does not fit raises IncompatibleNodes; later it is excluded
-        with a message.
+        If the last check was less than half a second ago, nothing is checked, unless `is_first` or `at_once` is True.
 
-        Raises ConnectionLost, EnvironmentProblem, and IncompatibleNodes if no worker is left.
+        Raises ConnectionLost, EnvironmentProblem, and IncompatibleNodes if no worker is left. With `is_first`, an
+        unusable worker also raises IncompatibleNodes. Otherwise it is excluded with a message.
         """
         if not is_connected(self._client):
             raise ConnectionLost
@@ -306,7 +324,7 @@ class WorkerRegistry:
         return future
 
     def _hear(self, address: str, worker: Mapping[str, Any], *, is_first: bool) -> None:
-        """Handle a worker's answer. An unreachable worker is asked again at growing intervals."""
+        """Handle the answer of a new worker, if it has come. An unreachable worker is asked again after a while."""
         question, now_s = self._asked[address], time.monotonic()
         if question.answer.done():
             with converting_connection_errors():
@@ -321,17 +339,18 @@ class WorkerRegistry:
             self._note_once(question.node, reason("cluster_no_reply"))
 
     def exclude_worker(self, address: str, why: Reason) -> None:
-        """Give the worker with this address no more work, for the reason `why`.
+        """Exclude the worker with the address `address` from further work, for the reason `why`.
 
-        If a new worker of the same node joins, it is checked again.
+        Other workers of the node, and workers that join later, are not excluded.
         """
         if worker := self.workers.pop(address, None):
             self._aside[address] = why
             self._note_once(node_name(str(worker["name"])), why)
 
     def exclude_node(self, node: str, why: Reason) -> None:
-        """Give all workers of a node no more work, for the reason `why`. Workers of this node that join later get none
-        either.
+        """Exclude all workers of a node from further work, for the reason `why`.
+
+        Workers of this node that join later are excluded, too.
         """
         for address in [address for address in self.workers if self.node(address) == node]:
             self._aside[address] = why
@@ -366,10 +385,10 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """A piece of an archive: the images from index `start` up to `stop` (excluded), with the number of deaths of its
-    workers.
+    """A piece of an archive: the images with the indices from `start` to `stop` - 1.
 
-    `nodes` are the nodes where a worker died, each with the number of images that it had screened at its first death.
+    `deaths` is the number of workers that died while screening the piece. `nodes` are the nodes of these workers, each
+    with the number of images that the node had screened before its first death.
     """
 
     start: int
@@ -383,15 +402,15 @@ class Piece:
         return self.stop - self.start
 
     def halves(self) -> tuple[Piece, Piece]:
-        """Return the two halves of the piece. Each counts one death, because either may have caused the crashes."""
+        """Return the two halves of the piece. Each half gets one death, because it may have caused the crashes."""
         middle = (self.start + self.stop) // 2
         return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
 
 
 class FaultCounts:
-    """Counts of crashes, by which to decide whether a node or an image is the cause.
+    """Counts crashes and screened images of each node, to decide whether a node or an image causes crashes.
 
-    For each node: the number of images that it has screened, and its failures in a row.
+    `done` is the number of images that each node has screened, by name of the node.
     """
 
     def __init__(self) -> None:
@@ -400,44 +419,47 @@ class FaultCounts:
         self._most_workers: dict[str, int] = {}
 
     def set_worker_count(self, node: str, *, workers: int) -> None:
-        """Record how many workers a node has. The largest number until now counts."""
+        """Store the number of workers of a node, if it is larger than all earlier numbers for this node."""
         self._most_workers[node] = max(self._most_workers.get(node, 0), workers)
 
     def add_done(self, node: str, images: int) -> None:
-        """Record that a node has screened `images` more images. Its count of failures in a row becomes 0."""
+        """Count `images` further screened images of a node. The node's count of failures in a row becomes 0."""
         self.done[node] = self.done.get(node, 0) + images
         self._in_a_row.pop(node, None)
 
     def add_failure(self, piece: Piece, node: str) -> Piece:
-        """Record that a process of a node ended while it had a piece. Returns the piece with one more death."""
+        """Count a failure of a node: a process of the node ended while screening a piece.
+
+        Returns a copy of the piece with one more death.
+        """
         self._in_a_row[node] = self._in_a_row.get(node, 0) + 1
         account = dict(piece.nodes)
         account.setdefault(node, self.done.get(node, 0))
         return Piece(piece.start, piece.stop, piece.deaths + 1, tuple(sorted(account.items())))
 
     def failures_in_a_row(self, node: str) -> int:
-        """Return how often in a row a node's processes ended or failed."""
+        """Return how many times in a row processes of a node have failed, without a screened image in between."""
         return self._in_a_row.get(node, 0)
 
     def is_node_at_fault(self, node: str) -> bool:
         """Return whether a node has failed so often in a row that it should get no more work.
 
-        The limit grows with the number of its workers, because all of them end together if the computer is switched
+        The limit is proportional to the node's number of workers, because all end together if the computer is switched
         off.
         """
         return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._most_workers.get(node, 1)
 
     def is_image_at_fault(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
-        """Return whether the image of a piece with one image is the cause of the crashes, and not the node.
+        """Return whether an image, and not the node, is the cause of crashes.
 
         Parameters
         ----------
         piece
-            A piece of one image, with the nodes where processes ended while they had it.
+            A piece of one image, with the nodes whose processes ended while screening this image.
         nodes
             Names of the nodes that can work now.
         is_last
-            Whether no other piece is left. Then no node can show by another image that it works.
+            Whether no other piece is left, by which a node could show that it works.
         """
         if piece.deaths < DEATHS_BEFORE_BLAME:
             return False
@@ -452,15 +474,15 @@ class FaultCounts:
 
 
 def result_key(*parts: object, version: str = VERSION) -> str:
-    """Return the digest of some values that decide a result, and of the program's version (see `files.digest`)."""
+    """Return a digest of all inputs of a result: the values `parts`, and the program's version."""
     return digest(version, *parts)
 
 
 def path_state(path: Path) -> tuple[str, ...]:
-    """Return the state of a file (SHA-256 of its content) or of a folder (names, sizes and modification times of its
-    files).
+    """Return values that change when a file or a folder changes.
 
-    Raises FileNotFoundError, OSError.
+    For a file this is the SHA-256 of the content. For a folder these are names, sizes and modification times of all
+    files. Raises FileNotFoundError, OSError.
     """
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""The first code of each installed program, before Qt starts: refuse the network."""
+"""Refuse the network in this process. This is the first code that each installed program runs, before Qt starts."""
 
 import sys
 from pathlib import Path

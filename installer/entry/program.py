@@ -1,4 +1,4 @@
-"""The main module of the three installed programs. The name of its file tells which program it is."""
+"""The main module of the three installed programs. The name of the executable file decides which program runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 def main(program: str) -> int:
-    """Be `fieldray` (command line), `fieldray-window`, or `fieldray-worker` (a child process of either).
+    """Run the program with the name `program`. Returns the exit code.
 
-    Each program loads only what it needs: only the window loads Qt.
+    The programs are `fieldray` (command line), `fieldray-window`, and `fieldray-worker` (a child process of the other
+    two). Only the window loads Qt.
     """
     if program == "fieldray-worker":
         from fieldray.processes.child_main import main as serve
@@ -24,7 +25,7 @@ def main(program: str) -> int:
 
 
 def _show(paths: list[str]) -> int:
-    """Open the window with files and folders."""
+    """Open the window with the files and folders `paths`. Returns the exit code."""
     if sys.platform == "linux":
         # Only the part of Qt for X11 is on board: under Wayland too the window comes by X11, where that is there.
         os.environ.pop("WAYLAND_DISPLAY", None)

@@ -1,8 +1,9 @@
-"""Make Setup for Windows out of a frozen folder, on Windows or on Linux: NSIS (makensis) is all it needs.
+"""Build Setup, the installer for Windows, from a frozen program, on Windows or Linux. Needs only NSIS (makensis).
 
-    python installer/windows/build_setup.py FROZEN OUTPUT_FOLDER     (both folders; FROZEN holds fieldray-window.exe)
+    python installer/windows/build_setup.py FROZEN OUTPUT_FOLDER
 
-Prints the path of the Setup it made. The same folder and SOURCE_DATE_EPOCH give the same Setup.
+FROZEN is the folder that contains fieldray-window.exe. The path of the Setup is printed. Equal frozen programs and
+equal SOURCE_DATE_EPOCH give equal Setups.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _ON_WINDOWS: Final = Path("C:/Program Files (x86)/NSIS/makensis.exe")
 
 
 def build(frozen: Path, output_folder: Path, *, version: str, icon: Path | None = None, name: str = "") -> Path:
-    """Build Setup. Returns its path.
+    """Build Setup, the installer for Windows, from the frozen program in `frozen`. Returns the path of Setup.
 
-    Raises FileNotFoundError without makensis or programs, ValueError if makensis fails.
+    `name` is the file name; "" for fieldray-VERSION-setup.exe. Raises FileNotFoundError if makensis or a program is
+    missing, ValueError if makensis fails.
     """
     makensis = find_makensis()
     missing = [program for program in PROGRAMS if not (frozen / program).is_file()]
@@ -45,7 +47,7 @@ def build(frozen: Path, output_folder: Path, *, version: str, icon: Path | None 
 
 
 def find_makensis() -> Path:
-    """Return the path of makensis. Raises FileNotFoundError, which tells how to install it."""
+    """Return the path of the program makensis. Raises FileNotFoundError, whose text tells how to install makensis."""
     found = shutil.which("makensis") or (str(_ON_WINDOWS) if _ON_WINDOWS.is_file() else None)
     if found is None:
         raise FileNotFoundError("makensis is not installed (Debian: apt-get install nsis; Windows: install NSIS 3)")
@@ -53,7 +55,10 @@ def find_makensis() -> Path:
 
 
 def write_lists(frozen: Path, folder: Path) -> dict[str, str]:
-    """Write the lists of files to install and to remove. Returns their paths as defines."""
+    """Write the NSIS scripts that install and remove the files of the program to `folder`.
+
+    Returns the paths of the scripts, by name of the NSIS define.
+    """
     files = sorted(path.relative_to(frozen).as_posix() for path in frozen.rglob("*") if path.is_file())
     lists = {"INSTALL_LIST": install_lines(frozen, files), "REMOVE_LIST": remove_lines(files)}
     defines = {}
@@ -65,7 +70,7 @@ def write_lists(frozen: Path, folder: Path) -> dict[str, str]:
 
 
 def install_lines(frozen: Path, files: Sequence[str]) -> list[str]:
-    """Return the lines that install files. `files` are paths inside `frozen`, with /.
+    """Return the NSIS lines that install files. `files` are paths relative to the folder `frozen`, with /.
 
     Raises ValueError for a name that Windows does not allow.
     """
@@ -80,7 +85,7 @@ def install_lines(frozen: Path, files: Sequence[str]) -> list[str]:
 
 
 def remove_lines(files: Sequence[str]) -> list[str]:
-    """Return the lines that remove every file by name, then every folder that is then empty, deepest first."""
+    """Return the NSIS lines that remove each file by name, and then each folder if empty, the deepest folders first."""
     folders = {parent for file in files for parent in PurePosixPath(file).parents if str(parent) != "."}
     deepest_first = sorted(folders, key=lambda folder: (-len(folder.parts), str(folder)))
     lines = [f'Delete "$INSTDIR{_inside(PurePosixPath(file))}"' for file in files]
@@ -108,7 +113,10 @@ def _facts(frozen: Path, version: str) -> dict[str, str]:
 
 
 def numbers(version: str) -> str:
-    """Return the four numbers that Windows needs: 1.2 becomes 1.2.0.0, and so does 1.2rc1."""
+    """Return a version as the four numbers that Windows needs: 1.2 and 1.2rc1 become 1.2.0.0.
+
+    Raises ValueError if the text does not start with a number.
+    """
     found = re.match(r"\d+(\.\d+){0,3}", version)
     if not found:
         raise ValueError(f"{version!r} is not a version")
@@ -116,7 +124,7 @@ def numbers(version: str) -> str:
 
 
 def project_version() -> str:
-    """Return the version in pyproject.toml."""
+    """Return the version of the program in pyproject.toml."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
@@ -129,8 +137,9 @@ def _icon(makensis: Path) -> Path:
 
 
 def _target(makensis: Path) -> str:
-    """Return the target: a 64-bit Setup if this NSIS can make one. NSIS for Windows makes 32-bit ones, which work as
-    well.
+    """Return the NSIS target of Setup: 64-bit if the installed NSIS supports this target, else 32-bit.
+
+    NSIS for Windows supports only 32-bit Setups, which also work.
     """
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "probe.nsi"
@@ -154,7 +163,7 @@ def _environment() -> dict[str, str]:
 
 
 def main() -> int:
-    """Build Setup. Returns 0, or 1 with a message if it failed."""
+    """Build Setup, as the command line says, and print its path. Returns 0, or 1 after an error message."""
     parser = argparse.ArgumentParser(description="Make Setup for Windows out of a frozen folder.")
     parser.add_argument("frozen", type=Path)
     parser.add_argument("output_folder", type=Path)

@@ -1,9 +1,9 @@
-"""Setup and the uninstaller, run silently in a Windows of their own (wine), with a program that stands in.
+"""Test Setup and the uninstaller silently in a new Windows environment (wine), with a small stand-in for Fieldray.
 
     python installer/windows/smoke_test.py [--keep FOLDER] [--only WORDS]
 
-Files and registry are compared before and after each step. Prints a line for each; exit code 0 if all of them held,
-1 if one did not, 2 where wine or NSIS is not installed. The step with the full disk is left out without root.
+Files and registry are compared before and after each step. Prints a line for each step. Exit code 0 if all steps
+succeeded, 1 if a step failed, 2 if wine or NSIS is not installed. The step with the full disk needs root.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REMEMBERED: Final = r"Software\\Microsoft\\Windows\\CurrentVersion\\Uninstall\\
 
 
 class World:
-    """The wine prefix, two versions of Setup, and the files that they should install."""
+    """The environment of the test: the wine prefix, two versions of Setup, and the files that each should install."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,13 +54,20 @@ class World:
         self.fresh: Snapshot = self.wine.snapshot()
 
     def setup(self, version: str, *arguments: str, expect: int = 0) -> str:
-        """Run Setup silently. Returns its output. Fails unless its exit code is `expect`."""
+        """Run Setup of the version `version` silently, and return the output.
+
+        Raises AssertionError if the exit code is not `expect`.
+        """
         code, said = self.wine.run(self.setups[version], "/S", *arguments)
         assert code == expect, f"Setup {version} {' '.join(arguments)} ended with {code}, not {expect}: {said}"
         return said
 
     def remove(self, *arguments: str, program: Path | None = None, expect: int = 0) -> str:
-        """Run the uninstaller silently and wait for it. Returns its output."""
+        """Run the uninstaller of the installed program silently, and return the output.
+
+        `program` is the folder of the program; None for the default folder. Raises AssertionError if the exit code is
+        not `expect`.
+        """
         program = program or self.program
         where = "C:\\" + str(program.relative_to(self.wine.drive)).replace("/", "\\")
         code, said = self.wine.run(program / "uninstall.exe", "/S", *arguments, f"_?={where}")
@@ -71,7 +78,10 @@ class World:
         return said
 
     def expect_program(self, version: str, program: Path | None = None, *, more: frozenset[str] = frozenset()) -> None:
-        """Fail unless exactly the files of this version are there, byte for byte."""
+        """Raise AssertionError unless exactly the files of the version `version`, and `more`, are installed.
+
+        Contents are compared, too. `program` is the folder of the program; None for the default folder.
+        """
         program, payload = program or self.program, self.payloads[version]
         wanted = {path.relative_to(payload).as_posix() for path in payload.rglob("*") if path.is_file()}
         found = {path.relative_to(program).as_posix() for path in program.rglob("*") if path.is_file()}
@@ -83,7 +93,7 @@ class World:
 
     @contextmanager
     def nothing_changes(self) -> Iterator[None]:
-        """Fail if a file or a registry key has changed after the block."""
+        """Raise AssertionError if the block has changed a file or a registry key."""
         before = self.wine.snapshot()
         yield
         assert before.changes(self.wine.snapshot()) == (set(), set()), before.changes(self.wine.snapshot())
@@ -268,7 +278,7 @@ def _small_disk(world: World, letter: str, options: str) -> Iterator[Path]:
 
 
 class NotTried(Exception):
-    """A step that cannot be done here."""
+    """The error for a step that cannot be performed on this computer."""
 
 
 STEPS: Final[tuple[Callable[[World], None], ...]] = (
@@ -288,7 +298,7 @@ STEPS: Final[tuple[Callable[[World], None], ...]] = (
 
 
 def main() -> int:
-    """Run the steps. Returns the exit code."""
+    """Run the steps of the test, as the command line says. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Run Setup and the uninstaller in wine.")
     parser.add_argument("--keep", type=Path, help="work in this new folder and leave it")
     parser.add_argument("--only", default="", metavar="WORDS", help="only the steps with these words in their name")

@@ -1,4 +1,4 @@
-"""A wine prefix for the smoke test, with its files and its registry in a comparable form."""
+"""Run Windows programs in a wine prefix for the smoke test, and compare its files and registry before and after."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ _RESTLESS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Hashes of all files of drive C by path, and the lines of every registry key."""
+    """The state of a wine prefix: hash of each file of drive C by path, and lines of each registry key by name."""
 
     files: Mapping[str, str]
     registry: Mapping[str, tuple[str, ...]]
 
     def changes(self, later: Snapshot) -> tuple[set[str], set[str]]:
-        """Return paths and keys that came, went or changed between this snapshot and `later`."""
+        """Return the paths, and the registry keys, that are new, missing or changed in the snapshot `later`."""
         paths = {path for path in {*self.files, *later.files} if self.files.get(path) != later.files.get(path)}
         keys = {key for key in {*self.registry, *later.registry} if self.registry.get(key) != later.registry.get(key)}
         return paths, keys
 
 
 class Wine:
-    """A wine prefix in `folder`, made if it does not exist. Raises FileNotFoundError if a program is not installed."""
+    """A wine prefix (a Windows environment) in the folder `folder`, which is made if it does not exist.
+
+    Raises FileNotFoundError if wine is not installed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,48 +61,51 @@ class Wine:
 
     @property
     def drive(self) -> Path:
-        """Drive C as a folder here."""
+        """The folder on this computer that is drive C in the wine prefix."""
         return self.folder / "drive_c"
 
     @property
     def home(self) -> Path:
-        """The user's folder."""
+        """The folder on this computer that is the Windows user's home folder."""
         return next(path for path in sorted((self.drive / "users").iterdir()) if path.name != "Public")
 
     def pretend(self, windows: str) -> None:
-        """Be another version of Windows from now on: win7, win10."""
+        """From now on, report the Windows version `windows`, such as "win7" or "win10", to programs."""
         self.call("reg", "add", r"HKCU\Software\Wine", "/v", "Version", "/d", windows, "/f", timeout_s=120)
         self.settle()
 
     def give_drive(self, letter: str, folder: Path) -> None:
-        """Make a folder the root of another drive."""
+        """Make a folder of this computer the Windows drive with the letter `letter`."""
         (self.folder / "dosdevices" / f"{letter}:").symlink_to(folder)
 
     def run(self, program: Path, *arguments: str) -> tuple[int, str]:
-        """Run a program to its end. Returns exit code (0..255) and output."""
+        """Run a Windows program and wait for its end. Returns the exit code (0..255) and the output."""
         done = self.call(str(program), *arguments, timeout_s=300)
         self.settle()
         return done.returncode, done.stdout.strip()
 
     def start(self, program: Path) -> subprocess.Popen[bytes]:
-        """Start a program without waiting."""
+        """Start a Windows program without waiting for its end. Returns the process."""
         return subprocess.Popen([self._wine, str(program)], env=self._environment, stderr=subprocess.DEVNULL)
 
     def snapshot(self) -> Snapshot:
-        """Return files and registry. No program may be running."""
+        """Return the current state of files and registry. Waits until all Windows programs have ended."""
         self.settle()
         return Snapshot(_hashes(self.drive), _keys(self.folder / "user.reg") | _keys(self.folder / "system.reg"))
 
     def settle(self) -> None:
-        """Wait until every program has ended and the registry is written."""
+        """Wait until every Windows program has ended and the registry is written to its files."""
         subprocess.run([self._server, "-w"], env=self._environment, timeout=300, check=False)
 
     def end(self) -> None:
-        """End all programs that still run."""
+        """End all running Windows programs of this wine prefix."""
         subprocess.run([self._server, "-k"], env=self._environment, timeout=60, check=False)
 
     def call(self, *command: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, even if other programs run."""
+        """Run a Windows command and wait for its end, even if other Windows programs are running.
+
+        Raises TimeoutExpired after `timeout_s` seconds.
+        """
         # NSIS wants /D= and _?= without the quotation marks that wine would put around an argument with spaces
         words = [word for argument in command[1:] for word in argument.split(" ")]
         return subprocess.run(

@@ -125,7 +125,7 @@ class _Runner:
 
     @property
     def needs_start(self) -> bool:
-        """Whether the device runs images again only after a request."""
+        """Whether the device is out of use: the device failed too often, or must not run now (`unavailable_reason`)."""
         return self.has_given_up or self.unavailable_reason is not None
 
     @property

@@ -1,8 +1,8 @@
 """Augmentation: random changes of training images that leave the finding unchanged.
 
-An image with a mask is moved together with its mask; changes of grey level leave the mask alone. Shift, zoom,
-rotation and elastic deformation are combined into one mesh, so that each pixel is interpolated once. The elastic part
-follows Ronneberger 2015 (arXiv:1505.04597), section 3.1: random displacements on a coarse grid.
+An image and its lung mask are moved alike; changes of grey level leave the mask unchanged. For images with masks,
+shift, zoom, rotation and elastic deformation are combined into one mesh, so that each pixel is interpolated once. The
+elastic deformation follows Ronneberger 2015 (arXiv:1505.04597), section 3.1: random displacements on a coarse grid.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from scipy.spatial import ConvexHull
 from fieldray_adapt.recipes.tables import key, table
 
 GreyImage = NDArray[np.uint8]
-"""A grey image (rows, columns) uint8."""
+"""A grey image: an array (rows, columns) of uint8."""
 _SHADING_KNOTS: Final = 4
 _LEVELS: Final = np.linspace(0, 1, 256)
 
 
 @table
 class SharedAugmentation:
-    """Augmentations for images of every kind of training."""
+    """Random changes that the training of classifiers and the training of lung-field networks have in common."""
 
     shift: float = key("Shift of the image, as a share of its side.", default=0.0, low=0, high=1)
     scale: float = key("Zoom, as a power of e: 0.1 means 0.90 to 1.11 times the size.", default=0.0, low=0, high=1)
@@ -66,8 +66,9 @@ class SharedAugmentation:
 
 @table
 class Augmentation(SharedAugmentation):
-    """Largest strength x of each augmentation; each strength is drawn evenly from -x..x (or 0..x). All zeros change
-    nothing.
+    """The largest strength x of each random change of a training image.
+
+    The strength for an image is drawn evenly from -x..x or 0..x. Strengths of 0 change nothing.
     """
 
     flip: float = key(
@@ -79,8 +80,10 @@ class Augmentation(SharedAugmentation):
 
 
 Motion = tuple[float, float, float, float, float, float]
-"""A geometric change: rotation in radians, horizontal and vertical zoom, horizontal and vertical shift as a share of
-the side, and -1 for a mirror image, else 1.
+"""A geometric change of an image, as six numbers.
+
+The numbers are rotation (radians), horizontal zoom, vertical zoom, horizontal shift, vertical shift, and mirroring (-1
+for a mirror image, else 1). Shifts are shares of the image's side.
 """
 
 
@@ -92,9 +95,9 @@ def augment(
     Parameters
     ----------
     settings
-        The limits of the changes.
+        The largest strength of each change.
     motion
-        The geometric change; drawn at random by default.
+        The geometric change. None to draw a random geometric change.
     """
     shifted = apply_motion(image, motion or draw_motion(settings, generator))
     recoloured = np.take(_tone_table(settings, generator), shifted)
@@ -102,7 +105,7 @@ def augment(
 
 
 def draw_motion(settings: Augmentation, generator: np.random.Generator) -> Motion:
-    """Draw a random geometric change, which can be applied to an image and to its mask."""
+    """Draw a random geometric change within the limits of `settings`. `apply_motion` applies the change to images."""
     if not any((settings.shift, settings.scale, settings.stretch, settings.rotation_degrees, settings.flip)):
         return _STILL
     angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
@@ -132,7 +135,7 @@ def apply_motion(image: GreyImage, motion: Motion) -> GreyImage:
 
 
 def _tone_table(settings: Augmentation, generator: np.random.Generator) -> GreyImage:
-    """Draw gamma, contrast and brightness. Returns the new grey level for each of the 256 levels."""
+    """Draw random gamma, contrast and brightness. Returns a table (256,) with the new value of each grey level."""
     gamma = math.exp(generator.uniform(-1, 1) * settings.gamma)
     contrast = math.exp(generator.uniform(-1, 1) * settings.contrast)
     brightness = generator.uniform(-1, 1) * settings.brightness
@@ -142,7 +145,7 @@ def _tone_table(settings: Augmentation, generator: np.random.Generator) -> GreyI
 
 
 def _shaded(image: GreyImage, settings: Augmentation, generator: np.random.Generator) -> GreyImage:
-    """Add a smooth random field of grey to an image."""
+    """Return an image with a smooth random brightness pattern of strength `settings.shading` added."""
     if not settings.shading:
         return image
     strength = generator.uniform(0, settings.shading) * 255
@@ -154,7 +157,7 @@ def _shaded(image: GreyImage, settings: Augmentation, generator: np.random.Gener
 
 
 def _spoiled(image: GreyImage, settings: Augmentation, generator: np.random.Generator) -> GreyImage:
-    """Blur, coarsen and add noise and one erased box, as a poorer detector or another archive would."""
+    """Return an image made worse at random, as by a poorer detector: with blur, less detail, noise, and a grey box."""
     drawn = Image.fromarray(image)
     if settings.blur_pixels and generator.random() < 0.5:
         drawn = drawn.filter(ImageFilter.GaussianBlur(generator.uniform(0, settings.blur_pixels)))
@@ -181,8 +184,9 @@ _MARKS: Final = "LRAP"
 
 @table
 class PairAugmentation(SharedAugmentation):
-    """Largest strength x of each augmentation of an image and its mask; each strength is drawn evenly from -x..x (or
-    0..x). All zeros change nothing.
+    """The largest strength x of each random change of a training image and its lung mask.
+
+    The strength for an image is drawn evenly from -x..x or 0..x. Strengths of 0 change nothing.
     """
 
     elastic: float = key(
@@ -206,7 +210,7 @@ class PairAugmentation(SharedAugmentation):
 
     @property
     def tone_augmentation(self) -> Augmentation:
-        """The changes of grey level, which move no pixel, as settings of `augment`."""
+        """Settings of `augment` with only those changes that move no pixel, such as contrast, blur and noise."""
         names = ("gamma", "contrast", "brightness", "shading", "blur_pixels", "noise", "coarsen")
         return Augmentation(**{name: getattr(self, name) for name in names})
 
@@ -214,14 +218,14 @@ class PairAugmentation(SharedAugmentation):
 def augment_with_mask(
     image: GreyImage, mask: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator
 ) -> tuple[GreyImage, GreyImage]:
-    """Return an augmented copy of an image with its mask, both moved alike.
+    """Return a randomly changed copy of an image, and a copy of its mask that is moved as the image is.
 
     Parameters
     ----------
     image
-        (rows, columns) uint8.
+        Grey image (rows, columns) uint8.
     mask
-        One mask (rows, columns), or several (rows, columns, n), of 0..255.
+        One mask (rows, columns), or n masks (rows, columns, n), uint8 in 0..255.
     """
     mesh = _mesh(image.shape, settings, generator)
     changed = augment_appearance(_moved(image, mesh), settings, generator=generator)
@@ -231,7 +235,10 @@ def augment_with_mask(
 
 
 def augment_appearance(image: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator) -> GreyImage:
-    """Return a copy of an image with other grey levels, sharpness, borders and letters. No pixel is moved."""
+    """Return a copy of an image with random changes of grey level, sharpness, borders and letters.
+
+    No pixel is moved.
+    """
     image = augment(image, settings.tone_augmentation, generator=generator)
     if settings.opacities and generator.random() < settings.opacities:
         image = _opacified(image, generator)
@@ -248,7 +255,10 @@ _Mesh = list[tuple[tuple[int, int, int, int], tuple[float, ...]]]
 
 
 def _mesh(shape: tuple[int, ...], settings: PairAugmentation, generator: np.random.Generator) -> _Mesh:
-    """Draw a deformation. Returns target boxes with the source quadrilaterals that fill them, as Pillow takes them."""
+    """Draw a random deformation, in the form that `Image.transform(method=MESH)` of Pillow takes.
+
+    Returns pairs of a target box and the source quadrilateral whose pixels fill the box.
+    """
     rows, columns = shape
     angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
     zoom, stretch = generator.uniform(-1, 1) * settings.scale, generator.uniform(-1, 1) * settings.stretch / 2
@@ -276,9 +286,9 @@ def _moved(plane: GreyImage, mesh: _Mesh) -> GreyImage:
 
 
 def _opacified(image: GreyImage, generator: np.random.Generator) -> GreyImage:
-    """Add one to three soft bright ellipses, up to seven tenths of the way to white.
+    """Add one to three soft bright ellipses to an image, as opacities in the lungs. An ellipse is at most 70 % white.
 
-    The mask stays as it is. A network that follows only dark areas would lose the diseased part of a lung.
+    The lung mask is not changed. So the network learns that a bright part of a lung is still lung.
     """
     rows, columns = image.shape
     y, x = np.mgrid[0:rows, 0:columns].astype(np.float32)
@@ -297,10 +307,10 @@ _HULL_MARGIN: Final = 3 / 256
 
 
 def whiten_lung(image: GreyImage, mask: GreyImage, generator: np.random.Generator) -> tuple[GreyImage, GreyImage]:
-    """Paint a lung, or a part of it, white, as a pneumonia or an effusion would.
+    """Paint a lung or a part of a lung white, as a pneumonia or an effusion would.
 
-    Returns the image, and the mask without the white area. In one image of five both lungs are painted. An image whose
-    mask does not show two lungs is returned unchanged.
+    Returns the painted image, and the mask without the white area. In one image of five, both lungs are painted. If the
+    mask does not show two lungs, image and mask are returned unchanged.
     """
     hulls = lung_hulls(mask > 127)
     for here in generator.permutation(len(hulls))[: 1 + (generator.random() < _BOTH_WHITE)] if len(hulls) > 1 else ():
@@ -310,9 +320,10 @@ def whiten_lung(image: GreyImage, mask: GreyImage, generator: np.random.Generato
 
 
 def lung_hulls(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-    """Return the convex hulls, slightly enlarged, of the two largest parts of a mask.
+    """Return the convex hulls, slightly enlarged, of the two largest connected areas of a lung mask.
 
-    Each hull is a mask (rows, columns). The left one in the image comes first.
+    Each hull is a mask (rows, columns). The hull on the left side of the image comes first. Areas narrower than 3
+    pixels are left out.
     """
     parts, number = ndimage.label(mask)
     sizes = np.bincount(parts.reshape(-1), minlength=number + 1)[1:]
@@ -331,14 +342,14 @@ def lung_hulls(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
 def white_area(
     area: NDArray[np.bool_], kind: str, generator: np.random.Generator, *, is_left: bool
 ) -> NDArray[np.bool_]:
-    """Draw the area of a lung that is painted white.
+    """Draw a random area of a lung, to be painted white. Returns the area as a mask (rows, columns).
 
     Parameters
     ----------
     area
         The lung as a mask (rows, columns).
     kind
-        One of `WHITE_AREA_KINDS`.
+        The part of the lung: "whole", "upper", "lower" or "effusion".
     is_left
         Whether the lung is on the left side of the image.
     """
@@ -356,9 +367,9 @@ def white_area(
 
 
 def paint_white(grey: GreyImage, area: NDArray[np.bool_], generator: np.random.Generator) -> GreyImage:
-    """Return an image with an area painted white, with noise and a soft edge.
+    """Return a copy of an image in which `area`, a mask (rows, columns), is painted white with noise and a soft edge.
 
-    The grey level lies between the surroundings of the lungs and the brightest pixels.
+    The white is a random grey level in the bright part of the image's grey levels.
     """
     pixels, side = grey.astype(np.float32), len(grey)
     low, high = np.percentile(pixels, [50, 97])
@@ -372,7 +383,7 @@ def paint_white(grey: GreyImage, area: NDArray[np.bool_], generator: np.random.G
 
 
 def _lettered(image: GreyImage, generator: np.random.Generator) -> GreyImage:
-    """Write a side mark or a line of digits, light or dark, near the border."""
+    """Return a copy of an image with one to six random letters or digits, white or black, near the border."""
     drawn = Image.fromarray(image)
     rows, columns = image.shape
     text = "".join(generator.choice(list(_MARKS + "0123456789"), int(generator.integers(1, 7))))
@@ -387,7 +398,10 @@ def _lettered(image: GreyImage, generator: np.random.Generator) -> GreyImage:
 
 
 def _collimated(image: GreyImage, generator: np.random.Generator) -> GreyImage:
-    """Paint up to four borders of one grey level, as collimation does; each up to an eighth of the side."""
+    """Return a copy of an image with up to four borders of one grey level, as collimation makes.
+
+    A border is at most 12 % of the image's side wide.
+    """
     framed = image.copy()
     rows, columns = image.shape
     grey = int(generator.choice([0, 0, 0, 20, 255]))

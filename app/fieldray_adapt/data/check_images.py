@@ -1,8 +1,8 @@
-"""Training images for the checks of a lung-field pack: reoriented chest images, and out-of-distribution images.
+"""Training images for the image checks of a lung-field pack: is an image a frontal chest, rotated, inverted, mirrored?
 
-Chest images are rotated, inverted and mirrored at random, so that their targets are known without labels. Images that
-are no chest X-rays are synthetic (textures, shapes, writing) or cut from chest images (abdomen, corner, one half). They
-get the noise, blur and grey levels of chest images, so that a network cannot tell them apart by these.
+Chest images are rotated, inverted and mirrored at random, so that the right answers are known without labels. Images
+that are no frontal chest X-rays are synthetic (textures, shapes, writing), or cut from chest images (abdomen, corner,
+one half). Both kinds get equal noise, blur and grey levels, so that a network cannot recognise a kind by these.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LETTERS: Final = list("abcdefghijk lmnopqrstuvwxyz 0123456789 ")
 
 
 def draw_fractal(side: int, generator: Generator) -> GreyImage:
-    """Draw a texture whose power falls with frequency, as in natural scenes. Returns it as an image."""
+    """Draw a square random texture of `side` pixels whose power falls with frequency, as in natural scenes."""
     down, across = np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None]
     frequency = np.hypot(down * generator.uniform(0.5, 2), across * generator.uniform(0.5, 2))
     frequency[0, 0] = 1
@@ -34,7 +34,7 @@ def draw_fractal(side: int, generator: Generator) -> GreyImage:
 
 
 def draw_gradient(side: int, generator: Generator) -> GreyImage:
-    """Return a ramp, rings, waves or a chequered field."""
+    """Draw a square image of `side` pixels with a random pattern: a ramp, rings, waves or a chequered field."""
     y, x = np.mgrid[0:side, 0:side] / side
     first, second = generator.uniform(-12, 12, 2)
     fields = (
@@ -71,7 +71,7 @@ def draw_shapes(side: int, generator: Generator) -> GreyImage:
 
 
 def draw_writing(side: int, generator: Generator) -> GreyImage:
-    """Return lines of letters and digits, dark on light or light on dark."""
+    """Draw a square image of `side` pixels with lines of letters and digits, dark on light or light on dark."""
     ground, height, top = int(generator.choice([255, 240, 0])), generator.uniform(0.03, 0.16) * side, 0.0
     drawn = Image.new("L", (side, side), ground)
     draw = ImageDraw.Draw(drawn)
@@ -83,7 +83,7 @@ def draw_writing(side: int, generator: Generator) -> GreyImage:
 
 
 def draw_scene(side: int, generator: Generator) -> GreyImage:
-    """Return textured objects with hard edges before a textured background, as in a photograph."""
+    """Draw a square image of `side` pixels with textured objects before a textured background, as in a photograph."""
     drawn = draw_fractal(side, generator).astype(np.float32)
     for _ in range(int(generator.integers(2, 7))):
         texture = draw_fractal(side, generator) * generator.uniform(0.2, 0.8) + generator.uniform(0, 120)
@@ -108,7 +108,7 @@ def crop_abdomen(chest: GreyImage, generator: Generator) -> GreyImage:
 
 
 def crop_corner(chest: GreyImage, generator: Generator) -> GreyImage:
-    """Return a shoulder, a flank or another small part of a chest image, enlarged to the full size."""
+    """Return a random small part of a chest image, such as a shoulder or a flank, enlarged to the full size."""
     side = len(chest)
     part = int(side * generator.uniform(0.2, 0.42))
     top, left = (int(start) for start in generator.choice([0, side - part], 2))
@@ -118,7 +118,7 @@ def crop_corner(chest: GreyImage, generator: Generator) -> GreyImage:
 
 
 def crop_half(chest: GreyImage, generator: Generator) -> GreyImage:
-    """Return one side of a chest image, which shows one lung, as a lateral view does."""
+    """Return the left or the right part of a chest image, with one lung, enlarged to the full size."""
     side = len(chest)
     cut = int(side * generator.uniform(0.42, 0.52))
     part = chest[:, :cut] if generator.random() < 0.5 else chest[:, side - cut :]
@@ -135,13 +135,13 @@ SYNTHETIC_KINDS: Final[Mapping[str, Callable[[int, Generator], GreyImage]]] = {
     "writing": draw_writing,
     "scene": draw_scene,
 }
-"""By kind of out-of-distribution image: the function that draws such an image, given its side in pixels."""
+"""The functions that draw synthetic out-of-distribution images, by kind of image."""
 CHEST_PART_KINDS: Final[Mapping[str, Callable[[GreyImage, Generator], GreyImage]]] = {
     "abdomen": crop_abdomen,
     "corner": crop_corner,
     "half": crop_half,
 }
-"""Functions that cut an out-of-distribution image from a chest image, by kind."""
+"""The functions that cut an out-of-distribution image from a chest image, by kind of image."""
 OOD_KIND_WEIGHTS: Final[Mapping[str, float]] = {
     "fractal": 1.0,
     "gradient": 0.7,
@@ -154,7 +154,7 @@ OOD_KIND_WEIGHTS: Final[Mapping[str, float]] = {
 }
 """Relative frequency of each kind of out-of-distribution image."""
 OOD_FILES_WEIGHT: Final = 5.5
-"""Relative frequency of the images that the recipe's key `ood_images` names."""
+"""Relative frequency of the out-of-distribution images in the files that the recipe's key `ood_images` names."""
 
 
 def _filled(part: GreyImage, side: int) -> GreyImage:
@@ -162,7 +162,7 @@ def _filled(part: GreyImage, side: int) -> GreyImage:
 
 
 def _stretched(field: NDArray[Any]) -> GreyImage:
-    """Scale a field so that its 1st and 99th percentiles become 0 and 255."""
+    """Return an array as a grey image: the 1st percentile of the values becomes 0, the 99th percentile 255."""
     low, high = np.percentile(field, [1, 99])
     grey: GreyImage = ((field - low) / max(high - low, 1e-3) * 255).clip(0, 255).astype(np.uint8)
     return grey
@@ -170,7 +170,7 @@ def _stretched(field: NDArray[Any]) -> GreyImage:
 
 Targets = NDArray[np.float32]
 UNKNOWN_TARGET: Final = -1.0
-"""The target that an image has for a check of the whole image, if the right answer is not known."""
+"""The training target for an image check (such as "is the image inverted?") whose right answer is not known."""
 _UPRIGHT: Final = 0.55
 _INVERTED: Final = 0.2
 _MIRRORED: Final = 0.3
@@ -179,16 +179,16 @@ _AUGMENTED: Final = 0.5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ImagesForChecks:
-    """Images from which training images are drawn for a lung-field network's checks of the whole image.
+    """Images from which training images are drawn for the image checks of a lung-field network.
 
-    The checks are whether the image is a frontal chest, and whether it is rotated, inverted or mirrored.
+    The checks are whether an image is a frontal chest, and whether the image is rotated, inverted or mirrored.
 
     Attributes
     ----------
     chests
-        Chest images (n, side, side) uint8 with their relative frequency, by source.
+        For each source: chest images (n, side, side) uint8, and their relative frequency.
     ood_images
-        Out-of-distribution images (n, side, side) uint8; may be empty, as others are drawn by the program.
+        Out-of-distribution images (n, side, side) uint8. May be empty: the program also draws synthetic images.
     """
 
     chests: Mapping[str, tuple[NDArray[np.uint8], float]]
@@ -201,7 +201,7 @@ class ImagesForChecks:
         return int(images.shape[1])
 
     def draw_chest(self, generator: np.random.Generator) -> GreyImage:
-        """Draw a chest image of a random source, without changes."""
+        """Return a random chest image of a random source, unchanged."""
         names = list(self.chests)
         weights = np.array([self.chests[name][1] for name in names])
         images = self.chests[names[int(generator.choice(len(names), p=weights / weights.sum()))]][0]
@@ -211,10 +211,10 @@ class ImagesForChecks:
     def draw(
         self, settings: PairAugmentation, *, ood_share: float, generator: np.random.Generator
     ) -> tuple[GreyImage, Targets]:
-        """Draw an augmented image, and its target for each check of the whole image.
+        """Draw an augmented training image, and the right answer of each image check.
 
-        Returns the image (side, side) uint8, and the targets (n,) in the order of `LUNG_CHECKS`: 1, 0 or
-        `UNKNOWN_TARGET`. `ood_share` is the probability of an out-of-distribution image.
+        Returns the image (side, side) uint8, and the targets (n,) in the order of `LUNG_CHECKS`: 1 for yes, 0 for no,
+        or `UNKNOWN_TARGET`. `ood_share` is the probability of an out-of-distribution image.
         """
         if generator.random() < ood_share:
             return self.draw_ood_image(settings, generator=generator), ood_image_targets()
@@ -225,7 +225,7 @@ class ImagesForChecks:
     ) -> GreyImage:
         """Draw an augmented out-of-distribution image.
 
-        `kind` is a key of `OOD_KIND_WEIGHTS`, or "files" for an image of `ood_images`. By default the kind is random.
+        `kind` is a key of `OOD_KIND_WEIGHTS`, or "files" for an image of `ood_images`; "" to draw a random kind.
         """
         kind = kind or self._kind(generator)
         if kind == "files":
@@ -246,9 +246,9 @@ class ImagesForChecks:
 
 
 def ood_image_targets() -> Targets:
-    """Return the targets of an out-of-distribution image, one for each check of `LUNG_CHECKS`.
+    """Return the training targets of an out-of-distribution image, one number for each check of `LUNG_CHECKS`.
 
-    The target is 0 for "frontal chest", and unknown for all other checks.
+    The target is 0 for "frontal chest", and `UNKNOWN_TARGET` for all other checks.
     """
     targets = np.full(len(LUNG_CHECKS), UNKNOWN_TARGET, np.float32)
     targets[0] = 0
@@ -258,9 +258,9 @@ def ood_image_targets() -> Targets:
 def reorient_randomly(
     image: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator
 ) -> tuple[GreyImage, Targets]:
-    """Return an augmented chest image, mirrored, rotated and inverted at random, and its targets.
+    """Return an augmented copy of a chest image, mirrored, rotated and inverted at random, and its training targets.
 
-    The targets are one number for each check of `LUNG_CHECKS`.
+    The targets are one number for each check of `LUNG_CHECKS`, such as 1 for "inverted" if the copy is inverted.
     """
     turns = int(generator.choice(4, p=[_UPRIGHT, *[(1 - _UPRIGHT) / 3] * 3]))
     is_mirrored, is_inverted = generator.random() < _MIRRORED, generator.random() < _INVERTED
@@ -271,9 +271,10 @@ def reorient_randomly(
 def reorient(
     image: GreyImage, *, turns: int = 0, is_mirrored: bool = False, is_inverted: bool = False
 ) -> tuple[GreyImage, Targets]:
-    """Return a frontal chest image with another orientation, and its target for each check of `LUNG_CHECKS`.
+    """Return a changed copy of a frontal chest image, and its training target for each check of `LUNG_CHECKS`.
 
-    The image is mirrored, then rotated clockwise by `turns` quarter turns, then inverted.
+    The copy is mirrored if `is_mirrored`, then rotated clockwise by `turns` quarter turns, then inverted (black and
+    white swapped) if `is_inverted`.
     """
     targets = np.zeros(len(LUNG_CHECKS), np.float32)
     targets[0], targets[4], targets[5] = 1, is_inverted, is_mirrored

@@ -1,8 +1,8 @@
 """The data step of a classifier's recipe, which reads the images and divides them into parts.
 
-The parts are training, validation and test. No patient is in two parts. The split is stored, so that all later steps
-use it. Duplicate images are found and reported: identical files, and images so similar that they show one exposure.
-`find_data_problems` checks the data of a recipe before hours of reading and training.
+The parts are training, validation and test. No patient is in two parts. The division is stored for all later steps.
+Duplicate images are found and reported: identical files, and images so similar that they show one exposure.
+`find_data_problems` checks the data of a recipe before reading and training, which take hours.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _JUDGED: Final = ("validation", "test")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicates:
-    """Duplicate images, as pairs of indices with the smaller one first.
+    """Duplicate images. A pair is the indices of two images, with the smaller index first.
 
     Attributes
     ----------
     exact, near
         Pairs of identical files, and pairs of nearly equal images.
     across
-        The number of pairs whose images are in different parts.
+        The number of pairs whose two images are in different parts, such as training and test.
     training_copies
         Indices of training images that are also validation or test images.
     """
@@ -74,7 +74,7 @@ class Duplicates:
     def figures(self, origins: Sequence[str], *, max_examples: int) -> DuplicateFigures:
         """Return the numbers of duplicates, and the names of at most `max_examples` pairs of each kind.
 
-        `origins` has the name of each image.
+        `origins` are the names of all images, in the order of the indices.
         """
 
         def named(pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[str, str], ...]:
@@ -95,15 +95,15 @@ def find_duplicates(
 ) -> Duplicates:
     """Find duplicate images.
 
-    Nearly equal are images whose 32 x 32 thumbnails correlate above 0.998. A file that two sources name is a pair only
-    if its two entries are in different parts.
+    Two images are nearly equal if their 32 x 32 thumbnails correlate above 0.998. A file that two sources name is
+    reported only if its two entries are in different parts, such as training and test.
 
     Parameters
     ----------
     images
         (n, height, width, channels) uint8.
     digests, parts, files
-        SHA-256, part and path of each image.
+        SHA-256, part ("training", "validation", "test" or "none") and path of each image.
     """
     same = frozenset(_exact(digests))
     exact, near = (
@@ -122,7 +122,7 @@ def find_duplicates(
 
 
 def _is_across(pair: tuple[int, int], parts: Sequence[str]) -> bool:
-    """Return whether the images of a pair are in different parts; "none" is no part."""
+    """Return whether the two images of a pair are in different parts. False if an image is in no part ("none")."""
     own = {parts[index] for index in pair}
     return "none" not in own and len(own) > 1
 
@@ -150,7 +150,7 @@ def _near(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...]:
 
 
 def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
-    """Reduce the first channel of each image to side x side mean values. Returns (n, side * side) in 0..255."""
+    """Return side x side mean values of the first channel of images (n, rows, columns, channels), as (n, side²)."""
     rows = _means_matrix(images.shape[1], side)
     columns = _means_matrix(images.shape[2], side)
     small = [rows @ image[:, :, 0] @ columns.T for image in images]
@@ -159,9 +159,9 @@ def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
 
 
 def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
-    """Return a matrix (count, size) whose rows average equal shares of `size` pixels.
+    """Return a matrix (count, size) that averages a line of `size` pixels into `count` equal sections.
 
-    A pixel on the edge of two shares counts in proportion. So the averages are exact for any two sizes.
+    A pixel on the border of two sections counts in both, in proportion. So the averages are exact for any two sizes.
     """
     edges = np.arange(count + 1) * size / count
     pixels = np.arange(size)
@@ -171,7 +171,7 @@ def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
 
 
 def label_targets(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
-    """Return the targets (rows, labels) float32 of table rows: 1 with the label, 0 without, nan if unknown."""
+    """Return the training targets (rows, labels) float32 of table rows: 1 with the label, 0 without, nan if unknown."""
     return np.array([[_target(row, label) for label in labels] for row in rows], np.float32).reshape(-1, len(labels))
 
 
@@ -197,9 +197,9 @@ def require_all_classes(parts: Sequence[str], targets: NDArray[np.float32], labe
 def missing_classes(
     parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]
 ) -> Iterator[Reason]:
-    """Yield a reason (data_class_empty) for each label without positive or without negative images in a part.
+    """Yield a reason (data_class_empty) for each part in which a label has no positive or no negative images.
 
-    An auxiliary label is needed in the training part only.
+    For an auxiliary label, only the training part is checked.
     """
     for part in PARTS:
         members = targets[[name == part for name in parts]]
@@ -212,9 +212,9 @@ def missing_classes(
 
 
 def count_label(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, LabelCounts]:
-    """Return the numbers of positive, negative and unknown images of a label, by part.
+    """Return the numbers of images with a label, without the label, and of unknown images, by part.
 
-    `column` is the label's column in the targets (n, labels).
+    `column` is the label's column in `targets` (n, labels).
     """
     names = {1.0: "positive", 0.0: "negative"}
     found = Counter((part, names.get(float(t), "unknown")) for part, t in zip(parts, targets[:, column], strict=True))
@@ -229,16 +229,16 @@ _SAID: Final = 5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Dataset:
-    """Images with their targets, and the part of the split that each image is in.
+    """Images with their training targets, and the part of each image: "training", "validation", "test" or "none".
 
     Attributes
     ----------
     targets
         (n, labels) float32: 1 with the label, 0 without, nan if unknown.
     parts
-        The part of each image: "training", "validation", "test" or "none".
+        The part of each image.
     facts
-        Counts, duplicates, images left out, and the digests of data and split.
+        Counts, duplicates, images left out, and the digests of the data and of the parts.
     """
 
     image_set: ImageSet
@@ -247,11 +247,11 @@ class Dataset:
     facts: DataFigures
 
     def indices(self, part: str) -> NDArray[np.int64]:
-        """Return the indices of the images in a part of the split, such as "training"."""
+        """Return the indices (n,) of the images in a part, such as "training"."""
         return np.flatnonzero(np.array(self.parts) == part)
 
     def rows(self, part: str) -> list[Row]:
-        """Return the table rows of the images in a part of the split, such as "training"."""
+        """Return the table rows of the images in a part, such as "training"."""
         return [self.image_set.rows[index] for index in self.indices(part)]
 
     def samples(self, part: str) -> Samples:
@@ -271,10 +271,10 @@ class Dataset:
 
 
 def data_step(run: Run) -> StepFacts:
-    """Read the images, divide them into parts, and search for duplicates. Writes split.csv and facts.json.
+    """Read the images of a recipe, divide the images into parts, and search for duplicates.
 
-    Training images that are also validation or test images are left out. Raises UsageProblem (see
-    `layouts.read_source`, `layouts.split_rows`, `image_set.read_images`), StorageProblem.
+    Writes split.csv and facts.json. Training images that are also validation or test images are left out. Raises
+    StorageProblem, and the exceptions of `layouts.read_source`, `layouts.split_rows` and `image_set.read_images`.
     """
     recipe = run.recipe
     rows = _rows(run)
@@ -313,9 +313,9 @@ def data_step(run: Run) -> StepFacts:
 
 
 def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
-    """Return the parts of the rows, with repeated files removed from validation and test.
+    """Return the part of each row, so that a file is only once in validation or test.
 
-    The first row of a file keeps its part; later ones get "none".
+    The first row of a file keeps its part. Later rows with that file get the part "none".
     """
     judged = set[str]()
 
@@ -328,7 +328,10 @@ def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
 
 
 def describe_left_out(folder: Path) -> list[str]:
-    """Return sentences about the images that the data step left out, with the reasons. Only the first few are named."""
+    """Return lines for the user about images that the data step left out: the first few with reasons, then a count.
+
+    `folder` is the run folder. Returns an empty list if no data step has run.
+    """
     try:
         facts = json.loads((folder / DATA_STEP.name / "facts.json").read_bytes())
     except (OSError, ValueError):
@@ -342,9 +345,10 @@ def describe_left_out(folder: Path) -> list[str]:
 
 
 def load_dataset(run: Run) -> Dataset:
-    """Return the images of a recipe with the parts that the data step stored.
+    """Return the images of a recipe, with the parts that the data step stored.
 
-    Raises UsageProblem: step_missing without a split, data_changed if tables, files or the split have changed since.
+    Raises UsageProblem: step_missing if the data step did not run, data_changed if tables, images or the stored parts
+    have changed since the data step.
     """
     folder = run.folder("data")
     try:
@@ -364,9 +368,9 @@ def _rows(run: Run) -> list[Row]:
 
 
 def read_network_inputs(run: Run, rows: Sequence[Row], *, name: str = "images") -> ImageSet:
-    """Read the images of rows as inputs of the recipe's network.
+    """Read the images of table rows, as inputs of the recipe's network.
 
-    The result is stored in the run folder as NAME.npz, where NAME is `name`.
+    The images are also stored in the run folder, in the file `name`.npz. A later call loads the file.
     """
     cache, recipe = run.folder("data") / f"{name}.npz", run.recipe
     return read_images(
@@ -380,20 +384,20 @@ def read_network_inputs(run: Run, rows: Sequence[Row], *, name: str = "images") 
 
 
 def _outside(run: Run) -> str:
-    """Return a digest of the data step's inputs: tables, image files, lung-field pack and table of patients."""
+    """Return a digest of all files that the data step reads: tables, images, lung-field pack, table of patients."""
     lungs = run.recipe.lungs
     finder = file_sha256(lungs / "manifest.json") if lungs else ""
     return digest(rows_digest(_rows(run)), finder, table_digest(run.recipe.split))
 
 
 def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> DataDigests:
-    """Return digests of rows and parts. The location of the files does not count."""
+    """Return the digests of the rows and of the lines of split.csv. The digests do not depend on the files' folder."""
     parts = [{name: line[name] for name in _COLUMNS if name != "path"} for line in split]
     return DataDigests(data_sha256=rows_digest(rows), split_sha256=digest(parts))
 
 
 def _split_file(rows: Sequence[Row], parts: Sequence[str]) -> bytes:
-    """Return the content of split.csv: a line for each image with source, path, SHA-256, patient, fold and part."""
+    """Return the content of split.csv: for each image, a line with source, path, SHA-256, patient, fold and part."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -403,7 +407,7 @@ def _split_file(rows: Sequence[Row], parts: Sequence[str]) -> bytes:
 
 
 def _read_split(path: Path) -> list[dict[str, str]]:
-    """Read the lines of split.csv. Raises UsageProblem (step_missing)."""
+    """Read the lines of split.csv as cells by column. Raises UsageProblem (step_missing) if the file does not exist."""
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             return list(csv.DictReader(stream))
@@ -427,14 +431,14 @@ _SHORTEST_WORD: Final = 4
 
 
 def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[Problem]:
-    """Return the problems of the files and tables that a recipe with absolute paths names.
+    """Return the problems of the files and tables that a recipe names. The paths in the recipe must be absolute.
 
-    Each problem has the location of its key in the recipe. Similar problems of a source are combined into one.
+    Each problem has the location of its key in the recipe. Similar problems of a source are combined into one problem.
 
     Parameters
     ----------
     every_image
-        Whether a missing image is a problem. A run leaves such an image out and reports it.
+        Whether a missing image is a problem. False for a run, which leaves missing images out.
     """
     problems: list[Problem] = []
     rows: list[Row] = []
@@ -463,7 +467,10 @@ def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[P
 
 
 def _single_class_groups(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[Problem]:
-    """Yield a problem for each group of sources with one class only, from which a network would learn nothing."""
+    """Yield a problem for each group of sources whose images are all positive, or all negative, for a label.
+
+    Only for recipes that average the training over sources: there, such a group teaches nothing.
+    """
     for group, shares in recipe.groups.items() if recipe.training.average_sources else ():
         targets = label_targets([row for row in rows if row.source in shares], recipe.pack_labels)
         for column, label in enumerate(recipe.pack_labels):
@@ -480,10 +487,10 @@ def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[l
 
 
 def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
-    """Yield a problem for the details, which start with `lead`.
+    """Yield a problem for each of `details`. The text of each problem starts with `lead`.
 
-    Details that differ only in file names and numbers become one problem with a count: one wrong pattern would
-    otherwise give thousands.
+    Details that differ only in file names and numbers become one problem with a count. Otherwise one wrong pattern
+    would give thousands of problems.
     """
     groups: dict[str, list[str]] = {}
     for detail in details:
@@ -497,7 +504,10 @@ def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[
 
 
 def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: Location) -> Iterator[Problem]:
-    """Yield a problem for a source with one class only: a network would learn to recognise the source."""
+    """Yield a problem for a source whose images are all positive, or all negative, for every label.
+
+    A network would learn to recognise the source and not the finding.
+    """
     if not source.evaluated or not rows:
         return
     targets = label_targets(rows, labels)
@@ -512,10 +522,10 @@ def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Ro
 
 
 def _misspelt(recipe: ClassifierRecipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a problem for each row whose class or split value is probably misspelt.
+    """Yield a text about each row whose class or split value is probably misspelt.
 
-    Such a value is one keystroke away from one that the recipe names. The row would have no label or no part, without
-    any message.
+    A value is probably misspelt if one keystroke turns the value into a name in the recipe. Without this check, a
+    misspelt row would silently have no label or no part.
     """
     labels = [label for label in recipe.labels if label.column == "classes"]
     classes = {name for label in labels for name in (*label.positive, *label.negative)}
@@ -529,9 +539,9 @@ def _misspelt(recipe: ClassifierRecipe, source: Source, rows: Sequence[Row]) -> 
 
 
 def _one_keystroke_apart(first: str, second: str) -> bool:
-    """Return whether two words differ in case only, or by one letter added, changed or swapped.
+    """Return whether two words differ only in case, or by one letter added, changed or swapped with its neighbour.
 
-    Words with fewer than four letters must be equal but for case.
+    Words with fewer than four letters may differ only in case.
     """
     one, other = sorted((first.casefold(), second.casefold()), key=len)
     if one == other or len(one) < _SHORTEST_WORD:
@@ -544,7 +554,7 @@ def _one_keystroke_apart(first: str, second: str) -> bool:
 
 
 def _class_problems(labels: Sequence[LabelRule], rows: Sequence[Row]) -> Iterator[Problem]:
-    """Yield a problem for each class that the recipe names and no image has."""
+    """Yield a problem for each class in the recipe's labels that no image has."""
     for number, label in enumerate(labels):
         if label.column == "age":
             continue
@@ -576,9 +586,10 @@ def _split_problems(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[P
 
 
 def _with_copies_known(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with the SHA-256 of each file that may be a copy, or has no patient.
+    """Return the rows, with the SHA-256 of each file that may be a copy of another file or has no patient number.
 
-    The split by patients needs these digests. A file whose size no other file has is read only if it has no patient.
+    The split by patients needs these digests. Two files of different size cannot be copies. So a file with a patient
+    number and a size of its own is not read.
     """
     sizes = [row.path.stat().st_size if row.path.is_file() else 0 for row in rows]
     times = Counter(sizes)

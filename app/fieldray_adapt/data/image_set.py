@@ -1,7 +1,7 @@
-"""The images of a data set, read once by the program's own reader and preprocessing, and stored in the run folder.
+"""The images of a data set, read once by the decoder and preprocessing of screening, and stored in the run folder.
 
 A file is identified by the SHA-256 of its content, which is computed again only if the file has changed. If the recipe
-names a lung-field pack, the lungs are found by the code that finds them in screening.
+names a lung-field pack, the lungs are found by the code that screening uses.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Progress
 
 LUNG_CELLS: Final = 64
-"""Rows and columns of the grid in which the share of lung is stored for each image."""
+"""The number of rows, and of columns, of the grid that stores for each image which share of a cell is lung."""
 
 
 class LungFinder:
-    """Finds the lungs of an image with a lung-field pack.
+    """Finds the lungs in images, with the lung-field pack in `folder`.
 
-    Raises PackProblem if the pack cannot be read, UsageProblem `recipe_key` if it is a pack of another kind.
+    Raises PackProblem if the pack cannot be read, and UsageProblem (`recipe_key`) if the pack is no lung-field pack.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,9 +52,9 @@ class LungFinder:
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 
     def find(self, image: Image, *, says_chest: bool = False) -> LungFields:
-        """Return the lungs of an image, in pixels of its file. Raises BackendProblem.
+        """Return the lungs of an image, in pixels of the image file. Raises BackendProblem.
 
-        `says_chest` is whether the header of the file names a frontal chest X-ray.
+        `says_chest` is whether the header of the file describes a frontal chest X-ray.
         """
         from fieldray.workers.image_worker import lungs_in  # imported here, as it loads the runtime of the networks
 
@@ -62,10 +62,14 @@ class LungFinder:
 
 
 def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the share of lung in a grid over the network's input: (LUNG_CELLS, LUNG_CELLS) uint8, 255 for all lung.
+    """Return the share of lung in each cell of a grid over the network's input.
+
+    The shares are (LUNG_CELLS, LUNG_CELLS) uint8: 0 for no lung, 255 for a cell that is all lung.
 
     Parameters
     ----------
+    lungs
+        The lungs that were found in the image.
     pixel_map
         Maps pixels of the network's input to the image.
     input_size
@@ -90,7 +94,8 @@ def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
     Parameters
     ----------
     folder
-        Stores the digests. A digest is reused as long as size, times and inode of the file are unchanged.
+        The folder that stores the digests. A stored digest is used while size, times and inode of the file are
+        unchanged.
 
     Raises StorageProblem, and the exceptions of `layouts.read_source`.
     """
@@ -107,12 +112,15 @@ def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
-    """Return a digest of rows and the contents of their files, in order. The location of the files does not count."""
+    """Return a digest of the rows, in order, and of the contents of their files. Paths do not change the digest."""
     return digest([replace(row, path=Path(), origin="") for row in rows])
 
 
 def _digest_of(path: Path, cached: dict[str, list[Any]]) -> str:
-    """Return the SHA-256 of a file from `cached`; compute and add it there if the file is new or has changed."""
+    """Return the SHA-256 of a file. A digest that `cached` lacks, or of a changed file, is computed and added there.
+
+    "" if the file cannot be read.
+    """
     try:
         facts = path.stat()
     except OSError:
@@ -135,11 +143,12 @@ class ImageSet:
     rows
         The table row of each image.
     images
-        (n, height, width, channels) uint8, as inputs of the network.
+        The inputs of the network, (n, height, width, channels) uint8.
     left_out
         Origin and reason of each image that could not be read or is not suitable.
     lungs
-        (n, LUNG_CELLS, LUNG_CELLS) uint8, the share of lung in cells of the input; None without a lung-field pack.
+        The share of lung in each cell of the input, (n, LUNG_CELLS, LUNG_CELLS) uint8, 255 for all lung. None without a
+        lung-field pack.
     """
 
     rows: tuple[Row, ...]
@@ -158,25 +167,26 @@ def read_images(
     lung_pack: Path | None = None,
     header_rules: HeaderRules | None = None,
 ) -> ImageSet:
-    """Read and preprocess the image of each row, or load all from the file `cache` if no image has changed.
+    """Read and preprocess the image of each row, or load all images from the file `cache` if no image has changed.
 
     Parameters
     ----------
     rows
-        Rows with the SHA-256 of their files, see `read_rows`.
+        Table rows with the SHA-256 of their files, as `read_rows` returns them.
+    spec
+        The size and format of the network's input.
     shrink_to
-        Side in pixels of a square to which each image is shrunk first, for a comparison with images of that size. 0:
-        none.
+        Each image is first shrunk to a square of this side in pixels. 0: no image is shrunk.
     lung_pack
-        The lung-field pack, if the input is cropped to the lungs or the share of lung is needed.
+        The folder of the lung-field pack. Needed to crop images to the lungs, and to measure the share of lung.
     header_rules
-        The header rules of the pack: an image whose header fulfils them counts as a chest X-ray when lungs are
-        searched.
+        The header rules of the pack. An image whose header fulfils the rules counts as a chest X-ray in the search for
+        the lungs.
 
     Raises
     ------
     UsageProblem
-        data_none_readable if no image could be read, data_changed if a file does not match the digest of its row.
+        data_none_readable if no image could be read, data_changed if a file does not have the SHA-256 of its row.
     PackProblem StorageProblem
     """
     key = digest(_key(rows, spec, shrink_to, lung_pack), header_rules, _READING)
@@ -206,10 +216,10 @@ def add_digests(rows: Iterable[Row]) -> list[Row]:
 def read_every_image(
     rows: Sequence[Row], spec: InputSpec, *, cache: Path, progress: Progress
 ) -> tuple[tuple[Row, ...], NDArray[np.uint8]]:
-    """Read grey images, and fail if one cannot be read. Returns the rows and the images (n, height, width) uint8.
+    """Read grey images, of which none may be unreadable. Returns the rows and the images (n, height, width) uint8.
 
-    The rows must have the SHA-256 of their files. The parameters are those of `read_images`. Raises UsageProblem
-    (data_unreadable) for the first unreadable image, and the exceptions of `read_images`.
+    The parameters are those of `read_images`. Raises UsageProblem (data_unreadable) for the first unreadable image, and
+    the exceptions of `read_images`.
     """
     found = read_images(rows, spec, cache=cache, progress=progress)
     for origin, sentence in found.left_out:
@@ -218,15 +228,18 @@ def read_every_image(
 
 
 _Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], dict[str, str]]
-"""Images, shares of lung (empty without a lung-field pack), and problems by the index of the image."""
+"""The content of a stored image set: images, shares of lung, and the problem of each unreadable image by its index.
+
+Without a lung-field pack, the array of the shares of lung is empty.
+"""
 _Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 _READING: Final = 7
-"""Version of the reading: a new number makes every run read its images again."""
+"""Version of the code that reads images. A new number makes every run read its images again."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Reading:
-    """The settings by which images are read."""
+    """The settings for reading images: input format, square to shrink to, lung finder and header rules."""
 
     spec: InputSpec
     shrink_to: int
@@ -234,7 +247,7 @@ class _Reading:
     accepted: HeaderRules | None
 
     def prepared(self, image: Image, header: ImageHeader) -> _Prepared:
-        """Return the network's input for an image, and the share of lung in its cells."""
+        """Return the network's input for an image, and the share of lung in each cell of the input."""
         if self.shrink_to:
             image = _shrunk(image, self.shrink_to)
         none = np.zeros((LUNG_CELLS, LUNG_CELLS), np.uint8)
@@ -285,8 +298,9 @@ def _shrunk(image: Image, side: int) -> Image:
 
 
 def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int, finder: Path | None) -> str:
-    """Return a digest that changes with any file's content, the list of files, the network's input or the lung-field
-    pack.
+    """Return a digest of everything that decides how images are read, to recognise a stored image set.
+
+    The digest covers the contents of all image files, the format of the network's input, and the lung-field pack.
     """
     return digest(
         spec, shrink_to, [row.sha256 for row in rows], file_sha256(finder / "manifest.json") if finder else ""

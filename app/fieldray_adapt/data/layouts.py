@@ -1,8 +1,8 @@
-"""Tables and folders of labelled images as rows, and the part of each patient.
+"""Read tables and folders of labelled images as rows, and divide the patients into training, validation and test.
 
 Published layouts are read into rows of one form: class folders, CSV, CheXpert, NIH ChestX-ray14 and our own index.
-Patients are divided into training, validation and test, so that no patient is in two parts. A random split uses a hash
-of the patient, so that patients keep their part when others are added. A table may fix the part of some patients.
+No patient is in two parts. A random split uses a hash of the patient number. So patients keep their part when further
+patients are added. A table may fix the part of some patients.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from fieldray_adapt.recipes.shared import Source, Split
 
 
 class Table(Protocol):
-    """A CSV table of labelled images, and which of its rows are read.
+    """A CSV table of labelled images, and the rule that selects the rows to read.
 
-    A row is read if each column in `where` has one of the values that `where` gives for that column.
+    A row is read if, for each column in `where`, the cell is one of the values that `where` lists for the column.
     """
 
     @property
@@ -43,11 +43,11 @@ class Table(Protocol):
 
     @property
     def where(self) -> Mapping[str, tuple[str, ...]]:
-        """The values that select the rows to read, by column."""
+        """The allowed values of each column; rows with other values are not read."""
 
 
 ProblemCallback = Callable[[Reason], None]
-"""Receives each problem that is found in a source of images."""
+"""A function that is called with each problem that is found in a source of images."""
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom", ""})
 _CHEXPERT_FIRST_CLASS: Final = 5
@@ -58,18 +58,20 @@ _YEARS: Final = re.compile(r"(\d{1,3}(?:\.\d+)?)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A labelled image before it is read.
+    """A labelled image whose file is not read yet.
 
     Attributes
     ----------
     classes, unknown
-        Classes that the image has, and classes that it may or may not have.
+        Classes that the image has, and classes that the image perhaps has.
     origin
-        File and line of the row, for messages.
+        Name of the table and line of the row, for messages.
     split, fold, view, sex
-        Cells of the table; "" if the table has none.
+        Cells of the table in the columns of these names; "" if the table lacks the column.
+    age_years
+        Age of the patient in years; None if unknown.
     sha256
-        SHA-256 of the file's content as hexadecimal text; "" until it is computed, or if the file cannot be read.
+        SHA-256 of the file's content as hexadecimal text; "" until computed, or if the file cannot be read.
     """
 
     path: Path
@@ -87,18 +89,19 @@ class Row:
 
     @property
     def person(self) -> str:
-        """The identity of the patient: the patient number, which means one person in all sources.
+        """A text that identifies the patient: the patient number. Equal numbers in two sources mean one person.
 
-        An image without a patient counts as a person of its own, identified by the content of the file. Its line number
-        would change when lines are added above.
+        Each image without a patient number counts as a separate person, identified by the SHA-256 of the file. If the
+        file cannot be read, the origin of the row identifies the person.
         """
         return self.patient or self.sha256 or self.origin
 
 
 def read_source(source: Source) -> list[Row]:
-    """Read the rows of one source in the file's order, without rows that `where` and `drop` exclude.
+    """Read the rows of one source of labelled images, in the order of the file.
 
-    Raises UsageProblem with the first problem of `find_rows`.
+    Rows that the source's keys `where` and `drop` exclude are left out. Raises UsageProblem with the first problem that
+    `find_rows` finds.
     """
     rows, wrong = find_rows(source)
     if wrong:
@@ -120,7 +123,7 @@ def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
 
 
 def _each_once(rows: Iterable[Row], wrong: ProblemCallback) -> Iterator[Row]:
-    """Yield each file once. A second row with other content is reported as a problem (data_named_twice)."""
+    """Yield one row for each file. A second row of a file with other cells is reported (data_named_twice)."""
     first: dict[str, Row] = {}
     for row in rows:
         known = first.setdefault(os.path.normpath(row.path), row)
@@ -142,15 +145,16 @@ _COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         *(("view", "View Position"), ("age", "Patient Age"), ("sex", "Patient Sex"), ("sex", "Patient Gender")),
     ),
 }
-"""The columns of each layout that is one table, as (field of the row, column). The first three columns are required,
-and so are those that the recipe names.
+"""The columns of each table layout, as pairs (field of `Row`, name of the column).
+
+A table must have the first three columns, and each column that the recipe names.
 """
 _NEEDED: Final = 3
-"""Number of columns that a table must have."""
+"""Number of columns of a layout in `_COLUMNS` that a table must have, counted from the first."""
 
 
 def _read_table(source: Source, wrong: ProblemCallback) -> Iterator[Row]:
-    """Read a CSV file with the columns of the layout or of the recipe. Several classes in a cell are separated by |."""
+    """Read a CSV file with the columns of the layout or the recipe. A `|` separates several classes in a cell."""
     known = _COLUMNS[source.layout]
     columns = [*(pair for pair in known if pair[0] not in source.columns), *source.columns.items()]
     names = {*(name for name, _ in known[:_NEEDED]), *source.columns}
@@ -171,7 +175,7 @@ def _read_table(source: Source, wrong: ProblemCallback) -> Iterator[Row]:
 
 
 def _read_chexpert(source: Source, wrong: ProblemCallback) -> Iterator[Row]:
-    """Read CheXpert's train.csv: 1 is positive, 0 and blank are negative, -1 follows the recipe's key `uncertain`."""
+    """Read the file train.csv of CheXpert: 1 positive, 0 or blank negative, -1 as the recipe's key `uncertain` says."""
     for line, row in table_rows(source, wrong, ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")):
         if row["Frontal/Lateral"] == "Lateral":
             continue
@@ -202,7 +206,7 @@ def _read_chexpert(source: Source, wrong: ProblemCallback) -> Iterator[Row]:
 
 
 def _read_folders(source: Source, wrong: ProblemCallback) -> Iterator[Row]:
-    """Read a folder with a subfolder for each class."""
+    """Read a folder that has a subfolder with the images of each class. Yields a row for each image."""
     if not source.path.is_dir():
         wrong(reason("data_unreadable", path=source.path, detail="the folder does not exist"))
         return
@@ -232,9 +236,9 @@ def _patient_in(name: str, source: Source) -> str | None:
 def table_rows(
     source: Table, on_problem: ProblemCallback, required_columns: tuple[str, ...]
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield line number and stripped cells of each row that `where` accepts.
+    """Yield the line number and the stripped cells, by column, of each table row that `source.where` accepts.
 
-    Problems (an unreadable file, a missing column, a wrong number of cells) are reported to `on_problem`.
+    `on_problem` is called with each problem: an unreadable file, a missing column, a wrong number of cells.
     """
     if source.path.exists() and not source.path.is_file():  # reading a named pipe would never end
         on_problem(reason("data_unreadable", path=source.path, detail="the path is not a file"))
@@ -273,7 +277,7 @@ def _origin(source: Source, line: int) -> str:
 
 
 def _age(text: str) -> float | None:
-    """Parse an age in years, also "060Y" as in older NIH files. Ages above 120 count as typing errors: None."""
+    """Return an age in years from text such as "60" or "060Y" (older NIH files); None without an age of up to 120."""
     found = _YEARS.match(text.strip())
     years = float(found[1]) if found else None
     return years if years is not None and years <= 120 else None
@@ -297,12 +301,12 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
     """Return the part of each row: "training", "validation", "test" or "none".
 
-    Training images of a source that is never drawn are left out ("none"), and so are validation and test images of a
-    source that is not evaluated.
+    "none" is the part of images that are not used: training images of a source with a share of 0, and validation and
+    test images of a source that is not evaluated.
 
-    Raises UsageProblem: data_patients_alike for patient numbers that look alike, data_leak and data_copies for a
-    patient in two parts, data_split for unknown values in the split column, data_split_nobody for a table of other
-    patients.
+    Raises UsageProblem: data_patients_alike for two patient numbers that look alike, data_leak or data_copies for a
+    patient in two parts, data_split if the split column puts no row in training, data_split_nobody if the split's table
+    names no patient of the rows.
     """
     for found in find_similar_patients(rows, split):
         raise UsageProblem(found)
@@ -313,9 +317,9 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
 
 
 def leave_out_unevaluated(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
-    """Return the parts of the rows, with "none" for rows that their source does not allow in their part.
+    """Return `parts` with "none" for each row whose source must not have images in that part.
 
-    A source that is not evaluated has only training images. A source that is never drawn has no training images.
+    A source that is not evaluated has only training images. A source with a share of 0 has no training images.
     """
     training_only = {source.name for source in sources if not source.evaluated}
     never_drawn = {source.name for source in sources if not source.share}
@@ -326,10 +330,10 @@ def leave_out_unevaluated(rows: Sequence[Row], parts: Sequence[str], sources: Se
 
 
 def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32]) -> list[str]:
-    """Return the part of each image, with "none" in place of "training" for images without any known target.
+    """Return `parts` with "none" in place of "training" for each image all of whose targets are unknown.
 
-    Such images have no loss. Balanced drawing would draw them as a class of their own, in place of the others.
-    `targets` are (images, labels), nan if unknown.
+    Such an image would teach nothing, and balanced drawing would draw it in place of useful images. `targets` are
+    (images, labels), nan if unknown.
     """
     return [
         "none" if part == "training" and np.isnan(row).all() else part for part, row in zip(parts, targets, strict=True)
@@ -337,10 +341,10 @@ def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32])
 
 
 def assign_parts(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
-    """Return the part of each row, as the rule of the split decides: "training", "validation", "test" or "none".
+    """Return the part of each row by the rule of the split: "training", "validation", "test" or "none".
 
-    It is not checked whether a patient is in two parts. Raises UsageProblem (data_split) if no row is in the training
-    part of a split by column. An invalid split table raises UsageProblem, too.
+    A patient may be in two parts; `refuse_leak` checks this. Raises UsageProblem (data_split) if a split by column puts
+    no row in training. Raises UsageProblem if the table of the split is invalid.
     """
     if split.by == "random":
         return _by_random(rows, split)
@@ -373,9 +377,9 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """Return the part of each row, from the split's table or else from a hash of the patient.
+    """Return the part of each row: from the split's table, or else from a hash of the patient number.
 
-    Patients who share a file get one part. A new patient changes the part of nobody else.
+    Two patient numbers with one file get one part. New patients do not change the part of other patients.
     """
     settled, persons = _settled(split.table), merge_patients_sharing_files([(row.person, row.sha256) for row in rows])
     known: dict[str, str] = {}
@@ -395,9 +399,9 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _settled(path: Path | None) -> dict[str, str]:
-    """Return the parts that a table fixes, by the SHA-256 of the patient; empty without a table.
+    """Return the parts that the table at `path` fixes, by the SHA-256 of the patient number; empty if `path` is None.
 
-    The table names patients in plain text or by digest. Raises UsageProblem (data_split_table, data_column, data_row,
+    The table has patient numbers or their SHA-256. Raises UsageProblem (data_split_table, data_column, data_row,
     data_unreadable).
     """
     found: dict[str, str] = {}
@@ -413,9 +417,9 @@ def _settled(path: Path | None) -> dict[str, str]:
 
 
 def _named_by(cells: Mapping[str, str]) -> str | None:
-    """Return the SHA-256 of the patient that a row of the split's table names.
+    """Return the SHA-256 of the patient number in a row of the split's table, whose cells are given by column.
 
-    None if the row names no patient, two patients, or an invalid digest.
+    None if the row has no patient, two different patients, or an invalid digest.
     """
     name, digest = cells.get("patient", ""), cells.get("patient_sha256", "").lower()
     if not (name or digest):
@@ -426,9 +430,9 @@ def _named_by(cells: Mapping[str, str]) -> str | None:
 
 
 def find_similar_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]:
-    """Yield a reason (data_patients_alike) for each pair of patient numbers that a person would confuse.
+    """Yield a reason (data_patients_alike) for each pair of patient numbers that a person could confuse.
 
-    Compared are the numbers in the data and in the split's table.
+    The patient numbers of the rows and of the split's table are compared.
     """
     names = dict[str, str]()
     for row in rows:
@@ -441,16 +445,16 @@ def find_similar_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]
 
 
 def require_matching_table(rows: Sequence[Row], split: Split) -> None:
-    """Raise UsageProblem (data_split_nobody) if the split's table names no patient of the data.
+    """Raise UsageProblem (data_split_nobody) if the split has a table, but the table names no patient of the rows.
 
-    Without a table nothing is required. An invalid table raises UsageProblem, too.
+    An invalid table raises UsageProblem, too.
     """
     if split.table and not count_table_patients(rows, split)["patients_of_table_in_data"]:
         raise UsageProblem(reason("data_split_nobody", path=split.table))
 
 
 def count_table_patients(rows: Sequence[Row], split: Split) -> dict[str, int]:
-    """Return the number of patients in the split's table, and of those that are in the data. Empty without a table."""
+    """Count the patients in the split's table, and how many of these patients have rows. Empty without a table."""
     if split.table is None:
         return {}
     named = set(_settled(split.table))
@@ -459,7 +463,7 @@ def count_table_patients(rows: Sequence[Row], split: Split) -> dict[str, int]:
 
 
 def refuse_table_patients(rows: Sequence[Row], split: Split) -> None:
-    """Require that no row of another hospital has a patient of the split's table. Raises UsageProblem (data_leak)."""
+    """Raise UsageProblem (data_leak) if a row of another hospital has a patient of the split's table."""
     settled = _settled(split.table)
     for row in rows:
         if part := settled.get(patient_sha256(row.patient)):
@@ -478,9 +482,10 @@ def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
 
 
 def find_leaks(rows: Sequence[Row], parts: Sequence[str]) -> Iterator[Reason]:
-    """Yield a reason for each patient with images in two parts; "none" is no part.
+    """Yield a reason for each patient with images in two of the parts training, validation and test.
 
-    The reason is data_leak for one patient number, data_copies for two patients who share a file.
+    The reason is data_leak if both images have one patient number. The reason is data_copies if two patient numbers
+    share a file and so are probably one patient.
     """
     reported = set[str]()
     seen: dict[str, tuple[str, Row]] = {}

@@ -1,8 +1,8 @@
 """Cross-validation of a classifier: each image is scored by a network that was not trained on its patient.
 
 The data are divided into folds, and a network is trained for each fold on all other folds. So every image of a small
-data set is a test image once. The figures belong to the recipe and not to the network in the pack. They are given for
-three stages: the trained network, the pruned one (if the recipe prunes), and the int8 file.
+data set is a test image once. The figures describe the recipe and not the network in the pack. Figures are measured at
+three stages: the trained network, the pruned network (if the recipe prunes), and the int8 file.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ Scores = NDArray[np.float64]
 
 
 def cross_validation_step(run: Run) -> StepFacts:
-    """Train and evaluate a network for each fold. Writes scores.npz, metrics.json and the published figures.
+    """Train and evaluate a network for each fold of the data.
 
-    Does nothing if the recipe has no folds.
+    Writes scores.npz and metrics.json, and the report to the recipe's folder for published results. Does nothing if the
+    recipe has no folds.
     """
     folds = run.recipe.split.cross_folds
     if not folds:
@@ -97,16 +98,16 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: dic
 
 
 def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
-    """Return the indices of the images of a fold that figures are measured on."""
+    """Return the indices (n,) of a fold's images on which figures are measured."""
     sources = {source.name for source in run.recipe.data if source.evaluated}
     rows = enumerate(data.image_set.rows)
     return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
 
 
 def training_indices_for_fold(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
-    """Return the indices of the images that train the network of a fold: the images of all other folds.
+    """Return the indices (n,) of the training images for the network of a fold: the images of all other folds.
 
-    Sources with a share of 0 are evaluated only, and are no training images. `fold` is the number of the fold.
+    Images of sources with a share of 0 are never training images. `fold` is the number of the fold.
     """
     sources = {source.name for source in run.recipe.data if source.share}
     rows = enumerate(data.image_set.rows)
@@ -114,9 +115,9 @@ def training_indices_for_fold(data: Dataset, run: Run, fold: int) -> NDArray[np.
 
 
 def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64]) -> dict[str, Scores]:
-    """Train a network on all other folds, and score the images of a fold.
+    """Train a network on all folds but `fold`, and score the images with the indices `evaluated`.
 
-    Returns scores (images, labels of the pack) by stage.
+    Returns the scores (images, labels of the pack) by stage: "trained", "pruned" and "int8".
     """
     recipe, folder, learnt = run.recipe, run.folder("cross") / str(fold), training_indices_for_fold(data, run, fold)
     training = data.samples_of(learnt)
@@ -159,7 +160,7 @@ def _float_scores(
 
 
 def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, CrossFigures]:
-    """Return the figures of each label of the pack: by stage, by group, and of the shortcuts."""
+    """Return the cross-validation figures of each label of the pack, by label code. `scores` are given by stage."""
     found = dict[str, CrossFigures]()
     for label in run.recipe.pack_labels:
         parts = {stage: _evaluated(run, data, own, label) for stage, own in scores.items()}
@@ -182,13 +183,16 @@ def _stage(run: Run, part: EvaluatedImages) -> StageFigures:
 
 
 def _after_training(parts: Mapping[str, EvaluatedImages]) -> Interval:
-    """Return the AUC of the int8 file minus the AUC of the trained network."""
+    """Return the AUC of the int8 file minus the AUC of the trained network, with its 95 % interval.
+
+    `parts` are the evaluated images by stage.
+    """
     both = np.column_stack([parts[TRAINED].scores, parts[INT8].scores])
     return auc_difference(both, parts[INT8].truth, patients=parts[INT8].patients)
 
 
 def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> EvaluatedImages:
-    """Return the evaluated images for which the label is known."""
+    """Return the images that have a score and a known label, with their scores for the label."""
     chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.pack_labels.index(label)
     rows = [data.image_set.rows[index] for index in chosen]
     return select_known(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
@@ -200,9 +204,10 @@ def _fold_auc(part: EvaluatedImages, fold: int) -> float:
 
 
 def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
-    """Return the AUC of a classifier that sees only the border, and of one that sees only a thumbnail.
+    """Return the AUC of classifiers that see only a shortcut: the border of the image, or a thumbnail.
 
-    Both are trained and tested on the folds, as the network is.
+    The classifiers are trained and tested on the folds, as the network is. `column` is the label's column in the
+    targets.
     """
     found = {}
     for name, pixels in SHORTCUTS.items():

@@ -1,10 +1,10 @@
 """The evaluation of a classifier: operating points from validation images, and figures from test images.
 
 Operating points are chosen by the scores of the network. Figures are measured on screening results of the program (see
-`screening`), by the functions and rules of an audit. Nothing is chosen on test images. Shares have their counts, and
-shares and areas a 95 % interval over patients. Also measured are the calibration of the scores (Platt scaling), the
-out-of-distribution check, the share of evidence inside the lungs, and shortcuts. A shortcut is a feature other than the
-finding that separates the classes.
+`screening`), as in an audit. Nothing is chosen on test images. Shares have counts, and shares and areas under the ROC
+curve have a 95 % interval over patients. Scores are calibrated by Platt scaling. The module also measures the
+out-of-distribution check, the share of a heat map inside the lungs, and shortcuts. A shortcut is a feature other than
+the finding that separates the classes.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from fieldray_adapt.recipes.classifier import OperatingPointChoice
 
 
 def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -> NDArray[np.float64]:
-    """Fit a logistic regression with an L2 penalty.
+    """Fit a logistic regression with an L2 penalty of strength `ridge`.
 
     Returns the weights (n + 1,) for features (images, n). The last weight is the intercept, which has no penalty.
-    Raises ValueError if a class is missing.
+    Raises ValueError if all images are positive or all are negative.
     """
     fitted = LogisticRegression(C=1 / ridge, solver="newton-cholesky", tol=1e-10).fit(features, truth)
     return np.append(fitted.coef_[0], fitted.intercept_)
 
 
 def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
-    """Fit Platt scaling to the raw scores of images that were not trained on.
+    """Fit Platt scaling to the raw scores (n,) and the truth (n,) of images that are no training images.
 
-    A small ridge penalty keeps the slope finite if the classes are separated perfectly.
+    A small penalty keeps the slope finite if the scores separate the classes perfectly.
     """
     slope, intercept = fit_logistic(logit(scores)[:, None], truth, ridge=0.1)
     return Calibration(slope=max(float(slope), 0.05), intercept=float(intercept))
@@ -68,17 +68,17 @@ def fit_ood_gate(
 ) -> OutOfDistributionCheck:
     """Fit the out-of-distribution check to the network's features of chest X-rays.
 
-    The features are whitened by their first principal components. Small components are rounding noise of int8; a floor
-    of a thousandth of the mean variance limits their influence.
+    The features are whitened by their first principal components. Components with little variance are rounding noise of
+    int8. A minimum variance, a thousandth of the mean variance, limits the influence of these components.
 
     Parameters
     ----------
     training, validation
-        Features (n, f) of the training images, and of the images by which the limit is chosen.
+        Features (n, f) of the training images, and of the validation images, by which the limit is chosen.
     components
         Number of principal components.
     accepted_share
-        Share of the validation images below the limit, 0..1.
+        Share of the validation images with a distance below the limit, 0..1.
     """
     mean = training.mean(0, dtype=np.float64)
     covariance = np.cov((training - mean).T) + 1e-12 * np.eye(training.shape[1])
@@ -92,9 +92,9 @@ def fit_ood_gate(
 
 
 def ood_distances(gate: OutOfDistributionCheck, features: Features) -> NDArray[np.float64]:
-    """Return how far each image is from the training images by its features (n, f). The result is (n,).
+    """Return the distance (n,) of each image from the training images, measured between the network's features (n, f).
 
-    `gate` is the out-of-distribution check, which refuses images with a distance above its limit.
+    `gate` is the out-of-distribution check, which refuses images with a distance above the limit.
     """
     return np.array([gate.distance(row) for row in features])
 
@@ -103,14 +103,14 @@ _LOW: Final = 0.05
 
 
 def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> NDArray[np.float64]:
-    """Return the share (n,) of each heat map's evidence that lies inside the lungs; nan without evidence.
+    """Return which share (n,) of each heat map's evidence lies inside the lungs; nan for a heat map without evidence.
 
     Parameters
     ----------
     maps
         (n, rows, columns) logits of one label.
     lungs
-        (n, cells, cells) share of lung, 255 for all lung, over the region of the map.
+        (n, cells, cells) uint8: the share of lung in the cells of the map's region, 255 for a cell that is all lung.
     zero
         The logit above which a cell is evidence, see `heat_map.zero_logit`.
     """
@@ -123,9 +123,9 @@ def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero
 
 
 def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> EvidenceFigures:
-    """Return how much of the heat maps' evidence lies inside the lungs, over all images.
+    """Return which share of the heat maps' evidence lies inside the lungs, summarised over all images.
 
-    The figures are those of `EvidenceFigures`. The parameters are those of `evidence_shares`.
+    The parameters are those of `evidence_shares`.
     """
     shares = evidence_shares(maps, lungs, zero=zero)
     known = shares[~np.isnan(shares)]
@@ -138,11 +138,10 @@ def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zer
 
 
 def heat_map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float, zero: float) -> float | None:
-    """Return the logit range of the heat map's colour scale; None if no image at the threshold or above has evidence.
+    """Return the range of the heat map's colour scale, as a difference of logits.
 
-    The range is the median, over the images at or above the threshold, of the strongest cell's logit above `zero`. A
-    cell with this value is shown at full strength. The range depends on the network, for example on the number of
-    cells.
+    The range is the median, over all images with a score at or above the threshold, of the strongest cell's logit minus
+    `zero`. A cell with this difference is shown at full strength. None if no such image has evidence.
 
     Parameters
     ----------
@@ -151,7 +150,7 @@ def heat_map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float
     scores
         (n,) calibrated scores.
     threshold
-        The threshold of the operating point for which the map is shown.
+        The threshold of the operating point, as a calibrated score.
     zero
         The logit above which a cell is evidence.
     """
@@ -161,7 +160,7 @@ def heat_map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float
 
 
 def _cells(shares: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return the mean share of lung in each cell of a coarser grid."""
+    """Return the mean of `shares` in each cell of a coarser grid of `shape` (rows, columns)."""
     starts = [
         np.linspace(0, size, count, endpoint=False).astype(int) for size, count in zip(shares.shape, shape, strict=True)
     ]
@@ -177,7 +176,7 @@ _AGE_EDGES: Final = (0, 18, 40, 60, 200)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class EvaluatedImages:
-    """Images with a known label and a score: scores in 0..1, truth, and table rows."""
+    """Images with a known label and a score: n scores in 0..1, n truths (True for positive), and n table rows."""
 
     scores: Scores
     truth: Truth
@@ -185,7 +184,7 @@ class EvaluatedImages:
 
     @property
     def patients(self) -> list[str]:
-        """The patient of each image."""
+        """The patient number of each image, or another text that identifies the patient."""
         return [row.person for row in self.rows]
 
     @property
@@ -195,7 +194,7 @@ class EvaluatedImages:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of images and patients, by the fields of `figures.ImageCounts`."""
+        """The numbers of images, patients, positive and negative images, by the field names of `ImageCounts`."""
         positive = int(self.truth.sum())
         whole = {"images": len(self.rows), "patients": len(set(self.patients))}
         return whole | {"positive": positive, "negative": len(self.rows) - positive}
@@ -216,7 +215,7 @@ class EvaluatedImages:
     def specificity_at(self, sensitivity: float) -> Share:
         """Return the specificity at the threshold that gives a sensitivity of at least `sensitivity`.
 
-        Both are measured on these images.
+        Sensitivity and specificity are both measured on these images.
         """
         return metrics.specificity_at_sensitivity(self.scores, self.truth, wanted=sensitivity, patients=self.patients)
 
@@ -230,19 +229,19 @@ class EvaluatedImages:
         return [self.where(self.sources == name) for name in np.unique(self.sources)]
 
     def calibrated(self, calibration: Calibration) -> EvaluatedImages:
-        """Return the images with calibrated scores in place of the raw ones."""
+        """Return the images with calibrated scores in place of raw scores."""
         return replace(self, scores=metrics.calibrate_scores(self.scores, calibration))
 
 
 def select_known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> EvaluatedImages:
-    """Return the images that have a score and a known label, for measuring figures.
+    """Return only those images that have a score and a known label, so that figures can be measured.
 
     Parameters
     ----------
     scores
         Scores (n,) in 0..1; nan for images without a score.
     targets
-        (n,) 1 with the label, 0 without, nan if unknown.
+        The label (n,) of each image: 1 with the label, 0 without, nan if unknown.
     rows
         The n table rows.
     """
@@ -251,9 +250,9 @@ def select_known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows
 
 
 def choose_operating_point(point: OperatingPointChoice, *, label: str, validation: EvaluatedImages) -> OperatingPoint:
-    """Choose a threshold and an uncertain zone by the calibrated scores of the validation images.
+    """Choose the threshold and the uncertain zone of an operating point from calibrated scores of validation images.
 
-    Returns the operating point, with its sensitivity and specificity on these images.
+    Returns the operating point, with sensitivity and specificity on the validation images.
 
     Parameters
     ----------
@@ -261,8 +260,11 @@ def choose_operating_point(point: OperatingPointChoice, *, label: str, validatio
         The recipe's rule for the operating point.
     label
         The code of the label.
+    validation
+        The validation images with calibrated scores.
 
-    Raises UsageProblem (data_class_empty) if the point must hold at each source, and a source lacks one of the classes.
+    Raises UsageProblem (data_class_empty) if the rule applies to each source separately, and a source has no positive
+    or no negative images.
     """
     sources = validation.by_source() if point.each_source else [validation]
     if point.each_source:
@@ -307,14 +309,14 @@ def _require_both_classes(sources: Sequence[EvaluatedImages], *, label: str) -> 
 def with_measured_figures(
     point: OperatingPoint, *, figures: PartFigures, measured_on: Mapping[str, str]
 ) -> OperatingPoint:
-    """Return an operating point with the sensitivity and specificity of `figures` in place of its own.
+    """Return a copy of an operating point with the sensitivity and specificity that `figures` has for the point.
 
     Parameters
     ----------
     figures
-        The figures that were measured on a part of the images, with this operating point among them.
+        The figures measured on some images, for several operating points.
     measured_on
-        A description of these images by language. Their numbers replace {images} and {patients} in it.
+        A description of these images, by language. `{images}` and `{patients}` in the text are replaced by numbers.
     """
     at = figures.points[point.name]
     return replace(
@@ -329,10 +331,10 @@ def with_measured_figures(
 
 
 CARD_RULE: Final = Rule(unit="image", refers="above")
-"""The audit rule behind the figures of a model card.
+"""The rule by which the figures of a model card are counted, in the form of an audit rule.
 
-Images are counted, not patients. An image counts as referred if its score is at or above the threshold, or if it is to
-be read first.
+Images are counted, not patients. An image counts as referred if its score is at or above the threshold, or if its class
+is Read first.
 """
 _RULE_WITH_UNSURE: Final = Rule(unit="image", refers="unsure")
 
@@ -344,11 +346,11 @@ def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
     ----------
     cases
         The screened images by operating point (see `screening.ScreeningResults.cases`). Figures that belong to no
-        operating point, such as the AUC, are measured on the images of the first one.
+        operating point, such as the AUC, are measured on the images of the first operating point.
     points
         The operating points of the label.
 
-    Raises UsageProblem `evaluate_refused` if a class has no image with a score.
+    Raises UsageProblem (`evaluate_refused`) if no positive image or no negative image has a score.
     """
     images = next(iter(cases.values()))
     scored = [case for case in images if case.score is not None]
@@ -386,7 +388,7 @@ def _specificities(images: Sequence[Case]) -> dict[str, Share]:
 def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures:
     """Measure the sensitivity, specificity and other figures of an operating point on screened images.
 
-    Images are counted and referred as in an audit (see `CARD_RULE`).
+    Figures are counted as in an audit with the rule `CARD_RULE`.
     """
     prevalence = float(np.mean([case.truth for case in images]))  # predictive values need it, but no card shows them
     at, with_unsure = (
@@ -406,7 +408,10 @@ def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures
 
 
 def auc_by_group(test: EvaluatedImages) -> GroupedFigures:
-    """Return the AUC by view, sex, age group and source, for groups with ten images of each class."""
+    """Return the AUC by view, sex, age group and source.
+
+    Only groups with at least ten positive and ten negative images have an AUC.
+    """
     groups: Mapping[str, list[str]] = {
         "view": [row.view for row in test.rows],
         "sex": [row.sex for row in test.rows],
@@ -424,7 +429,7 @@ def auc_by_group(test: EvaluatedImages) -> GroupedFigures:
 
 
 def compare_with_int8(float_images: EvaluatedImages, int8_images: EvaluatedImages) -> Int8Comparison:
-    """Compare the raw scores of the float file and of the int8 file on equal images."""
+    """Compare the raw scores that the float file and the int8 file of a network give for equal images."""
     return Int8Comparison(
         mean_absolute_difference=float(np.abs(float_images.scores - int8_images.scores).mean()),
         largest_difference=float(np.abs(float_images.scores - int8_images.scores).max()),
@@ -434,10 +439,10 @@ def compare_with_int8(float_images: EvaluatedImages, int8_images: EvaluatedImage
 
 
 def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> Interval:
-    """Return the difference of two AUCs on the same images, with its 95 % interval over patients.
+    """Return the difference of two AUCs on n images, with the 95 % interval of the difference over patients.
 
-    `scores` are (n, 2): the AUC of the first column is subtracted from that of the second. `patients` has the patient
-    of each image.
+    `scores` are (n, 2): the AUC of the first column is subtracted from the AUC of the second column. `patients` are the
+    patients of the n images.
     """
     value, low, high = metrics.auc_difference(scores, truth, patients=patients)
     return Interval(value=value, low=low, high=high)
@@ -461,7 +466,7 @@ _RIDGE: Final = 30.0
 def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Return the grey values along the border of each image: (n, 256), 64 values for each of the four sides.
 
-    The border is the outermost 6 % of the image. Its grey values are averaged over its depth.
+    The border is the outermost 6 % of the image. Each value is a mean over the width of the border.
     """
     height, width = images.shape[1:3]
     deep = max(1, round(_BORDER_SHARE * min(height, width)))
@@ -475,12 +480,15 @@ def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def thumbnail_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return each image as a thumbnail of 16 x 16 pixels: (n, 256)."""
+    """Return a thumbnail of 16 x 16 pixels of each image, as an array (n, 256)."""
     return thumbnails(images, side=_THUMBNAIL_SIDE)
 
 
 SHORTCUTS: Final = {"border": border_pixels, "thumbnail": thumbnail_pixels}
-"""Features other than the finding that may separate the classes: functions from images to values (n, 256), by name."""
+"""Functions that return features (n, 256) of images without the finding, such as the border, by name.
+
+A classifier should not be able to separate the classes by such features (a shortcut).
+"""
 
 
 def shortcut_scores(
@@ -494,10 +502,10 @@ def shortcut_scores(
     Parameters
     ----------
     training, truth
-        The shortcut's values of the training images (m, values), and whether each image is positive (m,). At most 4000
-        images are used.
+        The features (m, values) of m training images, and whether each image is positive (m,). At most 4000 images are
+        used.
     evaluated
-        The shortcut's values of the images to score (n, values).
+        The features (n, values) of the n images to score.
     """
     chosen = np.random.default_rng(0).permutation(len(training))[:_MOST_IMAGES]
     mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6

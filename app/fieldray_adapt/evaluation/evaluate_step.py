@@ -1,7 +1,7 @@
 """The evaluate step of a classifier, which chooses operating points on validation images and measures on test images.
 
-The program screens the test images with the pack, and so the images of another hospital if the recipe names one. No
-training and no choice uses images of the other hospital.
+The program screens the test images with the pack. If the recipe names images of another hospital, they are screened,
+too. Images of the other hospital are never used for training or for choices.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from fieldray_adapt.training.steps import read_converted_file, run_converted_fil
 
 
 def external_rows(run: Run) -> list[Row]:
-    """Read the rows of the other hospital's images. Empty if the recipe names no other hospital."""
+    """Read the table rows of the other hospital's images; empty if the recipe names no other hospital."""
     chosen = run.recipe.evaluation.elsewhere
     return read_rows([chosen], folder=run.folder("data")) if chosen else []
 
@@ -64,7 +64,8 @@ def external_rows(run: Run) -> list[Row]:
 def external_images(run: Run, data: Dataset) -> ImageSet | None:
     """Read the images of the other hospital as network inputs; None if the recipe names no other hospital.
 
-    Raises UsageProblem `data_leak` if a patient is also in the recipe's own data or in the split's table.
+    Raises UsageProblem (`data_leak`) if a patient of the other hospital is also in the recipe's key `data` or in the
+    split's table.
     """
     rows = external_rows(run)
     if not rows:
@@ -78,9 +79,10 @@ def external_images(run: Run, data: Dataset) -> ImageSet | None:
 def _shortcuts(
     dataset: Dataset, column: int, images: NDArray[np.uint8], targets: NDArray[np.float32]
 ) -> dict[str, float]:
-    """Return the AUC of each shortcut on `images`. The shortcut classifiers are fitted to the training images.
+    """Return the AUC on `images` of classifiers that see only a shortcut, such as the border, by name of the shortcut.
 
-    `column` is the label's column in the targets of the recipe.
+    The classifiers are fitted to the training images. `column` is the label's column in the recipe's targets. `targets`
+    (n,) are the label of `images`: 1, 0, or nan if unknown.
     """
     training = dataset.samples("training")
     labelled, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(targets)
@@ -105,11 +107,11 @@ class _Measured:
     Attributes
     ----------
     others
-        The images of the other hospital, if there is one.
+        The images of the other hospital; None if the recipe names no other hospital.
     integer
-        Outputs of the int8 file by part, the other hospital ("external_test") included.
+        Outputs of the network's int8 file, by part: "validation", "test", and "external_test" for the other hospital.
     whole
-        Outputs of the float file for the test images.
+        Outputs of the network's float file for the test images.
     """
 
     data: Dataset
@@ -118,7 +120,7 @@ class _Measured:
     whole: NetworkOutputs
 
     def rows(self, part: str) -> Sequence[Row]:
-        """Return the table rows of a part, or of the other hospital."""
+        """Return the table rows of "validation", "test", or "external_test" (the other hospital)."""
         return self.others.rows if part == _ELSEWHERE and self.others else self.data.rows(part)
 
 
@@ -132,9 +134,10 @@ class _Choice:
 
 
 def evaluate_step(run: Run) -> StepFacts:
-    """Evaluate the int8 file: choose operating points, fit the out-of-distribution check, screen, and measure.
+    """Evaluate the network's int8 file. Returns the AUC of each label on the test images.
 
-    Writes metrics.json, points.json, scores.npz and gate.npz.
+    The step chooses operating points, fits the out-of-distribution check, screens the test images, and measures
+    figures. Writes metrics.json, points.json, scores.npz and gate.npz.
     """
     measured = _measured(run)
     data, integer = measured.data, measured.integer
@@ -176,7 +179,7 @@ def _measured(run: Run) -> _Measured:
 
 
 def _choose(run: Run, measured: _Measured, label: LabelRule) -> _Choice:
-    """Choose calibration and operating points of a label from the scores of the validation images."""
+    """Choose the calibration and the operating points of a label from the scores of the validation images."""
     recipe, part = run.recipe, "validation"
     scores = measured.integer[part].scores[:, recipe.pack_labels.index(label)]
     raw = select_known(scores, _targets(measured, part, label, recipe.labels.index(label)), measured.rows(part))
@@ -189,7 +192,10 @@ def _choose(run: Run, measured: _Measured, label: LabelRule) -> _Choice:
 
 
 def _targets(measured: _Measured, part: str, label: LabelRule, column: int) -> NDArray[np.float32]:
-    """Return the targets (n,) of a label in a part. `column` is the label's column in the targets of the recipe."""
+    """Return the label of each image of a part, as targets (n,): 1, 0, or nan if unknown.
+
+    `column` is the label's column in the recipe's targets.
+    """
     if part == _ELSEWHERE:
         return label_targets(measured.rows(part), [label])[:, 0]
     return measured.data.samples(part).targets[:, column]
@@ -198,7 +204,7 @@ def _targets(measured: _Measured, part: str, label: LabelRule, column: int) -> N
 def _screened(
     run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate: OutOfDistributionCheck
 ) -> Mapping[str, ScreeningResults]:
-    """Screen the test images, and those of the other hospital, with the pack."""
+    """Screen the test images and the images of the other hospital with the pack. Returns the results by part."""
     manifest = make_manifest(
         run,
         points=[point for own in chosen.values() for point in own.points],
@@ -214,7 +220,7 @@ def _screened(
 def _evaluate_label(
     run: Run, measured: _Measured, label: LabelRule, chosen: _Choice, screened: Mapping[str, ScreeningResults]
 ) -> LabelFigures:
-    """Return the figures of one label: of the screened images, and of the network's scores alone."""
+    """Return the figures of one label, measured on screening results and on the scores of the network."""
     data, recipe = measured.data, run.recipe
     column, kept_column = recipe.labels.index(label), recipe.pack_labels.index(label)
     targets = {part: _targets(measured, part, label, column) for part in screened}
@@ -242,16 +248,17 @@ def _evaluate_label(
 
 
 def _test_scores(measured: _Measured) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the scores (n, labels) of the test images by the float file, and by the int8 file."""
+    """Return the scores (n, labels) of the test images: first of the float file, then of the int8 file."""
     return measured.whole.scores, measured.integer["test"].scores
 
 
 def _map_figures(
     measured: _Measured, column: int, *, threshold: float, calibration: Calibration
 ) -> tuple[HeatMapScale | None, EvidenceFigures | None]:
-    """Return the scale of a label's heat map, and the share of evidence inside the lungs of the test images.
+    """Return the colour scale of a label's heat map, and how much of the heat maps' evidence is inside the lungs.
 
-    The scale comes from the validation images. `column` is the label's column in the outputs of the pack.
+    The scale is measured on validation images, the evidence on test images. `column` is the label's column in the
+    outputs of the pack. The scale is None without evidence, the share of evidence is None without a lung-field pack.
     """
     validation, test, zero = (
         measured.integer["validation"],
@@ -266,10 +273,9 @@ def _map_figures(
 
 
 def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OutOfDistributionCheck, GateFigures]:
-    """Fit the out-of-distribution check, and measure the shares of images that it refuses.
+    """Fit the out-of-distribution check, and measure which share of test and out-of-distribution images is refused.
 
-    The check is fitted to training images, its limit to validation images. Test images and out-of-distribution images
-    are measured.
+    The check is fitted to training images. The limit of the check is chosen on validation images.
     """
     choice, data, integer = run.recipe.evaluation, measured.data, measured.integer
     images = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))[:_GATE_IMAGES]
@@ -313,7 +319,7 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OutOfDistributionChec
 
 
 def _ood_rows(run: Run) -> list[Row]:
-    """Read the rows of the out-of-distribution images; empty if the recipe names none."""
+    """Read the table rows of the out-of-distribution images; empty if the recipe has no key `ood_images`."""
     chosen = run.recipe.evaluation.ood_images
     return read_rows([chosen], folder=run.folder("data")) if chosen else []
 

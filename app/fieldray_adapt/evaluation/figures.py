@@ -1,7 +1,7 @@
 """The figures of a classifier as JSON documents of a run: data, evaluation and cross-validation.
 
-Each class is an object of a document. A value that was not measured is absent in JSON and None here. Shares and areas
-have a 95 % interval over patients.
+Each class is an object in a JSON document. A value that was not measured is absent in JSON, and None in the class.
+Shares and areas under the ROC curve have a 95 % interval over patients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fieldray.domain.model import Calibration, Estimate, OperatingPoint
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """A value of any range, such as a difference, with the ends of its 95 % interval."""
+    """A value that may be negative, such as a difference, with the ends of the 95 % interval of the value."""
 
     value: float
     low: float
@@ -23,24 +23,27 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 def figure_text(figure: Share | Estimate | Interval, number_format: str = ".3f") -> str:
-    """Format a figure as text: counts of a share, then value and interval. `number_format` is a format of numbers."""
+    """Format a figure as text: for a share the counts, then the value and the interval.
+
+    `number_format` is the format specification of the numbers, such as ".3f".
+    """
     counts = f"{figure.count} of {figure.of}: " if isinstance(figure, Share) else ""
     return f"{counts}{figure.value:{number_format}} ({figure.low:{number_format}} to {figure.high:{number_format}})"
 
 
 class DuplicateFigures(Struct, frozen=True, kw_only=True):
-    """Numbers of pairs of duplicate images, with the names of the first pairs.
+    """The numbers of pairs of duplicate images, with the names of the first pairs.
 
     Attributes
     ----------
     exact, near
-        Number of pairs of identical files, and of nearly equal images.
+        Number of pairs of identical files, and number of pairs of nearly equal images.
     across_parts
-        Number of pairs whose images are in different parts.
+        Number of pairs whose two images are in different parts, such as training and test.
     training_copies_left_out
         Number of training images that were left out, because they are also validation or test images.
     exact_examples, near_examples
-        The names of the two images of the first pairs.
+        For each of the first pairs, the names of the two images.
     """
 
     exact: int
@@ -53,7 +56,7 @@ class DuplicateFigures(Struct, frozen=True, kw_only=True):
 
 
 class LabelCounts(Struct, frozen=True, kw_only=True):
-    """Numbers of images with a label, without it, and unknown."""
+    """The numbers of images with a label, of images without the label, and of images whose label is unknown."""
 
     positive: int
     negative: int
@@ -61,27 +64,28 @@ class LabelCounts(Struct, frozen=True, kw_only=True):
 
 
 class DataDigests(Struct, frozen=True, kw_only=True):
-    """SHA-256 of the data (rows and file contents), and of the split."""
+    """The SHA-256 of the data (table rows and file contents), and of the division into parts."""
 
     data_sha256: str
     split_sha256: str
 
 
 class DataFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The document data/facts.json of a classifier: numbers of images and patients.
+    """The document data/facts.json of a classifier: the numbers of images and patients.
 
     Attributes
     ----------
     images, patients
-        Numbers of images and of patients in each part.
+        Number of images and number of patients in each part, such as "training".
     without_patient
-        Number of images of all parts without a patient number.
+        Number of images without a patient number, in all parts.
     left_out, left_out_examples
-        Number of images that could not be read, and origin and reason of the first ones.
+        Number of images that could not be read; for the first of these images, origin and reason.
     labels
         Numbers of images with and without each label, by label and part.
     patients_of_table, patients_of_table_in_data
-        Number of patients that the split's table names, and how many of them are in the data; None without a table.
+        Number of patients that the split's table names, and number of these patients that have images. None without a
+        table.
     """
 
     images: dict[str, int]
@@ -98,7 +102,7 @@ class DataFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ImageCounts(Struct, frozen=True, kw_only=True):
-    """Numbers of images and patients measured, and of images with and without the finding."""
+    """The numbers of images and patients on which figures were measured, and of images with and without the finding."""
 
     images: int
     patients: int
@@ -114,12 +118,12 @@ class PointFigures(Struct, frozen=True, kw_only=True):
     threshold, unsure_low, unsure_high
         The threshold and the limits of the uncertain zone, as calibrated scores.
     detected, falsely_referred, sensitivity, specificity
-        As in an audit that counts images and refers scores at or above the threshold (see
-        `audit.figures.PointPerformance`).
+        As `audit.figures.PointPerformance`, for an audit that counts images and refers scores at or above the
+        threshold.
     detected_with_unsure
         The share of positive images that is detected if scores in the uncertain zone are referred, too.
     classes
-        For "positive" and for "negative" images: the share of them in each class that the user sees, by its name.
+        For "positive" and for "negative" images: the share of these images in each class, by the name of the class.
     """
 
     threshold: float
@@ -134,16 +138,16 @@ class PointFigures(Struct, frozen=True, kw_only=True):
 
 
 class PartFigures(ImageCounts, frozen=True, kw_only=True):
-    """The figures of the screened images of one part.
+    """The figures of the screened images of one part, such as the test images.
 
     Attributes
     ----------
     scored
-        Number of images with a score. `auc`, `calibration_error` and `score_counts` are measured on these.
+        Number of images with a score. `auc`, `calibration_error` and `score_counts` are measured on these images.
     specificity_at_sensitivity
-        Specificity by wanted sensitivity, such as `0.90`.
+        For each wanted sensitivity, such as "0.90", the specificity at that sensitivity.
     score_counts
-        Numbers of images in equal bins of the score.
+        Number of images in each bin of the score. All bins have equal width.
     points
         Figures by operating point.
     """
@@ -159,8 +163,8 @@ class PartFigures(ImageCounts, frozen=True, kw_only=True):
 class HospitalFigures(PartFigures, frozen=True, kw_only=True):
     """The figures of a pack on images of another hospital, with the thresholds of the pack.
 
-    `shortcuts` has the AUC there of classifiers that see only a shortcut: the border of the image, or a thumbnail of
-    it.
+    `shortcuts` has the AUC, on these images, of classifiers that see only a shortcut: the image's border or a
+    thumbnail.
     """
 
     shortcuts: dict[str, float]
@@ -175,11 +179,11 @@ class GroupFigures(Struct, frozen=True, kw_only=True):
 
 
 GroupedFigures = dict[str, dict[str, GroupFigures]]
-"""Figures of groups, by the property (view, sex, age, source) and its value."""
+"""The figures of groups of images, by property ("view", "sex", "age", "source") and by value of the property."""
 
 
 class Int8Comparison(Struct, frozen=True, kw_only=True):
-    """A comparison of the raw scores of the float file and the int8 file on equal images."""
+    """A comparison of the raw scores that a network's float file and int8 file give for equal images."""
 
     mean_absolute_difference: float
     largest_difference: float
@@ -188,24 +192,27 @@ class Int8Comparison(Struct, frozen=True, kw_only=True):
 
 
 class HeatMapScale(Struct, frozen=True, kw_only=True):
-    """The scale of a heat map: a cell whose logit is `span` above zero is shown at full strength."""
+    """The colour scale of a heat map: a cell has full colour if its logit is `span` above the map's zero.
+
+    The zero is the logit of the threshold.
+    """
 
     span: float
 
 
 class EvidenceFigures(Struct, frozen=True, kw_only=True):
-    """How much of the heat maps' evidence lies inside the lungs, as shares (0..1) of an image's evidence.
+    """Which share (0..1) of the heat maps' evidence lies inside the lungs, summarised over images.
 
     Attributes
     ----------
     images
         Number of images with evidence.
     mean
-        Mean share over these images; None without any.
+        Mean share over the images with evidence; None if no image has evidence.
     chance
-        The share that evidence without regard to the lungs would have: the lungs' share of the area.
+        The share inside the lungs if the evidence were spread evenly over the image: the lungs' share of the area.
     limit
-        The 5th percentile of the share over these images; None without any.
+        The 5th percentile of the share over the images with evidence; None if no image has evidence.
     """
 
     images: int
@@ -224,10 +231,10 @@ class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     test
         Figures on the test images.
     by_group, shortcuts, float_against_int8, evidence_inside
-        Measured on the test images, too. `shortcuts` has the AUC of classifiers that see only a shortcut (see
+        Further figures on the test images. `shortcuts` has the AUC of classifiers that see only a shortcut (see
         `evaluate.SHORTCUTS`).
     external_test
-        Figures on the images of another hospital; None without one.
+        Figures on images of another hospital; None if the recipe names no other hospital.
     """
 
     validation_auc: Estimate
@@ -248,12 +255,12 @@ class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     limit
         The distance from the training images above which an image is refused.
     side
-        Side in pixels to which test images are shrunk, so that they are compared with out-of-distribution images of
-        that size. 0: not shrunk.
+        Side of the out-of-distribution images in pixels. Test images are shrunk to this side for a fair comparison. 0:
+        not shrunk.
     images_refused, elsewhere_refused, ood_refused
-        The share refused of the test images, of the images of another hospital, and of the out-of-distribution images.
+        The refused share of the test images, of the images of another hospital, and of the out-of-distribution images.
     images_refused_at_equal_resolution
-        The share refused of the test images after shrinking.
+        The refused share of the test images after shrinking.
     """
 
     limit: float
@@ -266,9 +273,7 @@ class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def refused(self) -> list[Share]:
-        """The shares of images that the check refuses: of the test images, then of another hospital's images if there
-        are any.
-        """
+        """The refused share of the test images, then the refused share of another hospital's images if measured."""
         return [self.images_refused, *([self.elsewhere_refused] if self.elsewhere_refused else [])]
 
 
@@ -281,8 +286,9 @@ class ClassifierFigures(Struct, frozen=True, kw_only=True):
 
 
 class EvaluationChoices(Struct, frozen=True, kw_only=True):
-    """The document evaluate/points.json: choices made on validation images, with the calibration of each label by its
-    code.
+    """The document evaluate/points.json: operating points and calibrations, which are chosen on validation images.
+
+    `calibration` has the calibration of each label, by label code.
     """
 
     points: tuple[OperatingPoint, ...]
@@ -290,19 +296,20 @@ class EvaluationChoices(Struct, frozen=True, kw_only=True):
 
 
 class StageFigures(Struct, frozen=True, kw_only=True):
-    """The AUC of a network at one stage (trained, pruned, int8), over all folds and by fold."""
+    """The AUC of cross-validated networks at one stage (trained, pruned or int8): over all folds, and for each fold."""
 
     auc: Estimate
     auc_by_fold: dict[str, float]
 
 
 class CrossFigures(ImageCounts, frozen=True, kw_only=True, omit_defaults=True):
-    """The cross-validation of one label.
+    """The figures of the cross-validation of one label.
 
     Attributes
     ----------
     stages
-        Figures by stage: "trained", "pruned" if the recipe prunes, and "int8". Early documents have "trained" alone.
+        Figures by stage: "trained", "pruned" if the recipe prunes, and "int8". Documents of early program versions have
+        only "trained".
     after_training
         AUC of the int8 file minus AUC of the trained network.
     """
@@ -316,9 +323,9 @@ class CrossFigures(ImageCounts, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PublishedCross(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The document cross.json: the figures of a cross-validation by label, and the settings of training and conversion.
+    """The document cross.json: the figures of a cross-validation by label, and the settings of the recipe.
 
-    `trained` and `made` are results of `recipes.classifier.training_description` and `conversion_description`.
+    `trained` comes from `recipes.classifier.training_description`, `made` from `conversion_description`.
     """
 
     pack: str

@@ -1,8 +1,7 @@
-"""Screening of the images that figures are measured on, as `fieldray screen` does it.
+"""Screen the images on which figures are measured, exactly as `fieldray screen` does.
 
-The lungs are found, images may be not suitable or read first, and some are read again in finer detail. So the figures
-of a model card count what a user sees. Each operating point is screened separately, because the finer reading depends
-on the threshold.
+So the figures of a model card count what a user sees, with the classes Not suitable and Read first. Each operating
+point is screened separately, because the threshold decides which images the program reads again in finer detail.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ from fieldray_adapt.run import Progress
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ScreeningResults:
-    """The results of screening labelled images: by operating point, one outcome for the image of each row."""
+    """The results of screening labelled images: for each operating point, the outcome of each table row's image."""
 
     rows: Sequence[Row]
     outcomes: Mapping[str, Sequence[Outcome]]
 
     def cases(self, label: str, targets: NDArray[np.float32]) -> dict[str, list[Case]]:
-        """Return the images with a known label as cases of an audit, by operating point.
+        """Return the screened images with a known label, as cases of an audit, by name of the operating point.
 
         Parameters
         ----------
         label
             The code of the label.
         targets
-            (n,) 1, 0, or nan if the label is unknown.
+            The label of each image (n,): 1 with the label, 0 without, nan if unknown.
         """
         return {
             point: [
@@ -65,7 +64,7 @@ class ScreeningResults:
     def scores(self, label: str) -> NDArray[np.float64]:
         """Return the calibrated score (n,) of each image for a label; nan for images without a score.
 
-        `label` is the code of the label. The scores are those of the screening at the first operating point.
+        `label` is the code of the label. The scores are taken from the screening at the first operating point.
         """
         outcomes = next(iter(self.outcomes.values()))
         return np.array([np.nan if (score := score_and_category(one, label)[0]) is None else score for one in outcomes])
@@ -91,9 +90,9 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
     Parameters
     ----------
     model
-        The pack, with its lung-field pack.
+        The pack, with the lung-field pack that it uses.
     threads
-        Number of images screened at the same time; 0 for one on each core.
+        Number of images screened at the same time; 0 for one image on each core.
     progress
         Receives the progress under the name `screened images`.
 
@@ -122,14 +121,14 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
 def load_unwritten_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
     """Write a pack to a temporary folder, and load it as the program loads a pack from a drive.
 
-    Only the shipped packs are available to it, and the lung-field pack `lungs` if no shipped one fits.
+    The lung-field pack is one of the packs that the program ships. If none of them fits, the pack in `lungs` is used.
 
     Parameters
     ----------
     manifest, files
-        Manifest and files of the pack, see `write_pack`.
+        Manifest and files of the pack, as `write_pack` takes them.
     lungs
-        The folder of the recipe's lung-field pack.
+        The folder of the recipe's lung-field pack; None without a lung-field pack.
 
     Raises PackProblem, StorageProblem.
     """

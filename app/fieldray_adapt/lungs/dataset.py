@@ -37,19 +37,21 @@ _REPORTED: Final = 20
 class LungData:
     """Images for training and testing a lung-field network, all at the size of the network's input.
 
-    A network also checks the whole image: whether it is a frontal chest, rotated, inverted or mirrored. Images for
-    these checks need no mask.
+    The network predicts masks, and answers image checks: is the image a frontal chest, rotated, inverted, mirrored?
+    Images for these checks need no mask.
 
     Attributes
     ----------
     images, masks
-        Images with masks, (n, side, side) uint8. A mask holds the share of lung of each pixel, 0..255.
+        Images with masks, and their masks, (n, side, side) uint8. A mask has the share of lung in each pixel: 0 for
+        none, 255 for all.
     image_parts
-        The part of each image: "training", "validation" or "test"; "evaluate" for a source that is never trained on.
+        The part of each image with a mask: "training", "validation" or "test"; "evaluate" for images of a source that
+        is never used for training.
     chests, ood_images
-        (n, side, side) uint8: chest images without masks, and out-of-distribution images, for the checks.
+        Images for the image checks, (n, side, side) uint8: chest images without masks, and out-of-distribution images.
     masks_are_chests
-        Whether the images with masks are also used as chest images for the checks.
+        Whether the images with masks are also used as chest images for the image checks.
     """
 
     images: NDArray[np.uint8]
@@ -68,16 +70,20 @@ class LungData:
     masks_are_chests: bool = True
 
     def part_indices(self, part: str) -> NDArray[np.int64]:
-        """Return the indices of the images with masks in a part of the split, such as "training"."""
+        """Return the indices (n,) of the images with masks in a part, such as "training"."""
         return np.flatnonzero(self.image_parts == part)
 
     def check_images(self, part: str, weights: Mapping[str, float], *, side: int) -> ImagesForChecks | None:
-        """Return the images of a part with which the checks of the whole image are trained; None without chest images.
+        """Return the images of a part for the image checks: chest images and out-of-distribution images.
+
+        Returns None if the part has no chest images.
 
         Parameters
         ----------
+        part
+            "training", "validation" or "test".
         weights
-            Relative frequency of each source; 1 for sources that are not named.
+            Relative frequency of each source of chest images; 1 for a source without an entry.
         side
             Side in pixels to which the images are resized.
         """
@@ -96,14 +102,14 @@ class LungData:
 
 
 def resize_images(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Return images (n, rows, columns) uint8 in another size, as exact area means."""
+    """Return images (n, rows, columns) uint8 resized to (n, side, side). Each new pixel is a mean over its area."""
     if images.shape[1:] == (side, side) or not len(images):
         return images.reshape(-1, side, side)
     return np.stack([np.asarray(Image.fromarray(one).resize((side, side), Image.Resampling.BOX)) for one in images])
 
 
 def find_lung_problems(recipe: LungRecipe) -> list[Problem]:
-    """Return the problems of the files that a recipe names, with the location of their keys."""
+    """Return the problems of the files that a lung-field recipe names, each with the location of the recipe's key."""
     problems: list[Problem] = []
     pairs: list[ImageMaskPair] = []
     for number, source in enumerate(recipe.masks):
@@ -139,9 +145,10 @@ def _image_parts(recipe: LungRecipe, pairs: Sequence[ImageMaskPair]) -> list[str
 
 
 def data_step(run: Run) -> StepFacts:
-    """Read images and masks, and divide them into parts by patient. Writes images_and_masks.npz and facts.json.
+    """Read the images and masks of a recipe, and divide the patients into training, validation and test.
 
-    Raises UsageProblem for a problem with a mask, StorageProblem.
+    Writes images_and_masks.npz and facts.json. Returns the number of images in each part. Raises UsageProblem for an
+    unusable image or mask, StorageProblem.
     """
     recipe = lung_recipe_of(run)
     pairs = _pairs(recipe)
@@ -174,7 +181,7 @@ def data_step(run: Run) -> StepFacts:
 
 
 def load_lung_data(run: Run) -> LungData:
-    """Load the result of the data step. Raises UsageProblem `step_missing`."""
+    """Load the images and masks that the data step stored. Raises UsageProblem (`step_missing`)."""
     with run.arrays("data", _ARRAYS) as arrays:
         return LungData(**{name: cast("Any", array) for name, array in arrays.items()})
 
@@ -191,9 +198,10 @@ def _pairs(recipe: LungRecipe) -> list[ImageMaskPair]:
 def _check_images(
     run: Run, sources: Sequence[Source], name: str, *, excluded_patients: set[str]
 ) -> dict[str, NDArray[Any]]:
-    """Read the images of sources for the checks. Returns images, sources, parts and patients.
+    """Read images of `sources` for the image checks, such as "is the image inverted?".
 
-    Images of `excluded_patients` are left out, because they are read together with their masks.
+    Returns images ("s"), "_parts", "_sources" and "_patients". Images of `excluded_patients` are left out, because
+    these patients have images with masks.
     """
     side = run.recipe.input.height
     if not sources:
@@ -229,7 +237,7 @@ def _figures(arrays: Mapping[str, NDArray[Any]], *, data_sha256: str, split_sha2
 
 
 def _outside(run: Run) -> str:
-    """Return the digest of the data step's inputs: images, masks and tables."""
+    """Return a digest of all files that the data step reads: images, masks and tables."""
     pairs = [pair for source in lung_recipe_of(run).masks for pair in list_pairs(source)]
     masks = [file_sha256(pair.mask) for pair in pairs]
     rows = add_digests(pair.row for pair in pairs)

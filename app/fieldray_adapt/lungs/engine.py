@@ -1,7 +1,7 @@
 """The training engine of lung-field networks, in Keras on TensorFlow.
 
-The loss of a mask is 1 - Dice plus the mean cross-entropy of its pixels. Dice alone has almost no gradient as long as
-no lung is found. The cross-entropy alone favours the larger class.
+The loss of a mask is (1 - Dice) plus the mean cross-entropy of the pixels. Dice alone has almost no gradient while the
+network finds no lung. Cross-entropy alone favours the larger class, which is the background.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SMOOTHING: Final = 1.0
 
 
 def dice_loss(truth: Any, probabilities: Any) -> Any:
-    """Return 1 - Dice of each mask, (n, masks): 1 - 2 sum(t p) / (sum(t) + sum(p)).
+    """Return the Dice loss of each mask, a tensor (n, masks): 1 - 2 sum(t p) / (sum(t) + sum(p)).
 
-    Both arguments are tensors (n, rows, columns, masks) in 0..1.
+    `truth` (t) and `probabilities` (p) are tensors (n, rows, columns, masks) in 0..1.
     """
     from keras import ops
 
@@ -38,15 +38,15 @@ def dice_loss(truth: Any, probabilities: Any) -> Any:
 
 
 def mask_loss(truth: Any, logits: Any) -> Any:
-    """Return the loss of each image, (n,): (1 - Dice) + mean cross-entropy, summed over its masks.
+    """Return the mask loss of each image, a tensor (n,): (1 - Dice) + mean cross-entropy, summed over the masks.
 
     Parameters
     ----------
     truth
-        (n, rows, columns, masks) in 0..1, or negative if unknown. An unknown pixel has no cross-entropy, and its mask
-        no Dice term.
+        The true masks, (n, rows, columns, masks) in 0..1; negative where unknown. An unknown pixel has no
+        cross-entropy. A mask with an unknown pixel has no Dice term.
     logits
-        (n, rows, columns, masks), before the sigmoid.
+        The predicted masks, (n, rows, columns, masks), before the sigmoid.
     """
     from keras import ops
 
@@ -57,11 +57,10 @@ def mask_loss(truth: Any, logits: Any) -> Any:
 
 
 def checks_loss(targets: Any, logits: Any) -> Any:
-    """Return the loss (n,) of each image for the checks of the whole image: a scaled sum of its checks'
-    cross-entropies.
+    """Return the loss (n,) of each image for the image checks, such as "is the image inverted?".
 
-    The scale is such that the mean over the images is the mean over all checks with a known target. Both arguments are
-    (n, checks). Targets are 1, 0, or negative if unknown.
+    The loss is the sum of the cross-entropies of an image, scaled so that the mean over n images equals the mean over
+    all known targets. `targets` and `logits` are (n, checks). Targets are 1 for yes, 0 for no, or negative if unknown.
     """
     from keras import ops
 
@@ -72,16 +71,16 @@ def checks_loss(targets: Any, logits: Any) -> Any:
 
 Batch = NDArray[np.float32]
 GRADIENT_NORM_LIMIT: Final = 5.0
-"""The largest norm of a gradient; larger gradients are scaled down."""
+"""The largest allowed norm of a gradient. A gradient with a larger norm is scaled down to this norm."""
 
 _PREDICT_BATCH: Final = 16
 
 
 class MaskEngine(KerasState):
-    """A lung-field network in training, with inputs of one size.
+    """A lung-field network in training, for images of `side` x `side` pixels.
 
-    The network maps images (n, side, side) uint8 to masks of `mask_side` pixels, which cover the whole image. Target
-    masks are (n, mask_side, mask_side, masks) float32 in 0..1. Unknown pixels are `UNKNOWN_TARGET`.
+    The network maps images (n, side, side) uint8 to masks of `mask_side` x `mask_side` pixels, which cover the whole
+    image. True masks are (n, mask_side, mask_side, masks) float32 in 0..1, with `UNKNOWN_TARGET` for unknown pixels.
     """
 
     def __init__(self, network: LungNetwork, side: int, training: LungTraining) -> None:
@@ -111,7 +110,11 @@ class MaskEngine(KerasState):
         self._gradients = KerasGradients(self.model)
 
     def prepare(self, images: NDArray[np.uint8]) -> Batch:
-        """Return images (n, any side) uint8 as inputs of the network: (n, side, side, 1) float32 in 0..1."""
+        """Return images (n, rows, columns) uint8 of any size as inputs of the network, float32 in 0..1.
+
+        Inputs of the compact network are (n, side, side, 1). For the published network, the image is mirrored beyond
+        its border.
+        """
         if self.has_checks:
             return resize_images(images, self.side).astype(np.float32)[..., None] / np.float32(255)
         inner = resize_images(images, self.mask_side)
@@ -125,8 +128,8 @@ class MaskEngine(KerasState):
     def step(self, images: NDArray[np.uint8], masks: Batch, targets: Batch, *, learning_rate: float) -> float:
         """Perform one training step. Returns the loss before the step.
 
-        The first images have masks. The others have targets for the checks of the whole image: rotated, inverted and so
-        on.
+        The first `len(masks)` images have masks. The remaining images have `targets` for the image checks, such as "is
+        the image inverted?".
         """
         self.model.reset_metrics()  # otherwise Keras returns the mean loss of all steps so far
         self._optimiser.learning_rate = learning_rate
@@ -134,11 +137,11 @@ class MaskEngine(KerasState):
         return float(loss[0] if self.has_checks else loss)
 
     def gradient(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Weights, float]:
-        """Return the unclipped gradient of a batch by weight name, and its loss (see `Engine.gradient`)."""
+        """Return the unclipped gradient of a batch by weight name, and the batch's loss. Parameters as in `step`."""
         return self._gradients.compute(*self._batch(images, masks, targets))
 
     def _batch(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Batch, Any]:
-        """Return images and targets in the form that Keras takes."""
+        """Return the network's inputs, and the masks and targets, in the form that `train_on_batch` of Keras takes."""
         if not self.has_checks:
             return self.prepare(images), masks
         blank = np.full((len(images) - len(masks), *masks.shape[1:]), UNKNOWN_TARGET, np.float32)
@@ -146,7 +149,10 @@ class MaskEngine(KerasState):
         return self.prepare(images), [np.concatenate([masks, blank]), np.concatenate([unknown, targets])]
 
     def predict(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:
-        """Return masks (n, mask_side, mask_side, masks) and scores of the checks (n, checks), both in 0..1."""
+        """Run the network on images (n, rows, columns) uint8.
+
+        Returns masks (n, mask_side, mask_side, masks), and scores (n, checks) of the image checks, both in 0..1.
+        """
         masks, checks = list[Batch](), list[Batch]()
         for start in range(0, len(images), _PREDICT_BATCH):
             found = self.model.predict_on_batch(self.prepare(images[start : start + _PREDICT_BATCH]))
@@ -157,7 +163,10 @@ class MaskEngine(KerasState):
 
 
 def set_thread_count(count: int) -> None:
-    """Set the number of CPU threads of TensorFlow, which accepts it only before its first operation. 0: no change."""
+    """Set the number of CPU threads of TensorFlow; 0 to change nothing.
+
+    TensorFlow accepts the number only before its first operation in this process.
+    """
     if not count:
         return
     import tensorflow

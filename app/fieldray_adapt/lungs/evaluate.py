@@ -1,7 +1,8 @@
-"""The evaluate step of a lung-field recipe: the fit of the masks by source, and the error rates of the checks.
+"""The evaluate step of a lung-field recipe, which measures the fit of masks and the errors of the image checks.
 
-Thresholds of the checks are chosen on validation images. All figures are measured on images that were used neither for
-training nor for choices. Intervals are 95 % over patients.
+The image checks are: is the image a frontal chest, rotated, inverted, mirrored? Their thresholds are chosen on
+validation images. All figures are measured on images that were used neither for training nor for choices. Intervals are
+95 % over patients.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from fieldray_adapt.training.steps import read_converted_file, trained_weights
 PredictMasks = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """A function that runs a lung-field network on images (n, side, side) uint8.
 
-Returns masks (n, rows, columns, masks), and scores (n, checks) of the checks of the whole image.
+Returns masks (n, rows, columns, masks), and scores (n, checks) of the image checks, all in 0..1.
 """
 _MEASURES: Final = ("dice", "jaccard", "average_distance", "distance_95")
 _VALIDATION_CHESTS: Final = 240
@@ -50,8 +51,9 @@ _FRONTAL_STEPS: Final = 61
 
 
 def evaluate_step(run: Run) -> StepFacts:
-    """Evaluate a lung-field network. Writes metrics.json and fits.json (by image), and thresholds.json if it has
-    checks.
+    """Evaluate a lung-field network. Returns the mean Dice of each source.
+
+    Writes metrics.json, fits.json with the fit of each image's mask, and for a compact network thresholds.json.
     """
     recipe, data = lung_recipe_of(run), load_lung_data(run)
     answers = _answers(run)
@@ -68,7 +70,7 @@ def evaluate_step(run: Run) -> StepFacts:
 
 
 def _answers(run: Run) -> dict[str, PredictMasks]:
-    """Return the networks to evaluate, by name: the int8 and the float file, or the published network as trained."""
+    """Return the networks to evaluate, by name: "int8" and "float", or for the published network "trained"."""
     recipe = lung_recipe_of(run)
     if recipe.network.kind == "compact":
         files = {name: read_converted_file(run, name) for name in ("int8", "float")}
@@ -84,11 +86,11 @@ def enlarge_mask(shares: NDArray[np.float32], shape: tuple[int, ...], threshold:
     Parameters
     ----------
     shares
-        The predicted share of lung in each pixel of the network's mask, 0..1. It is interpolated linearly.
+        The predicted share of lung in each pixel of the network's mask, 0..1. Shares are interpolated linearly.
     shape
         Rows and columns of the image.
     threshold
-        The share from which a pixel counts as lung.
+        A pixel of the image counts as lung if its share of lung is at or above this value, 0..1.
     """
     rows, columns = shape
     sized = Image.fromarray(shares).resize((columns, rows), Image.Resampling.BILINEAR)
@@ -98,9 +100,9 @@ def enlarge_mask(shares: NDArray[np.float32], shape: tuple[int, ...], threshold:
 def measure_fits(
     recipe: LungRecipe, data: LungData, predict: PredictMasks, *, parts: Sequence[str] = ("test", "evaluate")
 ) -> dict[int, MaskFit]:
-    """Measure how well the predicted masks fit the true ones (Dice, Jaccard, distances), at the size of the true masks.
+    """Measure how well predicted masks fit the true masks (Dice, Jaccard, distances), at the size of the true masks.
 
-    Returns the fit of each image of `parts`, by its index in `data`.
+    Returns the fit for each image of `parts`, by the index of the image in `data`.
     """
     chosen = np.concatenate([data.part_indices(part) for part in parts])
     if not len(chosen):
@@ -117,17 +119,17 @@ def measure_fits(
 def select_mask(
     recipe: LungRecipe, data: LungData, index: int, predicted_masks: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the predicted mask (rows, columns) that matches an image's true mask: visible lung, or lung region.
+    """Return the predicted mask (rows, columns) to compare with an image's true mask: visible lung or lung region.
 
-    `predicted_masks` are (rows, columns, masks), of the image with this index.
+    `predicted_masks` (rows, columns, masks) are the network's masks for the image with index `index` in `data`.
     """
     return np.ascontiguousarray(predicted_masks[..., int(data.image_sources[index] in recipe.region_sources)])
 
 
 def summarise_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, SourceFits]:
-    """Return a summary of the fits of each source's masks, by the name of the source.
+    """Return a summary of the mask fits of each source, by the name of the source.
 
-    It has the mean of each measure, such as Dice, with its interval, and the lowest Dice. `fits` are those of
+    A summary has the mean of each measure (such as Dice) with a 95 % interval, and the lowest Dice. `fits` comes from
     `measure_fits`.
     """
     found = {}
@@ -162,10 +164,7 @@ def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) ->
 
 
 def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) -> CheckFigures:
-    """Choose the thresholds for the checks of the whole image, and measure how often the checks are right.
-
-    The thresholds are chosen on validation images, and the rates are measured on test images.
-    """
+    """Choose the thresholds of the image checks on validation images, and measure the checks on test images."""
     validation = data.check_images("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
     if validation is not None:
@@ -186,16 +185,17 @@ def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) ->
 def choose_check_thresholds(
     chests: NDArray[np.uint8], ood_images: NDArray[np.uint8], predict: PredictMasks, *, unchanged_share: float
 ) -> dict[str, float]:
-    """Choose the threshold of each check. Returns the thresholds by the name of the check.
+    """Choose the threshold of each image check. Returns the thresholds by the name of the check.
 
-    For "frontal chest", the sum of accepted chest images and refused out-of-distribution images (as shares) is largest.
-    For every other check, the share `unchanged_share` of upright chest images is below the threshold. No threshold is
-    below 0.5.
+    The threshold of "frontal chest" gives the largest sum of two shares: accepted chest images, and refused
+    out-of-distribution images. The threshold of every other check is at least 0.5.
 
     Parameters
     ----------
     chests, ood_images
-        Chest images and out-of-distribution images (n, side, side) uint8.
+        Upright chest images, and out-of-distribution images, (n, side, side) uint8.
+    unchanged_share
+        Share of the chest images that must score below the threshold of every other check, such as "inverted".
     """
     scores, strange = predict(chests)[1], predict(ood_images)[1][:, 0]
     tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)
@@ -210,8 +210,8 @@ def measure_check_rates(
 ) -> CheckRates:
     """Measure how often the image checks of a lung-field network are right, on at most `max_images` images of a source.
 
-    Returns shares of images: upright images that are accepted, copies whose rotation, inversion or mirroring is
-    noticed, and upright images for which a check gives a false alarm.
+    `images` are upright chest images. Returns three kinds of shares: images that are accepted, copies whose rotation,
+    inversion or mirroring is noticed, and images for which a check gives a false alarm.
     """
     images, limits = _some(images, max_images), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes = {
@@ -236,7 +236,7 @@ def _kinds(images: ImagesForChecks) -> list[str]:
 
 
 def _ood_images_of(images: ImagesForChecks, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
-    """Draw out-of-distribution images of a kind. Every call returns equal images."""
+    """Return out-of-distribution images of a kind, such as "fractal". Equal arguments give equal images."""
     if kind == "files":
         return _some(images.ood_images, _OOD_IMAGES)
     generator, settings = np.random.default_rng(len(kind)), recipe.checks_augmentation
@@ -248,7 +248,7 @@ def _share(hits: NDArray[np.bool_]) -> Share:
 
 
 def _some(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
-    """Return at most `count` images, evenly spaced."""
+    """Return at most `count` of the images, chosen at equal distances in the array."""
     if len(images) <= count:
         return images
     chosen: NDArray[np.uint8] = images[np.linspace(0, len(images) - 1, count).round().astype(int)]

@@ -1,4 +1,4 @@
-"""The figures of a lung-field network as JSON documents of a run. A value that was not measured is absent."""
+"""The figures of a lung-field network as JSON documents of a run. A document has no key for a value not measured."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from fieldray.domain.metrics import Share
 from fieldray_adapt.evaluation.figures import Interval
 
 CheckRates = dict[str, Share]
-"""How the checks of the whole image did on the chest images of one source: shares of these images, by name.
+"""How often the image checks of a lung-field network are right on the chest images of one source, as shares by name.
 
-- `frontal_chest`: accepted as a frontal chest.
-- `left_as_it_is`: accepted, with no rotation and no inversion reported.
-- the name of a change, such as `rotated_90`: the change is noticed in copies that have it.
-- the name of a change with `_false`: the change is reported for the upright image, which does not have it.
+- `frontal_chest`: the share of images that are accepted as a frontal chest.
+- `left_as_it_is`: the share of images that are accepted, and for which no rotation and no inversion is reported.
+- the name of a change, such as `rotated_90`: the share of changed copies for which the change is reported.
+- the name of a change with `_false`: the share of unchanged images for which the change is reported.
 """
 
 
 class LungDataFigures(Struct, frozen=True, kw_only=True):
-    """The document data/facts.json of lung fields: images with masks by part, and other images by source."""
+    """The document data/facts.json of a lung-field recipe: the numbers of images, by part and by source."""
 
     images: dict[str, int]
     patients: dict[str, int]
@@ -30,8 +30,9 @@ class LungDataFigures(Struct, frozen=True, kw_only=True):
 
 
 class SourceFits(Struct, frozen=True, kw_only=True):
-    """The fit of the masks of one source: means with intervals. Distances are in pixels of an image with 512 pixels a
-    side.
+    """The fit of the predicted masks of one source: mean values with 95 % intervals.
+
+    Distances are in pixels of an image of 512 x 512 pixels.
     """
 
     images: int
@@ -45,25 +46,23 @@ class SourceFits(Struct, frozen=True, kw_only=True):
 
 
 class FitDifference(Struct, frozen=True, kw_only=True):
-    """The Dice of the int8 file minus that of the float file: the mean, and the largest absolute difference of an
-    image.
-    """
+    """The Dice of the int8 file minus the Dice of the float file: mean over images, and largest absolute value."""
 
     dice: float
     largest: float
 
 
 class CheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The thresholds of the checks of the whole image, and how often the checks are right on test images.
+    """The thresholds of the image checks (such as "is the image inverted?"), and how often the checks are right.
 
     Attributes
     ----------
     thresholds
-        The threshold of each check, by its name.
+        The threshold of each check, by the name of the check.
     chests
-        The results on chest images, by source.
+        The results on chest images of the test part, by source.
     ood_images
-        The share of out-of-distribution images that are refused, by kind of image.
+        The refused share of out-of-distribution images, by kind of image.
     """
 
     thresholds: dict[str, float]
@@ -72,9 +71,10 @@ class CheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The document evaluate/metrics.json of lung fields; `masks` has the fit by network file and source.
+    """The document evaluate/metrics.json of a lung-field recipe.
 
-    The published network has no int8 file and no checks.
+    `masks` has the fit of the masks, by network file and source. The published network has no int8 file and no image
+    checks.
     """
 
     masks: dict[str, dict[str, SourceFits]]
@@ -85,7 +85,10 @@ class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LeftOutFigures(Struct, frozen=True, kw_only=True):
-    """The checks of a network trained without a hospital: rates on images of that hospital, and on other images."""
+    """The results of the image checks of a network that was trained without one hospital.
+
+    `unseen` are results on that hospital's images, `ood_images` the refused shares of out-of-distribution images.
+    """
 
     unseen: dict[str, CheckRates]
     ood_images: dict[str, Share]
@@ -93,14 +96,14 @@ class LeftOutFigures(Struct, frozen=True, kw_only=True):
 
 
 class LungCrossFigures(Struct, frozen=True, kw_only=True):
-    """The document cross/metrics.json: figures of lung-field networks that were each trained without one hospital.
+    """The document cross/metrics.json: figures of several lung-field networks, each trained without one hospital.
 
     Attributes
     ----------
     masks
-        The fit of the masks by source. No mask was used to train the network that predicted it.
+        The fit of the masks, by source. Each mask was predicted by a network that was not trained on the mask.
     hospitals
-        By hospital: the results of the checks there, by the network trained without it.
+        For each hospital: the results of the image checks of the network that was trained without the hospital.
     """
 
     masks: dict[str, SourceFits]

@@ -1,8 +1,8 @@
-"""Cross-validation of a lung-field recipe by hospitals: figures at hospitals that a network was not trained on.
+"""Cross-validation of a lung-field recipe by hospital: each hospital is tested by a network trained without it.
 
-One network is trained for each hospital. It sees no chest image of that hospital, and not one part of the masks, which
-are divided by patient. So every mask is tested once by a network that was not trained on it. The figures belong to the
-recipe and not to the network in the pack.
+The masks are divided by patient into one share for each hospital. A network is trained for each hospital, without that
+hospital's chest images and without that share of the masks. So every mask is tested once by a network that was not
+trained on the mask. The figures describe the recipe and not the network in the pack.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _UNUSED: Final = "none"
 
 
 def list_hospitals(recipe: LungRecipe) -> tuple[str, ...]:
-    """Return the names of the hospitals: groups of chest images, and sources of training masks."""
+    """Return the sorted names of a recipe's hospitals: groups of chest images, and sources of training masks."""
     masks = {source.name for source in recipe.masks if not source.evaluate_only}
     return tuple(sorted(masks | {source.group for source in recipe.chests}))
 
 
 def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungData:
-    """Return the data for training a network without one hospital.
+    """Return the data for training a network without one hospital. Only the parts of the images differ from `data`.
 
-    The hospital's chest images are put in the part "left out". A share of all masks, divided by patient, is put in the
-    part "held out". Masks of the hospital that serve for evaluation only stay so. Such masks of other hospitals are not
-    used. Former test images become training images.
+    The hospital's chest images get the part "left out". The masks of some patients get the part "held out". Former test
+    images become training images. Masks for evaluation only are kept for this hospital, and not used for other
+    hospitals.
 
     Parameters
     ----------
@@ -73,9 +73,9 @@ def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungDat
 
 
 def leave_one_hospital_out_step(run: Run) -> StepFacts:
-    """Train and evaluate a network without each hospital in turn. Writes metrics.json.
+    """Train and evaluate one network for each hospital, without the images of that hospital. Writes metrics.json.
 
-    Raises UsageProblem if the chest images are from fewer than two hospitals.
+    Raises UsageProblem if the recipe's chest images come from fewer than two hospitals.
     """
     recipe, whole = lung_recipe_of(run), load_lung_data(run)
     names, chests = list_hospitals(recipe), sorted({source.group for source in recipe.chests})
@@ -99,7 +99,10 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
 
 
 def _unseen(data: LungData, name: str) -> dict[str, NDArray[np.uint8]]:
-    """Return images of the hospital that was left out, by source: chest images, and held-out images with masks."""
+    """Return the images of the hospital `name` that were not used for training, by source.
+
+    The images are chest images, and images whose masks were held out: (n, side, side) uint8.
+    """
     sources = data.chest_sources[data.chest_parts == _LEFT_OUT]
     found = {str(one): data.chests[data.chest_sources == one] for one in sorted(set(sources))}
     held = (data.image_parts == _HELD) & (data.image_sources == name)

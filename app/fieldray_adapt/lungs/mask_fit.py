@@ -1,7 +1,7 @@
-"""Agreement of a predicted mask with the true one: Dice, Jaccard, and distances between the outlines.
+"""Measure how well a predicted lung mask agrees with the true mask: Dice, Jaccard, distances between the outlines.
 
-Only lung pixels count. Measures over both classes would be too high, because an empty mask agrees with most of the
-image. Two empty masks agree completely. The distance to an empty mask is the image's diagonal.
+Only lung pixels count. A measure that also counts the background would be too high, because even an empty mask is right
+in most of the image. Two empty masks agree completely. The distance to an empty mask is the image's diagonal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy import ndimage
 
 Mask = NDArray[np.bool_]
 REFERENCE_SIDE: Final = 512
-"""Distances are in pixels of an image with this width and height."""
+"""The width and height, in pixels, of the image to whose pixels all distances refer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ def jaccard_index(predicted: Mask, truth: Mask) -> float:
 
 
 def surface_distances(predicted: Mask, truth: Mask) -> NDArray[np.float64]:
-    """Return the distance of each outline pixel of either mask to the other outline.
+    """Return, for each outline pixel of each of two masks, the distance to the outline of the other mask.
 
-    Masks are (rows, columns); distances are in pixels of an image with 512 pixels a side.
+    Masks are (rows, columns). Distances are in pixels of an image of 512 x 512 pixels.
     """
     rows, columns = truth.shape
     step = (REFERENCE_SIDE / rows, REFERENCE_SIDE / columns)
@@ -62,7 +62,10 @@ def surface_distances(predicted: Mask, truth: Mask) -> NDArray[np.float64]:
 
 
 def measure_fit(predicted: Mask, truth: Mask) -> MaskFit:
-    """Measure the fit of a predicted mask to the true one, both (rows, columns). Raises ValueError for other shapes."""
+    """Measure how well a predicted mask fits the true mask, both (rows, columns).
+
+    Raises ValueError if the shapes of the masks differ.
+    """
     if predicted.shape != truth.shape:
         raise ValueError(f"a mask of {predicted.shape} cannot be compared with one of {truth.shape}")
     distances = surface_distances(predicted, truth)
@@ -75,6 +78,6 @@ def measure_fit(predicted: Mask, truth: Mask) -> MaskFit:
 
 
 def mask_outline(mask: Mask) -> Mask:
-    """Return the outline of a mask: its pixels next to a pixel outside, or at the image's border."""
+    """Return the outline of a mask: the mask's pixels next to a pixel outside the mask, or at the image's border."""
     outline: Mask = mask & ~ndimage.binary_erosion(mask)
     return outline

@@ -1,4 +1,4 @@
-"""The list of image files with their masks, and the search for all problems in these files."""
+"""List image files with their lung masks, and find all problems in these files."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from fieldray_adapt.lungs.recipe import MaskSource
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
 _NEAR_AN_END: Final = 0.16
-"""Distance from black or white, as a share of the brightest value, that still counts as either. JPEG blurs masks."""
+"""How far a mask pixel may be from black or white, as a share of the brightest value. JPEG files blur masks."""
 _MOST_GREY: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageMaskPair:
-    """The files of an image and of its mask.
+    """The file of an image and the file of the image's lung mask.
 
     Attributes
     ----------
     table, line
-        The table that names them, and its line. `line` is 0 without a table.
+        The table that names the two files, and the line in the table. `line` is 0 without a table.
     evaluate_only
-        Whether the mask is measured only, and not trained on.
+        Whether the mask is used only to evaluate networks, and not to train them.
     """
 
     row: Row
@@ -42,7 +42,7 @@ class ImageMaskPair:
     evaluate_only: bool = False
 
     def problem(self, detail: str) -> Reason:
-        """Return a problem of this image and mask as a reason that names file and line.
+        """Return a reason that names the table, the line and a problem of this image and mask.
 
         `detail` is the problem in words.
         """
@@ -54,8 +54,8 @@ class ImageMaskPair:
 def find_pairs(source: MaskSource) -> tuple[list[ImageMaskPair], list[Reason]]:
     """Return the images of one source with their masks, and all problems of the source.
 
-    Problems are an unreadable table, a missing file, an image named twice, and an unusable mask. A mask is unusable if
-    it is empty, grey (an X-ray in place of a mask), white in all corners, or of another size than its image.
+    Problems are an unreadable table, a missing file, an image named twice, and an unusable mask. An unusable mask is
+    empty, grey (such as an X-ray in place of a mask), white in all corners, or not of the size of the image.
     """
     wrong: list[Reason] = []
     pairs = list_pairs(source, wrong.append)
@@ -66,15 +66,18 @@ def find_pairs(source: MaskSource) -> tuple[list[ImageMaskPair], list[Reason]]:
 
 
 def list_pairs(source: MaskSource, on_problem: ProblemCallback = lambda _: None) -> list[ImageMaskPair]:
-    """List the images of one source with their masks. Reads the table, but no image."""
+    """List the images of one source with their masks. Reads the source's table or folder, but no image.
+
+    `on_problem` is called with each problem of the table or folder.
+    """
     read = _of_table if source.layout == "table" else _of_folders
     return list(read(source, on_problem))
 
 
 def find_repeated_images(pairs: Sequence[ImageMaskPair]) -> Iterator[Reason]:
-    """Yield a reason for each image that two rows name, by path or by content.
+    """Yield a reason for each image that two rows name: rows with one path, or with files of equal content.
 
-    The two rows could be in different parts of the split.
+    Such an image could be in training and in test.
     """
     seen: dict[str, ImageMaskPair] = {}
     for pair in pairs:
@@ -90,14 +93,17 @@ def find_repeated_images(pairs: Sequence[ImageMaskPair]) -> Iterator[Reason]:
 
 
 def read_mask(path: Path) -> NDArray[np.bool_]:
-    """Read a mask (rows, columns), true for lung (white). Raises OSError or ValueError."""
+    """Read a lung mask from an image file. Returns (rows, columns) bool, True for lung (white).
+
+    Raises OSError or ValueError if the file cannot be read.
+    """
     values = _values(path)
     mask: NDArray[np.bool_] = values > values.max() // 2
     return mask
 
 
 def mask_shares(mask: NDArray[np.bool_], side: int) -> NDArray[np.uint8]:
-    """Return the share of lung, 0..255, in each cell of a grid of side x side cells."""
+    """Return the share of lung in each cell of a grid over a mask: (side, side) uint8, 0 for none and 255 for all."""
     return np.asarray(Image.fromarray(np.uint8(255) * mask).resize((side, side), Image.Resampling.BOX))
 
 
@@ -148,7 +154,7 @@ def _problem_of(pair: ImageMaskPair) -> Reason | None:
 
 
 def _size(path: Path) -> tuple[int, int] | None:
-    """Return rows and columns of an image; None for a file other than PNG or JPEG (DICOM is read later)."""
+    """Return rows and columns of a PNG or JPEG image; None for other files, such as DICOM, which are read later."""
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
         return None
     with Image.open(path) as drawn:
@@ -156,9 +162,9 @@ def _size(path: Path) -> tuple[int, int] | None:
 
 
 def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
-    """Return what is wrong with the pixels of a mask, as the rest of a sentence; "" for a usable mask.
+    """Return the fault in the pixels of a mask, as the end of a sentence; "" for a usable mask.
 
-    `size` has rows and columns of the image, if known.
+    `size` is the rows and columns of the image; None if unknown.
     """
     rows, columns = values.shape
     if size is not None and size != (rows, columns):
@@ -175,6 +181,6 @@ def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
 
 
 def raise_first_problem(problems: Sequence[Reason]) -> None:
-    """Raise UsageProblem with the first reason, if there are any."""
+    """Raise UsageProblem with the first of `problems`; do nothing if `problems` is empty."""
     if problems:
         raise UsageProblem(problems[0])

@@ -5,12 +5,12 @@ U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015, ar
 small and suited to int8: separable convolutions (Howard 2017, arXiv:1704.04861), downsampling by stride, and skip
 connections that are added instead of concatenated. The mask has half the side of the input. A second mask may show the
 lung region, which includes lung behind the heart and behind opacities. A second head on the deepest step gives a score
-for each check of the whole image.
+for each image check, such as "is the image inverted?".
 
 The published network has 23 valid (unpadded) convolutions, and maps 572 x 572 pixels to a mask of 388 x 388. Each step
 down is two 3x3 convolutions and a 2x2 pool. Each step up enlarges, halves the channels by a 2x2 convolution, and
 concatenates the cropped features of the step down. A 1x1 convolution gives the logit of the lung. The image is
-mirrored beyond its border, so that the mask covers all of it (overlap-tile strategy with one tile).
+mirrored beyond its border, so that the mask covers the whole image (overlap-tile strategy with one tile).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMPACT_CHANNELS: Final = (8, 32, 64, 96, 128)
 _CHECK_CHANNELS: Final = (64, 96)
 _BLOCKS: Final = (2, 2, 3, 3)
 SIDE_MULTIPLE: Final = 32
-"""The sides of the compact network's input are multiples of this, because they are halved five times."""
+"""The sides of the compact network's input, in pixels, are multiples of this number: each side is halved five times."""
 
 
 def compact_unet(
@@ -38,9 +38,9 @@ def compact_unet(
     height, width
         Sides of the input in pixels, multiples of `SIDE_MULTIPLE`.
     channels
-        Channels of the five steps, each at half the side of the step before.
+        Number of channels of each of the five steps. A step has half the side of the step before.
     masks
-        Number of masks: 1 for the visible lung, 2 to add the lung region.
+        Number of masks: 1 for the visible lung, 2 for the visible lung and the lung region.
     """
     if height % SIDE_MULTIPLE or width % SIDE_MULTIPLE or len(channels) != len(COMPACT_CHANNELS):
         raise ValueError(
@@ -80,7 +80,10 @@ def compact_unet(
 
 
 def _join(step: int, source: str) -> list[Layer]:
-    """Return the decoder layers of a step: they double rows and columns, and add the encoder's features."""
+    """Return the decoder layers of a step, which double rows and columns and add the encoder's features.
+
+    `source` is the name of the layer before the step.
+    """
     return [
         convolution(f"narrow{step}", source, f"step{step}", activation="none"),
         Layer(name=f"enlarge{step}", kind="upsample", inputs=(f"narrow{step}",), stride=2),
@@ -89,7 +92,10 @@ def _join(step: int, source: str) -> list[Layer]:
 
 
 def _check_head(source: str) -> tuple[list[Layer], dict[str, int]]:
-    """Return the layers of the second head, which scores the checks, and their channel counts."""
+    """Return the layers of the head that scores the image checks, and the number of channels by channel set.
+
+    `source` is the name of the layer on which the head stands.
+    """
     first, second = _CHECK_CHANNELS
     layers = [
         convolution("check_narrow", source, "check_narrow"),
@@ -104,21 +110,21 @@ def _check_head(source: str) -> tuple[list[Layer], dict[str, int]]:
 
 
 def _separable(name: str, source: str, channels: str, *, stride: int = 1) -> list[Layer]:
-    """Return a 3x3 depthwise convolution and a 1x1 convolution."""
+    """Return the two layers of a separable convolution: a 3x3 depthwise convolution and a 1x1 convolution."""
     return [depthwise_convolution(f"{name}_dw", source, stride=stride), convolution(name, f"{name}_dw", channels)]
 
 
 PUBLISHED_LEVELS: Final = 4
 """Number of steps down in the published U-Net."""
 PUBLISHED_MARGIN: Final = 92
-"""Pixels that the published U-Net's valid convolutions remove from each side."""
+"""Number of pixels by which the published U-Net's mask is smaller than the input at each of the four borders."""
 _LEAST_BOTTOM: Final = 8
 
 
 def mask_side(side: int) -> int:
-    """Return the side in pixels of the published U-Net's mask for an input of `side` pixels, such as 388 for 572.
+    """Return the side of the published U-Net's mask for an input of `side` pixels, in pixels: 388 for 572.
 
-    Raises ValueError, which names the nearest possible sides, if a pool would halve an odd side.
+    Raises ValueError if a pool would halve an odd side, or if the side is too small. The message names possible sides.
     """
     size = side
     for _ in range(PUBLISHED_LEVELS):
@@ -133,8 +139,8 @@ def mask_side(side: int) -> int:
 def published_unet(*, side: int, root_channels: int = 64) -> Any:
     """Return the published U-Net as a keras.Model.
 
-    The model maps (n, side, side, 1) in 0..1 to logits (n, mask_side(side), mask_side(side), 1). `root_channels` other
-    than 64 give a narrower network for quick experiments.
+    The model maps images (n, side, side, 1) in 0..1 to logits (n, mask_side(side), mask_side(side), 1). Fewer than 64
+    `root_channels` give a narrower network for quick experiments. Raises ValueError as `mask_side`.
     """
     import keras
     from keras import layers
@@ -164,7 +170,7 @@ _START: Final = {"kernel_initializer": "he_normal"}  # section 3 of the paper: a
 
 
 def _twice(value: Any, channels: int, name: str) -> Any:
-    """Apply two 3x3 convolutions with ReLU."""
+    """Apply two valid 3x3 convolutions with ReLU to a Keras tensor. Returns the resulting tensor."""
     from keras import layers
 
     for number in (1, 2):

@@ -28,7 +28,10 @@ from fieldray_adapt.training.steps import read_converted_file
 
 
 def lung_card(recipe: LungRecipe, *, data: LungDataFigures, metrics: LungFigures, **card_arguments: Any) -> str:
-    """Return the model card as Markdown. `card_arguments` are further arguments of `pack.card.render_card`."""
+    """Return the model card of a lung-field pack as Markdown.
+
+    `card_arguments` are passed on to `pack.card.render_card`.
+    """
     evaluated_only = [source.name for source in recipe.masks if source.evaluate_only]
     return render_card(
         "lungs_card.md",
@@ -48,9 +51,10 @@ _GOLDEN_SEED: Final = 5
 
 
 def pack_step(run: Run) -> StepFacts:
-    """Write the signed pack. The signing key is made at the recipe's path if it is missing.
+    """Write the signed lung-field pack. Returns facts about the pack, such as its folder.
 
-    Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
+    If the file of the recipe's signing key does not exist, a new key is made. Raises UsageProblem (`step_missing`),
+    PackProblem (`pack_older`), StorageProblem.
     """
     recipe, metrics = lung_recipe_of(run), read_evaluation(run, LungFigures)
     thresholds = read_evaluation(run, dict[str, float], "thresholds.json")
@@ -84,8 +88,9 @@ def _provenance(run: Run) -> dict[str, str]:
 
 
 def _golden(recipe: LungRecipe, file: ConvertedNetwork) -> GoldenVectors:
-    """Return golden vectors of synthetic images: upright, rotated, mirrored and inverted chests, and a scene of
-    objects.
+    """Return golden vectors: synthetic input images with the scores that the network file gives for them.
+
+    The images are upright, rotated, mirrored and inverted chests, and a scene of objects.
     """
     chest: NDArray[np.uint8] = synthetic_chest(1, recipe.input)[..., 0]
     generator = np.random.default_rng(_GOLDEN_SEED)

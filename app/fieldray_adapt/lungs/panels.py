@@ -1,4 +1,4 @@
-"""Pictures that compare true and predicted masks."""
+"""Draw pictures that compare true lung masks with predicted masks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PANEL_SIDE: Final = 192
 def draw_panel(
     path: Path, images: Iterable[Grey], masks: Iterable[Grey], predicted: Iterable[NDArray[np.float32]]
 ) -> None:
-    """Write a PNG file with a row of pictures for each image: the image, its true mask, and the predicted mask.
+    """Write a PNG file with a row of three pictures for each image: image, true mask, predicted mask.
 
-    `predicted` are the shares of lung in each pixel, 0..1.
+    `predicted` are arrays with the predicted share of lung in each pixel, 0..1.
     """
     rows = [
         np.hstack([_sized(image), _sized(mask), _sized((share * 255).astype(np.uint8))])
@@ -37,7 +37,10 @@ def draw_panel(
 
 
 def draw_overlay(image: Grey, truth: NDArray[np.bool_], predicted: NDArray[np.bool_], *, side: int = 256) -> Grey:
-    """Return an image with the true outline in green and the predicted one in red: (side, side, 3) uint8."""
+    """Draw the true lung outline in green and the predicted lung outline in red on an image.
+
+    Returns a colour picture (side, side, 3) uint8.
+    """
     drawn = np.repeat(np.asarray(Image.fromarray(image).resize((side, side)))[..., None], 3, axis=2)
     for mask, colour in ((truth, _TRUTH_COLOUR), (predicted, _FOUND_COLOUR)):
         sized = np.asarray(Image.fromarray(mask).resize((side, side), Image.Resampling.NEAREST))
@@ -46,7 +49,7 @@ def draw_overlay(image: Grey, truth: NDArray[np.bool_], predicted: NDArray[np.bo
 
 
 def png_bytes(pixels: Grey) -> bytes:
-    """Return a picture (rows, columns) or (rows, columns, 3) uint8 as a PNG file."""
+    """Return a picture as the bytes of a PNG file. The picture is uint8, (rows, columns) or (rows, columns, 3)."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()

@@ -18,7 +18,7 @@ from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.steps import trained_weights, write_converted_files
 
 _CHECKS_SHARE: Final = 0.5
-"""Share of the calibration images that are drawn for the checks: reoriented and out-of-distribution images."""
+"""Share of the calibration images that are images for the image checks: reoriented or out-of-distribution images."""
 
 
 def lung_specification(recipe: LungRecipe) -> Specification:
@@ -28,14 +28,14 @@ def lung_specification(recipe: LungRecipe) -> Specification:
 
 
 def quantise_step(run: Run) -> StepFacts:
-    """Write int8.tflite, float.tflite, and the roles of their outputs."""
+    """Convert the trained network. Writes int8.tflite, float.tflite, and a file with the roles of their outputs."""
     return write_converted_files(
         run, convert_lung_network(lung_recipe_of(run), load_lung_data(run), trained_weights(run))
     )
 
 
 def convert_lung_network(recipe: LungRecipe, data: LungData, weights: Weights) -> dict[str, ConvertedNetwork]:
-    """Convert a trained compact network. Returns the files "float" and "int8"."""
+    """Convert a trained compact network to TensorFlow Lite files. Returns the files by name: "float" and "int8"."""
     specification, images = lung_specification(recipe), representative_images(recipe, data)
     weights = equalise_channels(specification, weights, representative=images)
     return {
@@ -45,10 +45,10 @@ def convert_lung_network(recipe: LungRecipe, data: LungData, weights: Weights) -
 
 
 def representative_images(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
-    """Return training images (n, side, side, 1) uint8 from which the converter takes the ranges of the integers.
+    """Return training images (n, side, side, 1) uint8 from which the converter takes the ranges of the int8 values.
 
-    Half of them are images with masks, half are images for the checks: rotated, inverted or no chest. Without images
-    for the checks, all have masks.
+    Half are images with masks, half are images for the image checks: rotated, inverted or no chest. If the recipe has
+    no images for the checks, all are images with masks.
     """
     generator, own = np.random.default_rng(recipe.training.seed), data.part_indices("training")
     checks = data.check_images("training", {}, side=recipe.input.height)
@@ -65,9 +65,9 @@ def representative_images(recipe: LungRecipe, data: LungData) -> NDArray[np.uint
 def run_tflite_file(
     file: ConvertedNetwork, images: NDArray[np.uint8]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Run a network file on images (n, side, side) uint8, by the code that screens, on one thread.
+    """Run a lung-field network file on images (n, side, side) uint8, with the code of screening, on one thread.
 
-    Returns masks (n, rows, columns, masks) and scores of the checks (n, checks), both in 0..1.
+    Returns masks (n, rows, columns, masks), and scores (n, checks) of the image checks, both in 0..1.
     """
     spec = InputSpec(height=images.shape[1], width=images.shape[2])
     roles = OutputRoles(scores=file.outputs["scores"], mask=file.outputs["mask"])

@@ -1,4 +1,4 @@
-"""The recipe of a lung-field pack: images with masks, images for the checks, and the training."""
+"""The keys of a lung-field pack's recipe: images with masks, images for the image checks, and the training."""
 
 from __future__ import annotations
 
@@ -17,34 +17,39 @@ from fieldray_adapt.run import Run
 
 @table
 class MaskSource:
-    """A source of images that have a mask of the lungs each. White mask pixels (above 127) are lung."""
+    """A source of images with lung masks, one mask for each image.
 
-    path: Path = key("The CSV file, or the folder of the images for the layout folders.", example="lungs.csv")
+    Mask pixels brighter than half of the mask's brightest pixel are lung.
+    """
+
+    path: Path = key("Layout table: the CSV file. Layout folders: the folder of the images.", example="lungs.csv")
     layout: Literal["table", "folders"] = key(
         "table: a CSV file with the columns film (the image), mask and patient_id; paths are relative to the CSV file. "
-        "folders: two folders, in which image and mask have equal names, apart from the suffix.",
+        "folders: a folder of images and a folder of masks, with equal file names apart from the suffix.",
         default="table",
     )
     masks: Path | None = key("Layout folders: the folder of the masks.", default=None)
     name: str = key("Name of the source in figures; by default the last part of the path.", default="")
     where: Mapping[str, tuple[str, ...]] = key(
-        "Allowed values by column: rows with other values are not used.", default_factory=dict
+        "Allowed values of columns. Table rows with other values are not used.", default_factory=dict
     )
     shows: Literal["visible", "region"] = key(
-        "What the masks show. visible: the visible lung; region: the region where lung belongs, behind heart and "
-        "opacities too.",
+        "What the masks show. visible: the visible lung; region: the whole lung, including lung behind the heart and "
+        "behind opacities.",
         default="visible",
     )
-    share: float = key("How often the source is drawn, relative to the other sources.", default=1.0, above=0)
+    share: float = key(
+        "How often training uses images of this source, relative to other sources.", default=1.0, above=0
+    )
     evaluate_only: bool = key(
-        "The masks of this source are for evaluation only, never for training. If the images of this source are also "
-        "in `chests`, the checks are trained on them. Then only `adapt cross` evaluates a network that has not seen "
+        "Use the masks of this source for evaluation only, never for training. If `chests` has images of this source, "
+        "the image checks are trained on these images. Then only `adapt cross` measures a network that has not seen "
         "this source.",
         default=False,
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return the value that the key `name` gets if it is empty. It is made from the source's path."""
+        """Return the default value of the key `name`, which is made from the source's path."""
         return {"name": self.path.stem or "masks"}
 
     def rules(self) -> Rules:
@@ -55,7 +60,7 @@ class MaskSource:
 
 @table
 class LungNetwork:
-    """The network that is trained."""
+    """The lung-field network to train: kind, number of channels, and number of masks."""
 
     kind: Literal["compact", "published"] = key(
         "compact: small enough to run before every classifier; published: the U-Net of 2015 with valid convolutions, "
@@ -70,12 +75,13 @@ class LungNetwork:
     )
     root_channels: int = key("Channels of the published network's first step.", default=64, unit="channels", low=1)
     region: bool = key(
-        "Whether the compact network gives a second mask, learnt from masks that show the region.", default=False
+        "Whether the compact network gives a second mask, of the lung region. Needs masks with shows = region.",
+        default=False,
     )
 
     @property
     def masks(self) -> int:
-        """Number of masks that the network gives: the visible lung, then the lung region if wanted."""
+        """Number of masks that the network gives: 1 (visible lung), or 2 (visible lung and lung region)."""
         return 1 + self.region
 
     def rules(self) -> Rules:
@@ -88,10 +94,10 @@ class LungNetwork:
 
 @table
 class TrainingStage:
-    """A stage of the training at one image size. Small images teach the rough shape at a quarter of the cost."""
+    """A stage of the training, in which all images have one size. Training with small images is faster."""
 
     side: int = key("Side of the images in this stage.", unit="pixels", low=32, high=1024, example=224)
-    epochs: int = key("Epochs of `steps_per_epoch` steps.", low=1, example=10)
+    epochs: int = key("Number of epochs in this stage. An epoch has `steps_per_epoch` steps.", low=1, example=10)
     learning_rate: float = key(
         "The highest learning rate; the rate falls to 0 by a half cosine.", default=3e-3, above=0
     )
@@ -99,19 +105,23 @@ class TrainingStage:
 
 @table
 class LungTraining:
-    """How the network is trained: AdamW, stages with growing images, averaged weights."""
+    """The settings of the training of a lung-field network, with AdamW, in stages with growing images."""
 
-    stages: tuple[TrainingStage, ...] = key("Stages of the training, in order; the last has the size of the input.")
+    stages: tuple[TrainingStage, ...] = key(
+        "Stages of the training, in order. Images of the last stage have the size of the network's input."
+    )
     steps_per_epoch: int = key("Steps between two evaluations on the validation images.", default=100, low=1)
     masks_per_step: int = key("Images with a mask in each training step.", default=8, unit="images", low=1)
-    checks_per_step: int = key("Images for the checks in each training step.", default=8, unit="images", low=0)
-    checks_weight: float = key("Weight of the checks' loss, relative to the masks' loss.", default=0.5, low=0)
-    ood_share: float = key("Share of the images for the checks that show no chest.", default=0.38, low=0, high=1)
+    checks_per_step: int = key("Images for the image checks in each training step.", default=8, unit="images", low=0)
+    checks_weight: float = key("Weight of the image checks' loss, relative to the masks' loss.", default=0.5, low=0)
+    ood_share: float = key(
+        "Share of the images for the image checks that are no frontal chest.", default=0.38, low=0, high=1
+    )
     weight_decay: float = key("Weight decay of AdamW.", default=0.01, low=0)
-    seed: int = key("Seed of initial weights, order and augmentation.", default=0)
-    threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
+    seed: int = key("Seed of all random numbers: initial weights, order of images, augmentation.", default=0)
+    threads: int = key("Number of CPU threads. 0: TensorFlow chooses the number.", default=0, low=0)
     panel_images: int = key(
-        "Number of fixed samples whose image, mask and prediction are shown after each epoch.", default=4, low=0
+        "Number of images for which a picture of true and predicted mask is stored after each epoch.", default=4, low=0
     )
 
     def rules(self) -> Rules:
@@ -121,44 +131,47 @@ class LungTraining:
 
 @table
 class LungEvaluation:
-    """What is measured, and how thresholds are chosen on the validation images."""
+    """The settings of the evaluation of a lung-field network: thresholds, and whether the report shows images."""
 
-    mask_threshold: float = key("A cell is lung if its share reaches this value.", default=0.5, above=0, high=0.99)
+    mask_threshold: float = key(
+        "Smallest share of lung at which a cell of the mask counts as lung.", default=0.5, above=0, high=0.99
+    )
     keeps: float = key(
-        "Share of the validation images in which a check must report no rotation, inversion or mirroring.",
+        "Share of upright validation images for which the checks must report no rotation, inversion or mirroring.",
         default=0.99,
         low=0.8,
         high=1,
     )
     shows_images: bool = key(
-        "Whether the report shows overlays of real images; false if they must not be shown.", default=True
+        "Whether the report shows images with outlines of the lungs. Set false for images that must not be published.",
+        default=True,
     )
 
 
 @table
 class LungRecipe(PackRecipe):
-    """A lung-field pack: from images with masks to a signed pack."""
+    """The recipe of a lung-field pack: the keys for data, network, training, evaluation and pack."""
 
-    kind: Literal["lung-fields"] = key("What the recipe makes.", example="lung-fields")
-    network: LungNetwork = key("The network.", default=LungNetwork())
+    kind: Literal["lung-fields"] = key("The kind of the recipe: a lung-field pack.", example="lung-fields")
+    network: LungNetwork = key("The network to train.", default=LungNetwork())
     masks: tuple[MaskSource, ...] = key("Images with masks.")
     chests: tuple[Source, ...] = key(
-        "Frontal chest images without masks, all of which the checks must accept.", default=()
+        "Frontal chest images without masks, which the image checks must accept.", default=()
     )
     ood_images: tuple[Source, ...] = key(
-        "Images that are no chest X-rays, in addition to images that the program draws.", default=()
+        "Images that are no chest X-rays, in addition to synthetic images that the program draws.", default=()
     )
     split: PatientSplit = field(default_factory=Split)
     augmentation: PairAugmentation = key("Random changes of images with masks.", default_factory=PairAugmentation)
     checks_augmentation: PairAugmentation = key(
-        "Random changes of images for the checks.", default_factory=PairAugmentation
+        "Random changes of images for the image checks.", default_factory=PairAugmentation
     )
-    training: LungTraining = key("How the network is trained.")
-    evaluation: LungEvaluation = key("What is measured on the trained network.", default=LungEvaluation())
+    training: LungTraining = key("Settings of the training.")
+    evaluation: LungEvaluation = key("Settings of the evaluation.", default=LungEvaluation())
 
     @property
     def region_sources(self) -> frozenset[str]:
-        """The names of the sources whose masks show the lung region."""
+        """The names of the sources whose masks show the lung region and not only the visible lung."""
         return frozenset(source.name for source in self.masks if source.shows == "region")
 
     def rules(self) -> Rules:
@@ -183,7 +196,7 @@ class LungRecipe(PackRecipe):
 
 
 def lung_recipe_of(run: Run) -> LungRecipe:
-    """Return the recipe of a lung-field run, with its type."""
+    """Return `run.recipe`, which must be a `LungRecipe`, with that type for the type checker."""
     return cast("LungRecipe", run.recipe)
 
 

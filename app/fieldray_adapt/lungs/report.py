@@ -1,4 +1,4 @@
-"""The report of a lung-field run: training curves, fit of the masks, and the best, a median and the worst mask."""
+"""The report of a lung-field run: training curves, fit of the masks, and pictures of good and bad masks."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ FIT_HEAD: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "l
 
 
 def fit_row(name: str, fits: SourceFits) -> list[str]:
-    """Return the cells of one source's row in the table of mask fits. The columns are named by `FIT_HEAD`."""
+    """Return the cells of one source's row in the table of mask fits. `FIT_HEAD` has the names of the columns."""
     digits = {"dice": ".4f", "jaccard": ".4f"}
     cells = [figure_text(getattr(fits, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
     return [name, str(fits.images), str(fits.patients), *cells, f"{fits.least_dice:.4f}"]
 
 
 def report_step(run: Run) -> StepFacts:
-    """Write report.html: training figures, fit of the masks, and overlays of the best, median and worst masks."""
+    """Write report.html: training figures, fit of the masks, and pictures of the best, median and worst masks."""
     metrics = run.read("evaluate", "metrics.json", LungFigures)
     history, recipe = run.read("train", HISTORY_NAME, list[EpochFigures]), lung_recipe_of(run)
     curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_seen(row)] for row in history]
@@ -72,9 +72,9 @@ def _seen(row: EpochFigures) -> list[str]:
 
 
 def _overlays(run: Run) -> list[ReportPart]:
-    """Return overlays of the best, median and worst mask of each source.
+    """Return pictures of the best, median and worst predicted mask of each source, as parts of the report.
 
-    Images are drawn black if the recipe does not allow showing them.
+    The X-ray is black in the pictures if the recipe does not allow the report to show images.
     """
     recipe, data, fits = lung_recipe_of(run), load_lung_data(run), run.read("evaluate", "fits.json", dict[str, MaskFit])
     parts: list[ReportPart] = [Paragraph("Green: the true outline; red: the one found.")]

@@ -1,7 +1,8 @@
 """The train step of a lung-field recipe: stages with growing images, and averaged weights.
 
-Each training step has images with masks and images for the checks. After each epoch, predictions for fixed images are
-drawn. All randomness depends on seed and epoch, so an interrupted training resumes exactly.
+Each training step uses images with masks and images for the image checks. After each epoch, a picture shows predictions
+for fixed images. All random numbers depend on seed and epoch. So a resumed training gives the result of an
+uninterrupted training.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ from fieldray_adapt.training.loop import (
 from fieldray_adapt.training.steps import trainer_facts
 
 _WARM_UP: Final = 0.15
-"""Share of a stage during which the learning rate rises."""
+"""Share of a training stage, counted from its start, during which the learning rate rises."""
 
 
 def train_step(run: Run) -> StepFacts:
-    """Train the network. Writes weights.npz, history.json and panels/. Raises UsageProblem, StorageProblem."""
+    """Train the lung-field network of a recipe. Writes weights.npz, history.json and the folder panels.
+
+    Raises UsageProblem, StorageProblem.
+    """
     recipe = lung_recipe_of(run)
     set_thread_count(recipe.training.threads)
     weights, history = (run.trainer.train_lung_fields if run.trainer else train)(
@@ -62,8 +66,8 @@ def train(
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train a lung-field network, or resume the training from the checkpoint in `folder`.
 
-    Returns the averaged weights, and the figures of each epoch. Raises UsageProblem `training_diverged` if a loss is
-    not a number, StorageProblem.
+    Returns the averaged weights, and the figures of each epoch. Raises UsageProblem (`training_diverged`) if a loss is
+    not a number, and StorageProblem.
     """
     key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images, data.masks)
     key = digest(key, asdict(recipe.checks_augmentation), data.image_parts, data.chests, data.ood_images)
@@ -96,8 +100,9 @@ def train(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StageTask:
-    """The `TrainingTask` of one stage of a lung-field training; `epochs_before` is the number of epochs in earlier
-    stages.
+    """One stage of a lung-field training, as a `TrainingTask`.
+
+    `epochs_before` is the number of epochs in earlier stages.
     """
 
     samples: StageSamples
@@ -107,7 +112,7 @@ class StageTask:
     panels: Path
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """Perform the steps of an epoch, and yield the loss of each (see `TrainingTask.steps`)."""
+        """Perform the training steps of an epoch, and yield the loss of each step (see `TrainingTask.steps`)."""
         training, rate = self.samples.training, stage_learning_rate(self.stage, epoch - self.epochs_before)
         generator = np.random.default_rng((training.seed, epoch))
         for step in range(training.steps_per_epoch):
@@ -115,16 +120,22 @@ class StageTask:
             yield self.engine.step(*batch, learning_rate=rate(step / training.steps_per_epoch))
 
     def averaging_weight(self, steps: int) -> float:
-        """Return the weight of the current network in the running mean (see `TrainingTask.averaging_weight`)."""
+        """Return the weight of the current network in the running mean of all networks after `steps` steps.
+
+        See `TrainingTask.averaging_weight`.
+        """
         return sparse_averaging_share(steps)
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
-        """Measure the averaged weights on the validation images, and draw a panel (see `TrainingTask.validate`)."""
+        """Measure the averaged weights on the validation images, and store a picture of fixed images.
+
+        Returns `figures` with the measured figures added (see `TrainingTask.validate`).
+        """
         return self.samples.validate(average, structs.replace(figures, side=self.stage.side), self.panels)
 
 
 class StageSamples:
-    """The training and validation images of one stage."""
+    """The training and validation images of one stage of a lung-field training."""
 
     def __init__(self, recipe: LungRecipe, data: LungData, engine: MaskEngine) -> None:
         self._recipe, self._engine, self.training = recipe, engine, recipe.training
@@ -143,9 +154,10 @@ class StageSamples:
         self._seen_region = np.isin(sources[seen], [*recipe.region_sources])
 
     def draw_batch(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch, Batch]:
-        """Draw a batch: images with masks, then images for the checks of the whole image.
+        """Draw a random batch: images with masks, then images for the image checks.
 
-        Returns all images (n, side, side) uint8, the masks of the first images, and the checks' targets of the others.
+        Returns all images (n, side, side) uint8, the masks of the first images, and the right answers of the image
+        checks for the remaining images.
         """
         training = self.training
         pairs = [self.draw_pair(generator) for _ in range(training.masks_per_step)]
@@ -160,10 +172,10 @@ class StageSamples:
         return images, np.stack([mask for _, mask in pairs]), targets
 
     def draw_pair(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch]:
-        """Draw an augmented image with its target masks.
+        """Draw a random augmented image with the true masks for the network's outputs.
 
-        Returns the image (side, side) uint8, and masks (mask_side, mask_side, masks) float32 in 0..1, `UNKNOWN_TARGET`
-        for unknown pixels.
+        Returns the image (side, side) uint8, and masks (mask_side, mask_side, masks) float32 in 0..1, with
+        `UNKNOWN_TARGET` for unknown pixels.
         """
         index, settings = int(generator.choice(len(self._images), p=self._chances)), self._recipe.augmentation
         image, mask = self._images[index], self._masks[index]
@@ -178,9 +190,9 @@ class StageSamples:
         )
 
     def draw_check(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Draw an augmented image, and its target for each check of the whole image (see `ImagesForChecks.draw`).
+        """Draw a random augmented image, and the right answer of each image check (see `ImagesForChecks.draw`).
 
-        Raises ValueError if the recipe has no images for the checks.
+        Raises ValueError if the recipe has no images for the image checks.
         """
         if self._checks is None:
             raise ValueError("no images for the checks")
@@ -188,7 +200,10 @@ class StageSamples:
         return self._checks.draw(settings, ood_share=share, generator=generator)
 
     def validate(self, average: Weights, figures: EpochFigures, panels: Path) -> EpochFigures:
-        """Return an epoch's figures with the validation Dice of the averaged weights. Draws a panel of fixed images."""
+        """Return `figures` with the validation Dice of the averaged weights.
+
+        Writes a picture of fixed images with true and predicted masks to the folder `panels`.
+        """
         if not len(self._seen_images):
             return figures
         kept = self._engine.weights()
@@ -212,17 +227,18 @@ class StageSamples:
 
 
 def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
-    """Return the target masks (rows, columns, masks) of the network from the one mask that an image has.
+    """Return the true masks (rows, columns, masks) for both outputs of the network, from an image's only mask.
 
-    A mask of the visible lung implies two facts about the lung region: it contains that lung, and it extends no further
-    in height and width. A mask of the region implies that there is no visible lung outside. Other pixels are unknown.
+    From a mask of the visible lung follows: the lung region contains the visible lung, and is no higher and no wider.
+    From a mask of the lung region follows: no visible lung is outside. Pixels about which nothing follows are unknown.
 
     Parameters
     ----------
     masks
-        (masks, rows, columns) share of lung, 0..255: the mask without areas painted white, then the whole mask.
+        The image's mask twice, (2, rows, columns) uint8, share of lung 0..255: first without the areas of the image
+        that augmentation painted white, then whole.
     shows_region
-        Whether the mask shows the lung region, not the visible lung.
+        Whether the mask shows the lung region. False for a mask of the visible lung.
     """
     wanted = masks.transpose(1, 2, 0).astype(np.float32) / np.float32(255)
     if wanted.shape[2] < 2:
@@ -238,10 +254,10 @@ def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
 
 
 def stage_learning_rate(stage: TrainingStage, epochs_done: int) -> Callable[[float], float]:
-    """Return a function that gives the learning rate at a time in an epoch, as the share of it that is done (0..1).
+    """Return a function from the completed share of the current epoch (0..1) to the learning rate.
 
-    Over a stage the rate rises during the warm-up, then falls to 0 by a half cosine. `epochs_done` is the number of
-    epochs of the stage that are over.
+    The rate rises in the first part of the stage, then falls to 0 by a half cosine until the end of the stage.
+    `epochs_done` is the number of completed epochs of the stage.
     """
 
     def rate(share: float) -> float:
@@ -251,7 +267,10 @@ def stage_learning_rate(stage: TrainingStage, epochs_done: int) -> Callable[[flo
 
 
 def draw_first_weights(engine: MaskEngine, seed: int) -> Weights:
-    """Draw the kernels of a network from the seed (He 2015, arXiv:1502.01852). Other weights are unchanged."""
+    """Return the initial weights of a network, with random kernels drawn from `seed` (He 2015, arXiv:1502.01852).
+
+    Weights that are no kernels keep their values in `engine`.
+    """
     generator, weights = np.random.default_rng(seed), engine.weights()
     for name, array in weights.items():
         if name.endswith("/kernel"):

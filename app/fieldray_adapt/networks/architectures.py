@@ -1,9 +1,9 @@
-"""The network architectures for training as specifications, and initial weights from a pack.
+"""The network architectures that can be trained, and initial weights from the network of a pack.
 
-Layers have the names of `keras.applications`, if the network exists there. Parameters as published, with three input
-channels and 1000 labels, without the statistics of batch normalisation:
+Layers have the names of `keras.applications`, if the network exists there. The numbers of parameters below are the
+published numbers, with three input channels and 1000 labels, without the statistics of batch normalisation:
 
-- ResNet50 V1 and ResNet-34: He et al. 2016, arXiv:1512.03385; ResNet-34 has 21,797,672.
+- ResNet50 V1 and ResNet-34: He et al. 2016, arXiv:1512.03385; ResNet-34 has 21,797,672 parameters.
 - MobileNet v1: Howard et al. 2017, arXiv:1704.04861.
 - VGG-16: Simonyan and Zisserman 2015, arXiv:1409.1556; 138,357,544. Its dense layers are convolutions over the whole
   image, as the paper tests it (section 3.2). `vgg16_dense` has dense layers, for the small images of the MNIST study.
@@ -15,10 +15,10 @@ All networks but `vgg16_dense` end in a class-map head: a 1x1 convolution to one
 label's logit. So a map shows the evidence for its label. The head has as many parameters as a dense layer. The mean
 is an average pool, which the Edge TPU supports for any number of channels.
 
-A pack holds a network whose batch normalisation is folded into the convolutions. For training the two are separated
-again. The output of a convolution on some images gives mean and variance of each channel, and gamma and beta are chosen
-to cancel them. The network then has the outputs of the pack and can be trained. The last layers are left out, because
-they belong to the pack's labels.
+In the network of a pack, batch normalisation is folded into the convolutions. For training, normalisation and
+convolution are separated again. Mean and variance of a channel are measured on some images. Gamma and beta are chosen
+so that the normalisation changes nothing. So the network has the outputs of the pack and can be trained. The last
+layers are not taken from the pack, because these layers belong to the pack's labels.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from fieldray_adapt.networks.specification import (
 from fieldray_adapt.training.keras_engine import build_network, set_weights
 
 LABELS_CHANNEL_SET: Final = "labels"
-"""The channel set with a channel for each label."""
+"""The name of the channel set (group of channels) that has one channel for each label."""
 _RESNET_BLOCKS: Final = (3, 4, 6, 3)
 _VGG_BLOCKS: Final = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 _VGG_DENSE: Final = 4096
@@ -72,9 +72,9 @@ _MOBILENET_BLOCKS: Final = (
 
 
 def resnet50(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, **head: int) -> Specification:
-    """Return ResNet50 V1.
+    """Return the specification of ResNet50 V1.
 
-    Its channel sets are "conv1", one for the sums of each stage, and two inside each block.
+    The channel sets are "conv1", one set for the sums of each stage, and two sets inside each block.
 
     Parameters
     ----------
@@ -89,10 +89,10 @@ def resnet50(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, 
 
 
 def resnet34(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, **head: int) -> Specification:
-    """Return ResNet-34 with projection shortcuts.
+    """Return the specification of ResNet-34 with projection shortcuts. The parameters are those of `resnet50`.
 
-    Its channel sets are one for the sums of each stage, and one inside each block. The first convolution has the
-    channel set of the first stage, because its output is added there. The parameters are those of `resnet50`.
+    There is one channel set for the sums of each stage, and one inside each block. The first convolution has the
+    channel set of the first stage, because the output of the first convolution is added there.
     """
     return _resnet("resnet34", blocks, last_stride, kernels=(3, 3), **head)
 
@@ -105,17 +105,17 @@ def _resnet(
     kernels: tuple[int, ...],
     **head: int,
 ) -> Specification:
-    """Return a residual network.
+    """Return the specification of a residual network.
 
     Parameters
     ----------
     blocks
-        Number of blocks in each stage. Four stages reduce the side to a thirty-second, three to a sixteenth, with four
-        times as many cells in the class maps. Fewer blocks give a shorter network for quick experiments.
+        Number of blocks in each stage. Four stages reduce the side to 1/32. Three stages reduce the side to 1/16, so
+        that the class maps have four times as many cells. Fewer blocks give a shorter network for quick experiments.
     last_stride
         Stride of the last stage's first block. 1 keeps the class maps as fine as the stage before.
     kernels
-        Kernel sides of a block's convolutions. With three convolutions, the last one has four times the channels.
+        Kernel sides of a block's convolutions. The last of three convolutions has four times the channels of the first.
     """
     is_deep = len(kernels) == 3
     stem = "conv1" if is_deep else "conv2"
@@ -137,9 +137,9 @@ def _resnet(
 
 
 def mobilenet(**head: int) -> Specification:
-    """Return MobileNet v1. A depthwise layer has the channel set of its input.
+    """Return the specification of MobileNet v1. Arguments as `head` of `resnet50`.
 
-    The keyword arguments `head` are those of `resnet50`.
+    A depthwise layer has the channel set of its input.
     """
     made = _Layers()
     made.layers.append(convolution("conv1", INPUT, "conv1", kernel=3, stride=2, activation="relu6"))
@@ -162,10 +162,10 @@ def vgg16_dense(
     dense_layers: int = 2,
     dropout: float = 0.5,
 ) -> Specification:
-    """Return VGG-16 with dense layers and a softmax, and without batch normalisation.
+    """Return the specification of VGG-16 with dense layers and a softmax, and without batch normalisation.
 
-    Pools round up, so that 28 x 28 pixels end as 1 x 1. `dense_layers` is the number of dense layers before the last
-    one. Without any, the network has 14,718,666 parameters (Taran 2022), and a dropout follows the convolutions.
+    Pools round sizes up, so that 28 x 28 pixels become 1 x 1. `dense_layers` is the number of hidden dense layers. With
+    0 hidden layers, the network has 14,718,666 parameters (Taran 2022), and a dropout follows the convolutions.
     """
     made = _Layers()
     last = made.add("flatten", "flatten", _vgg_blocks(made))
@@ -189,9 +189,9 @@ def vgg16_dense(
 
 
 def vgg16(**head: int) -> Specification:
-    """Return VGG-16 for images of any size: fc1 is a 7x7 convolution, fc2 and the head are 1x1 convolutions.
+    """Return the specification of VGG-16 for images of any size. Arguments as `head` of `resnet50`.
 
-    The keyword arguments `head` are those of `resnet50`.
+    The layer fc1 is a 7x7 convolution; fc2 and the head are 1x1 convolutions.
     """
     made = _Layers()
     last = _vgg_blocks(made)
@@ -201,7 +201,10 @@ def vgg16(**head: int) -> Specification:
 
 
 def squeezenet(**head: int) -> Specification:
-    """Return SqueezeNet 1.0 without the ReLU after its class maps, because logits must be able to be negative."""
+    """Return the specification of SqueezeNet 1.0. Arguments as `head` of `resnet50`.
+
+    The ReLU after the class maps is left out, because logits can be negative.
+    """
     made = _Layers()
     last = made.pool("pool1", made.conv("conv1", INPUT, 96, kernel=7, stride=2))
     for number, squeeze in enumerate(_SQUEEZES, start=2):
@@ -215,9 +218,9 @@ def squeezenet(**head: int) -> Specification:
 
 
 def googlenet(**head: int) -> Specification:
-    """Return GoogLeNet (Szegedy 2015) without its two auxiliary classifiers.
+    """Return the specification of GoogLeNet (Szegedy 2015) without the two auxiliary classifiers.
 
-    The keyword arguments `head` are those of `resnet50`.
+    Arguments as `head` of `resnet50`.
     """
     made = _Layers()
     last = made.pool("pool1", made.conv("conv1", INPUT, 64, kernel=7, stride=2))
@@ -245,34 +248,37 @@ NETWORKS: Final[Mapping[str, Callable[..., Specification]]] = {
     "squeezenet": squeezenet,
     "googlenet": googlenet,
 }
-"""Functions that return the specification of a network, by the recipe's key `network.kind`."""
+"""The function that returns the specification of each network, by the value of the recipe's key `network.kind`."""
 
 
 class _Layers:
-    """Collects the layers of a network. Each method adds a layer and returns its name, as the input of the next one."""
+    """Collects the layers of a network. The methods `add`, `conv` and `pool` return the name of the added layer."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
         self.channels: dict[str, int] = {}
 
     def add(self, name: str, kind: LayerKind, *inputs: str, **more: Any) -> str:
-        """Add a layer of any kind. Returns its name."""
+        """Add a layer of any kind. Returns the layer's name. `more` are further fields of `Layer`."""
         self.layers.append(Layer(name=name, kind=kind, inputs=inputs, **more))
         return name
 
     def conv(self, name: str, source: str, count: int, *, kernel: int = 1, stride: int = 1) -> str:
-        """Add a rectified convolution with a bias, whose channel set is named after it. Returns its name."""
+        """Add a convolution with bias and ReLU, and a channel set with the layer's name. Returns the layer's name."""
         self.channels[name] = count
         return self.add(name, "conv", source, channels=name, kernel=kernel, stride=stride, activation="relu")
 
     def pool(self, name: str, source: str, *, kernel: int = 3, stride: int = 2) -> str:
-        """Add a maximum pool. Returns its name."""
+        """Add a maximum pool. Returns the layer's name."""
         return self.add(name, "max_pool", source, kernel=kernel, stride=stride)
 
     def with_class_maps(
         self, name: str, source: str, *, height: int, width: int, labels: int, input_channels: int = 1
     ) -> Specification:
-        """Return the finished network, with a class-map head on the layer `source`."""
+        """Return the specification of the finished network, with a class-map head on the layer `source`.
+
+        The head is a 1x1 convolution with one map for each label, and the mean of each map as the label's logit.
+        """
         self.add("class_maps", "conv", source, channels=LABELS_CHANNEL_SET)
         self.add("logits", "average_all", "class_maps")
         self.add("scores", "activation", "logits", activation="sigmoid")
@@ -305,11 +311,11 @@ def convolution(
     Parameters
     ----------
     name, source
-        The names of the layer, and of the layer whose output it takes.
+        The name of the convolution layer, and the name of the layer before it.
     channels
-        The name of the channel set of its output.
+        The name of the channel set of the output.
     kernel, stride
-        Side of the window, and its step, in pixels.
+        Side and step of the window, in pixels.
     """
     return Layer(
         name=name,
@@ -324,7 +330,7 @@ def convolution(
 
 
 def depthwise_convolution(name: str, source: str, *, stride: int, activation: Activation = "relu") -> Layer:
-    """Return a 3x3 depthwise convolution layer with batch normalisation. Its channels are those of `source`."""
+    """Return a 3x3 depthwise convolution layer with batch normalisation, after the layer `source`."""
     return Layer(
         name=name,
         kind="depthwise",
@@ -339,9 +345,9 @@ def depthwise_convolution(name: str, source: str, *, stride: int, activation: Ac
 def _residual(
     name: str, source: str, stage: str, *, kernels: tuple[int, ...], stride: int, is_projected: bool
 ) -> list[Layer]:
-    """Return the layers of a residual block. The first convolution has the stride, as in V1.
+    """Return the layers of a residual block `name` after the layer `source`, in the stage `stage`.
 
-    The shortcut is a 1x1 convolution if `is_projected`.
+    The first convolution has the stride. The shortcut is a 1x1 convolution if `is_projected`, else the identity.
     """
     layers = [convolution(f"{name}_0", source, stage, stride=stride, activation="none")] if is_projected else []
     shortcut, last = f"{name}_0" if is_projected else source, source
@@ -355,25 +361,27 @@ def _residual(
 
 
 FoldedKernels = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""Kernel (height, width, in, out) and bias (out,) with folded batch normalisation, by layer."""
+"""Kernel (height, width, in, out) and bias (out,) with folded batch normalisation, by name of the layer."""
 
 
 def unfold_batchnorm(specification: Specification, folded: FoldedKernels, images: NDArray[np.uint8]) -> Weights:
-    """Convert folded kernels to the weights of convolutions with batch normalisation.
+    """Convert kernels with folded batch normalisation to weights of convolutions with separate batch normalisation.
+
+    The outputs of the network do not change.
 
     Parameters
     ----------
     specification
-        The network to start. Its height and width may differ from those of the images.
+        The network that gets the weights. Height and width may differ from those of the images.
     folded
-        Kernel (height, width, in, out) and bias (out,), by layer.
+        Kernel (height, width, in, out) and bias (out,), by name of the layer.
     images
-        (n, height, width, channels) uint8, a few dozen, for the statistics of the normalisations.
+        A few dozen images (n, height, width, channels) uint8, on which mean and variance are measured.
 
     Raises
     ------
     UsageProblem
-        `weights_unfit` naming the layer whose kernel has another shape.
+        `weights_unfit`, with the name of the layer, if a kernel of `folded` does not have the shape of its layer.
     """
     sized = replace(specification, height=images.shape[1], width=images.shape[2])
     layers = [layer for layer in sized.layers if layer.kind == "conv" and layer.batch_norm]
@@ -399,7 +407,10 @@ def unfold_batchnorm(specification: Specification, folded: FoldedKernels, images
 def _normalised_outputs(
     specification: Specification, layers: list[Layer], weights: Weights, images: NDArray[np.float32]
 ) -> list[NDArray[np.float32]]:
-    """Return the output of each layer's normalisation, before the activation."""
+    """Return the output of each layer's batch normalisation, before the activation, for images in 0..1.
+
+    Each output is (n, rows, columns, channels).
+    """
     import keras
 
     model = build_network(specification, outputs=["logits"])
@@ -412,22 +423,22 @@ _INT8: Final = 9
 
 
 def weights_from_pack(folder: Path, specification: Specification) -> Weights:
-    """Return initial weights of a network, with those convolutions taken from a pack that its network has, too.
+    """Return initial weights for the convolutions of a network, taken from the network of a pack.
 
-    The statistics of batch normalisation are measured on the pack's golden images, which a pack carries for its
-    self-test.
+    The statistics of batch normalisation are measured on the pack's golden images (the images of its self-test).
 
     Parameters
     ----------
     folder
         The folder of the pack.
     specification
-        The network to start. Its input size and labels may differ from the pack's, and its last stages may be missing.
+        The network that gets the weights. Input size and labels may differ from the pack's network, and the last stages
+        may be missing.
 
     Raises
     ------
     UsageProblem
-        `weights_unfit` if the pack has no golden images or another network.
+        `weights_unfit` if the pack has no golden images, or a network of another kind.
     PackProblem
     """
     folded, images = _read_pack(folder, specification)
@@ -437,16 +448,20 @@ def weights_from_pack(folder: Path, specification: Specification) -> Weights:
 
 
 def channels_from_pack(folder: Path, specification: Specification) -> dict[str, int]:
-    """Return the number of channels of each hidden channel set of a network, as a pack's network has them.
+    """Return the number of channels in each hidden channel set of a pack's network, which may be pruned.
 
-    `specification` is the network before pruning. Raises as `weights_from_pack`.
+    `specification` is the network before pruning. Raises UsageProblem (`weights_unfit`) if the pack's network is of
+    another kind, and PackProblem.
     """
     folded, _ = _read_pack(folder, specification)
     return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
 
 
 def _read_pack(folder: Path, specification: Specification) -> tuple[FoldedKernels, NDArray[np.uint8] | None]:
-    """Return the folded convolutions of a pack without the head, by layer of `specification`, and the golden images."""
+    """Return a pack's convolutions without the head, by name of the layer in `specification`, and the golden images.
+
+    The convolutions have folded batch normalisation. Without golden images, the second value is None.
+    """
     pack = read_pack(folder)
     require_classifier(pack.manifest.description)
     layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
@@ -459,9 +474,9 @@ def _read_pack(folder: Path, specification: Specification) -> tuple[FoldedKernel
 
 
 def read_convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
-    """Yield the convolutions of a TensorFlow Lite file in order.
+    """Yield the convolutions of a TensorFlow Lite file, in order.
 
-    Each has the name of the output, the kernel (height, width, in, out) and the bias (out,).
+    A convolution is the name of its output, the kernel (height, width, in, out) and the bias (out,).
     """
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     graph = model.subgraphs[0]
@@ -473,7 +488,10 @@ def read_convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], N
 
 
 def _numbers(model: Any, tensor: Any) -> NDArray[np.float32]:
-    """Return a constant tensor of the file as float32. Its quantisation scales run along the first axis."""
+    """Return a constant int8 or int32 tensor of a TensorFlow Lite file as float32 values.
+
+    The quantisation scales of the tensor belong to the first axis.
+    """
     raw = np.asarray(model.buffers[tensor.buffer].data, np.uint8).tobytes()
     whole = np.frombuffer(raw, np.int8 if tensor.type == _INT8 else np.int32).reshape(tensor.shape)
     scale = np.asarray(tensor.quantization.scale, np.float32).reshape(-1, *[1] * (whole.ndim - 1))

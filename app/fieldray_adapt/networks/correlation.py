@@ -1,9 +1,9 @@
-"""Normalised cross-correlation (NCC) as a Keras layer with a gradient, to train features by which images are matched.
+"""Normalised cross-correlation (NCC) as a Keras layer with a gradient, to train features for matching images.
 
 NCC(F_i, T) = (F_i - mean F_i) . (T - mean T) / (|F_i - mean F_i| |T - mean T|), for every window F_i of the template's
 size: D. Buniatyan, synopsis of the thesis on NCCNet, equation 4, with norms in place of dispersions (arXiv:1705.08593).
-`fieldray.comparison.matching.correlate` has these values without a gradient. The program trains no network with this
-layer: a learned matcher was tried, and the band-pass stays.
+`fieldray.comparison.matching.correlate` computes these values without a gradient. The program trains no network with
+this layer: a trained matcher was tried, and the program keeps its band-pass filter.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import keras
 import tensorflow as tf
 
 _FLAT_SHARE: Final = 1e-9
-"""Share of the mean square of an image, or of a template, below which the variance counts as 0."""
+"""A variance below this share of the mean square counts as 0, for windows of an image and for templates."""
 
 
 class NormalisedCrossCorrelation(keras.layers.Layer):  # type: ignore[misc]
     """Correlates templates with every window of images.
 
-    Inputs are images (n, rows, columns, channels) and templates (n, height, width, channels), no larger than the
-    images. The output (n, rows - height + 1, columns - width + 1) is in -1..1: the mean over channels. A flat window or
-    template gives 0, and no gradient.
+    Inputs are images (n, rows, columns, channels) and templates (n, height, width, channels). Templates are no larger
+    than images. The output (n, rows - height + 1, columns - width + 1) is in -1..1, the mean over the channels. A
+    window or template of one value gives 0 without a gradient.
     """
 
     def call(self, inputs: tuple[Any, Any]) -> Any:
         """Return the normalised cross-correlation of each image with its template, in -1..1.
 
-        It is computed in float64 by FFT, and returned in the layer's own dtype. `inputs` are images and templates, with
-        the shapes that the class describes.
+        `inputs` are images and templates, with the shapes that the class describes. The computation is an FFT in
+        float64. The result has the dtype of the layer.
         """
         images, templates = (tf.transpose(tf.cast(each, tf.float64), (0, 3, 1, 2)) for each in inputs)
         size, (height, width) = tf.shape(images)[2:], tf.unstack(tf.shape(templates)[2:])
@@ -51,7 +51,7 @@ class NormalisedCrossCorrelation(keras.layers.Layer):  # type: ignore[misc]
 
 
 def _window_sums(values: Any, height: Any, width: Any) -> Any:
-    """Return the sum of the values (n, channels, rows, columns) in every window, from cumulative sums."""
+    """Return the sum of the values (n, channels, rows, columns) in each window of `height` x `width` pixels."""
     totals = tf.pad(tf.cumsum(tf.cumsum(values, axis=2), axis=3), ((0, 0), (0, 0), (1, 0), (1, 0)))
     down = totals[:, :, height:] - totals[:, :, :-height]
     return down[:, :, :, width:] - down[:, :, :, :-width]

@@ -1,11 +1,11 @@
-"""The Edge TPU: forecast of where operators run, and compilation by `edgetpu_compiler`.
+"""Forecast which operators of a network run on the Edge TPU, and compile networks with `edgetpu_compiler`.
 
 The compiler exists for x86-64 Linux only. A pack without a compiled file works on the CPU.
 
-For an int8 file the placement is a forecast by the documented rules (coral.ai, "TensorFlow models on the Edge TPU",
-supported operations). The compiler makes one subgraph; all operators that depend on one left on the CPU stay there too.
-Memory on the chip is forecast from the size of the weights, and time by a formula fitted to Coral's published models.
-For a compiled file the memory is read from the file and exact.
+For an int8 file, the placement is a forecast by documented rules (coral.ai, "TensorFlow models on the Edge TPU",
+supported operations). The compiler makes one subgraph. An operator that follows an operator on the CPU stays on the
+CPU, too. Memory on the chip is forecast from the size of the weights. Time is forecast by a formula that was fitted to
+Coral's published models. For a compiled file, the memory is exact and read from the file.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from fieldray_adapt.training.steps import read_converted_file
 
 MIB: Final = 2**20
 _BUDGET_BYTES: Final = int(6.5 * MIB)
-"""Bytes of the chip's 8 MiB for weights: the lower end of the 6.5 to 6.9 MiB that were observed."""
+"""Bytes of the chip's 8 MiB that are available for weights: the lower end of the observed 6.5 to 6.9 MiB."""
 _OVERHEAD: Final = 1.17
-"""Size of compiled weights divided by the size of the raw ones: the upper end of the observed 1.04 to 1.17."""
+"""Size of compiled weights divided by the size of raw weights: the upper end of the observed 1.04 to 1.17."""
 
 _MAPPED: Final = (
     "ADD AVERAGE_POOL_2D CONCATENATION CONV_2D DEPTHWISE_CONV_2D EXPAND_DIMS FULLY_CONNECTED L2_NORMALIZATION LOGISTIC "
@@ -48,7 +48,10 @@ _LARGEST_SOFTMAX: Final = 16_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """An operator of a network file. `cpu_reason` says why it stays on the CPU; "" if it runs on the Edge TPU."""
+    """An operator of a network file.
+
+    `cpu_reason` is the reason, in words, why the operator runs on the CPU; "" if the operator runs on the Edge TPU.
+    """
 
     name: str
     cpu_reason: str = ""
@@ -62,17 +65,17 @@ class Placement:
     Attributes
     ----------
     compiled
-        Whether the values were read from a compiled file. If not, they are a forecast.
+        Whether the values were read from a compiled file. False for a forecast.
     subgraphs
-        Number of subgraphs on the Edge TPU; a forecast is 0 or 1.
+        Number of subgraphs on the Edge TPU; 0 or 1 in a forecast.
     weight_bytes
         Size of the weights and biases of the operators on the Edge TPU; 0 for a compiled file.
     cached_bytes, streamed_bytes
-        Weights kept on the chip, and weights sent over USB for every image.
+        Size of the weights kept on the chip, and size of the weights sent over USB for every image.
     estimate_ms
         Estimated milliseconds per image on USB 3; None without operators on the Edge TPU, and for a compiled file.
     least_runtime
-        Lowest Edge TPU runtime version for a compiled file; None for a forecast.
+        Lowest version of the Edge TPU runtime that can run the compiled file; None for a forecast.
     """
 
     compiled: bool
@@ -86,26 +89,30 @@ class Placement:
 
     @property
     def mapped_count(self) -> int:
-        """Number of operators on the Edge TPU. In a compiled file they are one operator for each subgraph."""
+        """Number of operators on the Edge TPU. In a compiled file, each subgraph counts as one operator."""
         return sum(not row.cpu_reason for row in self.operators)
 
     @property
     def left_on_cpu(self) -> Mapping[str, int]:
-        """Number of operators on the CPU, by "NAME: reason"."""
+        """Number of operators on the CPU, by name and reason in the form "NAME: reason"."""
         return Counter(f"{row.name}: {row.cpu_reason}" for row in self.operators if row.cpu_reason)
 
 
 def estimate_ms(*, streamed_bytes: int, multiply_adds: int) -> float:
     """Return the estimated milliseconds per image on an Edge TPU at USB 3.
 
-    The formula is 2.17 + 2.26 per MiB streamed + 0.77 per billion multiply-adds. It fits 9 of 11 models published by
-    Coral within 9 %. DenseNet and Inception-ResNet differ by much more.
+    The formula is 2.17 + 2.26 per streamed MiB + 0.77 per billion multiply-adds. For 9 of 11 models that Coral has
+    published, the formula is right within 9 %. For DenseNet and Inception-ResNet, the error is much larger.
     """
     return 2.17 + 2.26 * streamed_bytes / MIB + 0.77 * multiply_adds / 1e9
 
 
 def read_placement(data: bytes) -> Placement:
-    """Return the placement of a TensorFlow Lite file. Raises UsageProblem (not_a_tflite) for other bytes."""
+    """Return which operators of a TensorFlow Lite file run on the Edge TPU.
+
+    The placement is exact for a compiled file, and a forecast for other files. Raises UsageProblem (not_a_tflite) for
+    bytes that are no TensorFlow Lite file.
+    """
     try:
         if data[4:8] != b"TFL3":
             raise ValueError("no TFL3 mark")
@@ -119,7 +126,7 @@ def read_placement(data: bytes) -> Placement:
 
 
 class _File:
-    """The first graph of a TensorFlow Lite file, read by the schema that comes with LiteRT."""
+    """The first graph of a TensorFlow Lite file, which is read with the file schema of LiteRT."""
 
     def __init__(self, model: Any) -> None:
         self._model, self.graph = model, model.subgraphs[0]
@@ -127,10 +134,10 @@ class _File:
         self._types = {value: name for name, value in vars(schema.TensorType).items() if isinstance(value, int)}
 
     def forecast(self) -> Placement:
-        """Return the placement by the compiler's rules.
+        """Return a forecast of the placement, by the rules of the compiler.
 
-        An operator runs on the Edge TPU if the rules allow it, and if none of its inputs comes from an operator that
-        stays on the CPU after the part on the Edge TPU has begun.
+        An operator runs on the Edge TPU if the rules allow this operator there, and if no input of the operator comes
+        from a part that has left the Edge TPU.
         """
         operators: list[Operator] = []
         origin: dict[int, str] = {}
@@ -150,7 +157,7 @@ class _File:
         return _forecast(tuple(operators), weight_bytes=sum(weights.values()))
 
     def compiled(self) -> Placement:
-        """Return the exact placement, read from the compiled operators."""
+        """Return the exact placement of a compiled file, from the operators that the compiler made."""
         packages = [read_package(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)]
         operators = (
             Operator(name=self._name(row), cpu_reason="" if self.is_custom(row) else "left on the CPU by the compiler")
@@ -197,7 +204,7 @@ class _File:
         return 0 if data is None else len(data)
 
     def _constants(self, row: Any) -> dict[int, int]:
-        """Return the sizes of an operator's constants, by buffer index: a shared buffer counts once."""
+        """Return the sizes in bytes of an operator's constants, by the index of the buffer that has the constant."""
         tensors = [self.graph.tensors[index] for index in row.inputs if index >= 0]
         return {int(tensor.buffer): self._data(tensor) for tensor in tensors if self._data(tensor)}
 
@@ -213,7 +220,10 @@ class _File:
 
 
 def _limit(name: str, row: Any, shape: list[int]) -> str:
-    """Return the rule for its kind that an operator breaks; "" for none. `shape` is the shape of its first input."""
+    """Return the rule, in words, that keeps an operator with the name `name` off the Edge TPU; "" if no rule does.
+
+    `row` is the operator, `shape` the shape of the operator's first input.
+    """
     options, sides = row.builtinOptions, [side for side in shape if side > 1]
     limits: dict[str, tuple[bool, str]] = {
         "CONCATENATION": (len(row.inputs) != 2, "joins more than two inputs"),
@@ -269,12 +279,12 @@ def describe_placement(placement: Placement) -> str:
 
 COMPILER_PROGRAM: Final = "edgetpu_compiler"
 _LEAST_RUNTIME: Final = 13
-"""Edge TPU runtime version for which files are compiled: the lowest version in clinics."""
+"""The version of the Edge TPU runtime for which files are compiled: the lowest version that clinics use."""
 _TIMEOUT_S: Final = 600
 
 
 def find_compiler() -> Path:
-    """Return the path of edgetpu_compiler. Raises EnvironmentProblem (no_compiler)."""
+    """Return the path of the program edgetpu_compiler. Raises EnvironmentProblem (no_compiler) if not installed."""
     found = shutil.which(COMPILER_PROGRAM)
     if found is None:
         raise EnvironmentProblem(reason("no_compiler"))
@@ -282,10 +292,10 @@ def find_compiler() -> Path:
 
 
 def compile_for_edgetpu(data: bytes, *, compiler: Path) -> tuple[bytes, Placement]:
-    """Compile an int8 file. Returns the compiled file and its placement.
+    """Compile the int8 file of a network for the Edge TPU. Returns the compiled file, and where its operators run.
 
-    Raises EnvironmentProblem (no_compiler, compiler_failed), UsageProblem (compiled_partly) if operators stay on the
-    CPU or the file has several subgraphs: the network would then be slow.
+    Raises EnvironmentProblem (no_compiler, compiler_failed). Raises UsageProblem (compiled_partly) if operators stay on
+    the CPU or the file has several subgraphs, because the network would be slow.
     """
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
         source = Path(folder) / "model.tflite"
@@ -323,7 +333,7 @@ def _last_line(text: str) -> str:
 
 
 def placement_step(run: Run) -> StepFacts:
-    """Write the placement of the int8 file to placement.json and placement.txt."""
+    """Forecast which operators of the int8 file run on the Edge TPU. Writes placement.json and placement.txt."""
     placement = read_placement(read_converted_file(run, "int8").data)
     run.write("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
     write_atomically(run.folder("placement") / "placement.txt", (describe_placement(placement) + "\n").encode())

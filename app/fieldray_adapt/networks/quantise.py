@@ -1,18 +1,19 @@
 """Conversion of a network to TensorFlow Lite files: full int8 (uint8 input and output) and float.
 
-The network is converted as one function with constants in place of variables. The converter would otherwise keep the
-variables. A saved model gives equal results and takes five times as long. The ranges of the integers come from training
-images only.
+The network is converted as one function with constants in place of variables. Otherwise the converter would keep the
+variables. Conversion by way of a saved model gives equal results and takes five times as long. The ranges of the int8
+values are measured on training images only.
 
 Three steps keep the int8 network close to the float network:
 
-- `equalise_channels`: an int8 tensor has one scale for all channels, set by the largest. A channel far below it uses
-  only a few of the 255 levels. ReLU passes a positive factor on, so each channel is multiplied by a factor where it is
-  computed, and divided by it where it is used [1]_, section 4.1. Channels that are added share a factor.
+- `equalise_channels`: an int8 tensor has one scale for all channels, set by the largest channel. A channel with small
+  values uses only a few of the 255 levels. So each channel is multiplied by a factor where the channel is computed, and
+  divided by the factor where the channel is used [1]_, section 4.1. ReLU does not change this. Channels that are added
+  share a factor.
 - `correct_rounding`: rounding a kernel shifts the mean output of a channel by the sum of the rounding errors times the
-  mean input. Both are known, so the bias compensates the shift [1]_, section 4.2.
+  mean input. The shift is computed and subtracted from the bias [1]_, section 4.2.
 - `refit_head`: quantisation noise adds up over the layers, partly in one direction. The linear head is fitted again by
-  ridge regression, so that it gives the float logits from the int8 features. No labels are needed.
+  ridge regression, to give the float logits from the int8 features. No labels are needed.
 
 References
 ----------
@@ -44,11 +45,11 @@ class NetworkOutputs:
     Attributes
     ----------
     scores
-        (n, labels) in 0..1, before calibration.
+        Scores (n, labels) in 0..1, before calibration.
     features
-        (n, f), pooled.
+        Features (n, f), averaged over the image.
     class_maps
-        (n, labels, rows, columns) logits.
+        Logits (n, labels, rows, columns): the evidence for each label in each cell of the image.
     """
 
     scores: NDArray[np.float64]
@@ -65,18 +66,18 @@ def run_network(
     labels: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> NetworkOutputs:
-    """Run a network file on images (n, height, width, channels) uint8, on one thread. Returns its outputs.
+    """Run a network file on images (n, height, width, channels) uint8, on one thread. Returns the network's outputs.
 
     Parameters
     ----------
     spec
         The input of the network.
     outputs
-        The indices of the file's outputs by role.
+        The index of each output of the file, by role.
     labels
         Number of labels.
     progress
-        Receives how many images are done, and how many there are.
+        A function that is called with the number of finished images and the number of all images.
 
     Raises BackendProblem.
     """
@@ -98,7 +99,7 @@ _TINY: Final = 1e-6
 _BATCH: Final = 16
 
 ChannelFactors = dict[str, NDArray[np.float32]]
-"""A factor for each channel: arrays (channels,) float32 by the name of the channel set, or by the name of the layer."""
+"""A number for each channel, as arrays (channels,) float32, by name of the channel set or by name of the layer."""
 
 
 def equalise_channels(
@@ -106,8 +107,8 @@ def equalise_channels(
 ) -> Weights:
     """Return weights of an equivalent network in which the values of all channels have similar ranges.
 
-    The network's outputs stay equal. Channel sets are left alone if a layer has another activation than ReLU or none,
-    and so are the labels.
+    The network's outputs do not change. Channel sets of labels, and of layers whose activation is neither ReLU nor
+    none, are not changed.
 
     Parameters
     ----------
@@ -124,10 +125,10 @@ def equalise_channels(
 def scale_channels(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], factors: ChannelFactors
 ) -> Weights:
-    """Return weights of an equivalent network, with channels multiplied by factors.
+    """Return weights of an equivalent network whose hidden channels are multiplied by factors.
 
-    The layer that computes a channel multiplies it by the factor, and each layer that uses the channel divides by it.
-    `factors` has an array (channels,) for each channel set to scale.
+    The layer that computes a channel multiplies by the channel's factor; each layer that uses the channel divides by
+    the factor. So the outputs do not change. `factors` has an array (channels,) for each channel set to scale.
     """
     scaled = Weights()
     for key, axes in weight_axes(specification).items():
@@ -144,10 +145,10 @@ def scale_channels(
 
 
 def _power(part: str, *, is_read: bool, layer: Layer) -> int:
-    """Return the power of the channel factors by which an axis of a weight is multiplied: 1, -1 or 0.
+    """Return the exponent of the channel factors by which an axis of a weight array is multiplied: 1, -1 or 0.
 
-    `is_read` marks the axis of the input channels. With batch normalisation, the normalisation makes the output
-    channels.
+    `part` is the kind of the array, such as "kernel". `is_read` is whether the axis belongs to the input channels: the
+    exponent is -1. A layer with batch normalisation multiplies gamma and beta, and not the kernel.
     """
     if part == "kernel":
         return -1 if is_read else int(not layer.batch_norm)
@@ -157,9 +158,9 @@ def _power(part: str, *, is_read: bool, layer: Layer) -> int:
 def _shares(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], images: NDArray[np.uint8]
 ) -> ChannelFactors:
-    """Return the range of each channel as a share of the largest range in its tensor, by channel set.
+    """Return the range of each channel divided by the largest range in the channel's tensor, by channel set.
 
-    A set that several tensors have gets the largest share.
+    If several tensors have one channel set, the largest quotient counts.
     """
     sets = channel_sets(specification)
     shares: ChannelFactors = {}
@@ -170,7 +171,7 @@ def _shares(
 
 
 def _levelled(specification: Specification) -> list[str]:
-    """Return the names of the layers whose output channels are equalised."""
+    """Return the names of the layers whose output channels `equalise_channels` may scale."""
     sets = channel_sets(specification)
     kept = {specification.label_set} | {
         sets[layer.name] for layer in specification.layers if layer.activation not in ("none", "relu")
@@ -189,7 +190,10 @@ def _ranges(
     *,
     names: list[str],
 ) -> ChannelFactors:
-    """Return the largest absolute value of each output channel, by layer."""
+    """Return the largest absolute value of each output channel over all images, by name of the layer.
+
+    `names` are the layers to measure.
+    """
     if not names:
         return {}
     read = layer_reader(specification, weights, names)
@@ -207,15 +211,15 @@ _LARGEST: Final = 127
 def correct_rounding(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
 ) -> Weights:
-    """Return weights with which the int8 convolutions have the same mean outputs as the float convolutions.
+    """Return weights for which the mean outputs of int8 convolutions equal those of the float convolutions.
 
-    Only biases and the beta of batch normalisation change. The int8 kernels have a scale for each channel.
+    Only biases and the beta of batch normalisation are changed. The int8 kernels have a scale for each channel.
 
     Parameters
     ----------
     representative
-        (n, height, width, channels) uint8 training images, which give the mean inputs. Pixels at the border, where
-        padding counts, are neglected.
+        (n, height, width, channels) uint8 training images, on which the mean inputs are measured. The padding at the
+        border is neglected.
     """
     layers = [layer for layer in specification.layers if layer.kind in ("conv", "depthwise")]
     means = _input_means(specification, weights, layers, representative)
@@ -232,7 +236,7 @@ def _input_means(
     layers: list[Layer],
     images: NDArray[np.uint8],
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the mean of each input channel of some layers, by the name of the layer that gives the input."""
+    """Return the mean of each input channel of `layers` over all images, by name of the layer that gives the input."""
     names = sorted({layer.inputs[0] for layer in layers} - {INPUT})
     read = layer_reader(specification, weights, names)
     sums: dict[str, NDArray[np.float32]] = {}
@@ -246,7 +250,10 @@ def _input_means(
 def _mean_shift(
     layer: Layer, weights: Mapping[str, NDArray[np.float32]], means: NDArray[np.float32], epsilon: float
 ) -> NDArray[np.float32]:
-    """Return the shift of each output channel's mean by rounding the kernel to int8."""
+    """Return by how much rounding the kernel to int8 shifts the mean of each output channel: (channels,).
+
+    `means` are the mean inputs of the layer, `epsilon` the number added to the variance in batch normalisation.
+    """
     kernel = weights[f"{layer.name}/kernel"]
     if layer.kind == "depthwise":
         kernel = kernel[..., 0]
@@ -263,7 +270,7 @@ def _mean_shift(
 
 
 PENALTY_SHARE: Final = 0.3
-"""The ridge penalty by which `refit_head` fits the head, divided by the number of images."""
+"""The ridge penalty of `refit_head` is this number times the number of images."""
 _KERNEL: Final = "class_maps/kernel"
 _BIAS: Final = "class_maps/bias"
 
@@ -271,9 +278,9 @@ _BIAS: Final = "class_maps/bias"
 def refit_head(
     weights: Mapping[str, NDArray[np.float32]], *, float_outputs: NetworkOutputs, int8_outputs: NetworkOutputs
 ) -> Weights:
-    """Return the weights with a new head, so that the int8 network gives the logits of the float network.
+    """Return the weights with a new head, for which the int8 network's logits are close to the float network's logits.
 
-    The head maps features to labels. It is fitted by ridge regression to the features of the int8 file.
+    The head maps features to labels. The head is fitted by ridge regression to the features of the int8 file.
 
     Parameters
     ----------
@@ -292,20 +299,20 @@ def refit_head(
 
 
 OUTPUT_ROLES: Final = ("scores", "class_maps", "features", "mask")
-"""Roles that the output of a network file may have."""
+"""The roles that an output of a network file can have."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ConvertedNetwork:
-    """A TensorFlow Lite file, and the index of its output for each role."""
+    """A network as a TensorFlow Lite file, and the index of the file's output for each role, such as "scores"."""
 
     data: bytes
     outputs: Mapping[str, int]
 
     def roles(self, specification: Specification) -> OutputRoles:
-        """Return the indices of the file's outputs by role, and the activation of the scores, as a manifest has them.
+        """Return the index of each output of the file by role, and the activation of the scores, for a pack's manifest.
 
-        Raises ValueError if the scores have neither a sigmoid nor a softmax.
+        Raises ValueError if the activation of the scores is neither sigmoid nor softmax.
         """
         activation = specification.layer(specification.outputs["scores"]).activation
         if activation not in ("sigmoid", "softmax"):
@@ -319,7 +326,7 @@ def quantise(
     *,
     representative: NDArray[np.uint8],
 ) -> ConvertedNetwork:
-    """Convert a network to a full int8 file, with uint8 images and outputs.
+    """Convert a network to a full int8 file, with uint8 inputs and uint8 outputs.
 
     Parameters
     ----------
@@ -329,7 +336,7 @@ def quantise(
     Raises
     ------
     ValueError
-        Without images, or if the converter cannot convert the network to integers.
+        If there are no images, or if the converter cannot convert the network to integers.
     """
     if not len(representative):
         raise ValueError("quantising needs representative images")
@@ -345,7 +352,7 @@ def quantise(
 
 
 def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> ConvertedNetwork:
-    """Convert a network to a float32 file, for comparison. Its input is float32 in 0..1."""
+    """Convert a network to a float32 file, to compare the int8 file with. The file's input is float32 in 0..1."""
     return _convert(specification, weights, None)
 
 

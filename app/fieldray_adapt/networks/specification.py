@@ -1,9 +1,9 @@
-"""A network as data: its layers, the number of channels in each channel set, and its weights as arrays.
+"""A network as data: the layers, the number of channels in each channel set, and the weights as arrays.
 
-Layers whose outputs are added share a *channel set*, so a residual stage has one number of channels. Pruning chooses
-the channels of each set to keep, and slices the weights (`keep_channels`), without changing a framework's graph. After
-a concatenation, the channel sets follow one another. Spatial padding is "same". Arrays are (height, width, channels).
-Weights are named "layer/part".
+A *channel set* is a group of channels. Layers whose outputs are added share a channel set, so a residual stage has one
+number of channels. Pruning keeps some channels of each set and slices the weights (`keep_channels`), without a
+framework's graph. After a concatenation, the channel sets follow one another. Spatial padding is "same". Arrays are
+(height, width, channels). Weights are named "layer/part".
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ _WEIGHTED: Final = frozenset({"conv", "depthwise", "dense"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A layer: an operation, then batch normalisation if wanted, then an activation.
+    """A layer of a network: an operation, then (if `batch_norm`) batch normalisation, then an activation.
 
     Attributes
     ----------
     channels
-        The channel set of the output, for conv and dense layers. All other layers have the set of their input.
+        The channel set of the output, for conv and dense layers. "" for all other layers, whose output has the channel
+        set of their input.
     kernel
         Side of the window in pixels, for conv and max_pool.
     stride
-        Step of the window; for upsample the factor of enlargement (bilinear).
+        Step of the window in pixels; for upsample (bilinear) the factor of enlargement.
     rate
-        Share of values that a dropout sets to 0 in training.
+        For a dropout layer: the share of values that training sets to 0.
     """
 
     name: str
@@ -84,10 +85,10 @@ class Axis:
     Attributes
     ----------
     channels
-        The name of the channel set along the axis; "" for an axis without channels. After a concatenation several
-        names, joined by "+".
+        The name of the channel set along the axis; "" for an axis without channels. After a concatenation, several
+        names joined by "+".
     repeats
-        How often the channels follow one another along the axis. More than 1 after a flatten.
+        How many times the sequence of channels is repeated along the axis: more than 1 after a flatten layer.
     """
 
     channels: str
@@ -95,7 +96,7 @@ class Axis:
 
     @property
     def channel_sets(self) -> tuple[str, ...]:
-        """The channel sets along the axis, in order."""
+        """The names of the channel sets along the axis, in order; empty for an axis without channels."""
         return tuple(self.channels.split(_JOINED)) if self.channels else ()
 
 
@@ -106,14 +107,14 @@ class Specification:
     Attributes
     ----------
     layers
-        Each layer comes after its inputs. The network's input is named `INPUT`.
+        The layers, each after the layers that give its input. `INPUT` is the name of the network's input.
     channels
-        The number of channels of each channel set, 1 or more.
+        The number of channels (1 or more) of each channel set, by name of the set.
     outputs
-        The layer for each role: "logits" (for training) and "scores"; "class_maps" and "features"; for lung fields
-        "mask_logits" and "mask". An encoder has "features" alone, a map for each.
+        The name of the layer for each role. The roles are "logits" (for training) and "scores", "class_maps" and
+        "features", and for lung fields "mask_logits" and "mask". An encoder has only the role "features".
     epsilon
-        Added to the variance in batch normalisation.
+        The number that batch normalisation adds to the variance.
 
     Raises
     ------
@@ -139,27 +140,27 @@ class Specification:
             raise ValueError(f"{self.name}: needs the outputs logits and scores, or features alone")
 
     def layer(self, name: str) -> Layer:
-        """Return the layer with a name. Raises KeyError if there is none."""
+        """Return the layer with the name `name`. Raises KeyError if no layer has this name."""
         for layer in self.layers:
             if layer.name == name:
                 return layer
         raise KeyError(name)
 
     def count(self, axis: Axis) -> int:
-        """Return the number of channels along an axis: the sum over its channel sets."""
+        """Return the number of channels along an axis, summed over all channel sets of the axis."""
         return sum(self.channels[name] for name in axis.channel_sets)
 
     def with_channels(self, channels: Mapping[str, int]) -> Specification:
-        """Return the network with other numbers of channels.
+        """Return a copy of the network with new numbers of channels.
 
-        `channels` has the new number for some of the channel sets, by name. All others stay.
+        `channels` has the new number by name of the channel set. Channel sets without an entry keep their number.
         """
         return replace(self, channels={**self.channels, **channels})
 
     def scaled(self, width: float) -> Specification:
-        """Return the network with another width: each hidden channel count is multiplied by `width` and rounded.
+        """Return a copy of the network in which each hidden channel set has `width` times as many channels.
 
-        The counts are rounded to multiples of 8. Input and labels stay.
+        The numbers are rounded to multiples of 8. The input and the labels do not change.
         """
         return self.with_channels(
             {
@@ -171,29 +172,29 @@ class Specification:
 
     @property
     def label_set(self) -> str:
-        """The name of the channel set that has a channel for each label. For an encoder, the set of its features."""
+        """The name of the channel set that has a channel for each label; for an encoder, the set of the features."""
         return channel_sets(self)[self.outputs.get("logits", self.outputs.get("features", ""))]
 
     def to_json(self) -> str:
-        """Return the specification as JSON text. Equal specifications give equal texts."""
+        """Return the specification as JSON text. Equal specifications give equal text."""
         return json.dumps(asdict(self), indent=1)
 
 
 def specification_from_json(text: str) -> Specification:
-    """Parse the text of `Specification.to_json`. Raises ValueError or TypeError for other texts."""
+    """Return the specification in a text of `Specification.to_json`. Raises ValueError or TypeError if invalid."""
     fields = json.loads(text)
     layers = tuple(Layer(**{**row, "inputs": tuple(row["inputs"])}) for row in fields.pop("layers"))
     return Specification(**fields, layers=layers)
 
 
 def channel_sets(specification: Specification) -> dict[str, str]:
-    """Return for each layer the name of the channel set that its output has; "" for the network's input.
+    """Return the name of the channel set of each layer's output, by name of the layer; "" for the network's input.
 
-    A channel set is a group of channels that several layers share, because their outputs are added. After a
-    concatenation the names of the sets are joined by "+".
+    A channel set is a group of channels. Layers whose outputs are added share a channel set. After a concatenation, the
+    names of the channel sets are joined by "+".
 
-    Raises ValueError if an addition mixes two sets, or a concatenation includes the network's input. Adding to the
-    network's input is allowed if the numbers of channels are equal.
+    Raises ValueError if an addition mixes two channel sets, or if a concatenation includes the network's input. An
+    addition may include the network's input if the numbers of channels are equal.
     """
     found = {INPUT: ""}
     for layer in specification.layers:
@@ -211,7 +212,7 @@ def channel_sets(specification: Specification) -> dict[str, str]:
 
 
 def layer_shapes(specification: Specification) -> dict[str, Shape]:
-    """Return the output shape of each layer: (height, width, channels), or (n,) once flattened or averaged."""
+    """Return each layer's output shape by name: (height, width, channels), or (n,) after flatten or average_all."""
     sets = channel_sets(specification)
     found: dict[str, Shape] = {INPUT: (specification.height, specification.width, specification.input_channels)}
     for layer in specification.layers:
@@ -232,11 +233,11 @@ def layer_shapes(specification: Specification) -> dict[str, Shape]:
 
 
 def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
-    """Return the axes of each weight array, by its name "layer/part".
+    """Return the axes of each weight array, by the array's name "layer/part".
 
-    The parts are "kernel" and "bias"; with batch normalisation "gamma", "beta", "mean" and "variance" take the place of
-    "bias". A kernel is (kernel, kernel, in, out) for conv, (kernel, kernel, in, 1) for depthwise, and (in, out) for
-    dense layers. All other parts are (out,).
+    The parts are "kernel" and "bias". A layer with batch normalisation has "gamma", "beta", "mean" and "variance" in
+    place of "bias". A kernel is (kernel, kernel, in, out) for conv layers, (kernel, kernel, in, 1) for depthwise
+    layers, and (in, out) for dense layers. All other parts are (out,).
     """
     sets, sizes, axes = channel_sets(specification), layer_shapes(specification), dict[str, tuple[Axis, ...]]()
     none = Axis("")
@@ -255,7 +256,7 @@ def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
 
 
 def weight_shapes(specification: Specification) -> dict[str, Shape]:
-    """Return the shape of each weight array, by its name "layer/part"."""
+    """Return the shape of each weight array, by the array's name "layer/part"."""
     return {key: _weight_shape(specification, key, axes) for key, axes in weight_axes(specification).items()}
 
 
@@ -269,12 +270,12 @@ def _weight_shape(specification: Specification, key: str, axes: tuple[Axis, ...]
 
 
 def parameter_count(specification: Specification) -> int:
-    """Return the number of parameters, the statistics of batch normalisation included."""
+    """Return the number of parameters of a network, including mean and variance of batch normalisation."""
     return sum(math.prod(shape) for shape in weight_shapes(specification).values())
 
 
 def multiply_add_count(specification: Specification) -> int:
-    """Return the number of multiply-adds for one image, in conv, depthwise and dense layers."""
+    """Return the number of multiply-add operations that conv, depthwise and dense layers need for one image."""
     sizes, weights = layer_shapes(specification), weight_shapes(specification)
     total = 0
     for layer in specification.layers:
@@ -285,14 +286,14 @@ def multiply_add_count(specification: Specification) -> int:
 
 
 Weights = dict[str, NDArray[np.float32]]
-"""The weight arrays of a network, by their name "layer/part"."""
+"""The weight arrays of a network, by the name "layer/part", such as "conv1/kernel"."""
 
 
 def initial_weights(specification: Specification, *, seed: int) -> Weights:
-    """Return He-normal kernels (arXiv:1502.01852) and zero biases.
+    """Return initial weights of a network: random He-normal kernels (arXiv:1502.01852) and zero biases.
 
     The last normalisation of a residual branch starts with gamma 0.5. The kernel of the logits is multiplied by 0.01,
-    so that all scores begin near 0.5.
+    so that all scores start near 0.5.
     """
     generator, weights = np.random.default_rng(seed), Weights()
     axes = weight_axes(specification)
@@ -313,17 +314,15 @@ def initial_weights(specification: Specification, *, seed: int) -> Weights:
 def keep_channels(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, keep: Mapping[str, NDArray[Any]]
 ) -> tuple[Specification, Weights]:
-    """Return the smaller network with some of the channels, and its weights.
-
-    Channel sets that `keep` does not name stay whole. A label is removed by keeping the other channels of the label
-    set.
+    """Return a smaller network that has only some of the channels, and the weights of the smaller network.
 
     Parameters
     ----------
     keep
-        Indices of the channels to keep, by channel set.
+        Indices of the channels to keep, by name of the channel set. A channel set without an entry keeps all channels.
+        To remove a label, keep all other channels of the set `Specification.label_set`.
 
-    Raises ValueError for indices that are empty, repeated or out of range.
+    Raises ValueError if the indices of a set are empty, repeated or out of range.
     """
     chosen = {name: _checked(name, indices, specification.channels[name]) for name, indices in keep.items()}
     smaller = specification.with_channels({name: len(indices) for name, indices in chosen.items()})
@@ -354,7 +353,7 @@ def _along(axis: Axis, chosen: Mapping[str, NDArray[np.int64]], specification: S
 
 
 def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) -> int:
-    """Copy arrays from `source` to `target` if name and shape are equal. Returns their number."""
+    """Copy each array of `source` whose name and shape `target` has, too. Returns the number of copied arrays."""
     matching = [key for key, array in source.items() if key in target and target[key].shape == array.shape]
     for key in matching:
         target[key] = np.array(source[key], np.float32)
@@ -362,12 +361,12 @@ def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) ->
 
 
 def save_weights(path: Path, weights: Mapping[str, NDArray[Any]]) -> None:
-    """Write weights as an .npz file, whole or not at all. Raises StorageProblem."""
+    """Write the weights of a network to an .npz file, whole or not at all. Raises StorageProblem."""
     save_arrays(path, weights)
 
 
 def load_weights(path: Path) -> Weights:
-    """Read weights from an .npz file, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
+    """Read a network's weights from an .npz file, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
     with open_arrays(path) as arrays:
         return {key: np.asarray(arrays[key], np.float32) for key in arrays}
 
@@ -377,7 +376,7 @@ def save_network(
 ) -> None:
     """Write the weights (.npz) and the specification (.json) of a network. Raises StorageProblem.
 
-    The weights are written last: if they exist, the network is complete.
+    The file of the weights is written last. If this file exists, both files are complete.
     """
     write_atomically(specification_path, specification.to_json().encode())
     save_weights(weights_path, weights)

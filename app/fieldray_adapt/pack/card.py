@@ -1,7 +1,7 @@
 """The model card of a pack: purpose, training data, measured figures, and warnings about the figures.
 
-A card is one Markdown file with a part for each language, English first. Each part is a filled template for the kind of
-pack. The template `card.md` is common to all kinds.
+A model card is one Markdown file with a part for each language, English first. Each part is made from a template for
+the kind of pack. The template `card.md` is common to all kinds of packs.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _MANY_REFUSED: Final = 0.05
 _EDGETPU: Final = re.compile(r"^## Edge TPU\n.*?(?=^## |\Z)|(?=^## Data$)|\Z", re.MULTILINE | re.DOTALL)
 
 CardWarnings = Callable[[Translator], Sequence[Reason]]
-"""Returns warnings about a pack's figures, with the names of the labels in the translator's language."""
+"""A function that returns warnings about a pack's figures, with label names in the language of the translator."""
 
 
 def template_languages() -> tuple[str, ...]:
-    """Return the languages that have templates of cards, English first."""
+    """Return the codes of the languages that have a model-card template, English first."""
     folders = (resources.files("fieldray_adapt") / "templates").iterdir()
     return (SOURCE, *sorted({folder.name for folder in folders if (folder / "card.md").is_file()} - {SOURCE}))
 
@@ -64,15 +64,18 @@ def _template(name: str, language: str) -> Template:
 
 
 def render_template(name: str, *, language: str = SOURCE, **facts: Any) -> str:
-    """Fill the template of a language. Returns Markdown. Raises jinja2.UndefinedError if a fact is missing."""
+    """Fill the template file `name` of a language with `facts`. Returns Markdown.
+
+    Raises jinja2.UndefinedError if `facts` lacks a value that the template uses.
+    """
     return _template(name, language).render(facts)
 
 
 def label_section(code: str, meaning: str, results: LabelFigures, *, language: str = SOURCE) -> str:
     """Return the section of a model card with one label's figures, as Markdown.
 
-    The figures are those on the test images, and those at another hospital if there are any. `code` and `meaning` are
-    the label's code and its name in `language`.
+    The figures are measured on the test images and, if available, on images of another hospital. `code` is the label's
+    code, `meaning` the label's name in `language`.
     """
     facts = {"verdict": _verdict, "rows_of": _group_rows}
     macros: Any = _template("classifier_label.md", language).make_module(facts)
@@ -80,7 +83,7 @@ def label_section(code: str, meaning: str, results: LabelFigures, *, language: s
 
 
 def _number(written: str, language: str) -> str:
-    """Format a number with the decimal mark and the thousands separator of a language."""
+    """Return a number in English notation with the decimal mark and thousands separator of `language`."""
     return written if language == SOURCE else written.translate(str.maketrans(",.", "\u202f,"))
 
 
@@ -95,7 +98,7 @@ def _in_words(interval: str, language: str) -> str:
 
 
 def _interval(figure: Any, form: str, language: str) -> str:
-    """Format counts, value and interval of a figure in words of a language."""
+    """Format a figure as text in `language`: counts, value and interval. `form` is a number format such as ".3f"."""
     if language == SOURCE:
         return figure_text(figure, form)
     counts, _, value = figure_text(figure, form).rpartition(": ")
@@ -120,13 +123,17 @@ def render_card(
     name
         The file name of the template.
     texts
-        The recipe's texts about the pack.
+        The recipe's texts about the pack, such as intended use and limits.
+    specification
+        The network, whose size is stated in the card.
     files
-        The network files by role.
+        The contents of the network files, by role.
     tools
-        The provenance of the pack.
+        The provenance of the pack: digests, versions and licences, by name.
+    warnings
+        A function that returns the warnings about the pack's figures.
     facts
-        Further facts for the template.
+        Further values that the template uses.
     """
     sizes = {"parameters": parameter_count(specification), "multiply_adds": multiply_add_count(specification)}
     sizes["size_bytes"] = len(files["litert"])
@@ -141,7 +148,7 @@ def render_card(
 
 
 def edgetpu_section(files: Mapping[str, bytes], *, language: str = SOURCE) -> str:
-    """Return the section of a card on the Edge TPU, as Markdown. `files` are the network files by role."""
+    """Return the section of a model card about the Edge TPU, as Markdown. `files` are the network files by role."""
     placement = read_placement(files.get("edgetpu", files["litert"]))
     return render_template(
         "edgetpu.md", language=language, placement=placement, described=describe_placement(placement)
@@ -149,7 +156,10 @@ def edgetpu_section(files: Mapping[str, bytes], *, language: str = SOURCE) -> st
 
 
 def with_edgetpu_section(text: str, files: Mapping[str, bytes]) -> str:
-    """Return a card with a new section on the Edge TPU in every language. `files` are the network files by role."""
+    """Return the model card `text` with a renewed section about the Edge TPU in every language.
+
+    `files` are the contents of the network files, by role.
+    """
     made = split_card(text)
     for language in made.keys() & set(template_languages()):
         section = f"{edgetpu_section(files, language=language)}\n"
@@ -173,10 +183,12 @@ def model_card(
     ----------
     results
         The figures of the evaluation.
+    tools
+        The provenance of the pack: digests, versions and licences, by name.
     cross
-        The figures of a cross-validation by label, if there is one.
+        The figures of a cross-validation, by label; None without a cross-validation.
     pruned
-        The iterations of the prune step.
+        The networks after each iteration of pruning; empty without pruning.
     """
     return render_card(
         "classifier_card.md",
@@ -203,15 +215,19 @@ def _group_rows(groups: GroupedFigures) -> list[tuple[str, str, GroupFigures]]:
 
 
 def _verdict(area: float, shortcuts: Mapping[str, float]) -> str:
-    """Return how the best shortcut compares with the network: "close" to its AUC, "high" below it, or "low"."""
+    """Return how the AUC of the best shortcut compares with the network's AUC `area`: "close", "high" or "low".
+
+    "close" is near or above the network's AUC. "high" is lower, but high enough for a warning.
+    """
     best = max(shortcuts.values())
     return "close" if best > area - _CLOSE else "high" if best > _SHORTCUT_AUC else "low"
 
 
 def find_warnings(results: ClassifierFigures, *, meanings: Mapping[str, str]) -> list[Reason]:
-    """Return warnings about a pack's figures: good shortcuts, few test images, a strict out-of-distribution check.
+    """Return warnings about a pack's figures.
 
-    `meanings` has the name of each label in the reader's language.
+    Reasons for warnings are a shortcut that separates the classes well, few test images, and an out-of-distribution
+    check that refuses many images. `meanings` has the name of each label, by code, in the language of the warnings.
     """
     found = []
     for code, figures in results.labels.items():

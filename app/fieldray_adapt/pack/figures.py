@@ -1,4 +1,4 @@
-"""The figures in the manifest of a classifier."""
+"""The measured figures that the manifest of a classifier's pack contains."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fieldray_adapt.evaluation.figures import (
 
 
 class PackPart(ImageCounts, frozen=True, kw_only=True):
-    """The figures of one part of the images in a manifest.
+    """The figures in a pack's manifest that were measured on one set of images, such as the test images.
 
-    `classes` has, by operating point, the table of `PointFigures.classes`.
+    `classes` has the table `PointFigures.classes` of each operating point, by the point's name.
     """
 
     auc: Estimate
@@ -31,7 +31,7 @@ class PackPart(ImageCounts, frozen=True, kw_only=True):
 
     @classmethod
     def from_figures(cls, figures: PartFigures) -> PackPart:
-        """Return those figures of a part that go into the manifest; all others are on the model card only."""
+        """Return the figures that the manifest contains. All other fields of `figures` are on the model card only."""
         return cls(
             images=figures.images,
             patients=figures.patients,
@@ -45,16 +45,16 @@ class PackPart(ImageCounts, frozen=True, kw_only=True):
 
 
 class ReferenceScores(Struct, frozen=True, kw_only=True):
-    """How the scores of the test images are distributed, for comparison with the scores of a site's own images.
+    """The distribution of the scores of the test images, for comparison with the scores at a hospital.
 
-    `scores` has the number of images in each of several equally wide ranges of the score.
+    `scores` has the number of test images in each bin of the score. All bins have equal width.
     """
 
     scores: tuple[int, ...]
 
 
 class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of one label in a manifest, on the test images and at another hospital."""
+    """The figures of one label in a pack's manifest, on test images and on images of another hospital."""
 
     test: PackPart
     external_test: PackPart | None = None
@@ -65,7 +65,7 @@ class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def from_figures(cls, figures: LabelFigures) -> PackLabel:
-        """Return the figures of a label for the manifest."""
+        """Return the figures of a label that the manifest contains."""
         return cls(
             test=PackPart.from_figures(figures.test),
             external_test=PackPart.from_figures(figures.external_test) if figures.external_test else None,
@@ -77,14 +77,14 @@ class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PackFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of a classifier in its manifest.
+    """All measured figures in the manifest of a classifier's pack.
 
     Attributes
     ----------
     counted
-        The audit rule by which images are counted.
+        The audit rule by which images are counted and referred.
     evidence_inside
-        Evidence inside the lungs for the first label.
+        Which share of the heat maps' evidence for the first label lies inside the lungs; None if not measured.
     """
 
     counted: Rule

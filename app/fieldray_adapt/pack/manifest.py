@@ -1,4 +1,4 @@
-"""The manifest of a classifier's pack before its figures are measured."""
+"""The manifest of a classifier's pack, as it is before figures are measured with the pack."""
 
 from __future__ import annotations
 
@@ -18,10 +18,18 @@ def make_manifest(
     calibration: Mapping[str, Calibration],
     gate: OutOfDistributionCheck | None,
 ) -> Manifest:
-    """Return the manifest of a pack with the recipe's texts, before figures, warnings and provenance are added.
+    """Return the manifest of a pack with the recipe's texts. Figures, warnings and provenance are added later.
 
-    Operating points, calibration and out-of-distribution check were chosen by the evaluation. Raises UsageProblem
-    `step_missing`, PackProblem.
+    Parameters
+    ----------
+    points
+        The operating points.
+    calibration
+        The calibration of the scores of each label, by label code.
+    gate
+        The out-of-distribution check; None for a pack without this check.
+
+    Raises UsageProblem (`step_missing`), PackProblem.
     """
     recipe, texts = run.recipe, run.recipe.pack
     specification, _ = load_last_network(run)
@@ -47,7 +55,10 @@ def make_manifest(
 
 
 def _requires(run: Run) -> tuple[Requirement, ...]:
-    """Return the lung-field pack that the pack requires: the one of the training, or a later version with its key."""
+    """Return the requirement for a lung-field pack: the pack of the training, or a later version with that pack's key.
+
+    Empty if the recipe has no lung-field pack.
+    """
     if run.recipe.lungs is None:
         return ()
     found = read_verified_manifest(run.recipe.lungs)

@@ -54,9 +54,10 @@ _GOLDEN_CANDIDATES: Final = 36
 
 
 def pack_step(run: Run) -> StepFacts:
-    """Write the signed pack. The signing key is made at the recipe's path if it is missing.
+    """Write the signed pack of a classifier. Returns facts about the pack, such as its folder.
 
-    Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
+    If the file of the recipe's signing key does not exist, a new key is made. Raises UsageProblem (`step_missing`),
+    PackProblem (`pack_older`), StorageProblem.
     """
     recipe = run.recipe
     results, chosen = read_evaluation(run, ClassifierFigures), read_evaluation(run, EvaluationChoices, "points.json")
@@ -86,7 +87,7 @@ def pack_step(run: Run) -> StepFacts:
 
 
 def read_evaluation(run: Run, kind: type[T], name: str = "metrics.json") -> T:
-    """Read a JSON result of the evaluate step. Raises UsageProblem `step_missing`."""
+    """Read the JSON file `name` that the evaluate step wrote. Raises UsageProblem (`step_missing`) if it is missing."""
     try:
         return run.read("evaluate", name, kind)
     except OSError as problem:
@@ -94,9 +95,10 @@ def read_evaluation(run: Run, kind: type[T], name: str = "metrics.json") -> T:
 
 
 def published_cross_validation(run: Run) -> Mapping[str, CrossFigures] | None:
-    """Return the figures of the cross-validation that the recipe's publication folder has, by label.
+    """Return the figures of the cross-validation in the recipe's publication folder, by label.
 
-    None if there is none, or if it belongs to another recipe or other data. Raises StorageProblem (run_file_damaged).
+    None without a cross-validation, or if the folder's cross-validation has other settings or other data than the run.
+    Raises StorageProblem (run_file_damaged).
     """
     path = run.recipe.publication_folder / CROSS_RESULTS_NAME
     try:
@@ -121,7 +123,7 @@ def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
 
 
 def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> dict[str, str] | None:
-    """Return the warnings by language, one in a line; None without warnings."""
+    """Return the warnings about a pack's figures by language, each warning on a line; None without warnings."""
     texts = {}
     for translator in map(Translator, languages()):
         meanings = {label.code: translator.pick(label.meaning) for label in labels}
@@ -138,7 +140,10 @@ def _ood_gate(run: Run) -> OutOfDistributionCheck:
 
 
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
-    """Return golden vectors: synthetic images with widely spread scores, and the scores of the int8 file here."""
+    """Return golden vectors: synthetic images, and the scores that the int8 file gives for them on this computer.
+
+    The images are chosen so that the scores differ widely.
+    """
     inputs = np.stack([synthetic_chest(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
     scores = run_converted_file(run, "int8", inputs, "golden vectors").scores
     spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]

@@ -1,4 +1,4 @@
-"""Parts common to the pack steps: writing, provenance, synthetic images, and recognition of a written pack."""
+"""Functions that the pack steps share: write a pack, recognise it later, and give its provenance and test images."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-
 
 
 class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The facts of a pack step.
+    """Facts about a pack that a pack step has written.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     signer
         The fingerprint of the signing key.
     bytes
-        The size of all files of the pack together.
+        The total size of the pack's files, in bytes.
     warnings
         Warnings about the pack's figures, as texts.
     """
@@ -62,16 +62,16 @@ class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def write_recipe_pack(
     recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any
 ) -> StepFacts:
-    """Write the signed pack of a recipe whose network takes one grey image. Returns the facts of the step.
+    """Write the signed pack of a recipe whose network takes one grey image. Returns facts about the written pack.
 
     Parameters
     ----------
     kind
         The class of the manifest.
     contents
-        The files of the pack by role.
+        The contents of the pack's files, by role.
     facts
-        Further fields of the manifest.
+        Values for further fields of the manifest.
     """
     texts, spec = recipe.pack, recipe.input
     whole = kind(
@@ -101,10 +101,9 @@ def write_recipe_pack(
 
 
 def written_pack_facts(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
-    """Return the facts of a pack that was just written to `folder`: signer, digest of the manifest, size in bytes,
-    warnings.
+    """Return facts about a pack that was just written to `folder`, by which `is_pack_unchanged` recognises the pack.
 
-    By these facts `is_pack_unchanged` recognises the pack later.
+    The facts are signer, digest of the manifest, size in bytes, and warnings.
     """
     signed = read_verified_manifest(folder)
     return WrittenPack(
@@ -117,7 +116,7 @@ def written_pack_facts(folder: Path, *, warnings: tuple[str, ...] = ()) -> Writt
 
 
 def is_pack_unchanged(facts: StepFacts) -> bool:
-    """Return whether the pack of a step's facts still exists, complete and unchanged."""
+    """Return whether the pack that `facts` describe still exists, complete and unchanged."""
     written = to_type(facts, WrittenPack)
     folder = Path(written.pack)
     try:
@@ -128,7 +127,10 @@ def is_pack_unchanged(facts: StepFacts) -> bool:
 
 
 def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
-    """Return the provenance of a pack: data, licences, digests and versions. `data` has the names of the sources."""
+    """Return the provenance of a pack by name: data, licences, digests of inputs, and versions of libraries.
+
+    `data` are the names of the sources of images.
+    """
     recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json", DataDigests)
     licences = {name: getattr(run.recipe.pack, name) for name in ("data_licence", "weights_licence")}
     return {
@@ -151,14 +153,14 @@ def _version(name: str) -> str:
 
 
 def synthetic_chest(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
-    """Return a synthetic chest image as input of a network: (height, width, channels) uint8."""
+    """Draw a synthetic chest image as input of a network: (height, width, channels) uint8, as `spec` describes."""
     pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
     values: NDArray[np.uint8] = to_network_input(Image(pixels=pixels), spec).values[0]
     return values
 
 
 def make_pack_step(perform: Callable[[Run], StepFacts]) -> Step:
-    """Return the pack step of a recipe whose pack is written by `write_recipe_pack`."""
+    """Return the pack step of a recipe. `perform` writes the pack with `write_recipe_pack` and returns its facts."""
     return Step(
         name="pack",
         perform=perform,

@@ -1,4 +1,4 @@
-"""Conversion of a study's networks to int8 files, and their test accuracy. Results are stored for each network."""
+"""Convert the networks of a pruning study to int8 files, measure their test accuracy, and store the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _Tested(Struct, frozen=True, kw_only=True):
-    """The document tested.json: the digest of a network, and the test accuracies of it and of its int8 file."""
+    """The document tested.json: a network's digest, its test accuracy, and the test accuracy of its int8 file."""
 
     key: str
     accuracy: float
@@ -31,7 +31,7 @@ class _Tested(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversion:
-    """The int8 file of a network, and the test accuracies (0..1) of the float network and of the file."""
+    """The int8 file of a network, the test accuracy (0..1) of the float network, and that of the int8 file."""
 
     int8: bytes
     accuracy: float
@@ -47,17 +47,20 @@ def convert_and_test(
     settings: EngineSettings,
     say: Callable[[], None] = lambda: None,
 ) -> Conversion:
-    """Convert a network to an int8 file, and test both. A result that `folder` has for this network is returned at
-    once.
+    """Convert a network to an int8 file, and measure the test accuracies of network and file.
+
+    If `folder` has a stored result for the network, the stored result is returned without work.
 
     Parameters
     ----------
+    folder
+        The folder that stores the result.
     images
         Training images (n, height, width, channels) uint8 from which the converter takes the ranges of the integers.
     test
-        The test images.
+        The test images with labels.
     say
-        Called before the work; not called if the result was stored.
+        A function that is called before the work. It is not called if a stored result is returned.
     """
     key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
     tested = read_json_if_present(path, _Tested)
@@ -72,7 +75,10 @@ def convert_and_test(
 
 
 def read_json_if_present(path: Path, kind: type[T]) -> T | None:
-    """Read a JSON file of a run; None if the file is missing. Raises StorageProblem (run_file_damaged)."""
+    """Read a JSON file of a run folder as an object of type `kind`; None if the file does not exist.
+
+    Raises StorageProblem (run_file_damaged).
+    """
     if not path.is_file():
         return None
     with reporting_damage(path):
@@ -80,8 +86,9 @@ def read_json_if_present(path: Path, kind: type[T]) -> T | None:
 
 
 def file_accuracy(data: bytes, test: LabelledImages) -> float:
-    """Return the share (0..1) of test images that a TensorFlow Lite file with uint8 input and output classifies
-    correctly.
+    """Return the share (0..1) of test images that a TensorFlow Lite file classifies correctly.
+
+    The file must have uint8 input and uint8 output.
     """
     from ai_edge_litert.interpreter import Interpreter
 

@@ -1,6 +1,6 @@
 """The iterations of a pruning run, stored in a folder.
 
-Each iteration has its network and a line of JSON, so that a run can resume after being killed at any point.
+For each iteration, the network and a line of JSON are stored. So a run that was killed at any point can resume.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from fieldray_adapt.networks.specification import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationSettings:
-    """The settings of one iteration of pruning, as the recipe's laws gave them.
+    """The settings of one iteration of pruning, as the recipe's laws give them.
 
-    They are not rounded yet. The number of channels and the batch size are rounded when they are used.
+    The settings are not rounded. The pruning loop rounds batch size and number of channels before use.
 
     Attributes
     ----------
     batch_size, epochs, learning_rate
-        Settings of the retraining.
+        Settings of the retraining after the removal of channels.
     cut_off
-        The average percentage of zeros, or the number of standard deviations, above which a channel is removed (see
-        `selection.PruningRule`).
+        The limit of the average percentage of zeros above which a channel is removed, as a share or as a number of
+        standard deviations (see `selection.PruningRule`).
     minimum_channels
-        Fewest channels that a channel set keeps.
+        Smallest number of channels that a channel set keeps.
     """
 
     batch_size: float
@@ -47,7 +47,7 @@ class IterationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """The figures of one iteration. Iteration 0 is the original network, without settings.
+    """The figures of one iteration of pruning. Iteration 0 is the original network, and has no settings.
 
     Attributes
     ----------
@@ -56,11 +56,11 @@ class Iteration:
     loss
         Loss on the validation part after retraining.
     seconds_per_image
-        Time of inference in the training engine.
+        Time of inference for one image in the training engine, in seconds.
     batch_size_proposed
         Batch size that a profile proposes for the network after this iteration; None without a profile.
     wall_seconds
-        Duration of the iteration.
+        Duration of the iteration, in seconds.
     """
 
     number: int
@@ -76,20 +76,20 @@ class Iteration:
 
 
 class RunFolder:
-    """The folder of one pruning run.
+    """The folder of one pruning run, with the network and the figures of each iteration.
 
-    An iteration is complete once its line is in `iterations.jsonl`, which is written last and as a whole.
+    An iteration is complete if the file `iterations.jsonl` has a line for it. This line is written last.
     """
 
     def __init__(self, folder: Path, *, fingerprint: str, begins_again: bool = False) -> None:
-        """Open the folder.
+        """Open the folder, or make a new folder.
 
         Parameters
         ----------
         fingerprint
-            A text that identifies the run.
+            A text that identifies the run: recipe, data and original network.
         begins_again
-            Whether iterations of a run with another fingerprint are deleted. If not, they raise UsageProblem
+            Whether stored iterations with another fingerprint are deleted. If False, such iterations raise UsageProblem
             (run_differs).
         """
         self.folder, self._fingerprint, self._marker = folder, fingerprint, folder / "settings.json"
@@ -99,13 +99,13 @@ class RunFolder:
             self._clear()
 
     def _clear(self) -> None:
-        """Delete the list of iterations first and the marker last, so that an interrupted deletion is repeated."""
+        """Delete all iterations. The marker file is deleted last, so that an interrupted deletion is repeated."""
         paths = [self.folder / "iterations.jsonl", *self.folder.glob("iteration-*"), self._marker]
         for path in paths:
             path.unlink(missing_ok=True)
 
     def iterations(self) -> tuple[Iteration, ...]:
-        """Return the complete iterations in order. Raises StorageProblem (run_damaged)."""
+        """Return the complete iterations, in order. Raises StorageProblem (run_damaged)."""
         path = self.folder / "iterations.jsonl"
         if not path.exists():
             return ()
@@ -115,7 +115,7 @@ class RunFolder:
             raise StorageProblem(reason("run_damaged", path=path)) from problem
 
     def add(self, iteration: Iteration, specification: Specification, weights: Weights) -> None:
-        """Store an iteration: first its network, then its line in `iterations.jsonl`."""
+        """Store an iteration: first the network, then the iteration's line in `iterations.jsonl`."""
         rows = (*self.iterations(), iteration)
         if not self._marker.exists():
             write_atomically(self._marker, self._fingerprint.encode())
@@ -124,7 +124,7 @@ class RunFolder:
         write_atomically(self.folder / "iterations.jsonl", lines.encode())
 
     def network(self, number: int) -> tuple[Specification, Weights]:
-        """Return the network after an iteration. Raises StorageProblem (run_damaged)."""
+        """Return the network after the iteration `number`. Raises StorageProblem (run_damaged)."""
         path, text = self._paths(number)
         try:
             return load_network(path, text)

@@ -1,7 +1,7 @@
 """The laws by which the settings of pruning change from one iteration to the next.
 
-They are the four laws of the dissertation (Taran 2022, formulas 3.1-3.4): constant, linear, multiplicative, and
-dependent on the context. The context is the change of size, loss and time in the last iteration.
+The four laws of the dissertation (Taran 2022, formulas 3.1-3.4) are constant, linear, multiplicative, and dependent on
+the context. The context is the change of size, loss and time in the last iteration.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fieldray_adapt.recipes.tables import Key, key, table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The changes by the last iteration, as ratios of after to before, each above 0.
+    """The changes that the last iteration of pruning made, as ratios (value after / value before), each above 0.
 
     Attributes
     ----------
     size
         Ratio of the numbers of parameters, at most 1.
     loss
-        Ratio of the validation losses after retraining.
+        Ratio of the validation losses, both after retraining.
     time
-        Ratio of the seconds per image.
+        Ratio of the times per image.
     batch
-        Batch size that a profile proposes now, divided by the batch size of the last iteration.
+        The batch size that a profile now proposes, divided by the batch size of the last iteration.
     """
 
     size: float = 1.0
@@ -38,9 +38,9 @@ class Context:
 
     @classmethod
     def between(cls, before: Iteration, last: Iteration) -> Context:
-        """Return the changes from the iteration `before` to the iteration `last`, as ratios.
+        """Return the ratios of the iteration `last` to the iteration `before`.
 
-        `last` must not be the original network, which has no settings.
+        `last` must not be iteration 0, the original network, which has no settings.
         """
         used = last.settings.batch_size if last.settings else math.nan
         return cls(
@@ -63,7 +63,7 @@ class Bounds:
             raise ValueError(f"lowest {self.lowest} is above highest {self.highest}")
 
     def clip(self, value: float) -> float:
-        """Return the nearest value within the bounds to a value."""
+        """Return `value`, or the nearer limit if `value` is outside the limits."""
         return min(max(value, self.lowest), self.highest)
 
 
@@ -106,9 +106,9 @@ class MultiplicativeLaw:
 
 @table
 class ContextDependentLaw:
-    """A law of pruning by which a setting's value follows the changes by the last iteration (formula 3.4).
+    """A law of pruning by which a setting's value follows the changes that the last iteration made (formula 3.4).
 
-    A strength is the exponent, or the weight, of the ratio r of one change.
+    A strength is the exponent (form product) or the weight (form sum) of the ratio r of one change.
     """
 
     start: float = key("Value of the setting in the first iteration.")
@@ -124,7 +124,7 @@ class ContextDependentLaw:
     bounds: Bounds = key("Limits of the value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:
-        """Return the setting's value for the next iteration: `previous`, changed by the ratios, within the bounds."""
+        """Return the setting's value for the next iteration: `previous` changed by the ratios, within the bounds."""
         doublings = (
             self.size * math.log2(context.size)
             + self.loss * math.log2(context.loss)
@@ -139,13 +139,13 @@ _OWN_KEYS: Final[Mapping[str, type]] = {
     "factor": MultiplicativeLaw,
     **dict.fromkeys(("size", "loss", "time", "batch", "form"), ContextDependentLaw),
 }
-"""Keys that one law alone has. They tell which law a table of the recipe means."""
+"""Keys that only one law has, with the class of that law. By these keys the law of a recipe's table is recognised."""
 
 
 def law_class(law: Mapping[str, object]) -> type:
-    """Return the class of the law that a table of the recipe means; the constant law if no key decides.
+    """Return the class of the law that a recipe's table describes; the constant law if no key belongs to one law only.
 
-    Raises ValueError if the keys belong to several laws.
+    Raises ValueError if the table has keys of several laws.
     """
     named = {name: _OWN_KEYS[name] for name in law if name in _OWN_KEYS}
     if len(set(named.values())) > 1:
@@ -156,4 +156,4 @@ def law_class(law: Mapping[str, object]) -> type:
 AnyLaw = Annotated[
     ConstantLaw | LinearLaw | MultiplicativeLaw | ContextDependentLaw, Key(kind="a law", choose=law_class)
 ]
-"""The type of a recipe's key whose value is one of the laws, as a table."""
+"""The type of a recipe's key whose value is a table that describes one of the laws."""

@@ -1,8 +1,8 @@
 """Adaptive iterative pruning (Taran 2022, chapter 3).
 
-Each iteration removes the channels that are zero most often, retrains the network with the remaining weights, and
-measures it. A law for each setting decides how many channels are removed, and how the network is retrained. The loop
-ends by a stop rule.
+Each iteration removes the channels that are zero most often, retrains the network from the remaining weights, and
+measures the network. For each setting, such as the learning rate, a law gives the value in each iteration. The loop
+ends when a stop rule applies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fieldray_adapt.training.loop import Effort
 
 
 class PruningTask(Protocol):
-    """The interface by which the pruning loop measures, cuts and retrains a network."""
+    """The interface of an object that measures, cuts and retrains networks for the pruning loop."""
 
     def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """Return the average percentage of zeros (APoZ) of each channel on the calibration images, by channel set."""
@@ -32,7 +32,7 @@ class PruningTask(Protocol):
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
-        """Return the smaller network that has only the channels of `keep`, and its weights."""
+        """Return the smaller network that has only the channels of `keep`, and the smaller network's weights."""
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Retrain a network, and return its new weights. `effort` has the number of epochs, batch size and learning
@@ -40,22 +40,22 @@ class PruningTask(Protocol):
         """
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
-        """Return the network's quality (0..1, higher is better) and its loss, both on the validation part."""
+        """Return a network's quality (0..1, higher is better) and loss, both on the validation images."""
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Return the time of inference for one image, in seconds."""
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the smallest candidate batch size whose training time per image is within a tenth of the shortest.
+        """Return the smallest candidate batch size whose training time per image is at most 10 % above the shortest.
 
-        None if there are no candidates.
+        None if there are no candidate batch sizes.
         """
 
 
 def smallest_adequate_iteration(rows: tuple[Iteration, ...], *, stop: StopRules) -> Iteration:
-    """Return the iteration with the fewest parameters among those that have the quality that `stop` requires.
+    """Return the iteration with the fewest parameters whose network has at least the quality `stop.lowest_quality`.
 
-    The original network always counts as one of them.
+    If no pruned network has this quality, the original network is returned.
     """
     kept = [row for row in rows if row.number == 0 or row.quality >= stop.lowest_quality]
     return min(kept, key=lambda row: row.parameters)
@@ -74,14 +74,18 @@ def prune(
 
     Parameters
     ----------
+    task
+        Measures, cuts and retrains the network.
     plan
         The laws and stop rules.
+    folder
+        The folder that stores the iterations.
     seed
-        Seed of the retraining; the number of the iteration is added.
+        Seed of the retraining, to which the number of the iteration is added.
     original
-        Returns the network to prune. Called only if the run has no iterations yet.
+        A function that returns the network to prune. Called only if the run has no iterations.
     progress
-        Receives each iteration once it is stored.
+        A function that is called with each iteration after the iteration is stored.
     """
     if not folder.iterations():
         specification, weights = original()

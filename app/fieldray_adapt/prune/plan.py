@@ -14,16 +14,16 @@ from fieldray_adapt.recipes.tables import key, table
 
 @table
 class StopRules:
-    """When to stop: at the first rule that is met."""
+    """The rules by which pruning stops. The first rule that applies ends the run."""
 
     iterations: int = key("Largest number of iterations.", low=1, example=3)
     lowest_quality: float = key(
-        "Stop once the validation quality stays below this value after retraining.", default=0.0, low=0, high=1
+        "Stop if the validation quality after retraining is below this value.", default=0.0, low=0, high=1
     )
-    target_parameters: int | None = key("Stop once this number of parameters, or fewer, is left.", default=None, low=1)
+    target_parameters: int | None = key("Stop if the network has at most this many parameters.", default=None, low=1)
 
     def reason_to_stop(self, rows: tuple[Iteration, ...]) -> str | None:
-        """Return the name of the stop rule that applies after these iterations; None to go on."""
+        """Return the name of the stop rule that applies after the iterations `rows`; None if pruning goes on."""
         last = rows[-1]
         if last.number and last.quality < self.lowest_quality:
             return "lowest_quality"
@@ -36,49 +36,52 @@ class StopRules:
 
 @table
 class PruneRecipe:
-    """Iterative pruning: five settings, each with a law, and the stop rules.
+    """Iterative pruning: a law for each of five settings, and the stop rules.
 
-    A law is a table: { start } constant, { start, step } linear, { start, factor } multiplicative, { start, size, loss,
-    time, batch, form } dependent on the context. All but the constant law also take bounds = { lowest, highest }.
+    A law is a table with one of these sets of keys: { start } constant; { start, step } linear; { start, factor }
+    multiplicative; { start, size, loss, time, batch, form } dependent on the context. All laws except the constant law
+    may also have the key bounds = { lowest, highest }.
     """
 
-    batch_size: AnyLaw = key("Images in each step of retraining.", example={"start": 32})
-    epochs: AnyLaw = key("Epochs of retraining after each cut.", example={"start": 1.0})
-    learning_rate: AnyLaw = key("Learning rate of retraining.", example={"start": 3e-4})
+    batch_size: AnyLaw = key("Number of images in each step of retraining.", example={"start": 32})
+    epochs: AnyLaw = key("Number of epochs of retraining after channels are removed.", example={"start": 1.0})
+    learning_rate: AnyLaw = key("Highest learning rate of retraining.", example={"start": 3e-4})
     cut_off: AnyLaw = key(
-        "Channels whose share of zeros is above this limit are cut. The key cut_kind says how the limit is measured.",
+        "Channels whose share of zeros is above this limit are removed. The key cut_kind gives the limit's unit.",
         example={"start": 0.3},
     )
     minimum_channels: AnyLaw = key("Smallest number of channels that a layer keeps.", example={"start": 16})
-    stop: StopRules = key("When pruning stops.")
+    stop: StopRules = key("Rules by which pruning stops.")
     batch_sizes: tuple[int, ...] = key(
-        "Batch sizes from which a profile proposes one after each iteration; without this key no profile is made.",
+        "Batch sizes that are timed after each iteration, for laws with the key batch. By default none.",
         default=(),
         low=1,
     )
     cut_kind: CutKind = key(
-        "How the limit cut_off is measured. level: a share of zeros (0..1). deviation: standard deviations above the "
-        "mean share of zeros of the layer.",
+        "Unit of the limit cut_off. level: a share of zeros (0..1). deviation: standard deviations above the mean "
+        "share of zeros of the layer.",
         default="deviation",
     )
     largest_share: float = key(
-        "Largest share of a layer's channels that one iteration may cut.", default=1.0, above=0, high=1
+        "Largest share of a layer's channels that one iteration may remove.", default=1.0, above=0, high=1
     )
-    multiple: int = key("Channel counts stay multiples of this number.", default=1, unit="channels", low=1)
+    multiple: int = key(
+        "The number of channels that a layer keeps is a multiple of this number.", default=1, unit="channels", low=1
+    )
     calibration: int = key(
-        "Training images on which the use of channels is measured.", default=200, unit="images", low=1
+        "Number of training images on which the shares of zeros are measured.", default=200, unit="images", low=1
     )
 
     @property
     def fingerprint(self) -> str:
-        """All values of the table except the stop rules, as text.
+        """All values of the recipe's table except the stop rules, as text.
 
-        A run with an equal fingerprint may be continued, also with other stop rules.
+        Two tables with equal fingerprints can continue one run, even with different stop rules.
         """
         return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
 
     def first_settings(self) -> IterationSettings:
-        """Return the settings of iteration 1, the first that removes channels."""
+        """Return the settings of iteration 1, which is the first iteration that removes channels."""
         return IterationSettings(**{name: getattr(self, name).start for name in _SETTINGS})
 
     def next_settings(self, rows: tuple[Iteration, ...]) -> IterationSettings:
@@ -87,7 +90,7 @@ class PruneRecipe:
         Parameters
         ----------
         rows
-            All iterations until now, the original network first.
+            All iterations until now, in order. The first is iteration 0, the original network.
         """
         last = rows[-1]
         if last.settings is None:

@@ -1,4 +1,4 @@
-"""The recipe of a pruning study: images, original network, pruning runs and baselines."""
+"""The keys of a pruning study's recipe: images, original network, pruning runs and baselines."""
 
 from __future__ import annotations
 
@@ -20,59 +20,70 @@ class Original:
     """The network to prune: a VGG-16, trained from random weights."""
 
     training: Effort = key("Training of the original network.")
-    width: float = key("Share of the published channel counts.", default=1.0, above=0, high=2)
+    width: float = key("Factor for the published numbers of channels.", default=1.0, above=0, high=2)
     dense_layers: int = key(
-        "Dense layers before the last one: 2 as published; 0 for the dissertation's 14,718,666 weights.",
+        "Number of hidden dense layers: 2 as published; 0 for the dissertation's 14,718,666 weights.",
         default=2, low=0, high=2,
     )  # fmt: skip
-    dropout: float = key("Dropout before the last layers.", default=0.5, low=0, high=0.95)
-    precision: Precision = key("Precision of this training only; pruned networks train in float32.", default="float32")
+    dropout: float = key("Dropout rate before the last layers.", default=0.5, low=0, high=0.95)
+    precision: Precision = key(
+        "Number format for training the original network. Pruned networks are trained in float32.", default="float32"
+    )
 
     def specification(self) -> Specification:
-        """Return the specification of the original network, for images of MNIST."""
+        """Return the specification of the original network, for images of 28 x 28 pixels as in MNIST."""
         return vgg16_dense(dense_layers=self.dense_layers, dropout=self.dropout).scaled(self.width)
 
 
 @table
 class StudyData:
-    """An .npz file with x_train, y_train, x_test and y_test (uint8)."""
+    """The images and labels of a pruning study: an .npz file with x_train, y_train, x_test and y_test (uint8)."""
 
     file: Path = key("The .npz file with images and labels.", example="mnist.npz")
-    validation: int = key("Training images that are kept for validation.", default=5000, unit="images", low=1)
+    validation: int = key("Number of images of x_train for validation.", default=5000, unit="images", low=1)
     training: int = key(
-        "Images to train on; 0: all images that are not kept for validation.", default=0, unit="images", low=0
+        "Number of images of x_train for training; 0: all images that are not for validation.",
+        default=0,
+        unit="images",
+        low=0,
     )
 
 
 @table
 class RunRecipe(PruneRecipe):
-    """A pruning run.
+    """A pruning run of a study: laws and stop rules, and the network to start from.
 
-    The settings batch_size, epochs, learning_rate, cut_off and minimum_channels are laws, as in the table prune of a
-    classifier.
+    The keys batch_size, epochs, learning_rate, cut_off and minimum_channels are laws, as in the table prune of a
+    classifier's recipe.
     """
 
     name: str = key("Name of the run.", example="constant")
-    continues: str = key("An earlier run; its last network with sufficient quality is pruned further.", default="")
+    continues: str = key(
+        "Name of an earlier run whose last network with sufficient quality is pruned further.", default=""
+    )
     after_iteration: int | None = key(
-        "Use the earlier run's network after this iteration instead.", default=None, low=0
+        "With continues: prune the earlier run's network after this iteration.", default=None, low=0
     )
-    teacher: str = key("An earlier run; its network gives targets in addition to the labels.", default="")
+    teacher: str = key(
+        "Name of an earlier run whose network gives training targets in addition to the labels.", default=""
+    )
     teacher_iteration: int | None = key(
-        "The iteration after which the teacher's network is taken.", default=None, low=0
+        "With teacher: take the earlier run's network after this iteration.", default=None, low=0
     )
-    teacher_share: float = key("The teacher's share of the targets.", default=0.5, low=0, high=1)
-    temperature: float = key("Divides the teacher's logits (arXiv:1503.02531).", default=2.0, above=0)
+    teacher_share: float = key("Weight of the teacher's targets; the labels have the rest.", default=0.5, low=0, high=1)
+    temperature: float = key("Divisor of the teacher's logits (arXiv:1503.02531).", default=2.0, above=0)
 
 
 @table
 class BaselineRecipe:
     """A baseline of a pruning study: the original network pruned once and trained once."""
 
-    kind: Baseline = key("Which channels stay: those with the largest weights, or drawn ones.")
-    share: float = key("Share of every layer's channels that stays.", above=0, high=1, example=0.5)
-    training: Effort = key("Training after the cut.")
-    calibration: int = key("Training images for the statistics.", default=200, unit="images", low=1)
+    kind: Baseline = key("Which channels are kept: magnitude: those with the largest weights; random: random channels.")
+    share: float = key("Share of the channels that each layer keeps.", above=0, high=1, example=0.5)
+    training: Effort = key("Training after channels are removed.")
+    calibration: int = key(
+        "Number of training images on which the signal of each layer is measured.", default=200, unit="images", low=1
+    )
 
     @property
     def name(self) -> str:
@@ -82,18 +93,19 @@ class BaselineRecipe:
 
 @table
 class Scratch:
-    """Final shapes of runs, trained again from random weights. This tests whether the kept weights matter or only the
-    shape.
+    """Networks with the shapes of pruned networks, trained from random weights.
+
+    The comparison tests whether the kept weights matter, or only the shape.
     """
 
-    runs: tuple[str, ...] = key("Names of the pruning runs whose final shapes are trained.", example=("constant",))
-    seeds: int = key("Trainings of each shape, which differ in weights and order.", default=3, low=1)
+    runs: tuple[str, ...] = key("Names of the pruning runs whose shapes are trained.", example=("constant",))
+    seeds: int = key("Number of trainings of each shape, with different random numbers.", default=3, low=1)
     training: Effort = key(
-        "Training of each shape. For a fair comparison it must be as long as the whole "
-        "training of the pruned network, including earlier iterations."
+        "Training of each shape. For a fair comparison, choose the total epochs of the pruned network, including all "
+        "earlier iterations."
     )
     epochs: tuple[float, ...] = key(
-        "Further lengths of the training, each from random weights: accuracy by epochs.", default=(), above=0
+        "Further numbers of epochs for which each shape is trained from random weights.", default=(), above=0
     )
 
 
@@ -101,24 +113,28 @@ class Scratch:
 class StudyRecipe:
     """A study of pruning: an original network, runs that prune it, and baselines to compare with."""
 
-    kind: Literal["pruning-study"] = key("What the recipe makes.", example="pruning-study")
+    kind: Literal["pruning-study"] = key("The kind of the recipe: a pruning study.", example="pruning-study")
     name: str = key("Name of the study.", example="my-study")
     run: Path = key("Folder for all outputs of a run.", default=Path("run"))
     results: Path = key(
-        "The table of results, a .json file; the report is written beside it.", default=Path("results.json")
+        "Path of the results, a .json file. The report.html is written to that folder.", default=Path("results.json")
     )
-    seed: int = key("Seed of initial weights, order and the drawn parts.", default=0)
-    data: StudyData = key("Sources of labelled images.")
+    seed: int = key("Seed of all random numbers: initial weights, order of images, validation images.", default=0)
+    data: StudyData = key("Images and labels.")
     original: Original = key("The network to prune.")
     runs: tuple[RunRecipe, ...] = key("The pruning runs.")
     baselines: tuple[BaselineRecipe, ...] = key("Networks pruned in one step, for comparison.", default=())
-    scratch: Scratch | None = key("Pruned shapes, trained again from random weights.", default=None)
-    threads: int = key("CPU threads for timing.", default=1, low=1)
-    rounds: int = key("Rounds of timing; in each round the networks take turns.", default=7, low=1)
-    training_threads: int = key("CPU threads for training; 0: the framework's choice.", default=0, low=0)
-    representative: int = key("Training images that set the ranges for int8.", default=200, unit="images", low=1)
+    scratch: Scratch | None = key(
+        "Networks with the shapes of pruned networks, trained from random weights.", default=None
+    )
+    threads: int = key("Number of CPU threads for measuring times.", default=1, low=1)
+    rounds: int = key("Number of time measurements of each network. The networks take turns.", default=7, low=1)
+    training_threads: int = key("Number of CPU threads for training. 0: the framework chooses.", default=0, low=0)
+    representative: int = key(
+        "Number of training images that set the ranges of the int8 values.", default=200, unit="images", low=1
+    )
     profile: ProfileChoice = key(
-        "What `fieldray adapt profile` measures of the original.", default_factory=ProfileChoice
+        "What `fieldray adapt profile` measures on the original network.", default_factory=ProfileChoice
     )
 
     def rules(self) -> Rules:
@@ -133,7 +149,7 @@ class StudyRecipe:
             yield set(self.scratch.runs) <= set(names), "scratch", "must name runs of this study"
 
     def run_named(self, name: str) -> RunRecipe:
-        """Return the run with a name. Raises KeyError if there is none."""
+        """Return the pruning run with the name `name`. Raises KeyError if no run has this name."""
         for run in self.runs:
             if run.name == name:
                 return run

@@ -1,9 +1,9 @@
-"""The use of each channel, and the choice of the channels to keep.
+"""Measure how much each channel of a network is used, and choose the channels to keep.
 
 Use is measured by APoZ or by the size of the weights. APoZ, the average percentage of zeros (Hu et al. 2016,
-arXiv:1607.03250), is the share of zeros in a channel after its ReLU, over all positions and calibration images. A
-channel that is almost always zero contributes little. Channels are removed in iterations, or in one shot for
-comparison.
+arXiv:1607.03250), is the share of zeros in a channel after the ReLU, over all positions and calibration images. A
+channel that is almost always zero contributes little. Channels are removed in several iterations or, for comparison,
+in one step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from fieldray_adapt.networks.specification import Specification, channel_sets, w
 from fieldray_adapt.training.keras_engine import layer_reader
 
 ChannelScores = dict[str, NDArray[np.float64]]
-"""A score (channels,) for each channel, by channel set."""
+"""A score for each channel: arrays (channels,) by name of the channel set."""
 
 
 def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
-    """Return the names of the layers that end in a ReLU, by channel set. Only their outputs can have zeros to count.
+    """Return the names of the layers that end in a ReLU, by channel set. Only their outputs have zeros to count.
 
-    Channel sets without such a layer are left out, and so are the labels. In a residual stage only the sums have a
-    ReLU.
+    Channel sets without a ReLU layer, and the channel set of the labels, are left out.
     """
     sets, found = channel_sets(specification), dict[str, tuple[str, ...]]()
     for layer in specification.layers:
@@ -42,20 +41,20 @@ def zero_shares(
     *,
     batches: Iterable[NDArray[np.float32]],
 ) -> ChannelScores:
-    """Return the average percentage of zeros (APoZ) of each channel as a share, 0..1: float64 (channels,) by channel
-    set.
+    """Measure the average percentage of zeros (APoZ) of each channel, as a share 0..1.
 
-    If several layers have one channel set (a residual stage), the mean over these layers is given.
+    Returns arrays (channels,) float64 by channel set. If several layers have one channel set (a residual stage), the
+    result is the mean over these layers.
 
     Parameters
     ----------
     batches
-        Images (n, height, width, channels) float32 in 0..1.
+        Batches of images, each (n, height, width, channels) float32 in 0..1.
 
     Raises
     ------
     ValueError
-        Without images.
+        If there are no images.
     """
     layers = rectified_layers(specification)
     names = [name for members in layers.values() for name in members]
@@ -76,15 +75,15 @@ def zero_shares(
 
 
 def _zero_share(value: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the share of zeros in each channel, over all other axes."""
+    """Return the share of zeros in each channel (channels,) of an array (..., channels)."""
     share: NDArray[np.float64] = (value == 0).reshape(-1, value.shape[-1]).mean(axis=0)
     return share
 
 
 def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> ChannelScores:
-    """Return the mean absolute weight of each channel relative to its layer's mean, (channels,) by channel set.
+    """Return the mean absolute weight of each channel divided by the layer's mean: (channels,) by channel set.
 
-    Layers that share a channel set are averaged after this division, so that none dominates.
+    For layers that share a channel set, the result is the mean of their quotients.
     """
     gathered: dict[str, list[NDArray[np.float64]]] = {}
     for key, axes in weight_axes(specification).items():
@@ -96,17 +95,17 @@ def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.
 
 
 CutKind = Literal["level", "deviation"]
-"""How the cut-off of pruning is given.
+"""The unit of the limit above which pruning removes a channel.
 
-"level": as an average percentage of zeros. "deviation": as standard deviations above the mean of the channel set.
+"level": an average percentage of zeros. "deviation": standard deviations above the mean of the channel set.
 """
 KeptChannels = dict[str, NDArray[np.int64]]
-"""Indices of the channels to keep, by channel set."""
+"""The indices of the channels to keep, by name of the channel set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningRule:
-    """The rule by which channels are removed, by their average percentage of zeros (APoZ, here a share of 0..1).
+    """The rule by which pruning removes channels with a high average percentage of zeros (APoZ, here a share 0..1).
 
     Attributes
     ----------
@@ -114,12 +113,12 @@ class PruningRule:
         "level": remove channels with an APoZ above `value`. "deviation": remove channels with an APoZ above the mean of
         their channel set plus `value` standard deviations.
     minimum_channels
-        Fewest channels that a channel set keeps. A smaller set is left whole.
+        Smallest number of channels that a channel set keeps. A smaller channel set keeps all channels.
     largest_share
-        Largest share of a set's channels that may be removed at once, 0..1.
+        Largest share of a channel set that one iteration may remove, 0..1.
     multiple
-        The number of channels that a set keeps is rounded up to a multiple of this, up to all of its channels.
-        Inference kernels work on 8 or 16 channels at a time, so a smaller reduction saves no time.
+        The number of channels to keep is rounded up to a multiple of this number, at most to all channels. Inference
+        works on 8 or 16 channels at a time, so a smaller reduction saves no time.
     """
 
     kind: CutKind
@@ -130,10 +129,10 @@ class PruningRule:
 
 
 def select_channels(zeros: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> KeptChannels:
-    """Return the channels to keep, in ascending order: those with the lowest average percentage of zeros (APoZ).
+    """Return the channels to keep: the channels with the lowest average percentage of zeros (APoZ).
 
-    `zeros` has the APoZ of each channel, `rule` decides how many are kept. Of channels with equal APoZ the first ones
-    are kept.
+    `zeros` has the APoZ of each channel, by channel set. `rule` decides how many channels are kept. Of channels with
+    equal APoZ, the first are kept. The indices are in ascending order.
     """
     return {
         channel: lowest_scoring_channels(shares, count=_rounded(_wanted(shares, rule), shares, rule))
@@ -162,7 +161,7 @@ def lowest_scoring_channels(shares: NDArray[np.float64], *, count: int) -> NDArr
 
 
 Baseline = Literal["magnitude", "random"]
-"""The way in which one-shot pruning chooses channels."""
+"""How pruning in one step chooses the channels to keep: the largest weights, or at random."""
 
 
 def select_in_one_shot(
@@ -173,9 +172,9 @@ def select_in_one_shot(
     share: float,
     seed: int = 0,
 ) -> KeptChannels:
-    """Return the channels to keep: `share` (0..1) of each channel set.
+    """Choose the channels to keep for pruning in one step: the share `share` (0..1) of each channel set.
 
-    Kept are the channels with the largest weights ("magnitude"), or random ones.
+    `kind` is "magnitude" for the channels with the largest weights, or "random" for random channels.
     """
     generator = np.random.default_rng(seed)
     keep = KeptChannels()

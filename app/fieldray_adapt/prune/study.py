@@ -1,6 +1,6 @@
-"""A pruning study on a public data set: pruning runs and one-shot baselines of one original network.
+"""Run a pruning study on a public data set: several ways to prune one original network, compared with baselines.
 
-The times of all networks are measured together.
+A baseline is the original network, pruned in one step. The times of all networks are measured together.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _KEY_LENGTH: Final = 12  # characters of the digest in file names; other data or
 def run_study(
     recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: RunProgress = lambda *_: None
 ) -> None:
-    """Run a study to its end, or resume it. The step "report" evaluates and reports the networks that exist already."""
+    """Run or resume a pruning study to the end. The step "report" only reports the networks made until now."""
     require_publishable(recipe.results, recipe.results.with_name("report.html"))
     study = Study(recipe, say=say, progress=progress)
     study.report() if step == "report" else study.run()
@@ -96,7 +96,7 @@ def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: 
 
 
 class Study:
-    """The steps of a study in one folder. An interrupted step resumes."""
+    """The steps of a pruning study, with results in one folder. Each method resumes interrupted work."""
 
     def __init__(
         self,
@@ -107,16 +107,16 @@ class Study:
         timer: Callable[..., Mapping[str, MillisecondsByKind]] = time_networks,
         tester: Callable[..., Conversion] = convert_and_test,
     ) -> None:
-        """Prepare a study.
+        """Read the images of a pruning study. Raises UsageProblem (data_unreadable).
 
         Parameters
         ----------
         say
-            Receives messages.
+            A function that is called with each message for the user.
         progress
-            Receives the progress.
+            A function that is called with the name of the work, the finished parts and all parts.
         timer, tester
-            Measure the times of networks, and convert and test a network.
+            The function that measures the times of networks, and the function that converts and tests a network.
         """
         self._recipe, self._folder, self._say, self._timer = recipe, recipe.run, say, timer
         self._progress, self._tester = progress, tester
@@ -126,7 +126,7 @@ class Study:
         self._training_settings = replace(self._settings, threads=recipe.training_threads)
 
     def run(self) -> StudyResults:
-        """Perform all steps that are not done, and write the report."""
+        """Perform all work of the study that is not done, and write results and report. Returns the results."""
         for run in self._recipe.runs:
             self.run_pruning(run)
         for row in self._recipe.baselines:
@@ -139,7 +139,7 @@ class Study:
         return self.report()
 
     def report(self) -> StudyResults:
-        """Test and time all networks that exist already, and write results and report to the recipe's path."""
+        """Test and time all networks made until now, and write results and report to the recipe's path."""
         networks = {ORIGINAL: self.original()}
         for run in self._recipe.runs:
             folder = self._run_folder(run)
@@ -154,7 +154,7 @@ class Study:
         return results
 
     def original(self) -> Network:
-        """Return the trained original network, which is trained once for each data set, seed and training."""
+        """Return the trained original network. It is trained on the first call, and stored in the study's folder."""
         recipe = self._recipe.original
         specification = recipe.specification()
         path = self._folder / f"original-{self._key[:_KEY_LENGTH]}.npz"
@@ -175,7 +175,10 @@ class Study:
         return specification, load_weights(path)
 
     def _epoch_progress(self, what: str) -> Progress:
-        """Return a callback that shows each part of a training as a bar and as a line."""
+        """Return a callback that reports each finished part of a training as progress and as a line of text.
+
+        `what` is the name of the training.
+        """
 
         def progress(row: EpochFigures) -> None:
             self._progress(f"{what}: parts", row.epoch, row.epochs)
@@ -184,7 +187,7 @@ class Study:
         return progress
 
     def run_pruning(self, run: RunRecipe) -> str:
-        """Perform one pruning run. Returns the name of the stop rule."""
+        """Perform or resume one pruning run. Returns the name of the stop rule that ended the run."""
         folder = self._run_folder(run)
         if (rows := folder.iterations()) and (why := run.stop.reason_to_stop(rows)):
             return why
@@ -219,10 +222,10 @@ class Study:
         )
 
     def _take_measured_beginning(self, run: RunRecipe, folder: RunFolder) -> None:
-        """Copy the first iterations from another run that begins alike: measuring a large original network takes
-        minutes.
+        """Copy the first iterations from another run, because measuring a large original network takes minutes.
 
-        The original network is copied, and the first iteration if all laws begin with equal values.
+        Iteration 0 (the network to start from) is copied from any other run. Iteration 1 is copied only from a run
+        whose laws start with equal values.
         """
         if run.continues:
             network, row = self._network_after(run.continues, run.after_iteration)
@@ -242,9 +245,10 @@ class Study:
         return self._network_after(run.continues, run.after_iteration)[0] if run.continues else self.original()
 
     def _network_after(self, name: str, iteration: int | None) -> tuple[Network, Iteration]:
-        """Return a run's network after an iteration; None selects the last network with the required quality.
+        """Return the network of the run `name` after an iteration, and the iteration's figures.
 
-        Raises UsageProblem `iteration_missing`.
+        `iteration` None selects the last iteration with the required quality. Raises UsageProblem
+        (`iteration_missing`).
         """
         run = self._recipe.run_named(name)
         folder = self._run_folder(run)
@@ -261,7 +265,10 @@ class Study:
         return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._key}")
 
     def run_baseline(self, row: BaselineRecipe) -> Network:
-        """Return a one-shot baseline: pruned once and trained once. The network is stored for later calls."""
+        """Return the network of a baseline: the original network, pruned in one step and trained once.
+
+        The network is made on the first call, and stored for later calls.
+        """
         path = self._baseline_path(row)
         if not path.is_file():
             self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
@@ -280,9 +287,10 @@ class Study:
     def _from_random_weights(
         self, name: str, scratch: Scratch, *, epochs: float, trains: bool = True
     ) -> tuple[float, ...]:
-        """Return the test accuracies (0..1) of a pruned network's shape, trained from random weights, by seed.
+        """Return the test accuracies (0..1) of networks with a pruned network's shape, trained from random weights.
 
-        Each accuracy is stored as soon as it is known. `trains` tells whether missing seeds are trained now.
+        There is one accuracy for each seed, and each accuracy is stored at once. `name` is RUN/ITERATION. If `trains`
+        is False, only stored accuracies are returned.
         """
         run, _, number = name.partition("/")
         effort = replace(scratch.training, epochs=epochs)
@@ -365,7 +373,7 @@ class Study:
 
 
 def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:
-    """Return whether two runs have equal first iterations."""
+    """Return whether two pruning runs have equal settings for iteration 1."""
     rest = [(one.cut_kind, one.largest_share, one.multiple, one.calibration, one.teacher) for one in (run, other)]
     return run.first_settings() == other.first_settings() and rest[0] == rest[1]
 

@@ -40,7 +40,7 @@ batches of 100. All networks were timed alternating in one run."""
 
 
 def write_report(path: Path, results: StudyResults) -> None:
-    """Write the report page of a study. Raises StorageProblem."""
+    """Write the report page of a pruning study as an HTML file. Raises StorageProblem."""
     runs = {name: found for name, found in results.runs.items() if found.measured}
     curves = [_curve(name, found.measured, results.original) for name, found in runs.items()]
     others = {name: (row.speed_up["int8"], row.test_accuracy) for name, row in results.baselines.items()}
@@ -76,7 +76,10 @@ def _run(results: RunResults) -> list[ReportPart]:
 
 
 def _by_epochs(results: RunResults) -> list[ReportPart]:
-    """Return the table of accuracies from random weights by the number of epochs; nothing if there is only one."""
+    """Return a table of the accuracies of trainings from random weights, by number of epochs.
+
+    Empty if all trainings had one number of epochs.
+    """
     found = {row.iteration: row.test_accuracy_from_random_weights_by_epochs for row in results.measured}
     epochs = list(dict.fromkeys(name for own in found.values() for name in own))
     rows = [[str(iteration), *(_spread(own.get(name, ())) for name in epochs)] for iteration, own in found.items()]
@@ -107,7 +110,7 @@ def _cells(name: str, row: NetworkFigures | MeasuredIteration) -> list[str]:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Format median, minimum and maximum over the seeds."""
+    """Format the median, minimum and maximum of values that were measured with several seeds."""
     return f"{np.median(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else "-"
 
 

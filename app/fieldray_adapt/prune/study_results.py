@@ -1,4 +1,4 @@
-"""The results of a pruning study: original network, iterations of the runs, and one-shot baselines."""
+"""The results of a pruning study: original network, iterations of the pruning runs, and baselines."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ ORIGINAL: Final = "original"
 
 
 class NetworkFigures(Struct, frozen=True, kw_only=True):
-    """The figures of a network, compared with the original.
+    """The figures of a network of a pruning study, compared with the original network.
 
     Attributes
     ----------
     test_accuracy, test_accuracy_int8
         Share of test images (0..1) that the float network and the int8 file classify correctly.
     milliseconds_per_image, speed_up
-        Time, and how many times faster than the original, by kind (see `training.profile.time_networks`).
+        By kind of timing (see `training.profile.time_networks`): time per image in milliseconds, and time of the
+        original network divided by this time.
     channels
-        Number of channels by channel set.
+        Number of channels, by channel set.
     """
 
     parameters: int
@@ -44,9 +45,9 @@ class NetworkFigures(Struct, frozen=True, kw_only=True):
 
 
 class IterationFigures(Struct, frozen=True, kw_only=True):
-    """The figures that a pruning run measured for one of its iterations.
+    """The figures that a pruning run measured in one iteration.
 
-    Accuracies are shares (0..1) of the validation part.
+    Accuracies are shares (0..1) of the validation images.
     """
 
     iteration: int
@@ -58,15 +59,15 @@ class IterationFigures(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of an iteration and of its network (see `NetworkFigures`).
+    """The figures of an iteration, and the figures of the network after the iteration (see `NetworkFigures`).
 
     Attributes
     ----------
     test_accuracy_from_random_weights
-        Test accuracies of a network of this shape that was trained from random weights, one for each seed. None if none
-        was trained.
+        Test accuracies of networks of this shape that were trained from random weights, one for each seed. None if no
+        network of this shape was trained.
     test_accuracy_from_random_weights_by_epochs
-        The same after other numbers of epochs, by the number.
+        Test accuracies of trainings from random weights with other numbers of epochs, by number of epochs.
     """
 
     parameters: int
@@ -84,21 +85,19 @@ class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaul
 
 
 class RunResults(Struct, frozen=True, kw_only=True):
-    """The iterations of a run, and the stop rule that ended it. The first iteration is the original network."""
+    """The iterations of a pruning run, and the stop rule that ended the run. Iteration 0 is the original network."""
 
     stopped_by: str
     iterations: tuple[IterationFigures, ...]
 
     @property
     def measured(self) -> list[MeasuredIteration]:
-        """The iterations of the run except iteration 0, with the figures of their networks. Iteration 0 is the original
-        network.
-        """
+        """All iterations except iteration 0 (the original network), with the figures of their networks."""
         return [row for row in self.iterations if isinstance(row, MeasuredIteration)]
 
 
 class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The document results.json: original network, runs and baselines by name, and the profile if one was measured."""
+    """The document results.json of a study: original network, runs and baselines by name, and profile if measured."""
 
     study: str
     original: NetworkFigures
@@ -108,7 +107,7 @@ class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 MillisecondsByKind = Mapping[str, float]
-"""Milliseconds per image, by kind of timing: "engine_batch" in the training engine, "int8" by the int8 file."""
+"""Milliseconds per image, by kind of timing: "engine_batch" in the training engine, "int8" for the int8 file."""
 
 
 def network_figures(
@@ -127,7 +126,7 @@ def network_figures(
     milliseconds
         The network's milliseconds per image, by kind of timing.
     original
-        The original network and its milliseconds per image, with which sizes and times are compared.
+        The original network, and the original network's milliseconds per image by kind of timing.
     """
     whole, here = parameter_count(original[0][0]), parameter_count(network[0])
     return NetworkFigures(
@@ -145,7 +144,7 @@ def network_figures(
 
 
 def iteration_figures(iteration: Iteration) -> IterationFigures:
-    """Return the figures of an iteration in the form that results.json has."""
+    """Return the figures of an iteration in the form for results.json."""
     return IterationFigures(
         iteration=iteration.number,
         settings=iteration.settings,

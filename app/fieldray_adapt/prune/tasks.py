@@ -1,8 +1,8 @@
-"""The tasks of the pruning loop: images in memory (a study), or the images of a recipe (the prune step).
+"""Measure, cut and retrain networks for the pruning loop: in a pruning study, and in a classifier's prune step.
 
-A layer that lost most of its inputs has smaller sums, and over sixteen layers the signal fades to nothing. Retraining
-would first have to restore it. `restore_scale` corrects the signal by one factor for each layer, which ReLU passes on.
-Layers with batch normalisation need no factor, because they measure their signal again.
+A layer that lost most of its inputs has smaller outputs. Over sixteen layers, the signal fades to nothing. Retraining
+would first have to restore the signal. `restore_scale` restores the signal by one factor for each layer. Layers with
+batch normalisation need no factor, because retraining measures their statistics again.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ def restore_scale(
     keep: KeptChannels,
     images: NDArray[np.float32],
 ) -> Weights:
-    """Return the weights of a pruned network, with kernels scaled so that the layers' outputs are as large as before.
+    """Return the weights of a pruned network, with kernels scaled so that layer outputs are as large as before pruning.
 
     Pruning makes the sums in a layer smaller. Each kernel of a layer with a ReLU and without batch normalisation is
-    multiplied by one factor. Then the mean output of the layer's kept channels is as before, as far as the limits of
-    the factors allow.
+    multiplied by one factor, within limits. The factor restores the mean output of the kept channels.
 
     Parameters
     ----------
     before, after
-        The networks before and after `specification.keep_channels` with `keep`.
+        The networks before and after pruning.
+    keep
+        The channels that pruning kept, by channel set.
     images
         Calibration images (n, height, width, channels) float32 in 0..1.
     """
@@ -98,18 +99,18 @@ def _means(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayTask:
-    """The `PruningTask` of a network that classifies images in memory. Its quality is the accuracy.
+    """The `PruningTask` for networks that classify images in memory. The quality of a network is the accuracy.
 
     Attributes
     ----------
     calibration
         Number of training images on which the average percentage of zeros is measured.
     batch_sizes
-        Batch sizes from which a profile proposes one; empty to leave the batch size to its law.
+        Candidate batch sizes for `propose_batch_size`; empty to propose nothing.
     folder
-        Stores the checkpoint of a retraining.
+        The folder that stores the checkpoint of a retraining.
     progress
-        Receives each part of a retraining.
+        A function that is called after each part of a retraining.
     """
 
     training: LabelledImages
@@ -123,7 +124,7 @@ class ArrayTask:
     def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """Return the average percentage of zeros (APoZ) of each channel, by channel set.
 
-        It is measured on the first `calibration` training images, which are in random order.
+        The shares are measured on the first `calibration` training images. The images are in random order.
         """
         images = self.training.images[: self.calibration]
         return zero_shares(specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)])
@@ -131,10 +132,9 @@ class ArrayTask:
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
-        """Return the smaller network that has only the channels of `keep`, and its weights.
+        """Return the smaller network that has only the channels of `keep`, and the smaller network's weights.
 
-        The weights are scaled so that each layer's mean output on the calibration images is as before (see
-        `restore_scale`).
+        The weights are scaled so that the mean output of each layer does not change (see `restore_scale`).
         """
         smaller, sliced = keep_channels(specification, weights, keep=keep)
         images = self.training.images[: self.calibration]
@@ -143,7 +143,7 @@ class ArrayTask:
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Return the weights after training without dropout.
 
-        Dropout would set channels to 0, and a pruned layer has none to spare.
+        Dropout would set channels to 0, although a pruned layer needs all of its channels.
         """
         trained = train_on_arrays(
             without_dropout(specification),
@@ -159,24 +159,24 @@ class ArrayTask:
         return trained
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
-        """Return accuracy and cross-entropy on the validation part."""
+        """Return the accuracy (0..1) and the cross-entropy of a network on the validation images."""
         return measure_accuracy(specification, weights, data=self.validation, settings=self.settings)
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Return the median seconds of inference per image. The first two batches are not counted."""
+        """Return the median time of inference per image, in seconds. The first two batches are not counted."""
         images = self.validation.images[:_TIMED_ARRAYS]
         return inference_seconds(specification, weights, images=images, settings=self.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the smallest candidate batch size whose training time per image is within a tenth of the shortest.
+        """Return the smallest candidate batch size whose training time per image is at most 10 % above the shortest.
 
-        The times are measured. None if there are no candidates.
+        The training times are measured. None if there are no candidate batch sizes.
         """
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
 
 
 def without_dropout(specification: Specification) -> Specification:
-    """Return the network with dropout rates of 0."""
+    """Return a copy of the network in which all dropout rates are 0."""
     layers = (replace(layer, rate=0.0) if layer.kind == "dropout" else layer for layer in specification.layers)
     return replace(specification, layers=tuple(layers))
 
@@ -188,20 +188,20 @@ _ROUNDS: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageTask:
-    """The `PruningTask` of a classifier. Its quality is the AUC of the first label on the validation images.
+    """The `PruningTask` for classifiers. The quality is the AUC of the first label on the validation images.
 
     Attributes
     ----------
     options
-        The options of the original training. A retraining has other epochs, batch size and learning rate.
+        The options of the original training. Only epochs, batch size and learning rate differ in a retraining.
     folder
-        Stores the checkpoints of a retraining.
+        The folder that stores the checkpoints of a retraining.
     calibration
         Number of training images on which the average percentage of zeros is measured.
     batch_sizes
-        Batch sizes from which a profile proposes one; empty to leave the batch size to its law.
+        Candidate batch sizes for `propose_batch_size`; empty to propose nothing.
     progress
-        Receives each epoch of a retraining.
+        A function that is called after each epoch of a retraining.
     """
 
     training: Samples
@@ -213,9 +213,9 @@ class ImageTask:
     progress: Progress = lambda _what, _done, _total: None
 
     def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
-        """Return the average percentage of zeros (APoZ) of each channel on random training images.
+        """Return the average percentage of zeros (APoZ) of each channel, by channel set.
 
-        The seed of the schedule decides which images are drawn.
+        The shares are measured on `calibration` random training images, which the training's seed decides.
         """
         generator = np.random.default_rng(self.options.schedule.seed)
         chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
@@ -226,17 +226,16 @@ class ImageTask:
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
-        """Return the smaller network that has only the channels of `keep`, and its weights.
+        """Return the smaller network that has only the channels of `keep`, and the smaller network's weights.
 
         The weights are not scaled, because retraining measures the statistics of batch normalisation again.
         """
         return keep_channels(specification, weights, keep=keep)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Return the weights after retraining. An interrupted retraining of this iteration resumes from its checkpoint.
+        """Return the weights after retraining. An interrupted retraining resumes from the checkpoint.
 
-        The options are those of the original training, but for epochs, batch size and learning rate, which `effort`
-        gives.
+        `effort` gives epochs, batch size and learning rate. All other options are those of the original training.
         """
         epochs = max(1, math.ceil(effort.epochs))
         before = self.options.schedule
@@ -275,29 +274,29 @@ class ImageTask:
         return auc(logits, truth >= 0.5), float(loss.mean())
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Return the median seconds of inference per image. The first two batches are not counted."""
+        """Return the median time of inference per image, in seconds. The first two batches are not counted."""
         images = self.validation.images[:_TIMED].astype(np.float32) / np.float32(255)
         return inference_seconds(specification, weights, images=images, settings=self.options.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the smallest candidate batch size whose training time per image is within a tenth of the shortest.
+        """Return the smallest candidate batch size whose training time per image is at most 10 % above the shortest.
 
-        The times are measured. None if there are no candidates.
+        The training times are measured. None if there are no candidate batch sizes.
         """
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.options.settings)
 
 
 class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A row of prune/table.json: the network after an iteration, compared with the trained one (iteration 0).
+    """A row of prune/table.json: the network after an iteration, compared with the unpruned network (iteration 0).
 
     Attributes
     ----------
     removed_share
-        The share (0..1) of the trained network's parameters that were removed until now.
+        Share (0..1) of the unpruned network's parameters that were removed until this iteration.
     milliseconds
-        Time of inference for one image in the training engine.
+        Time of inference for one image in the training engine, in milliseconds.
     times_fewer_multiply_adds, speed_up
-        How many times fewer multiply-adds, and how many times faster than the trained network.
+        Multiply-adds of the unpruned network divided by those of this network, and the quotient of their times.
     auc, auc_before_retraining
         AUC of the first label on the validation images.
     is_kept
@@ -317,10 +316,10 @@ class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def prune_step(run: Run) -> StepFacts:
-    """Prune the trained network. Later steps use the smallest network with the required quality.
+    """Prune the trained network of a classifier. Later steps use the smallest network with the required quality.
 
-    The times in the table are measured again at the end, for all iterations in turn, because the load of the computer
-    changes between iterations.
+    At the end, the times of all networks are measured again in turns, because the load of the computer changes during
+    pruning. Does nothing if the recipe has no table `prune`.
     """
     if run.recipe.prune is None:
         return {}
@@ -357,15 +356,16 @@ def prune_by_recipe(
     validation: Samples,
     folder: Path,
 ) -> tuple[str, Iteration, RunFolder]:
-    """Prune a network as the recipe says. Returns the stop rule, the iteration to use, and the folder of all
-    iterations.
+    """Prune a network by the recipe's table `prune`.
+
+    Returns the stop rule that applied, the iteration whose network is used, and the folder of all iterations.
 
     Parameters
     ----------
     original
         The trained network.
     folder
-        Stores the iterations. A run with equal inputs is resumed, also with other stop rules. Others are deleted.
+        The folder of the iterations. A stored run with equal inputs is resumed, any other stored run is deleted.
     """
     chosen = run.recipe.prune
     if chosen is None:

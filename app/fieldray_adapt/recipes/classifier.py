@@ -1,7 +1,7 @@
-"""The recipe of a classifier as a typed TOML document.
+"""The keys of a classifier's recipe, which is a TOML document.
 
-Paths are relative to the recipe's folder. Each key is described where it is defined. Checks, template and reference
-are made from these descriptions. Credits and licences are in a separate file next to the recipe.
+Paths in a recipe are relative to the recipe's folder. The checks, the template and the reference of recipes are made
+from the descriptions of the keys below. Credits and licences are in a separate file next to the recipe.
 """
 
 from __future__ import annotations
@@ -36,26 +36,28 @@ INPUT_KEYS: Final = {
     "height": Key("Height of the network's input.", unit="pixels", low=8, high=2048, example=224),
     "width": Key("Width of the network's input.", unit="pixels", low=8, high=2048, example=224),
     "channels": Key(
-        "Number of input channels: 1 for grey; 3 if the starting weights come from a network for colour.", low=1, high=3
+        "Number of input channels: 1 for grey; 3 for starting weights of a network for colour images.", low=1, high=3
     ),
     "intensity": Key(
-        "How grey levels are scaled. as_displayed: by the window of the file; percentile: by this window, then "
-        "the 1st to 99th percentile is stretched to 0..255."
+        "How grey levels are scaled. as_displayed: by the display window of the file; percentile: by the display "
+        "window, then the 1st to 99th percentile is stretched to 0..255."
     ),
-    "fit": Key("How an image of another shape is fitted: stretched, padded with black, or cropped."),
-    "margin": Key("Share of each side that is cut off before fitting.", low=0, high=0.2),
+    "fit": Key("How an image of another shape is fitted. stretch: stretched; pad: padded with black; crop: cropped."),
+    "margin": Key("Share of the image that is cut off at each of the four sides before fitting.", low=0, high=0.2),
     "crop": Key(
-        "Crop of the image. lungs: to the visible lungs; lung_region: to the region where lung belongs. With a "
-        "crop, the pack requires a lung-field pack."
+        "Crop of the image. none: whole image; lungs: visible lungs; lung_region: whole lungs, including lung behind "
+        "heart and opacities. With a crop, the pack requires a lung-field pack."
     ),
-    "crop_margin": Key("Margin around the lungs on each side, as a share of their height and width.", low=0, high=0.5),
+    "crop_margin": Key(
+        "Margin of the crop around the lungs on each side, as a share of the lungs' height and width.", low=0, high=0.5
+    ),
 }
-"""Descriptions of the keys of a network's input, whose class is in another package."""
+"""The descriptions of the recipe keys in the table `input`, whose class `InputSpec` is in another package."""
 
 
 @table
 class ClassNames:
-    """Names of the two classes of an image."""
+    """The names that the user sees for images above and below the uncertain zone."""
 
     abnormal: Texts = key("Name for scores at or above the uncertain zone.", example={"en": "Signs of pneumonia"})
     normal: Texts = key("Name for scores below the uncertain zone.", example={"en": "None found by this pack"})
@@ -68,21 +70,21 @@ class ClassNames:
 
 @table
 class PackTexts:
-    """Texts of the manifest and the model card."""
+    """Texts about a pack, for the pack's manifest and model card."""
 
     id: str = key(
         "Name of the pack's folder: lower-case letters, digits and hyphens.", example="my-pack", check=pack_id_problem
     )
     version: str = key("Version of the pack, in three numbers.", default="0.1.0")
     names: Texts = key(
-        "Name of the pack for people; its id by default.", default_factory=dict, example={"en": "My pack"}
+        "Name of the pack for people; by default the id.", default_factory=dict, example={"en": "My pack"}
     )
     descriptions: Texts = key(
         "One sentence on what the pack does.",
         default_factory=lambda: {"en": "Sorts chest X-rays by the labels that it was trained on."},
     )
     intended_use: Texts = key(
-        "What the pack is for, and what it is not for.",
+        "Purposes for which the pack may and may not be used.",
         default_factory=lambda: {"en": "Research and education. Research use only. Not for diagnostic use."},
     )
     limits: Texts = key(
@@ -90,31 +92,32 @@ class PackTexts:
         default_factory=lambda: {"en": "Results on images of another site were not measured, and may be worse."},
     )
     class_names: ClassNames | None = key(
-        "Names of the two classes of an image, instead of *abnormal* and *normal*.", default=None
+        "Names of the two classes of an image, in place of *abnormal* and *normal*.", default=None
     )
     credits: Path | None = key(
-        "File with sources, licences and citations; NAME.credits.md beside NAME.toml by default.", default=None
+        "File with sources, licences and citations. By default NAME.credits.md in the folder of NAME.toml.",
+        default=None,
     )
-    data_licence: str = key("Licence of the training images, for manifest and card.", default="")
-    weights_licence: str = key("Licence of the network's weights, for manifest and card.", default="")
-    accepted_views: tuple[str, ...] = key("View positions that the pack accepts.", default=("PA", "AP"))
+    data_licence: str = key("Licence of the training images, for manifest and model card.", default="")
+    weights_licence: str = key("Licence of the network's weights, for manifest and model card.", default="")
+    accepted_views: tuple[str, ...] = key("View positions (DICOM) that the pack accepts.", default=("PA", "AP"))
     accepted_ages_years: tuple[int, int] | None = key(
-        "Youngest and oldest patient; any age by default.", default=None, unit="years"
+        "Lowest and highest age of patients that the pack accepts. By default any age.", default=None, unit="years"
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return the value that the key `names` gets if it is empty: the id of the pack as its English name."""
+        """Return the default value of the key `names`: the pack's id as the English name."""
         return {"names": {"en": self.id}}
 
     @property
     def credits_text(self) -> str:
-        """Sources, licences and citations from the file of credits; empty without that file."""
+        """The content of the file `credits` (sources, licences, citations); "" if the file does not exist."""
         path = self.credits
         return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
 
     @property
     def accepted(self) -> HeaderRules:
-        """The header values of the images that the pack accepts: view positions, and youngest and oldest age."""
+        """The DICOM header values that the pack accepts: view positions, and lowest and highest age."""
         return HeaderRules(views=self.accepted_views, ages_years=self.accepted_ages_years)
 
 
@@ -123,7 +126,7 @@ class NetworkChoice:
     """The network to train, and its initial weights."""
 
     kind: Literal["resnet50", "resnet34", "mobilenet", "vgg16", "squeezenet", "googlenet"] = key(
-        "The architecture.", default="resnet50"
+        "Architecture of the network.", default="resnet50"
     )
     width: float = key("Factor for the number of channels of every hidden layer.", default=1.0, above=0, high=2)
     blocks: tuple[int, ...] = key(
@@ -132,10 +135,12 @@ class NetworkChoice:
         default=(),
         low=1,
     )
-    channels: Mapping[str, int] = key("Channel counts that differ from `width`, by layer name.", default_factory=dict)
+    channels: Mapping[str, int] = key(
+        "Numbers of channels of single layers, by layer name. All other layers follow `width`.", default_factory=dict
+    )
     weights: str = key(
-        "Starting weights: none, a weights file of this toolchain, or the folder of a pack. The widths of a "
-        "pack's ResNet or MobileNet are adopted.",
+        "Starting weights: none (random), a weights file of `fieldray adapt`, or the folder of a pack. From a pack "
+        "with a ResNet or MobileNet, the numbers of channels are taken, too.",
         default=NO_WEIGHTS,
     )
     last_stride: int = key(
@@ -148,8 +153,9 @@ class NetworkChoice:
     )
 
     def resolve_paths(self, base: Path) -> NetworkChoice:
-        """Return a copy whose key `weights` has an absolute path (see `tables.resolve_paths`). `base` is the recipe's
-        folder.
+        """Return a copy in which the path `weights` is absolute. `base` is the recipe's folder.
+
+        `tables.resolve_paths` calls this method.
         """
         return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
 
@@ -162,75 +168,81 @@ class NetworkChoice:
 
     @property
     def is_residual(self) -> bool:
-        """Whether the network has stages of blocks."""
+        """Whether the network is a ResNet, whose layers are grouped in stages of blocks."""
         return self.kind in ("resnet50", "resnet34")
 
 
 @table
 class ClassifierTraining:
-    """How the network is trained: AdamW with a warm-up, cosine decay and averaged weights."""
+    """Settings of a classifier's training with AdamW, warm-up, cosine decay and averaged weights."""
 
-    epochs: int = key("Passes over the training images.", default=20, low=1, example=20)
-    batch_size: int = key("Images in each training step.", default=32, unit="images", low=1)
+    epochs: int = key("Number of passes over the training images.", default=20, low=1, example=20)
+    batch_size: int = key("Number of images in each training step.", default=32, unit="images", low=1)
     learning_rate: float = key("The highest learning rate.", default=1e-3, above=0)
-    warm_up_epochs: float = key("Time in which the learning rate rises from 0.", default=1.0, unit="epochs", low=0)
-    average_epochs: float = key("Period over which the weights are averaged.", default=1.0, unit="epochs", low=0)
-    label_smoothing: float = key("Targets are moved towards 0.5 by this share.", default=0.0, low=0, high=1)
-    images_per_epoch: int = key("Images drawn per epoch; 0: the number of images.", default=0, unit="images", low=0)
+    warm_up_epochs: float = key(
+        "Time at the start in which the learning rate rises from 0.", default=1.0, unit="epochs", low=0
+    )
+    average_epochs: float = key(
+        "Time over which a running mean of the weights is taken.", default=1.0, unit="epochs", low=0
+    )
+    label_smoothing: float = key("Share by which targets are moved towards 0.5.", default=0.0, low=0, high=1)
+    images_per_epoch: int = key(
+        "Number of images drawn in an epoch; 0: as many as there are training images.", default=0, unit="images", low=0
+    )
     weight_decay: float = key("Weight decay of AdamW, on kernels only.", default=0.05, low=0)
     average_sources: bool = key(
-        "One network is trained on each group of sources, all from equal starting weights. Their weights are "
-        "averaged by the shares of the groups, so that the peculiarities of one hospital count for less. This "
-        "needs a pretrained network and small learning rates.",
+        "Train a network on each group of sources, all from equal starting weights, and average the networks by the "
+        "shares of the groups. So the peculiarities of one hospital count for less. Needs pretrained starting weights "
+        "and small learning rates.",
         default=False,
     )
     networks: int = key(
-        "Number of networks that are trained one after another from equal starting weights, with the seeds seed, "
-        "seed + 1 and so on. Their weights are averaged. This needs a pretrained network and small learning rates.",
+        "Number of networks to train from equal starting weights, with the seeds seed, seed + 1 and so on. The weights "
+        "of the networks are averaged. Needs pretrained starting weights and small learning rates.",
         default=1,
         low=1,
     )
     evidence_outside: float = key(
-        "Weight of a second loss on evidence outside the lungs: class-map values above 0. Needs the key lungs.",
+        "Weight of a second loss for evidence outside the lungs (class-map values above 0). Needs the key lungs.",
         default=0.0,
         low=0,
     )
     teacher: Path | None = key(
-        "Weights of an EfficientNet-Lite0 (.npz, PyTorch's names). A logistic regression on its features, fitted "
-        "without the patient of the image, predicts the label; the training target is the mean of label and "
-        "prediction.",
+        "File with the weights of an EfficientNet-Lite0 (.npz with PyTorch's names). A logistic regression on the "
+        "EfficientNet's features, fitted without the image's patient, predicts the label of each image. The training "
+        "target is the mean of label and prediction.",
         default=None,
     )
-    seed: int = key("Seed of initial weights, order and augmentation.", default=0)
+    seed: int = key("Seed of all random numbers: initial weights, order of images, augmentation.", default=0)
     engine: EngineName = key(
-        "The framework for training. auto: PyTorch, if it is installed without Triton (the CPU version). "
+        "The framework for training. auto: PyTorch if installed without Triton (the CPU version), else TensorFlow. "
         "Triton cannot run in one process with TensorFlow.",
         default="auto",
     )
     precision: Precision = key(
         "Number format of the training. bfloat16 is faster if the CPU supports this format.", default="float32"
     )
-    threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
+    threads: int = key("Number of CPU threads. 0: the framework chooses the number.", default=0, low=0)
 
 
 @table
 class OperatingPointChoice:
-    """An operating point. Its threshold and uncertain zone are chosen on the validation images."""
+    """The rule by which an operating point is chosen on validation images: threshold and uncertain zone."""
 
-    name: str = key("Name in settings and on the command line.", example="balanced")
-    titles: Texts = key("Name of the operating point for people; its key name by default.", default_factory=dict)
+    name: str = key("Name of the operating point in settings and on the command line.", example="balanced")
+    titles: Texts = key("Name of the operating point for people; by default the key name.", default_factory=dict)
     rule: Literal["balance", "sensitivity"] = key(
-        "How the threshold is chosen. balance: the largest sum of sensitivity and specificity; sensitivity: at "
-        "least the value of the key sensitivity.",
+        "How the threshold is chosen. balance: for the largest sum of sensitivity and specificity; sensitivity: for at "
+        "least the sensitivity in the key sensitivity.",
         default="balance",
     )
     sensitivity: float = key(
         "With the rule sensitivity: the lowest allowed sensitivity.", default=0.95, low=0.5, high=1
     )
     each_source: bool = key(
-        "The rule holds at every source of the validation images, so that a large source does not outvote a small "
-        "one. balance: the largest sum at the source where the sum is smallest; sensitivity and uncertain zone: at "
-        "every source. Each source needs images of both classes.",
+        "Whether the rule must hold at every source of the validation images, so that a large source does not outvote "
+        "a small source. balance: the smallest sum of all sources is made as large as possible. Each source needs "
+        "positive and negative images.",
         default=False,
     )
     band_catches: float = key(
@@ -241,14 +253,12 @@ class OperatingPointChoice:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return the value that the key `titles` gets if it is empty: an English title made from the operating point's
-        name.
-        """
+        """Return the default value of the key `titles`: an English title, made from the name of the operating point."""
         return {"titles": {"en": self.name.replace("-", " ").capitalize()}}
 
 
 def _the_test_part() -> Mapping[str, str]:
-    """Return the default of `Evaluation.measured_on` by language."""
+    """Return the default text of the recipe's key `evaluation.measured_on`, by language tag."""
     fields, found = {name: f"{{{name}}}" for name in ("images", "patients")}, dict[str, str]()
     for translator in map(Translator, languages()):
         # Translators: completes "Measured on", in the case that this asks for.
@@ -260,26 +270,27 @@ def _the_test_part() -> Mapping[str, str]:
 
 @table
 class Evaluation:
-    """What is measured: operating points, and the out-of-distribution (OOD) check."""
+    """Settings of a classifier's evaluation: operating points, and the out-of-distribution (OOD) check."""
 
     points: tuple[OperatingPointChoice, ...] = key(
-        "The operating points; one, balanced, by default.", default=(OperatingPointChoice(name="balanced"),)
+        "The operating points. By default one, with the name balanced.",
+        default=(OperatingPointChoice(name="balanced"),),
     )
     measured_on: Texts = key(
-        "Completes 'Measured on ...' in the program; {images} and {patients} become numbers.",
+        "End of the sentence 'Measured on ...' in the program. {images} and {patients} are replaced by numbers.",
         default_factory=_the_test_part,
     )
     ood_images: Source | None = key(
         "Images that are no chest X-rays, which the out-of-distribution check must refuse.", default=None
     )
     elsewhere: Source | None = key(
-        "Labelled images of another hospital. They are only for measurement, with the thresholds of the pack, "
-        "and never for training or choices.",
+        "Labelled images of another hospital, on which the finished pack is measured. These images are never used for "
+        "training or choices.",
         default=None,
     )
     ood_side: int = key(
-        "Side to which test images are shrunk before the comparison with OOD images, so that sharpness alone "
-        "decides nothing; 0: unchanged.",
+        "Side to which test images are shrunk before the comparison with OOD images, so that sharpness alone decides "
+        "nothing. 0: not shrunk.",
         default=0,
         unit="pixels",
         low=0,
@@ -294,7 +305,9 @@ class Evaluation:
         "Number of components of the whitening transform in the out-of-distribution check.", default=64, low=1
     )
     example_images: int = key(
-        "Images with class maps in the report; 0 for a report that is published.", default=8, low=0
+        "Number of test images that the report shows with class maps. Set 0 for a report that will be published.",
+        default=8,
+        low=0,
     )
 
     def rules(self) -> Rules:
@@ -303,18 +316,24 @@ class Evaluation:
         return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
 
-CalibrationImages = Annotated[int, Key("Training images that set the ranges for int8.", unit="images", low=1)]
-PackInput = Annotated[InputSpec, Key("Size and scaling of the network's input; 224 x 224 by default.", keys=INPUT_KEYS)]
+CalibrationImages = Annotated[
+    int, Key("Number of training images that set the ranges of the int8 values.", unit="images", low=1)
+]
+PackInput = Annotated[
+    InputSpec, Key("Size and scaling of the network's input. By default 224 x 224 pixels.", keys=INPUT_KEYS)
+]
 PatientSplit = Annotated[Split, Key("Split of the patients into training, validation and test.")]
 
 
 @table
 class PackRecipe:
-    """The keys of every recipe that makes a pack."""
+    """The keys that all kinds of recipes for packs have."""
 
     kind: str
     run: Path = key("Folder for all outputs of a run.", default=Path("run"))
-    signing_key: Path = key("Private key that signs the pack; created if missing.", default=Path("signing.pem"))
+    signing_key: Path = key(
+        "File of the private key that signs the pack. Made if missing.", default=Path("signing.pem")
+    )
     packs_folder: Path = key("Folder in which the pack is written.", default=Path("packs"))
     calibration_images: CalibrationImages = 100
     pack: PackTexts = key("Texts and identity of the pack.")
@@ -323,27 +342,27 @@ class PackRecipe:
 
 @table
 class ClassifierRecipe(PackRecipe):
-    """A classifier: from labelled images to a signed pack."""
+    """The recipe of a classifier's pack: the keys for data, network, training, evaluation and pack."""
 
-    kind: Literal["classifier"] = key("What the recipe makes.", default="classifier")
+    kind: Literal["classifier"] = key("The kind of the recipe: a classifier.", default="classifier")
     results: Path | None = key(
-        "Folder for published results of cross-validations; the run's folder by default.", default=None
+        "Folder for results of cross-validations that you publish. By default the folder of the key run.", default=None
     )
     calibration_images: CalibrationImages = 200
     lungs: Path | None = key(
-        "Folder of the lung-field pack, needed for a crop to the lungs or for evidence_outside.", default=None
+        "Folder of a lung-field pack. Needed for a crop to the lungs and for the key evidence_outside.", default=None
     )
-    network: NetworkChoice = key("The network.", default=NetworkChoice())
+    network: NetworkChoice = key("The network to train.", default=NetworkChoice())
     labels: tuple[LabelRule, ...] = key("Labels (findings) that the pack looks for.")
     data: tuple[Source, ...] = key("Sources of labelled images.")
     split: PatientSplit = field(default_factory=Split)
     augmentation: Augmentation = key("Random changes of training images.", default_factory=Augmentation)
-    training: ClassifierTraining = key("How the network is trained.", default=ClassifierTraining())
+    training: ClassifierTraining = key("Settings of the training.", default=ClassifierTraining())
     prune: PruneRecipe | None = key(
-        "How the trained network is pruned; without this table, it is not pruned.", default=None
+        "Settings of pruning. Without this table, the trained network is not pruned.", default=None
     )
-    profile: ProfileChoice = key("What `fieldray adapt profile` measures.", default_factory=ProfileChoice)
-    evaluation: Evaluation = key("What is measured on the trained network.", default=Evaluation())
+    profile: ProfileChoice = key("Settings of `fieldray adapt profile`.", default_factory=ProfileChoice)
+    evaluation: Evaluation = key("Settings of the evaluation.", default=Evaluation())
 
     def rules(self) -> Rules:
         """Return the conditions that the values of this recipe must fulfil (see `tables.Rules`)."""
@@ -367,16 +386,12 @@ class ClassifierRecipe(PackRecipe):
 
     @property
     def publication_folder(self) -> Path:
-        """The folder to which the published results of a cross-validation are written: the key `results`, or the run
-        folder.
-        """
+        """The folder for the published results of a cross-validation: the key `results`, by default the run folder."""
         return self.results or self.run
 
     @property
     def groups(self) -> dict[str, dict[str, float]]:
-        """The sources of each group of the recipe: by the group's name, each source's relative frequency of being
-        drawn.
-        """
+        """The sources of each group, by name of the group: for each source, how often training draws from it."""
         found: dict[str, dict[str, float]] = {}
         for source in self.data:
             found.setdefault(source.group, {})[source.name] = source.share
@@ -384,7 +399,7 @@ class ClassifierRecipe(PackRecipe):
 
     @property
     def pack_labels(self) -> tuple[LabelRule, ...]:
-        """The labels of the pack, without auxiliary ones."""
+        """The labels of the pack: all labels that are not auxiliary."""
         return tuple(label for label in self.labels if not label.auxiliary)
 
 
@@ -392,10 +407,10 @@ Whole = TypeVar("Whole")
 
 
 def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
-    """Return a recipe read from the file `path` with absolute paths.
+    """Return a copy of a recipe in which all paths are absolute. `path` is the file of the recipe.
 
-    The file of credits is NAME.credits.md next to NAME.toml, if the recipe names no other. An address of a source
-    becomes the path of its copy in the run folder.
+    If the recipe names no file of credits, the path becomes NAME.credits.md for a recipe NAME.toml. The address of a
+    source on a server is replaced by the path of the source's copy in the run folder.
     """
     whole: Any = resolve_paths(recipe, path.resolve().parent)
     if isinstance(recipe, ClassifierRecipe):
@@ -412,9 +427,9 @@ def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
 
 
 def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
-    """Return the settings that decide the result of a training, for publication as JSON.
+    """Return the settings that decide the result of a training, as a document for publication as JSON.
 
-    Only the last part of each path is published.
+    Of each path, the document has only the last part.
     """
     network = {**asdict(recipe.network), "weights": Path(recipe.network.weights).name}
     sources = [
@@ -439,9 +454,9 @@ def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
 
 
 def conversion_description(recipe: ClassifierRecipe) -> dict[str, Any]:
-    """Return the settings for pruning the trained network and converting it to an int8 file, for publication as JSON.
+    """Return the settings of pruning and of the conversion to an int8 file, as a document for publication as JSON.
 
-    The entry "prune" has the values of the recipe's table `prune`, or None without this table. The entry
-    "calibration_images" has the number of images that decide the ranges of the integers.
+    The entry "prune" has the values of the recipe's table `prune`; None without this table. The entry
+    "calibration_images" is the number of images that set the ranges of the int8 values.
     """
     return {"prune": asdict(recipe.prune) if recipe.prune else None, "calibration_images": recipe.calibration_images}

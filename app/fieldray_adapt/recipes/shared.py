@@ -1,6 +1,6 @@
-"""Tables that several recipes have (labels, sources of images, split, profile), and checks of single values.
+"""Tables that several kinds of recipes have (labels, sources of images, split, profile), and checks of values.
 
-The checks are those that a type and a range cannot express: language tags, regular expressions, names.
+The checks concern rules that a type and a range cannot express: language tags, regular expressions, names.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PACK_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
 def texts_problem(texts: Mapping[str, str]) -> str | None:
-    """Return what is wrong with texts by language; None if nothing is.
+    """Check a table of texts by language. Returns the problem as the end of a sentence; None if there is no problem.
 
-    The keys must be BCP 47 tags, `en` among them, and no text may be invisible.
+    The keys must be BCP 47 tags and include `en`. Each text must have visible characters.
     """
     unknown = [tag for tag in texts if not _LANGUAGE.fullmatch(tag)]
     if unknown:
@@ -36,7 +36,10 @@ def texts_problem(texts: Mapping[str, str]) -> str | None:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Return what is wrong with a regular expression whose first group is the patient; None if nothing is."""
+    """Check a regular expression whose first group is the patient number. "" is allowed.
+
+    Returns the problem as the end of a sentence; None if there is no problem.
+    """
     try:
         return (
             None
@@ -48,25 +51,28 @@ def pattern_problem(pattern: str) -> str | None:
 
 
 def pack_id_problem(name: str) -> str | None:
-    """Return what is wrong with the id of a pack, which is also a folder name; None if nothing is."""
+    """Check the id of a pack, which is also a folder name. Returns the problem in words; None if the id is valid."""
     return None if _PACK_ID.fullmatch(name) else f"must be lower-case letters, digits and hyphens, not {name}"
 
 
 Texts = Annotated[Mapping[str, str], Key(unit="text by language, en is needed", check=texts_problem)]
-"""The type of a key with a text for each language."""
+"""The type of a recipe's key that has a text for each language."""
 
 
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)", re.DOTALL)
 
 
 def address_in(path: Path) -> str:
-    """Return the address of objects on a server that a recipe has in place of a path; "" for a path."""
+    """Return the address, such as s3://BUCKET/FOLDER, in a key that may have an address in place of a path.
+
+    Returns "" if the key has a path on this computer.
+    """
     found = _ADDRESS.fullmatch(path.as_posix())  # a path joins the two slashes
     return f"{found[1]}://{found[2]}" if found else ""
 
 
 def object_copy_path(address: str, *, run: Path) -> Path:
-    """Return the folder in a run folder to which `fieldray adapt fetch` copies the objects of an address."""
+    """Return the folder to which `fieldray adapt fetch` copies the objects of an address. `run` is the run folder."""
     protocol, _, rest = address.partition("://")
     return run / "objects" / protocol / rest
 
@@ -78,36 +84,37 @@ SplitName = Literal["training", "validation", "test", "none"]
 
 @table
 class LabelRule:
-    """A label, and the classes of the data that mean it.
+    """A label of the network, and the classes of the data from which the label of an image follows.
 
-    An image is positive if it has a class of `positive`. It is negative if it has a class of `negative` or, where that
-    list is empty, any other class. Other images are unknown and do not count.
+    An image with a class of `positive` is positive. An image with a class of `negative` is negative. If `negative` is
+    empty, all images without a class of `positive` are negative. All other images are unknown and do not count.
     """
 
     code: str = key("Short name of the label, without spaces.", example="pneumonia")
-    meaning: Texts = key("Name of the label for people; its code by default.", default_factory=dict)
+    meaning: Texts = key("Name of the label for people; by default the code.", default_factory=dict)
     positive: tuple[str, ...] = key(
-        "Classes of the data that count as positive for the label. By default, the class named by the key code.",
+        "Classes of the data that count as positive for the label. By default the class with the name of the code.",
         default=(),
         example=["pneumonia"],
     )
     negative: tuple[str, ...] = key(
-        "Classes of the data that do not have the label; all other classes by default.", default=()
+        "Classes of the data that count as negative for the label. By default all other classes.", default=()
     )
     scheme: str = key("Coding scheme of the code, for example SCT for SNOMED CT.", default="fieldray")
     auxiliary: bool = key(
-        "Whether the label only helps to train the other labels, and is removed before the pack is made.", default=False
+        "Whether the label only helps to train other labels. An auxiliary label is removed before the pack is made.",
+        default=False,
     )
     weight: float = key("Weight of the label's loss, relative to the other labels.", default=1.0, above=0)
     column: Literal["classes", "view", "sex", "age"] = key(
-        "The column that gives the label. An auxiliary label may also use view, sex or age.", default="classes"
+        "Column of the data that gives the label. view, sex and age are only for auxiliary labels.", default="classes"
     )
-    above_years: float | None = key("With column age: positive above this age.", default=None, unit="years")
+    above_years: float | None = key(
+        "With column age: patients older than this age are positive.", default=None, unit="years"
+    )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return the values that the keys `meaning` and `positive` get if they are empty. They are made from the
-        label's code.
-        """
+        """Return the default values of the keys `meaning` and `positive`, which are made from the label's code."""
         return {
             "meaning": {"en": self.code.replace("_", " ").capitalize()},
             "positive": (self.code,) if self.column == "classes" else (),
@@ -127,66 +134,70 @@ class LabelRule:
 
 @table
 class Source:
-    """A source of labelled images."""
+    """A source of labelled images: a table or a folder, and how the images are used."""
 
     path: Path = key(
-        "The folder with one folder per class, or the CSV file; also on a server (s3://BUCKET/FOLDER), from which "
-        "`fieldray adapt fetch` copies it.",
+        "Path of the CSV file, or of the folder with a folder for each class. The source may be on a server "
+        "(s3://BUCKET/FOLDER); `fieldray adapt fetch` then copies the images.",
         example="images",
     )
     layout: Layout = key(
-        "Layout of the source. folders: a folder per class; csv: a table with columns of your own; or a "
-        "published layout.",
+        "Layout of the source. folders: a folder for each class; csv: a table with any columns; index, chexpert and "
+        "nih: published layouts.",
         default="folders",
     )
     name: str = key(
-        "Name of the source; training draws evenly within each name. By default the last part of the path.", default=""
+        "Name of the source. Training draws all classes of a source equally often. By default the last part of the "
+        "path.",
+        default="",
     )
     images: Path | None = key(
-        "Folder to which file names are relative; by default the folder of the CSV file.", default=None
+        "Folder to which the file names in a CSV file are relative. By default the folder of the CSV file.",
+        default=None,
     )
     where: Mapping[str, tuple[str, ...]] = key(
-        "Allowed values by column: rows with other values are not used.", default_factory=dict
+        "Allowed values of columns. Table rows with other values are not used.", default_factory=dict
     )
-    drop: tuple[str, ...] = key("Rows with one of these classes are left out.", default=())
+    drop: tuple[str, ...] = key("Classes whose images are not used.", default=())
     columns: Mapping[str, str] = key(
-        "Layout csv: which column holds path, classes, patient, split, fold, view, age, sex.", default_factory=dict
+        "Layout csv: names of the columns for path, classes, patient, split, fold, view, age, sex.",
+        default_factory=dict,
     )
     splits: Mapping[str, SplitName] = key(
-        "Meaning of each value of the split column; rows with other values are left out.", default_factory=dict
+        "Part for each value in the split column. Table rows with other values are not used.", default_factory=dict
     )
     uncertain: UncertainRule | None = key(
-        "Layout chexpert: what the label -1 means. Required for this layout.", default=None
+        "Layout chexpert: the meaning of the value -1. Needed for this layout.", default=None
     )
     patient: str = key(
-        "Layout folders: a regular expression whose first group, found in the file name, is the patient. Without it, "
-        "each file counts as a patient of its own.",
+        "Layout folders: regular expression that finds the patient number in the file name, as the first group. By "
+        "default each file counts as a separate patient.",
         default="",
         check=pattern_problem,
     )
     group: str = key(
-        "With average_sources: sources of one group train one network. For lung fields: the hospital that "
-        "`adapt cross` leaves out. By default the name.",
+        "With average_sources: name of the group of sources that train one network. For lung fields: name of the "
+        "hospital that `adapt cross` leaves out. By default the key name.",
         default="",
     )
     share: float = key(
-        "How often the source is drawn, relative to the other sources; 0: only measured, never used for training.",
+        "How often training uses images of this source, relative to other sources. 0: images are never used for "
+        "training, only for evaluation.",
         default=1.0,
         low=0,
     )
     evaluated: bool = key(
-        "Whether results may be measured on this source. Use a confounded source for training only.", default=True
+        "Whether figures are measured on images of this source. Set false if the source betrays the label.",
+        default=True,
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return the values that the keys `name` and `group` get if they are empty. They are made from the source's
-        path.
-        """
+        """Return the default values of the keys `name` and `group`, which are made from the source's path."""
         return {"name": self.path.stem or "data", "group": self.name or self.path.stem or "data"}
 
     @property
     def address(self) -> str:
-        """The address of the source's folder on a server; "" for a source on this computer."""
+        """The address of the source's folder on a server, such as s3://BUCKET/FOLDER; "" if on this computer."""
         return address_in(self.path if self.layout == "folders" else self.path.parent)
 
     def rules(self) -> Rules:
@@ -197,26 +208,25 @@ class Source:
 
 @table
 class Split:
-    """Split of the patients into training, validation and test."""
+    """The division of the patients into the parts training, validation and test."""
 
     by: Literal["random", "column", "fold"] = key(
-        "What decides the part of a patient. column: the split column of the source; fold: its fold column; "
-        "random: a hash of patient and seed, so that a new patient moves no other patient.",
+        "How the part of a patient is decided. column: by the split column of the source; fold: by the fold column; "
+        "random: by a hash of patient number and seed, so that new patients do not change the part of other patients.",
         default="random",
     )
-    validation_folds: tuple[int, ...] = key("With fold: the folds for validation.", default=())
-    test_folds: tuple[int, ...] = key("With fold: the folds for the test.", default=())
+    validation_folds: tuple[int, ...] = key("With fold: numbers of the folds for validation.", default=())
+    test_folds: tuple[int, ...] = key("With fold: numbers of the folds for the test.", default=())
     cross_folds: tuple[int, ...] = key(
-        "Folds of a cross-validation: each is scored by a network trained on all others.", default=()
+        "Numbers of the folds of a cross-validation. A network trained on all other folds scores each fold.", default=()
     )
     validation_share: float = key("With random: share of the patients for validation.", default=0.15, above=0, high=0.9)
     test_share: float = key("With random: share of the patients for the test.", default=0.15, above=0, high=0.9)
-    seed: int = key("With random: another seed gives another split.", default=0)
+    seed: int = key("With random: seed of the hash. Another seed gives another split.", default=0)
     table: Path | None = key(
-        "With random: a CSV file with the columns patient and part (training, validation, test or none), for "
-        "patients whose part is not drawn. Patients from the training of the starting network belong to "
-        "training. The column patient_sha256 instead of patient hides the names. For classifiers without "
-        "cross_folds.",
+        "With random: a CSV file that fixes the part of some patients, with the columns patient and part (training, "
+        "validation, test or none). Put patients whose images trained the starting weights in training. A column "
+        "patient_sha256 in place of patient hides the numbers. Only for classifiers without cross_folds.",
         default=None,
     )
 
@@ -233,14 +243,16 @@ class Split:
 
 @table
 class ProfileChoice:
-    """What a profile measures: the time of an iteration by batch size and image size."""
+    """Settings of a profile, which measures the time of a training step by batch size and image size."""
 
-    batch_sizes: tuple[int, ...] = key("Images in each training step.", default=(8, 16, 32, 64), unit="images", low=1)
+    batch_sizes: tuple[int, ...] = key(
+        "Numbers of images in a training step to measure.", default=(8, 16, 32, 64), unit="images", low=1
+    )
     sides: tuple[int, ...] = key(
-        "Sides of the images to measure; by default the input size of the recipe.", default=(), unit="pixels", low=8
+        "Sides of the images to measure. By default the side of the network's input.", default=(), unit="pixels", low=8
     )
     iterations: int = key(
-        "Number of measured iterations for each size; the first two are reported separately.", default=6, low=3
+        "Number of measured training steps for each size. The first two are reported separately.", default=6, low=3
     )
 
     def rules(self) -> Rules:

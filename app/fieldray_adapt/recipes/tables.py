@@ -24,7 +24,7 @@ from fieldray.reasons import reason
 
 T = TypeVar("T")
 Location = tuple[str | int, ...]
-"""The location of a value in a document: names of tables and keys, and indices from 0 in lists."""
+"""The location of a value in a TOML document: names of tables and keys, and indices of lists, which start at 0."""
 
 _WRONG: Final = object()
 _KEY: Final = "key"
@@ -39,26 +39,27 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The meaning of a recipe's key. A type of several keys has it as `Annotated[int, Key(...)]`.
+    """The description of a recipe's key. For a type of several keys, write `Annotated[int, Key(...)]`.
 
     Parameters
     ----------
     doc
-        One or two sentences.
+        The meaning of the key, in one or two sentences.
     unit
         The unit of a number, for example "pixels".
     low, high, above
         Bounds of a number, or of each number in a list. `low` and `high` are allowed values, `above` is not.
     example
-        The value in a template. Without an example, the template has the key as a comment with its default.
+        The value in a template. Without an example, the template has the key as a comment with the default value.
     check
-        Returns what is wrong with a value of the right type; None if nothing is.
+        A function that returns the problem with a value of the right type, in words; None for a valid value.
     keys
-        The descriptions of a table's keys, if the table's class has none because it comes from another package.
+        The descriptions of the keys of an inner table whose class is in another package and has no descriptions.
     kind
-        The name of a table that may be of several classes, for example "a law".
+        The name of an inner table that may be of several classes, for example "a law".
     choose
-        Returns the class of such a table from its content. Raises ValueError if no class fits.
+        A function that returns the class of an inner table from its content, if several classes are possible. Raises
+        ValueError if no class fits.
     """
 
     doc: str = ""
@@ -75,14 +76,14 @@ class Key:
 
     @property
     def allowed_range(self) -> str:
-        """The range in words; empty if all values of the type are allowed."""
+        """The range of allowed numbers in words, such as "0..1"; "" if all numbers are allowed."""
         if self.low is not None and self.high is not None:
             return f"{self.low:g}..{self.high:g}"
         bounds = (("{:g} or more", self.low), ("above {:g}", self.above), ("at most {:g}", self.high))
         return " and ".join(form.format(bound) for form, bound in bounds if bound is not None)
 
     def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a value of this key; None if nothing is. The value must have the right type."""
+        """Return the problem with a value of this key, in words; None if valid. The value must have the right type."""
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not self._holds(number):
                 return f"must be {self.allowed_range}, not {number}"
@@ -97,7 +98,7 @@ class Key:
 
 
 def key(doc: str = "", *, default: Any = MISSING, default_factory: Any = MISSING, **meaning: Any) -> Any:
-    """Return a dataclass field for a key of a table. `meaning` are the arguments of `Key`."""
+    """Return a dataclass field for a key of a recipe's table. `doc` and `meaning` are the arguments of `Key`."""
     known = Key(doc, **meaning)
     return field(default=default, default_factory=default_factory, metadata={_KEY: known})
 
@@ -106,18 +107,18 @@ TableClass = TypeVar("TableClass", bound=type)
 Rules = Iterable[tuple[bool, str, str]]
 """The conditions that the values of a table must fulfil.
 
-Each is a triple: whether it is fulfilled, the name of the key at fault if it is not, and what is wrong, in words.
+A condition is a triple: whether the condition is fulfilled, the name of the wrong key if not, and the error in words.
 """
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, field))
 def table(kind: TableClass) -> TableClass:
-    """Make a class a table: a frozen dataclass that checks its values when an instance is created.
+    """Make a class a table of a recipe: a frozen dataclass that checks the values of each new instance.
 
-    A method `defaults` may return values for keys that are empty. These are filled in first. Then the range of each key
-    is checked, and then the conditions that a method `rules` returns (see `Rules`).
+    First, empty keys get the values that a method `defaults` returns, if the class has this method. Then the range of
+    each key is checked. Last, the conditions that a method `rules` returns are checked (see `Rules`).
 
-    Creating an instance raises KeyProblems if a value is out of its range or a condition is not fulfilled.
+    Creating an instance raises KeyProblems if a value is out of its range, or if a condition is not fulfilled.
     """
     if "__post_init__" not in vars(kind):
         kind.__post_init__ = _settle  # type: ignore[attr-defined]
@@ -135,13 +136,14 @@ def _settle(parsed: Any) -> None:
 
 
 PRINTED_PATH_KEYS: Final = ("run", "results", "signing_key", "packs_folder")
-"""Keys whose paths are printed, stored and copied: their paths have no `..`."""
+"""Keys whose paths are printed, stored and copied. These paths are resolved, so that they contain no `..`."""
 
 
 def resolve_paths(parsed: T, base: Path) -> T:
-    """Return a table with absolute paths. Relative paths count from the folder `base`, also in inner tables.
+    """Return a copy of a recipe's table in which all paths are absolute, in inner tables, too.
 
-    A table with a method `resolve_paths` is resolved by that method.
+    `base` is the folder to which relative paths are relative. If the class of a table has a method `resolve_paths`,
+    this method resolves the table.
     """
     if own := getattr(parsed, "resolve_paths", None):
         return typing.cast("T", own(base))
@@ -165,7 +167,7 @@ def _resolved(value: Any, base: Path) -> Any:
 
 
 class KeyProblems(ValueError):
-    """Problems with the values of one table, as pairs of the key's name and what is wrong."""
+    """Problems with the values of one table. A problem is the name of a key and the error in words."""
 
     def __init__(self, *problems: tuple[str, str]) -> None:
         super().__init__("; ".join(" ".join(problem) for problem in problems))
@@ -173,14 +175,14 @@ class KeyProblems(ValueError):
 
 
 def require_rules(*rules: tuple[bool, str, str]) -> None:
-    """Raise KeyProblems with all conditions that are not fulfilled. Each condition is a triple, see `Rules`."""
+    """Raise KeyProblems with all conditions that are not fulfilled. A condition is a triple (see `Rules`)."""
     broken = [(key, text) for holds, key, text in rules if not holds]
     if broken:
         raise KeyProblems(*broken)
 
 
 def require_ranges(table: Any) -> None:
-    """Raise KeyProblems if values of a table are out of their keys' ranges."""
+    """Raise KeyProblems with all keys of a table whose value is invalid or out of range."""
     found = [(name, known.key.problem(getattr(table, name))) for name, known in table_keys(type(table)).items()]
     if any(problem for _, problem in found):
         raise KeyProblems(*[(name, problem) for name, problem in found if problem])
@@ -188,7 +190,7 @@ def require_ranges(table: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:
-    """A key of a recipe's table: its type, its description, and its default (MISSING for none)."""
+    """A key of a recipe's table: type, description, and default value (MISSING for a key that a document needs)."""
 
     kind: Any
     key: Key
@@ -196,15 +198,15 @@ class KnownKey:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a document must have the key."""
+        """Whether a document must have the key, because the key has no default value."""
         return self.default is MISSING
 
 
 def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, KnownKey]:
     """Return the keys of a table class in the order of its fields, each with its type, description and default.
 
-    `described` has descriptions by the name of the key. They are used for keys that the class does not describe,
-    because it belongs to another package.
+    `described` has descriptions by name of the key, for keys that the class does not describe because the class is in
+    another package.
     """
     hints = typing.get_type_hints(table, include_extras=True)
     found = {}
@@ -218,14 +220,14 @@ def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem with one value of a document: where the value is, and what is wrong with it."""
+    """A problem with one value of a document: the location of the value, and the problem in words."""
 
     location: Location
     detail: str
 
     @property
     def key(self) -> str:
-        """The key as a person writes it, for example `data[2].path`."""
+        """The location in the notation of a person, for example `data[2].path`. The first item of a list is 1."""
         text = ""
         for part in self.location:
             text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -233,11 +235,11 @@ class Problem:
 
 
 def parse_table(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
-    """Parse a table as a dataclass. Returns the dataclass, or all problems of the table.
+    """Parse a TOML table as an instance of the dataclass `kind`. Returns the instance, or all problems of the table.
 
-    Inner tables are parsed as inner dataclasses. For a union of dataclasses, the key chooses the class, or else the
-    class with all of the table's keys is used. A class with a class method `from_document` parses its value itself and
-    raises ValueError.
+    Inner tables are parsed as instances of inner dataclasses. If several dataclasses are possible, `Key.choose` chooses
+    the class; by default the class that has all keys of the table. A class with a class method `from_document` is
+    parsed by this method, which raises ValueError for an invalid value.
     """
     problems: list[Problem] = []
     value = _Reading(problems).value(kind, table, (), Key())
@@ -245,9 +247,9 @@ def parse_table(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
 
 
 def find_line(text: str, location: Location) -> int:
-    """Return the line number (from 1) on which a value begins.
+    """Return the number of the line on which a value of a TOML document begins; the first line is 1.
 
-    If the value is not in the text, the line of the innermost table around it counts, or line 1.
+    If the text has no such value, the line of the innermost surrounding table is returned, or 1.
     """
     lines = _lines_of(text)
     while location and location not in lines:
@@ -256,13 +258,16 @@ def find_line(text: str, location: Location) -> int:
 
 
 class _Reading:
-    """Parses values and collects problems."""
+    """Parses the values of a TOML document, and adds each problem to a list."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self._problems = problems
 
     def value(self, kind: Any, value: object, at: Location, key: Key) -> Any:
-        """Return the parsed value, or `_WRONG` after storing a problem."""
+        """Return a value parsed as the type `kind`; `_WRONG` after adding a problem to the list.
+
+        `at` is the value's location, `key` the description of the value's key.
+        """
         kind, own = _described(kind)
         key = _merged([key, *own]) if own else key
         read = self._of_type(kind, value, at, key)
@@ -294,7 +299,7 @@ class _Reading:
         return self.value(chosen, value, at, Key(keys=key.keys))
 
     def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
-        """Return a value that is no union, list or mapping: parsed by its own class, a table, or a plain value."""
+        """Parse an inner table or a plain value (no list). Returns `_WRONG` after adding a problem to the list."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
                 return reads_itself(value)
@@ -361,8 +366,9 @@ class _Reading:
 
 
 def _nearest(kinds: tuple[Any, ...], value: object) -> Any:
-    """Return the first class of a union that has all keys of the table, so that problems refer to the most similar
-    class.
+    """Return the type of a union by which a value is parsed, so that problems refer to the most similar type.
+
+    For a table, this is the first class that has all keys of the table.
     """
     chosen = [kind for kind in kinds if kind is not types.NoneType]
     if isinstance(value, Mapping):
@@ -379,7 +385,7 @@ def _described(kind: Any) -> tuple[Any, list[Key]]:
 
 
 def _merged(keys: list[Key]) -> Key:
-    """Return one description from several. The values of later ones win."""
+    """Combine several descriptions of a key. A later description replaces the values of earlier descriptions."""
     merged = {}
     for known in fields(Key):
         given = [getattr(key, known.name) for key in keys if getattr(key, known.name) not in (None, "", {})]
@@ -392,7 +398,7 @@ def _default(known: Field[Any]) -> Any:
 
 
 def _lines_of(text: str) -> dict[Location, int]:
-    """Return the line on which each value begins, by parsing ever longer parts of the document."""
+    """Return the number of the line on which each value of a TOML document begins, by location."""
     lines, known, start = text.splitlines(keepends=True), dict[Location, int](), 1
     for number in range(1, len(lines) + 1):
         try:
@@ -413,7 +419,7 @@ def _locations(value: object, at: Location) -> Iterator[Location]:
 
 
 class RecipeProblems(UsageProblem):
-    """All problems of a recipe or its data. `lines` has their texts; the message has the first one."""
+    """The error that lists all problems of a recipe or the recipe's data. `lines` has a text for each problem."""
 
     def __init__(self, path: Path, lines: Sequence[str]) -> None:
         super().__init__(reason("recipe_problems", path=path.name, count=len(lines), problem=lines[0]))
@@ -422,7 +428,7 @@ class RecipeProblems(UsageProblem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeDocument:
-    """The content of a recipe file, before it is checked."""
+    """The content of a recipe file: path, text, and parsed TOML tables, which are not checked yet."""
 
     path: Path
     tables: Mapping[str, Any]
@@ -438,14 +444,14 @@ class RecipeDocument:
             raise UsageProblem(reason("recipe_unreadable", path=path, detail=problem)) from problem
 
     def parsed(self, kind: type[T]) -> T:
-        """Return the recipe as an instance of the dataclass `kind`. Raises RecipeProblems with all problems."""
+        """Return the recipe as an instance of the dataclass `kind`. Raises RecipeProblems, which lists all problems."""
         found = parse_table(kind, self.tables)
         if isinstance(found, list):
             raise RecipeProblems(self.path, self.problem_lines(found))
         return found
 
     def problem_lines(self, problems: Sequence[Problem]) -> list[str]:
-        """Return the problems as texts in order of their lines, for example `line 12: training.epochs is missing`."""
+        """Return a text for each problem, for example `line 12: training.epochs is missing`, in order of the lines."""
         found = [(find_line(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
         return [f"line {line}: {text}" for line, text in sorted(found, key=lambda item: item[0])]
 
@@ -455,13 +461,16 @@ _WIDTH: Final = 110
 
 
 def recipe_template(schema: type[Any]) -> str:
-    """Return a commented recipe as TOML: required keys with an example, all others as comments with their default."""
+    """Return a commented recipe as TOML text: needed keys with an example, other keys as comments with the default."""
     head = f"# {docstring_summary(schema)}\n# To set a key, remove the # before it and before the [table] above it.\n"
     return head + "\n".join(_table_lines(schema, "", {})) + "\n"
 
 
 def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> Iterator[str]:
-    """Yield the lines of a table's own keys, then those of its inner tables."""
+    """Yield the lines of a template for a table: first the keys of the table, then its inner tables.
+
+    `path` is the full name of the table, such as `training.stages`. `described` as for `table_keys`.
+    """
     for name, key in table_keys(table, described).items():
         if _inner(key) is None:
             yield from _key_lines(name, key)
@@ -503,11 +512,10 @@ def _commented(line: str) -> str:
 def inner_tables(
     table: type[Any], path: str, described: Mapping[str, Key]
 ) -> Iterator[tuple[KnownKey, type[Any], str]]:
-    """Yield each key of the class `table` whose value is a table, too: the key, the dataclass of that value, and a full
-    name.
+    """Yield each key of a table class whose value is an inner table: the key, the inner class, and the key's full name.
 
-    The full name is `path`, a dot and the key's name. It ends in `.NAME` if the value has any number of tables by name.
-    `path` is the full name of `table` itself; "" for the whole recipe. `described` is that of `table_keys`.
+    The full name is `path`, a dot and the key's name. For a key with any number of tables by name, `.NAME` is added.
+    `path` is the full name of `table`; "" for the whole recipe. `described` as for `table_keys`.
     """
     for name, known in table_keys(table, described).items():
         if inner := _inner(known):
@@ -516,23 +524,27 @@ def inner_tables(
 
 
 def table_header(known: KnownKey, whole: str) -> str:
-    """Return the TOML header of a key whose value is a table, `[whole]`, or a list of tables, `[[whole]]`.
+    """Return the TOML header for a key with an inner table, such as `[training]`, or a list of tables, `[[data]]`.
 
-    `whole` is the key's full name.
+    `whole` is the full name of the key.
     """
     return f"[[{whole}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{whole}]"
 
 
 def _inner(known: KnownKey) -> type[Any] | None:
-    """Return the dataclass of a key whose value is a table or several tables; None for other keys and for unions of
-    tables.
+    """Return the dataclass of a key whose value is one or several inner tables.
+
+    None for keys with other values, and for keys whose tables may be of several classes.
     """
     tables = table_classes(known)
     return tables[0] if len(tables) == 1 else None
 
 
 def table_classes(known: KnownKey) -> list[type[Any]]:
-    """Return the dataclasses of the tables that a key may have as value. Classes that parse themselves are left out."""
+    """Return the dataclasses of the inner tables that a key may have as value; empty for keys without inner tables.
+
+    Classes with a method `from_document`, which parse their own values, are left out.
+    """
     found = [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
     return [kind for kind in found if not hasattr(kind, "from_document")]
 
@@ -546,12 +558,12 @@ def _members(kind: Any) -> list[Any]:
 
 
 def value_description(known: KnownKey) -> str:
-    """Return the type of a key's value in words."""
+    """Return the type of a key's value in words, such as "list of text"."""
     return known.key.kind or type_description(known.kind)
 
 
 def type_description(kind: Any) -> str:
-    """Return a type in words."""
+    """Return a Python type in words for the user, such as "whole number" for `int`."""
     kind = _described(kind)[0]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
@@ -574,7 +586,7 @@ def docstring_summary(table: type[Any]) -> str:
 
 
 def toml_text(value: Any) -> str:
-    """Return a value as TOML on one line."""
+    """Return a value as TOML text on one line."""
     if isinstance(value, Path):
         return json.dumps(value.as_posix())
     if isinstance(value, float) and math.isinf(value):

@@ -1,7 +1,7 @@
-"""Reports as self-contained HTML pages with tables, text and plots.
+"""Make reports: HTML pages with tables, text and plots that need no other file and no network.
 
-The functions here give the content of a page. Its layout on screen and paper is in templates/report.html. Plots are SVG
-text without external links.
+The functions of this module make the content of a page. The layout on screen and paper is in templates/report.html.
+Plots are SVG text without external links.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOTHING: Final = ("", "-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of a report page. The first cell of a row is its name. Columns of numbers are aligned right."""
+    """A table of a report page. The first cell of each row is the name of the row. Columns of numbers align right."""
 
     rows: Sequence[Sequence[str]]
     head: Sequence[str] = ()
@@ -42,14 +42,14 @@ class Table:
 
     @property
     def number_columns(self) -> frozenset[int]:
-        """The indices of the columns that hold only numbers."""
+        """The indices of the columns whose cells are all numbers."""
         columns = list(zip(*self.rows, strict=True))[1:]
         return frozenset(index for index, cells in enumerate(columns, start=1) if _are_numbers(cells))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A plot of a report page, as SVG text with a caption."""
+    """A plot of a report page: SVG text and a caption."""
 
     svg: str
     caption: str
@@ -69,32 +69,32 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A text that a report page shows in its original form, for example a recipe."""
+    """A preformatted text on a report page, for example a recipe."""
 
     text: str
     kind: str = "code"
 
 
 ReportPart = Table | Figure | Paragraph | Code
-"""A part of a section of a report page."""
+"""The kinds of content that a section of a report page can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A section of a report page: a heading, and the parts below it."""
+    """A section of a report page: a heading, and the tables, plots and texts below the heading."""
 
     title: str
     parts: Sequence[ReportPart]
 
     @property
     def anchor(self) -> str:
-        """The name by which links refer to the section."""
+        """The anchor of the section in the HTML page, for links to the section."""
         return re.sub(r"\W+", "-", self.title.lower()).strip("-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A report page. `lead` is an introduction of a few sentences."""
+    """A report page with title and sections. `lead` is an introduction of a few sentences."""
 
     title: str
     sections: Sequence[Section]
@@ -102,7 +102,7 @@ class Report:
 
 
 def render_page(report: Report) -> bytes:
-    """Return a report as HTML. Sections without parts are left out."""
+    """Return a report page as HTML in UTF-8. Sections without content are left out."""
     environment = Environment(
         loader=PackageLoader("fieldray_adapt"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -117,19 +117,25 @@ def render_page(report: Report) -> bytes:
 
 
 def write_run_page(run: Run, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
-    """Write report.html of a run. Returns the facts of the step. Raises StorageProblem."""
+    """Write the page report.html to the folder of a run. Returns the path of the page by name. Raises StorageProblem.
+
+    `lead` is an introduction of a few sentences.
+    """
     path = run.recipe.run / "report.html"
     write_atomically(path, render_page(Report(title=title, lead=lead, sections=sections)))
     return {"report": str(path)}
 
 
 def facts_table(rows: Mapping[str, object], *, caption: str = "") -> Table:
-    """Return a table of names and values."""
+    """Return a report table with a row for each name and value of `rows`."""
     return Table(rows=[[name, value_text(value)] for name, value in rows.items()], caption=caption)
 
 
 def settings_parts(document: Mapping[str, Any]) -> list[ReportPart]:
-    """Return a nested document, for example the settings of a training, as one table for each group."""
+    """Return the values of a nested document, for example the settings of a training, as report tables.
+
+    The values of each inner mapping become a table.
+    """
     own = {name: value for name, value in document.items() if not _is_group(value)}
     parts: list[ReportPart] = [facts_table({_spoken(name): value for name, value in own.items()})] if own else []
     for name, value in document.items():
@@ -143,9 +149,9 @@ def settings_parts(document: Mapping[str, Any]) -> list[ReportPart]:
 
 
 def value_text(value: object) -> str:
-    """Format a value for display.
+    """Format a value for a report: "-" for None or empty values, "yes" or "no" for truth values.
 
-    None and empty values are "-", truth values "yes" or "no". Fractions have four significant digits.
+    Fractions have four significant digits.
     """
     if value is None or value in ((), [], {}, ""):
         return "-"
@@ -161,7 +167,7 @@ def value_text(value: object) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Format a duration, for example `1 h 02 min`."""
+    """Format a duration in seconds for a person, for example `1 h 02 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, left = divmod(round(seconds), 60)
@@ -205,7 +211,7 @@ _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def training_curves(history: Sequence[EpochFigures], *, labels: Sequence[str]) -> str:
-    """Return a plot of the loss, and of each label's AUC on the validation images, by epoch. SVG text."""
+    """Plot the loss, and the AUC of each label on the validation images, by epoch. Returns SVG text."""
     with rc_context(_STYLE):
         figure, (left, right) = _figure_of(2)
         epochs = [row.epoch for row in history]
@@ -222,14 +228,16 @@ def training_curves(history: Sequence[EpochFigures], *, labels: Sequence[str]) -
 
 
 def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, figure: str, best: str) -> str:
-    """Return a plot of a figure of each trial by epoch; the best trial is highlighted. SVG text.
+    """Plot a measured figure, such as the AUC, of each trial by epoch, with the best trial highlighted.
+
+    Returns SVG text.
 
     Parameters
     ----------
     trials
-        Epochs with values, by trial.
+        Pairs of epoch and value, by name of the trial.
     figure
-        The name of the figure.
+        The name of the measured figure.
     best
         The name of the best trial.
     """
@@ -250,9 +258,10 @@ def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, figure: s
 
 
 def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, PointFigures]) -> str:
-    """Return plots of the ROC curve, the calibration, and the scores of both classes. SVG text.
+    """Plot the ROC curve, the calibration, and the distribution of the scores of both classes. Returns SVG text.
 
-    Scores are calibrated, (n,) in 0..1. `points` are the operating points.
+    `scores` (n,) are calibrated scores in 0..1, `truth` (n,) is True for positive images. `points` are the figures of
+    the operating points by name, which are marked in the plots.
     """
     with rc_context(_STYLE):
         figure, (roc, calibration, spread) = _figure_of(3)
@@ -270,7 +279,10 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, PointFigur
 
 
 def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
-    """Return plots of images (n, rows, columns) under their class maps (n, map rows, map columns). SVG text."""
+    """Plot images (n, rows, columns) with their class maps (n, map rows, map columns) on top. Returns SVG text.
+
+    `titles` are the titles of the n images.
+    """
     with rc_context(_STYLE):
         figure = PlotFigure(figsize=(9, 2.4 * -(-len(images) // 4)), layout="constrained")
         cells = []
@@ -292,16 +304,16 @@ def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, tit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningCurve:
-    """The course of a pruning run, one value for each iteration. The first is the original network.
+    """The course of a pruning run, with one value for each iteration. The first value is for the original network.
 
     Attributes
     ----------
     quality
-        Quality after retraining.
+        Quality after retraining, 0..1.
     before
-        Quality before retraining; None for the original network.
+        Quality before retraining, 0..1; None for the original network.
     speed_up
-        How many times faster than the original network.
+        Time of the original network divided by the time of the iteration's network.
     """
 
     name: str
@@ -311,14 +323,14 @@ class PruningCurve:
 
 
 def pruning_plots(curves: Sequence[PruningCurve], *, quality: str, points: Mapping[str, tuple[float, float]]) -> str:
-    """Return plots of quality and speed-up by iteration, and of quality by speed-up. SVG text.
+    """Plot quality and speed-up of pruning runs by iteration, and quality by speed-up. Returns SVG text.
 
     Parameters
     ----------
     quality
-        The name of the quality.
+        The name of the measure of quality, such as "accuracy".
     points
-        Speed-up and quality of other networks, by name.
+        Speed-up and quality of further networks (baselines), by name.
     """
     with rc_context(_STYLE):
         figure, (left, middle, right) = _figure_of(3)
@@ -368,20 +380,20 @@ def _draw_calibration(axes: Axes, scores: Scores, truth: Truth) -> None:
 
 
 def _label_plainly(axis: Axis) -> None:
-    """Label a logarithmic axis with 1, 2, 5, 10 and so on instead of powers."""
+    """Label a logarithmic axis with the numbers 1, 2, 5, 10 and so on, and not with powers of 10."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(ScalarFormatter())
     axis.set_minor_formatter(NullFormatter())
 
 
 def _figure_of(count: int) -> tuple[PlotFigure, list[Axes]]:
-    """Make a figure with `count` plots in a row."""
+    """Return a Matplotlib figure with `count` empty plots side by side, and the plots."""
     figure = PlotFigure(figsize=(3.2 * count, 3), layout="constrained")
     return figure, [figure.add_subplot(1, count, number + 1) for number in range(count)]
 
 
 def _svg(figure: PlotFigure) -> str:
-    """Return a figure as SVG text without date and metadata."""
+    """Return a Matplotlib figure as SVG text without date and metadata, so that equal figures give equal text."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()

@@ -1,4 +1,4 @@
-"""The report of a classifier's run, and the page of a cross-validation, as self-contained HTML."""
+"""The report of a classifier's run, and the report of a cross-validation, as HTML pages."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ score, with and without the finding, on a logarithmic axis; lines are the thresh
 
 
 def report_step(run: Run) -> StepFacts:
-    """Write report.html. Raises UsageProblem `step_missing`, StorageProblem."""
+    """Write the report of a classifier's run to report.html. Returns the path of the report by name.
+
+    Raises UsageProblem (`step_missing`), StorageProblem.
+    """
     results = run.read("evaluate", "metrics.json", ClassifierFigures)
     names = [label.meaning["en"] for label in run.recipe.labels]
     curves = training_curves(run.read("train", HISTORY_NAME, list[EpochFigures]), labels=names)
@@ -90,7 +93,7 @@ def report_step(run: Run) -> StepFacts:
 
 
 def _steps(run: Run) -> Table:
-    """Return a table of all steps but the report step, which still runs."""
+    """Return a table of all steps with state and duration. The report step, which is still running, is left out."""
     done = {name: entry for name, entry in run.step_statuses.items() if name in _DOES}
     rows = [[name, _DOES[name], _state(run, name, entry), _time(entry)] for name, entry in done.items()]
     return Table(head=("step", "what it does", "state", "time"), rows=rows)
@@ -101,7 +104,7 @@ def _time(entry: StepStatus) -> str:
 
 
 def _state(run: Run, name: str, entry: StepStatus) -> str:
-    """Return the state of a step; for pruning also whether the recipe asks for it."""
+    """Return the state of a step in words. For the prune step, the text says if the recipe does not prune."""
     if name == "prune" and run.recipe.prune is None:
         return "not asked for by the recipe"
     return entry.record.state
@@ -145,13 +148,13 @@ def _gate(gate: GateFigures) -> list[ReportPart]:
 
 
 def _profile(run: Run) -> list[ReportPart]:
-    """Return the results of `adapt profile`, if it was run."""
+    """Return the results of `adapt profile` as parts of the report; empty if `adapt profile` was not run."""
     known = (run.folder("profile") / PROFILE_NAME).is_file()
     return profile_parts(run.read("profile", PROFILE_NAME, Profile)) if known else []
 
 
 def _pruning(run: Run) -> list[ReportPart]:
-    """Return plot and table of the pruning iterations, if the recipe prunes."""
+    """Return a plot and a table of the pruning iterations; empty if the recipe does not prune."""
     if run.recipe.prune is None:
         return []
     rows = run.read("prune", "table.json", list[PrunedNetwork])
@@ -225,7 +228,7 @@ def _label(run: Run, label: LabelRule, results: ClassifierFigures) -> Section:
 
 
 def group_tables(groups: GroupedFigures) -> list[Table]:
-    """Return a table of the AUC within groups of images; empty without groups."""
+    """Return report tables of the AUC within groups of images, such as sexes; empty without groups."""
     rows = [
         [group, name, f"{own.images:,}", f"{own.positive:,}", figure_text(own.auc)]
         for group, members in groups.items()
@@ -235,7 +238,7 @@ def group_tables(groups: GroupedFigures) -> list[Table]:
 
 
 def _examples(run: Run) -> list[ReportPart]:
-    """Return test images with class maps, evenly spread over the scores of the first label."""
+    """Return pictures of test images with class maps. The images are evenly spread over the first label's scores."""
     count = run.recipe.evaluation.example_images
     if not count:
         return []
@@ -283,14 +286,14 @@ Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 
 def write_cross_validation(path: Path, results: PublishedCross, *, scored: Mapping[str, Scored]) -> None:
-    """Write the page of a cross-validation.
+    """Write the report of a cross-validation as an HTML page.
 
     Parameters
     ----------
     results
-        The results of `cross_validation.cross_validation_step`.
+        The figures that `cross_validation.cross_validation_step` has measured.
     scored
-        Scores and truth of the evaluated images, by label.
+        Scores and truth of the evaluated images, by label code.
 
     Raises
     ------

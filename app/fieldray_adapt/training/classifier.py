@@ -1,7 +1,7 @@
-"""The training of a classifier: drawing of its batches, validation, and averaging of networks.
+"""Train a classifier: draw the batches, validate the network after each epoch, and average several networks.
 
-Sources are drawn in given shares, and within a source all classes equally often. Otherwise the network learns to
-recognise the source (letters, collimation, grey levels) instead of the finding.
+Images are drawn from the sources in given shares, and within a source equally often from each class. Otherwise the
+network would learn to recognise the source (letters, collimation, grey levels) and not the finding.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ def draw_balanced(
     shares: Mapping[str, float],
     generator: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Draw `count` indices in random order, with equal shares for the classes of a source.
+    """Draw about `count` indices of images in random order, with equal shares for all classes of a source.
 
-    Small groups are repeated. No image is repeated before its whole group was drawn.
+    Images of small classes are drawn several times. No image is drawn again before all images of its source and class
+    were drawn.
 
     Parameters
     ----------
     sources, classes
         Source and class of each image.
     shares
-        Relative frequency of each source; 1 for sources that are not named.
+        Relative frequency of each source; 1 for a source without an entry.
 
-    Raises ValueError without images.
+    Raises ValueError if there are no images.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for index, key in enumerate(zip(sources, classes, strict=True)):
@@ -73,11 +74,12 @@ class Samples:
     Attributes
     ----------
     images
-        (n, height, width, channels) uint8.
+        Images (n, height, width, channels) uint8.
     targets
-        (n, labels) in 0..1, nan if unknown.
+        Targets (n, labels) in 0..1, nan if unknown.
     lungs
-        (n, rows, columns) uint8, the share of lung in each cell of the image, 255 for all lung; None if not known.
+        Share of lung in each cell of a grid over the image, (n, rows, columns) uint8, 255 for all lung. None if
+        unknown.
     """
 
     images: NDArray[np.uint8]
@@ -96,7 +98,7 @@ class Samples:
         return len(self.images)
 
     def of_sources(self, names: Collection[str]) -> Samples:
-        """Return the samples of the named sources."""
+        """Return only the images of the sources `names`, with their targets and patients."""
         chosen = np.flatnonzero(np.isin(self.sources, list(names)))
         return Samples(
             images=self.images[chosen],
@@ -107,7 +109,7 @@ class Samples:
         )
 
     def classes(self) -> tuple[str, ...]:
-        """Return the class of each image for balanced drawing: its first known target, as text."""
+        """Return the class of each image for balanced drawing: the first label with a known target, and the target."""
         return tuple(_class_of(row) for row in self.targets)
 
 
@@ -118,22 +120,22 @@ def _class_of(targets: NDArray[np.float32]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Duration and learning rate of a training.
+    """The duration, the learning rate and the draw of the images in a classifier's training.
 
     Attributes
     ----------
     images_per_epoch
-        Number of images drawn in an epoch; 0 for the number of images.
+        Number of images drawn in an epoch; 0 for as many as there are training images.
     average_epochs
-        Span of the running mean of the weights in epochs; 0 for none.
+        Number of epochs over which a running mean of the weights is taken; 0 for no mean.
     shares
-        Relative frequency of each source; 1 for sources that are not named.
+        Relative frequency of each source; 1 for a source without an entry.
     groups
-        Groups of sources. A network is trained for each group, and the networks are averaged. Empty to train one
-        network.
+        Groups of sources. A network is trained on each group, and the networks are averaged. Empty to train one network
+        on all sources.
     networks
-        How many networks are trained in this way, from equal starting weights with the seeds `seed`, `seed` + 1 and so
-        on. All are averaged.
+        Number of networks that are trained from equal starting weights, with the seeds `seed`, `seed` + 1 and so on,
+        and averaged. With groups: the number for each group.
     """
 
     epochs: int
@@ -153,13 +155,13 @@ class Schedule:
             raise ValueError("epochs must be 1 or more, batch_size 2 or more, learning_rate above 0")
 
     def learning_rate_at(self, epoch: float) -> float:
-        """Return the learning rate at a time in epochs: a linear warm-up, then a half cosine to 0."""
+        """Return the learning rate after `epoch` epochs (a fraction): a linear warm-up, then a half cosine to 0."""
         return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, start=0.02)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """The options of a classifier's training: schedule, augmentation and engine."""
+    """The options of a classifier's training: schedule, augmentation, and settings and name of the engine."""
 
     schedule: Schedule
     augmentation: Augmentation
@@ -180,11 +182,11 @@ def train(
     """Train a classifier, or resume the training from the checkpoint in `folder`.
 
     Returns the averaged weights, and the figures of each epoch. A resumed training gives the weights of an
-    uninterrupted one, but for the random draws of dropout. The checkpoint stays until the caller deletes it after
-    storing the result.
+    uninterrupted training, except for differences by random dropout. The caller stores the result and then deletes the
+    checkpoint.
 
-    Raises UsageProblem `training_diverged` if a loss is not a number (the checkpoint of the epoch before stays),
-    StorageProblem if a checkpoint cannot be written.
+    Raises UsageProblem (`training_diverged`) if a loss is not a number; the checkpoint of the epoch before is kept.
+    Raises StorageProblem if a checkpoint cannot be written.
     """
     schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
     seed_dropout(schedule.seed, name=options.engine)
@@ -211,11 +213,11 @@ def train_groups(
     progress: Callable[[Path], Progress],
     train_one: Callable[..., tuple[Weights, list[EpochFigures]]] = train,
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train a network, or average the networks of the groups and seeds of the schedule.
+    """Train a network for each group of sources and each seed of the schedule, and average the networks.
 
-    Returns the weights, and the figures of each epoch. `progress` receives a training's folder, and returns the
-    function that receives the figures of its epochs. `train_one` trains one network; it has the arguments of `train`.
-    Raises as `train`.
+    `progress` is called with the folder of a training, and returns a callback for the epochs of that training.
+    `train_one` is a function that trains one network, with the arguments of `train`. Returns the averaged weights, and
+    the figures of each epoch of the last training. Raises the exceptions of `train`.
     """
 
     def on(samples: Samples, subfolder: Path, seed: int) -> tuple[Weights, list[EpochFigures]]:
@@ -251,9 +253,9 @@ def train_groups(
 
 
 def _mean(shares: Sequence[float], networks: Sequence[Weights]) -> Weights:
-    """Return the weighted mean of networks that had equal initial weights.
+    """Return the mean of the weights of several networks, weighted by `shares`.
 
-    For a linear head, the logits of the mean are the mean of the logits.
+    The networks must have been trained from equal initial weights.
     """
     parts = [(share / sum(shares), weights) for share, weights in zip(shares, networks, strict=True)]
     return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in networks[0]}
@@ -271,7 +273,7 @@ class ClassifierTask:
     _steps_per_epoch: int = 1
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """Perform the steps of an epoch, and yield the loss of each (see `TrainingTask.steps`)."""
+        """Perform the training steps of an epoch, and yield the loss of each step (see `TrainingTask.steps`)."""
         samples, schedule, generator = self.training, self.schedule, np.random.default_rng((self.schedule.seed, epoch))
         order = draw_balanced(
             samples.sources,
@@ -290,12 +292,15 @@ class ClassifierTask:
             )
 
     def averaging_weight(self, steps: int) -> float:
-        """Return the weight of the current network in the running mean (see `TrainingTask.averaging_weight`)."""
+        """Return the weight of the current network in the running mean of all networks after `steps` steps.
+
+        See `TrainingTask.averaging_weight`.
+        """
         horizon = self.schedule.average_epochs * self._steps_per_epoch
         return max(1 / max(horizon, 1.0), 9 / (steps + 9))
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
-        """Return the epoch's figures with the validation AUC of each label (see `TrainingTask.validate`)."""
+        """Return `figures` with the AUC of each label on the validation images added (see `TrainingTask.validate`)."""
         return structs.replace(figures, auc=validation_aucs(self.engine, average, self.validation))
 
 
@@ -309,9 +314,10 @@ def predict_logits(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.floa
 
 
 def validation_aucs(engine: Engine, weights: Weights, samples: Samples) -> tuple[float | None, ...]:
-    """Return the AUC of each label on some samples, with `weights` in place of the engine's own weights.
+    """Return the AUC on `samples` of each label, for the engine's network with the weights `weights`.
 
-    The AUC is None if a class is missing. The engine has its own weights again afterwards.
+    The AUC of a label is None if `samples` has no positive or no negative images. The engine's weights are restored
+    afterwards.
     """
     if not len(samples):
         return ()
@@ -338,9 +344,10 @@ def recalibrate_batchnorm(
     schedule: Schedule,
     augmentation: Augmentation,
 ) -> None:
-    """Measure the statistics of batch normalisation again, on augmented training batches. No other weight changes.
+    """Measure the statistics of batch normalisation again, on augmented training batches. Other weights do not change.
 
-    The mean of several networks has other activations than each of them [1]_, so that their own statistics do not fit.
+    This is necessary after networks were averaged. The averaged network has other activations than each single network
+    [1]_, so that the statistics of the single networks are wrong.
 
     References
     ----------
@@ -369,21 +376,21 @@ def augmented_batch(
     settings: Augmentation,
     generator: np.random.Generator,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return randomly augmented copies of some samples, and their shares of lung, moved by the same geometric change.
+    """Return randomly augmented copies of some images, and their shares of lung, which are moved as the images are.
 
     Parameters
     ----------
     chosen
-        Indices of the samples.
+        Indices of the images in `samples`.
     settings
-        The limits of the changes.
+        The largest strength of each change.
 
     Returns
     -------
     images
         (n, height, width, channels) float32 in 0..1.
     shares of lung
-        (n, rows, columns) float32 in 0..1; None if the samples have none.
+        (n, rows, columns) float32 in 0..1; None if `samples` has no shares of lung.
     """
     channels, images, lungs = samples.images.shape[3], [], []
     for index in chosen:
@@ -397,7 +404,7 @@ def augmented_batch(
 
 
 def scale_to_unit(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return uint8 images as float32 in 0..1."""
+    """Return images of uint8 values (0..255) as float32 values in 0..1."""
     return images.astype(np.float32) / np.float32(255)
 
 

@@ -1,4 +1,4 @@
-"""The choice of the training library: PyTorch if installed, else Keras."""
+"""Choose the library for training: PyTorch if installed, else Keras."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def open_engine(
     settings: EngineSettings,
     name: EngineName = "auto",
 ) -> Engine:
-    """Open a training engine with these weights.
+    """Return a training engine with a network and its weights.
 
-    `name` "auto" selects PyTorch if it is installed without Triton. Raises ModuleNotFoundError.
+    The engine is PyTorch or Keras, as `name` says. "auto" selects PyTorch if installed without Triton. Raises
+    ModuleNotFoundError if the library is not installed.
     """
     if uses_torch(name):
         # PyTorch reads this variable on import. By default its threads spin while waiting, which is five times slower
@@ -37,9 +38,9 @@ def open_engine(
 
 
 def uses_torch(name: EngineName) -> bool:
-    """Return whether an engine name means PyTorch.
+    """Return whether the engine with the name `name` is PyTorch on this computer.
 
-    "auto" avoids PyTorch with Triton, because Triton and TensorFlow in one process crash it.
+    "auto" avoids PyTorch with Triton, because Triton and TensorFlow crash a process that loads both.
     """
     is_there, has_triton = (importlib.util.find_spec(one) is not None for one in ("torch", "triton"))
     return name == "torch" or (name == "auto" and is_there and not has_triton)

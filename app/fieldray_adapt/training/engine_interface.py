@@ -26,7 +26,7 @@ class EngineSettings:
     weight_decay
         Weight decay of AdamW (arXiv:1711.05101), for kernels only.
     frozen
-        Names of layers whose weights and normalisation statistics do not change.
+        Names of layers whose weights and normalisation statistics do not change in training.
     loss
         "binary": a sigmoid for each label. "categorical": one softmax over all labels.
     threads
@@ -34,7 +34,8 @@ class EngineSettings:
     label_weights
         Weight of each label's binary loss; empty for equal weights.
     outside_weights
-        Weight of each label's evidence outside the lungs (see `Engine.step`); empty for none.
+        Weight of the second loss for each label's evidence outside the lungs (see `Engine.step`); empty for no second
+        loss.
     """
 
     weight_decay: float = 1e-4
@@ -47,23 +48,23 @@ class EngineSettings:
 
 
 class Checkpointable(Protocol):
-    """The methods by which a checkpoint saves and restores a network in training."""
+    """The interface of networks in training that a checkpoint can save and restore."""
 
     def weights(self) -> Weights:
         """Return a copy of the network's weights."""
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the weights. The state of the optimiser stays."""
+        """Replace the weights of the network. The state of the optimiser does not change."""
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """Return the state of the optimiser, by name."""
+        """Return the state of the optimiser as arrays by name."""
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the optimiser from the state of an engine with equal specification and settings."""
+        """Set the state of the optimiser to `state`, from an engine with equal specification and settings."""
 
 
 class Engine(Checkpointable, Protocol):
-    """A network in training.
+    """The interface of a training engine: a library with a network in training.
 
     Images are (n, height, width, channels) float32 in 0..1. Targets are (n, labels) in 0..1, or nan if unknown.
     """
@@ -74,21 +75,21 @@ class Engine(Checkpointable, Protocol):
         Parameters
         ----------
         lungs
-            (n, rows, columns) share of lung, 0..1, in a grid that divides each cell of the class maps evenly. If
-            `outside_weights` are set, positive values of a class map outside the lungs, averaged over its cells, add to
-            the loss.
+            Share of lung (n, rows, columns), 0..1, in a grid that divides each cell of the class maps evenly. If the
+            engine has `outside_weights`, the mean of the positive class-map values outside the lungs is added to the
+            loss.
         """
 
     def logits(self, images: Batch) -> Batch:
-        """Return the logits (n, labels) in inference mode."""
+        """Return the logits (n, labels) of images in inference mode, without dropout."""
 
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """Return the gradient of a batch and its mean loss, without changing the network.
+        """Return the gradient of a batch, and the batch's mean loss, without changing the network.
 
         The gradient has an array for each weight that changes in training. For a statistic of batch normalisation, the
-        array says by how much the step would reduce it. The parameters are those of `step`.
+        array is the old value minus the value after a step. Parameters as in `step`.
         """
 
 
 STATISTIC_SUFFIXES: Final = ("/mean", "/variance")
-"""Name suffixes of the statistics of batch normalisation, which are measured and not trained by gradient."""
+"""The ends of the names of batch-normalisation statistics, which are measured and not trained by gradient."""

@@ -1,4 +1,6 @@
-"""Training with Keras 3 (on TensorFlow, unless KERAS_BACKEND names another), and specifications as Keras models."""
+"""Train networks with Keras 3, and convert specifications to Keras models.
+
+Keras uses TensorFlow, unless the environment variable KERAS_BACKEND names another library."""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
 
 
 def build_network(specification: Specification, *, outputs: Sequence[str]) -> Any:
-    """Return a specification as a keras.Model.
+    """Return the keras.Model of a specification.
 
-    Its input is (n, height, width, channels) float32 in 0..1. `outputs` are names of roles or layers. One output is a
-    tensor, several are a list.
+    The model's input is (n, height, width, channels) float32 in 0..1. `outputs` are names of roles or layers. A model
+    with one output returns a tensor, a model with several outputs a list of tensors.
     """
     import keras
 
@@ -32,7 +34,7 @@ def build_network(specification: Specification, *, outputs: Sequence[str]) -> An
 
 
 def _apply(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, epsilon: float) -> Any:
-    """Apply a layer's operation, its normalisation and its activation to tensors."""
+    """Apply a layer to Keras tensors: operation, batch normalisation if wanted, activation. Returns a tensor."""
     from keras import layers
 
     value = tensors[0]
@@ -74,9 +76,9 @@ def _keras_layer(layer: Layer, sizes: Mapping[str, Shape]) -> Any:
 def layer_reader(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], names: Sequence[str]
 ) -> Callable[[Batch], dict[str, NDArray[np.float32]]]:
-    """Return a function that runs a network on images and returns the outputs of layers by name.
+    """Return a function that runs a network on images and returns the outputs of the layers `names`, by name.
 
-    The function takes images (n, height, width, channels) float32 in 0..1.
+    The argument of the function is images (n, height, width, channels) float32 in 0..1.
     """
     import keras
 
@@ -94,15 +96,16 @@ def layer_reader(
 
 
 def set_weights(model: Any, weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Copy weights into a model of `build_network`. Raises KeyError or ValueError if they do not fit."""
+    """Copy weights into a model that `build_network` made. Raises KeyError or ValueError if the weights do not fit."""
     for layer, parts in _weighted(model):
         layer.set_weights([weights[part] for part in parts])
 
 
 def compile_model(model: Any, optimiser: Any, **options: Any) -> None:
-    """Compile a Keras model, and create its loss trackers at once. `options` are those of `compile`.
+    """Compile a Keras model with an optimiser. `options` are further arguments of `Model.compile`.
 
-    Keras would create the trackers in the first step, which TensorFlow would then trace twice.
+    The loss trackers are created at once. Otherwise Keras creates the trackers in the first step, and TensorFlow
+    compiles the step twice.
     """
     from keras import ops
 
@@ -112,7 +115,7 @@ def compile_model(model: Any, optimiser: Any, **options: Any) -> None:
 
 
 def get_weights(model: Any) -> Weights:
-    """Return the weights of a Keras model by name."""
+    """Return the weights of a Keras model by name, such as "conv1/kernel"."""
     return {
         part: np.asarray(array, np.float32)
         for layer, parts in _weighted(model)
@@ -121,7 +124,7 @@ def get_weights(model: Any) -> Weights:
 
 
 def _weighted(model: Any) -> list[tuple[Any, list[str]]]:
-    """Return the layers with weights, and the names of their arrays in Keras's order."""
+    """Return each layer of a Keras model that has weights, with the names of the layer's arrays in Keras's order."""
     found = []
     for layer in model.layers:
         if layer.name.endswith("_bn"):
@@ -135,7 +138,7 @@ def _weighted(model: Any) -> list[tuple[Any, list[str]]]:
 class KerasGradients:
     """Computes gradients of a compiled Keras model on TensorFlow, by weight name.
 
-    `trained` is the compiled model with the losses, if this is not `model` itself.
+    `trained` is the compiled model with the losses. None if `model` has the losses.
     """
 
     def __init__(self, model: Any, *, trained: Any = None) -> None:
@@ -150,7 +153,10 @@ class KerasGradients:
         self._take: Any = None
 
     def compute(self, images: Batch, targets: Any, sample_weight: Any = None) -> tuple[Weights, float]:
-        """Return the gradient of a batch (see `Engine.gradient`). The arguments are those of `train_on_batch`."""
+        """Return the gradient of a batch by weight name, and the batch's loss (see `Engine.gradient`).
+
+        The arguments are those of Keras's `train_on_batch`.
+        """
         import tensorflow as tf
 
         if self._take is None:
@@ -181,7 +187,10 @@ _LEAST_KNOWN: Final = 1e-6
 
 
 class KerasState:
-    """Weights and optimiser state of a Keras model for a checkpoint (see `engine_interface.Checkpointable`)."""
+    """A Keras model in training whose weights and optimiser state a checkpoint can save and restore.
+
+    See `engine_interface.Checkpointable`.
+    """
 
     model: Any
     _optimiser: Any
@@ -195,11 +204,11 @@ class KerasState:
         set_weights(self.model, weights)
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """Return the variables of the optimiser by their index."""
+        """Return the variables of the optimiser, by index as text."""
         return {str(index): np.asarray(variable) for index, variable in enumerate(self._optimiser.variables)}
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the variables of the optimiser from those of `optimiser_state`."""
+        """Set the variables of the optimiser to values that `optimiser_state` returned."""
         for index, variable in enumerate(self._optimiser.variables):
             variable.assign(state[str(index)])
 
@@ -237,7 +246,7 @@ class KerasEngine(KerasState):
         return float(self._trained.train_on_batch(images, self._wanted(targets, lungs))[0])
 
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """Return gradient and mean loss of a batch (see `Engine.gradient`)."""
+        """Return the gradient of a batch by weight name, and the batch's mean loss (see `Engine.gradient`)."""
         return self._gradients.compute(images, self._wanted(targets, lungs))
 
     def logits(self, images: Batch) -> Batch:
@@ -253,7 +262,7 @@ class KerasEngine(KerasState):
 
 
 def _losses(settings: EngineSettings) -> Any:
-    """Return the loss for Keras: categorical cross-entropy, or binary cross-entropy of the known targets."""
+    """Return the loss function for Keras: categorical cross-entropy, or binary cross-entropy of the known targets."""
     from keras import losses, ops
 
     if settings.loss == "categorical":
@@ -270,7 +279,7 @@ def _losses(settings: EngineSettings) -> Any:
 
 
 def _outside(settings: EngineSettings) -> Any:
-    """Return the loss for evidence outside the lungs (see `Engine.step`)."""
+    """Return the loss function for evidence outside the lungs, for Keras (see `Engine.step`)."""
     from keras import ops
 
     weights = ops.convert_to_tensor(settings.outside_weights, "float32")

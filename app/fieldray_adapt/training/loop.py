@@ -1,12 +1,12 @@
-"""The training loop of all networks, its checkpoints, and training on images in memory.
+"""Train networks in epochs with checkpoints, and train on images in memory.
 
 An epoch is a number of steps. Weights are averaged over the steps, and a checkpoint is written after each epoch. All
-randomness depends on seed and epoch, so an interrupted training resumes exactly. A training resumes only if all of its
-inputs are unchanged. A target of nan is unknown and has no loss, so data sets with different labels can be combined.
+random numbers depend on seed and epoch, so that an interrupted training can resume exactly. A training resumes only if
+all inputs are unchanged. A target of nan is unknown and has no loss. So data sets with different labels can be
+combined.
 
-`train_on_arrays` trains the original network of a pruning study, and its pruned networks. With a teacher, the targets
-are a mixture of labels and the teacher's softmax [1]_. The cross-entropy with a mixture of targets is the mixture of
-the cross-entropies, so only the targets differ.
+`train_on_arrays` trains the networks of a pruning study. With a teacher, the targets are a mixture of the labels and
+the teacher's softmax [1]_.
 
 References
 ----------
@@ -39,32 +39,32 @@ from fieldray_adapt.training.engine_choice import open_engine, uses_torch
 from fieldray_adapt.training.engine_interface import Batch, Checkpointable, Engine, EngineName, EngineSettings
 
 CHECKPOINT_NAME: Final = "checkpoint.npz"
-"""The file name of all checkpoints. The checkpoints of a step are removed once it is done."""
+"""The file name of all checkpoints. When a step is done, its checkpoints are removed."""
 
 _ENGINE_PARTS: Final = ("weights", "optimiser")
 
 
 class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of an epoch, a row of `history.json`. Figures that a training does not measure are absent.
+    """The figures of an epoch of a training, a row of `history.json`. Figures that were not measured are absent.
 
     Attributes
     ----------
     auc
-        Classifier: AUC of each label on the validation images; None if a class is missing.
+        Classifier: AUC of each label on the validation images; None if positive or negative images are missing.
     side
         Lung fields: side of the images in pixels.
     dice, least_dice, region_dice, region_least_dice
-        Lung fields: mean and lowest Dice, of the visible lung and of the lung region.
+        Lung fields: mean and lowest Dice of the visible lung, mean and lowest Dice of the lung region.
     cells_wrong
         Lung fields: share of mask pixels that are wrong, 0..1.
     frontal
-        Lung fields: share of validation images, 0..1, that the check of the whole image takes for frontal chests.
+        Lung fields: share of validation images, 0..1, that the network accepts as frontal chests.
     staleness_mean, staleness_most
-        Training by several workers: mean and largest number of updates by which gradients were late.
+        Training by several workers: by how many updates of the network gradients came late, mean and maximum.
     seconds
-        Duration of the epoch.
+        Duration of the epoch, in seconds.
     time_s
-        Training by several workers: seconds of training from its start to the end of this epoch.
+        Training by several workers: seconds from the start of the training to the end of this epoch.
     """
 
     epoch: int
@@ -85,7 +85,7 @@ class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrainingCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The progress of a training: figures of its epochs, and the number of steps."""
+    """The progress of a training: the figures of each epoch until now, and the number of steps until now."""
 
     history: tuple[EpochFigures, ...]
     steps: int = 0
@@ -97,12 +97,12 @@ class _Stored(TrainingCourse, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class CheckpointContent:
-    """The content of a checkpoint besides the engine's state.
+    """The content of a checkpoint, without the state of the training engine.
 
     Attributes
     ----------
     course
-        Figures of the epochs until now, and the number of steps.
+        The figures of each epoch until now, and the number of steps until now.
     arrays
         The averaged weights, by name.
     """
@@ -115,16 +115,16 @@ class CheckpointContent:
 class Checkpoint:
     """The file that stores the state of a training.
 
-    A state is resumed only with an equal key, by an engine of the class that wrote it. The key is the digest of all
-    inputs of the training (see `files.digest`): network, weights, data, schedule, settings.
+    A stored state has a key: the digest of all inputs of the training (network, weights, data, schedule, settings). The
+    state is restored only for an equal key, and for an engine of the class that wrote the state.
     """
 
     path: Path
 
     def holds(self, kind: type, *, key: str) -> bool:
-        """Return whether the file stores a training with these inputs, by an engine of the class `kind`.
+        """Return whether the file has the state of a training with the key `key`, by an engine of the class `kind`.
 
-        `key` is the digest of the inputs.
+        The key is the digest of the training's inputs.
         """
         if not self.path.is_file():
             return False
@@ -132,10 +132,10 @@ class Checkpoint:
             return _stored(arrays).key == _whole_key(kind, key)
 
     def restore(self, engine: Checkpointable, *, key: str) -> CheckpointContent | None:
-        """Load the stored state of a training into the engine. Returns the other content of the file.
+        """Load the stored state of a training into the engine. Returns averaged weights, figures and number of steps.
 
-        Returns None, and changes nothing, if there is no file or if it was written for other inputs. `key` is the
-        digest of the inputs.
+        Returns None and changes nothing if the file does not exist, or if the stored key is not `key`. The key is the
+        digest of the training's inputs.
         """
         if not self.path.is_file():
             return None
@@ -152,9 +152,9 @@ class Checkpoint:
         return CheckpointContent(course=course, arrays=parts["more"])
 
     def save(self, engine: Checkpointable, content: CheckpointContent, *, key: str) -> None:
-        """Write the state of a training to the file. Raises StorageProblem.
+        """Write the state of the engine and `content` to the file. Raises StorageProblem.
 
-        `key` is the digest of the training's inputs, by which `restore` recognises the state.
+        `key` is the digest of the training's inputs. `restore` needs an equal key.
         """
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
         found["more"] = dict(content.arrays)
@@ -168,7 +168,7 @@ def _stored(arrays: Mapping[str, NDArray[Any]]) -> _Stored:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints in a folder and its subfolders."""
+    """Remove all checkpoint files in a folder and in all subfolders."""
     for path in folder.rglob(CHECKPOINT_NAME):
         path.unlink()
 
@@ -178,28 +178,28 @@ def _whole_key(kind: type, key: str) -> str:
 
 
 Progress = Callable[[EpochFigures], None]
-"""A function that receives the figures of each epoch."""
+"""A function that is called with the figures of each finished epoch."""
 _AVERAGED_EVERY: Final = 4
-"""Steps between two samples of the running mean. Copying the weights takes a tenth of a step."""
+"""Number of steps between two additions to the running mean of the weights. Each addition costs a tenth of a step."""
 _LONGEST_MEAN: Final = 0.98
 
 
 class TrainingTask(Protocol):
-    """A training task: the steps of an epoch, and the validation after each epoch."""
+    """The interface of a training for `train_epochs`: the steps of an epoch, and the validation after each epoch."""
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """Perform the steps of an epoch (from 0) one by one, and yield the loss before each step."""
+        """Perform the training steps of an epoch, and yield the loss before each step. The first epoch is 0."""
 
     def averaging_weight(self, steps: int) -> float:
-        """Return the weight (0..1) with which the network's current weights are added to their running mean.
+        """Return the factor (0..1) with which the current weights of the network enter the running mean of the weights.
 
-        `steps` is the number of steps until now. With 0 the current weights are left out.
+        `steps` is the number of steps until now. If the factor is 0, the mean does not change.
         """
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
-        """Validate the averaged weights after an epoch. The engine keeps its own weights.
+        """Measure the network with the averaged weights after an epoch. The engine's weights are restored afterwards.
 
-        Returns the figures of the epoch, with those of the validation added.
+        Returns `figures`, the figures of the epoch, with the measured values added.
         """
 
 
@@ -212,10 +212,10 @@ class TrainingState:
     steps: int = 0
 
     def resume(self, checkpoint: Checkpoint, engine: Checkpointable, *, key: str) -> bool:
-        """Load the state of a training from its checkpoint into this object and the engine. Returns whether there was
-        one.
+        """Load the state of a training from a checkpoint into this object and into the engine.
 
-        `key` is the digest of the training's inputs; a checkpoint with another key is not loaded.
+        Returns whether the checkpoint exists and has the key `key`, the digest of the training's inputs. Otherwise
+        nothing is loaded.
         """
         if kept := checkpoint.restore(engine, key=key):
             self.average, self.history, self.steps = dict(kept.arrays), [*kept.course.history], kept.course.steps
@@ -233,22 +233,23 @@ def train_epochs(
     key: str,
     progress: Progress,
 ) -> None:
-    """Train the epochs that `state` does not have yet, up to the epoch `until`. A checkpoint is written after each
-    epoch.
+    """Train until `state` has `until` epochs. A checkpoint is written after each epoch.
 
     Parameters
     ----------
+    state
+        The epochs trained before. The new epochs are added.
     until
-        Number of epochs that are trained afterwards, from the first one on.
+        Number of epochs of the training when the function returns, with the epochs trained before.
     epochs
         Number of epochs of the whole training, for the figures.
     key
         The digest of the training's inputs, which is stored in the checkpoint.
     progress
-        Receives the figures of each epoch.
+        A function that is called with the figures of each finished epoch.
 
-    Raises UsageProblem `training_diverged` if a loss is not a number (the checkpoint of the epoch before stays),
-    StorageProblem if a checkpoint cannot be written.
+    Raises UsageProblem (`training_diverged`) if a loss is not a number; the checkpoint of the epoch before is kept.
+    Raises StorageProblem if a checkpoint cannot be written.
     """
     for epoch in range(len(state.history), until):
         started, losses = time.monotonic(), list[float]()
@@ -279,8 +280,8 @@ def train_or_resume(
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train all epochs with one engine, or resume the training from the checkpoint in `folder`.
 
-    Returns the averaged weights, whose mean starts from `average`, and the figures of each epoch. The checkpoint stays
-    until the caller has stored the result. Raises as `train_epochs`.
+    Returns the averaged weights and the figures of each epoch. `average` are the initial weights, from which the
+    running mean starts. The caller stores the result and then deletes the checkpoint. Raises as `train_epochs`.
     """
     state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT_NAME)
     state.resume(checkpoint, engine, key=key)
@@ -294,10 +295,10 @@ def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
 
 
 def sparse_averaging_share(steps: int) -> float:
-    """Return the weight (0..1) of the current network in a running mean to which every fourth step is added.
+    """Return the factor (0..1) of the current weights in a running mean to which every fourth step is added.
 
-    It is 0 for all other steps. `steps` is the number of steps until now. At the beginning the mean is short, and new
-    weights count more. A method `TrainingTask.averaging_weight` may return this.
+    The factor is 0 for all other steps. `steps` is the number of steps until now. In the first steps, the factor is
+    larger. Methods `TrainingTask.averaging_weight` can return this value.
     """
     if steps % _AVERAGED_EVERY:
         return 0.0
@@ -306,9 +307,9 @@ def sparse_averaging_share(steps: int) -> float:
 
 
 def cosine_rate(highest: float, now: float, *, warm_up: float, end: float = 1.0, start: float = 0.002) -> float:
-    """Return the learning rate at a time of a training.
+    """Return the learning rate at the time `now` of a training.
 
-    It rises linearly until `warm_up`, then falls to 0 along half a cosine wave until `end`.
+    The rate rises linearly until `warm_up`, then falls to 0 along half a cosine wave until `end`.
 
     Parameters
     ----------
@@ -317,7 +318,7 @@ def cosine_rate(highest: float, now: float, *, warm_up: float, end: float = 1.0,
     now, warm_up, end
         The current time, the end of the warm-up and the end of training, all in the same unit.
     start
-        Before this time the rate does not rise. So the first steps have a rate above 0.
+        Before the time `start`, the rate is constant. So the first steps have a rate above 0.
     """
     if now < warm_up:
         return highest * max(now, start) / warm_up
@@ -348,16 +349,16 @@ class LabelledImages:
         return len(self.images)
 
     def part(self, start: int, stop: int | None = None) -> LabelledImages:
-        """Return the images from index `start` up to `stop` (exclusive)."""
+        """Return the images with indices from `start` up to, but without, `stop`; None for all from `start`."""
         return LabelledImages(self.images[start:stop], self.targets[start:stop])
 
 
 @table
 class Effort:
-    """Duration and learning rate of a training."""
+    """The duration and the learning rate of a training on images in memory."""
 
-    batch_size: int = key("Images in each training step.", unit="images", low=1, example=32)
-    epochs: float = key("Passes over the images; parts of one are allowed.", above=0, example=10.0)
+    batch_size: int = key("Number of images in each training step.", unit="images", low=1, example=32)
+    epochs: float = key("Number of passes over the images. Fractions are allowed.", above=0, example=10.0)
     learning_rate: float = key("The highest learning rate.", above=0, example=1e-3)
 
 
@@ -372,11 +373,11 @@ def train_on_arrays(
     folder: Path,
     progress: Progress = lambda _: None,
 ) -> Weights:
-    """Train a network on images in memory, or resume the training from the checkpoint in `folder`.
+    """Train a network on images in memory, or resume the training from the checkpoint in `folder`. Returns the weights.
 
-    The learning rate has a short warm-up and a cosine decay. The training is divided into up to twenty parts, which are
-    reported as epochs. A resumed training gives equal weights, but for the random draws of dropout. Raises as
-    `train_or_resume`.
+    The learning rate has a short warm-up and a cosine decay. The training is divided into at most twenty parts, which
+    are reported as epochs. A resumed training gives the weights of an uninterrupted training, except for differences by
+    random dropout. Raises as `train_or_resume`.
     """
     seed_dropout(seed)  # before the engine is opened, because Keras seeds a layer when the layer is made
     engine = open_engine(specification, weights, settings=settings)
@@ -397,16 +398,16 @@ class _FitTask:
 
     @property
     def count(self) -> int:
-        """The number of all steps."""
+        """The number of steps of the whole training."""
         return max(1, round(len(self.data) * self.effort.epochs / self.effort.batch_size))
 
     @property
     def parts(self) -> int:
-        """The number of parts, which have about equally many steps."""
+        """The number of parts into which the training is divided. All parts have about the same number of steps."""
         return min(self.count, _MOST_PARTS)
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """Perform the steps of a part, and yield the loss of each (see `TrainingTask.steps`)."""
+        """Perform the training steps of a part, and yield the loss of each step (see `TrainingTask.steps`)."""
         data, effort, count = self.data, self.effort, self.count
         first, last = (count * part // self.parts for part in (epoch, epoch + 1))
         drawn = enumerate(_drawn(len(data), effort.batch_size, self.seed, count))
@@ -415,16 +416,16 @@ class _FitTask:
             yield self.engine.step(data.images[chosen], data.targets[chosen], learning_rate=rate)
 
     def averaging_weight(self, _steps: int) -> float:
-        """Return 0, because no mean is used (see `TrainingTask.averaging_weight`)."""
+        """Return 0, because this training does not average weights (see `TrainingTask.averaging_weight`)."""
         return 0.0
 
     def validate(self, _average: Weights, figures: EpochFigures) -> EpochFigures:
-        """Return the epoch's figures unchanged (see `TrainingTask.validate`)."""
+        """Return `figures` unchanged, because this training has no validation (see `TrainingTask.validate`)."""
         return figures
 
 
 def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:
-    """Seed the dropout of the training engine `name` (PyTorch or Keras), before the engine is opened."""
+    """Set the seed of random dropout in PyTorch or Keras. Call this before an engine with the name `name` is opened."""
     if uses_torch(name):
         import torch
 
@@ -436,16 +437,19 @@ def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:
 
 
 def _share_of_rate(step: int, steps: int) -> float:
-    """Return the share of the learning rate at a step: a linear warm-up over a twentieth, then a cosine to 0.
+    """Return the learning rate at a step divided by the highest learning rate, 0..1.
 
-    The decay follows arXiv:1608.03983.
+    The rate rises linearly in the first twentieth of all steps, then falls to 0 along a cosine (arXiv:1608.03983).
     """
     warm_up = max(1.0, _WARM_UP_SHARE * steps)
     return min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 def _drawn(count: int, size: int, seed: int, steps: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the image indices of each step, shuffled in each pass. A batch larger than the data is the whole data."""
+    """Yield the indices of the images for each training step, in a new random order in each pass over the images.
+
+    `count` is the number of images, `size` the number of images in a step (at most `count`).
+    """
     generator, size = np.random.default_rng(seed), min(size, count)
     starts = range(0, count - size + 1, size)
     for step in range(steps):
@@ -462,9 +466,9 @@ def measure_accuracy(
     data: LabelledImages,
     settings: EngineSettings,
 ) -> tuple[float, float]:
-    """Return the accuracy (0..1) and the mean cross-entropy of a network.
+    """Return the accuracy (0..1) and the mean cross-entropy of a network on labelled images.
 
-    An image is correct if its largest logit is at its largest target.
+    An image is classified correctly if the label with the largest logit is the label with the largest target.
     """
     logits = _logits(open_engine(specification, weights, settings=settings), data.images)
     right = logits.argmax(axis=1) == data.targets.argmax(axis=1)
@@ -486,16 +490,18 @@ def distillation_targets(
     temperature: float,
     settings: EngineSettings,
 ) -> LabelledImages:
-    """Return the same images with other targets: a mixture of their own targets and the teacher's predictions.
+    """Return images whose targets are a mixture of the targets of `data` and a teacher network's predictions.
 
     Parameters
     ----------
+    data
+        The images with their original targets.
     specification, weights
-        The teacher's network.
+        The teacher network.
     share
-        The share of the teacher's predictions in the mixture, 0..1.
+        The weight of the teacher's predictions in the mixture, 0..1.
     temperature
-        The teacher's logits are divided by this before the softmax. Above 1 it makes the predictions less certain.
+        The divisor of the teacher's logits before the softmax. Values above 1 make the predictions less certain.
     """
     logits = _logits(open_engine(specification, weights, settings=settings), data.images)
     soft = softmax(logits.astype(np.float64) / temperature, axis=1)

@@ -1,14 +1,14 @@
-"""`fieldray adapt profile`, and the timing of networks in a pruning study.
+"""Measure the speed of training and inference, for `fieldray adapt profile` and for pruning studies.
 
 A profile measures the time of training iterations by batch size and image size, and proposes a batch size. Iterations 1
 and 2 include start-up (memory, compilation of kernels) and are reported separately (Taran 2022, chapter 4).
 
-The networks of a study are timed in turn on one thread, in two kinds:
+The networks of a pruning study are timed in turns on one thread, in two kinds of timing:
 
 - "engine_batch": float32 in the training engine, batches of 100 (as the dissertation measured in Keras);
 - "int8": the int8 TensorFlow Lite file, one image at a time, as a clinic's computer runs it.
 
-A network is compared only with the original network of equal kind.
+A time is compared only with a time of the original network in that kind of timing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.steps import recipe_specification, starting_weights_digest
 
 Mode = Literal["training", "inference"]
-"""Whether a profile times training steps or inference."""
+"""What a profile measures: training steps or inference."""
 Clock = Callable[[], float]
 """A function that returns the time in seconds."""
 _TOLERANCE: Final = 1.1
@@ -44,8 +44,9 @@ _SLICE_S: Final = 0.15
 
 
 class ProfileRow(Struct, frozen=True, kw_only=True):
-    """The times of iterations with one batch size and image side (pixels). `later_ms` is the median from iteration 3
-    on.
+    """The times of iterations with one batch size and one image side (pixels).
+
+    `later_ms` is the median of iteration 3 and all later iterations, in milliseconds.
     """
 
     mode: Mode
@@ -67,9 +68,10 @@ class Profile(Struct, frozen=True, kw_only=True):
 def time_iterations(
     run: Callable[[], object], *, iterations: int = 5, clock: Clock = time.perf_counter
 ) -> tuple[float, float, float]:
-    """Call the function `run` several times and measure how long each call takes, in milliseconds.
+    """Call the function `run` several times, and measure the time of each call in milliseconds.
 
-    Returns the time of call 1, the time of call 2, and the median of the later calls.
+    Returns the time of the first call, the time of the second call, and the median of all later calls. `clock` returns
+    the time in seconds.
     """
     milliseconds = []
     for _ in range(iterations):
@@ -91,18 +93,19 @@ def profile_network(
     iterations: int = 5,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[ProfileRow]:
-    """Measure training and inference at each batch size and image side, with a new engine for each combination.
+    """Measure the times of training and inference for each batch size and image side.
 
-    The images are noise. Other sides than the specification's need a network without dense layers.
+    Each combination is measured with a new engine, on images of noise. A network with dense layers can only be measured
+    at the side of its specification.
 
     Parameters
     ----------
     sides
         Image sides in pixels; empty for the side of the specification.
     iterations
-        Number of iterations that are timed for each combination.
+        Number of timed iterations of each combination.
     progress
-        Receives how many combinations are done, and how many there are.
+        A function that is called with the number of finished combinations and the number of all combinations.
     """
     rows: list[ProfileRow] = []
     wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
@@ -132,7 +135,7 @@ def _iteration(
     batch_size: int,
     settings: EngineSettings,
 ) -> Callable[[], object]:
-    """Return a function that performs one iteration on noise."""
+    """Return a function that performs one training step or one inference on images of noise."""
     generator = np.random.default_rng(0)
     shape = (batch_size, specification.height, specification.width, specification.input_channels)
     images = generator.random(shape, np.float32)
@@ -145,9 +148,9 @@ def _iteration(
 
 
 def propose_batch_size(rows: Sequence[ProfileRow]) -> int:
-    """Return the smallest batch size whose training time per image is within a tenth of the shortest.
+    """Return the smallest batch size whose training time per image is at most 10 % above the shortest.
 
-    Larger batches save no time and give fewer steps in an epoch. Raises ValueError without rows.
+    Larger batches save little time and give fewer steps in an epoch. Raises ValueError if `rows` has no training times.
     """
     per_image = {row.batch_size: row.later_ms_per_image for row in rows if row.mode == "training"}
     limit = min(per_image.values()) * _TOLERANCE
@@ -161,9 +164,9 @@ def fastest_batch_size(
     batch_sizes: Sequence[int],
     settings: EngineSettings,
 ) -> int | None:
-    """Measure the training time with each candidate batch size, and return the one that `propose_batch_size` chooses.
+    """Measure the training time with each of `batch_sizes`, and return the batch size of `propose_batch_size`.
 
-    None without candidates.
+    None if `batch_sizes` is empty.
     """
     if not batch_sizes:
         return None
@@ -180,16 +183,16 @@ def inference_seconds(
     images: NDArray[np.float32],
     settings: EngineSettings,
 ) -> float:
-    """Return the seconds per image of inference, after start-up, in batches of these images.
+    """Return the time of inference per image in seconds, measured after start-up.
 
-    The images are (n, height, width, channels) float32.
+    All of `images` (n, height, width, channels) float32 are one batch.
     """
     engine = open_engine(specification, weights, settings=settings)
     return time_iterations(lambda: engine.logits(images), iterations=7)[-1] / 1e3 / len(images)
 
 
 Network = tuple[Specification, Weights]
-"""A network to be timed, as specification and weights."""
+"""A network whose speed is measured: specification and weights."""
 
 
 def time_networks(
@@ -200,18 +203,18 @@ def time_networks(
     settings: EngineSettings,
     rounds: int,
 ) -> dict[str, dict[str, float]]:
-    """Return the median milliseconds per image of each network, by kind.
+    """Return the median time per image of each network in milliseconds, by network and by kind of timing.
 
-    Networks are timed in turn, so that other load on the computer affects all of them equally.
+    Networks are timed in turns, so that other load on the computer affects all networks equally.
 
     Parameters
     ----------
     files
-        The int8 files, by the name of the network; not all networks need one.
+        The int8 files, by name of the network. A network without a file is timed in the engine only.
     images
         (n, height, width, channels) uint8, for timing in the engine.
     rounds
-        How often each network is timed.
+        Number of time measurements of each network.
     """
     runs: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
     batch = images[:_BATCH].astype(np.float32) / np.float32(255)
@@ -231,7 +234,10 @@ def time_networks(
 
 
 def _median_seconds(run: Callable[[], object]) -> float:
-    """Return the median seconds of the runs that fit into 0.15 s, at least one, after a warm-up run."""
+    """Return the median duration of several calls of `run` in seconds.
+
+    After a first call that does not count, `run` is called until 0.15 s have passed, at least once.
+    """
     run()
     taken: list[float] = []
     began = ended = time.perf_counter()
@@ -244,7 +250,7 @@ def _median_seconds(run: Callable[[], object]) -> float:
 
 
 def _file_run(data: bytes) -> Callable[[], object]:
-    """Return a function that runs a TensorFlow Lite file on one thread, copies of input and output included."""
+    """Return a function that runs a TensorFlow Lite file on one thread, and copies the input and the output."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=data, num_threads=1)
@@ -266,7 +272,10 @@ _WHAT: Final = "profile"
 
 
 def profile_step(run: Run) -> StepFacts:
-    """Profile the recipe's network with initial weights. Times do not depend on weights. Writes profile.json."""
+    """Measure the speed of the recipe's network with initial weights, on which times do not depend.
+
+    Writes profile.json.
+    """
     training = run.recipe.training
     settings = EngineSettings(precision=training.precision, threads=training.threads)
     found = _profiled(recipe_specification(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
@@ -275,7 +284,7 @@ def profile_step(run: Run) -> StepFacts:
 
 
 def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: Progress) -> None:
-    """Profile the original network of a study. Writes profile/profile.json to its run folder."""
+    """Measure the speed of a pruning study's original network. Writes profile/profile.json to the run folder."""
     settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
     found = _profiled(recipe.original.specification(), recipe.profile, settings=settings, progress=progress)
     write_atomically(recipe.run / "profile" / PROFILE_NAME, json_bytes(found))
@@ -301,7 +310,7 @@ def _profiled(
 
 
 def profile_parts(profile: Profile) -> list[ReportPart]:
-    """Return a profile as parts of a report: a table, and the proposed batch sizes."""
+    """Return a profile as parts of a report: a table of times, and the proposed batch sizes."""
     head = (
         *("mode", "side, pixels", "images in a batch", "iteration 1, ms", "iteration 2, ms", "later, ms"),
         "later, ms per image",

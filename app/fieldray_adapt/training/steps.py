@@ -1,4 +1,4 @@
-"""The train and quantise steps of a classifier's recipe, and access to the network that a step left."""
+"""The train and quantise steps of a classifier's recipe, and functions that read the networks stored by steps."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.teacher import teacher_targets
 
 NETWORK_NAMES: Final = ("weights.npz", "specification.json")
-"""File names of a network that a step has changed: weights and specification."""
+"""The names of the two files of a stored network: weights and specification."""
 
 
 def save_step_network(folder: Path, specification: Specification, weights: Weights) -> None:
-    """Write the network that a step has changed to the step's folder. Raises StorageProblem."""
+    """Write a network (specification and weights) to the folder of a step. Raises StorageProblem."""
     path, text = (folder / name for name in NETWORK_NAMES)
     save_network(path, text, specification, weights)
 
 
 def load_last_network(run: Run) -> tuple[Specification, Weights]:
-    """Return the network of the last step that changed it. Raises UsageProblem `step_missing`."""
+    """Read the pruned network if the recipe prunes, else the trained network. Raises UsageProblem (`step_missing`)."""
     is_pruned = run.recipe.prune and (run.folder("prune") / NETWORK_NAMES[0]).is_file()
     return load_step_network(run, "prune" if is_pruned else "train")
 
 
 def load_step_network(run: Run, step: str) -> tuple[Specification, Weights]:
-    """Return the network that a step left. Raises UsageProblem `step_missing`."""
+    """Read the network that a step stored. Raises UsageProblem (`step_missing`) if the step has stored none."""
     path, text = (run.folder(step) / name for name in NETWORK_NAMES)
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step=step))
@@ -69,7 +69,7 @@ def load_step_network(run: Run, step: str) -> tuple[Specification, Weights]:
 
 
 def trained_weights(run: Run) -> Weights:
-    """Return the weights that the train step left. Raises UsageProblem `step_missing`."""
+    """Read the weights that the train step stored. Raises UsageProblem (`step_missing`)."""
     path = run.folder("train") / "weights.npz"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="train"))
@@ -77,7 +77,10 @@ def trained_weights(run: Run) -> Weights:
 
 
 def train_step(run: Run) -> StepFacts:
-    """Train the recipe's network, starting from the weights that the recipe names."""
+    """Train the recipe's network from the recipe's starting weights. Returns the figures of the last epoch.
+
+    Writes weights.npz, specification.json and history.json.
+    """
     recipe, folder, data = run.recipe, run.folder("train"), load_dataset(run)
     specification = recipe_specification(recipe)
     weights, history = train_recipe(
@@ -94,16 +97,16 @@ def train_step(run: Run) -> StepFacts:
 
 
 def trainer_facts(run: Run) -> StepFacts:
-    """Return facts about how the training is done, for status.json; empty if this process trains alone."""
+    """Return facts about a training by several processes, such as their number; empty if this process trains alone."""
     return run.trainer.facts() if run.trainer else {}
 
 
 def train_recipe(
     run: Run, *, training: Samples, validation: Samples, folder: Path, work_name: str = "epochs"
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train the recipe's network as the recipe says (see `classifier.train_groups`).
+    """Train the recipe's network with the recipe's settings. Returns the weights, and the figures of each epoch.
 
-    `work_name` is the name of the work in progress reports.
+    `work_name` is the name of the work in progress reports. See `classifier.train_groups`.
     """
     recipe, specification = run.recipe, recipe_specification(run.recipe)
     return train_groups(
@@ -119,9 +122,9 @@ def train_recipe(
 
 
 def drawn_samples(run: Run, samples: Samples) -> Samples:
-    """Return those samples from which a training draws its batches: all whose source has a share above 0.
+    """Return only the images whose source has a share above 0, from which training draws batches.
 
-    If the recipe names a teacher, the targets are the mean of label and teacher's score. Raises as
+    If the recipe names a teacher, the target of an image is the mean of the label and the teacher's score. Raises as
     `teacher.teacher_targets`.
     """
     drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
@@ -141,10 +144,10 @@ def training_options(recipe: ClassifierRecipe, specification: Specification | No
 
 
 def engine_settings(recipe: ClassifierRecipe, specification: Specification | None = None) -> EngineSettings:
-    """Return the settings that a recipe gives its training engine.
+    """Return a recipe's settings for the training engine.
 
-    `specification` is the network; it may be None if no layers are frozen. The recipe's cost of evidence outside the
-    lungs does not apply to auxiliary labels.
+    `specification` is the network; None is allowed if no layers are frozen. The recipe's key `evidence_outside` is not
+    applied to auxiliary labels.
     """
     training, frozen = recipe.training, recipe.network.frozen or ("-",)
     layers = specification.layers if specification else ()
@@ -159,7 +162,10 @@ def engine_settings(recipe: ClassifierRecipe, specification: Specification | Non
 
 
 def recipe_specification(recipe: ClassifierRecipe) -> Specification:
-    """Return the recipe's network, with a head for all labels. Raises UsageProblem `recipe_key`."""
+    """Return the specification of the recipe's network, with a head for all labels.
+
+    Raises UsageProblem (`recipe_key`) for invalid numbers of channels.
+    """
     choice, whole = recipe.network, full_width_network(recipe)
     if (pack := Path(choice.weights)).is_dir():
         return whole.with_channels(_channels_of_pack(pack, whole, choice))
@@ -172,7 +178,7 @@ def recipe_specification(recipe: ClassifierRecipe) -> Specification:
 
 
 def full_width_network(recipe: ClassifierRecipe) -> Specification:
-    """Return the recipe's network with as many channels in each layer as its publication has."""
+    """Return the specification of the recipe's network with the published number of channels in each layer."""
     choice, spec = recipe.network, recipe.input
     stride = {"last_stride": choice.last_stride} if choice.is_residual else {}
     blocks = {"blocks": choice.blocks} if choice.blocks else {}
@@ -187,9 +193,9 @@ def full_width_network(recipe: ClassifierRecipe) -> Specification:
 
 
 def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:
-    """Return the channel counts of the pack from which the network starts.
+    """Return the numbers of channels, by channel set, of the pack from which the recipe's network starts.
 
-    Raises UsageProblem if the recipe names other counts.
+    Raises UsageProblem (`recipe_key`) if the recipe sets a width or numbers of channels.
     """
     if choice.width != 1 or choice.channels:
         detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
@@ -198,9 +204,10 @@ def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -
 
 
 def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> Weights:
-    """Return initial weights, with arrays of equal name and shape copied from another network if the recipe names one.
+    """Return the weights with which a recipe's training starts: random, or copied from the key `network.weights`.
 
-    Raises UsageProblem: `weights_unfit` if no array fits, data_unreadable.
+    Only arrays of equal name and shape are copied; all others are random. Raises UsageProblem: `weights_unfit` if no
+    array could be copied, `data_unreadable` if the file cannot be read.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == NO_WEIGHTS:
@@ -222,21 +229,21 @@ def _other_weights(path: Path, specification: Specification) -> Weights:
 
 
 def training_start_digest(network: NetworkChoice, training: ClassifierTraining) -> str:
-    """Return a digest of the weights with which a training starts: the network's and the teacher's."""
+    """Return a digest of the files that a training reads: the network's starting weights, the teacher's weights."""
     return digest(starting_weights_digest(network), file_sha256(training.teacher) if training.teacher else "")
 
 
 def starting_weights_digest(choice: NetworkChoice) -> str:
-    """Return the SHA-256 of the weights file from which a network starts; for a pack, of its manifest.
+    """Return the SHA-256 of a network's starting weights; "" for random weights.
 
-    The manifest contains the digests of the pack's files. "" for random weights.
+    For a pack, this is the SHA-256 of the manifest, which contains the digests of the pack's files.
     """
     path = Path(choice.weights)
     return "" if choice.weights == NO_WEIGHTS else file_sha256(path / "manifest.json" if path.is_dir() else path)
 
 
 def make_schedule(recipe: ClassifierRecipe) -> Schedule:
-    """Return the schedule of a recipe's training."""
+    """Return the schedule of a recipe's training: duration, learning rate, shares of the sources, and groups."""
     names = (
         *("epochs", "batch_size", "learning_rate", "warm_up_epochs", "average_epochs"),
         *("label_smoothing", "images_per_epoch", "seed", "networks"),
@@ -257,12 +264,12 @@ TRAIN_STEP: Final = Step(
 
 
 HEAD_IMAGES: Final = 1500
-"""Number of training images to which `convert_network` fits the head again. If there are fewer, all are used."""
+"""The largest number of training images to which `convert_network` fits the head again."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class NetworkFiles:
-    """A network without auxiliary labels, and its converted files."""
+    """A network without auxiliary labels, and the network's float and int8 files."""
 
     specification: Specification
     weights: Weights
@@ -271,7 +278,10 @@ class NetworkFiles:
 
 
 def quantise_step(run: Run) -> StepFacts:
-    """Convert the network to an int8 and a float file. Auxiliary labels are removed, and the head is fitted again."""
+    """Convert the network to an int8 file and a float file. Returns the sizes of the files in bytes.
+
+    Auxiliary labels are removed, and the head is fitted again. Writes both files and the converted network.
+    """
     data = load_dataset(run)
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
     files = convert_network(run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:HEAD_IMAGES]])
@@ -287,8 +297,9 @@ def convert_network(
     Parameters
     ----------
     images
-        (n, height, width, channels) uint8 training images in random order; `HEAD_IMAGES` are enough. The head is fitted
-        to all of them. The first `calibration_images` of the recipe give the ranges of the integers.
+        Training images (n, height, width, channels) uint8 in random order; `HEAD_IMAGES` are enough. The head is fitted
+        to all images. The ranges of the int8 values are measured on the first images; the recipe's key
+        `calibration_images` is their number.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS_CHANNEL_SET: np.array(kept)})
@@ -306,7 +317,7 @@ def convert_network(
 
 
 def write_converted_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> StepFacts:
-    """Write int8.tflite and float.tflite with the roles of their outputs. Returns the facts of the quantise step."""
+    """Write the files int8.tflite and float.tflite, and the roles of their outputs. Returns the sizes in bytes."""
     for name, file in files.items():
         write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
     run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
@@ -314,7 +325,7 @@ def write_converted_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> St
 
 
 def read_converted_file(run: Run, name: str) -> ConvertedNetwork:
-    """Read the file "int8" or "float" of the quantise step. Raises UsageProblem `step_missing`."""
+    """Read the network file `name` ("int8" or "float") of the quantise step. Raises UsageProblem (`step_missing`)."""
     path = run.folder("quantise") / f"{name}.tflite"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="quantise"))
@@ -322,9 +333,9 @@ def read_converted_file(run: Run, name: str) -> ConvertedNetwork:
 
 
 def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], work_name: str) -> NetworkOutputs:
-    """Run the file "int8" or "float" of a run on images. Raises UsageProblem `step_missing`.
+    """Run the network file `name` ("int8" or "float") on images (n, height, width, channels) uint8.
 
-    `work_name` is the name of the work in progress reports.
+    `work_name` is the name of the work in progress reports. Raises UsageProblem (`step_missing`).
     """
     file, (specification, _) = read_converted_file(run, name), load_last_network(run)
     return run_network(

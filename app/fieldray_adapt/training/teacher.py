@@ -1,7 +1,7 @@
-"""A teacher for noisy labels: a frozen EfficientNet-Lite0 [1]_, and a logistic regression on its features.
+"""Soften noisy labels with a teacher: a frozen EfficientNet-Lite0 [1]_, and a logistic regression on its features.
 
-The regression that scores an image was fitted to other patients. The training target of an image becomes the mean of
-its label and this score [2]_. So a label that contradicts the other patients counts less.
+The regression that scores an image was fitted to other patients. The training target of the image becomes the mean of
+label and score [2]_. So a label that contradicts the other patients counts less.
 
 References
 ----------
@@ -33,7 +33,7 @@ from fieldray_adapt.training.engine_interface import Batch
 from fieldray_adapt.training.keras_engine import layer_reader
 
 TEACHER_SIDE: Final = 224
-"""Side of the teacher's images in pixels."""
+"""The width and height of the teacher's input images, in pixels."""
 # For each stage: number of blocks, kernel side, stride of the first block, output channels. All stages but the first
 # expand their channels sixfold inside a block.
 _STAGES: Final = (
@@ -44,15 +44,15 @@ _READ: Final = ("block11", "block15", "head")
 _FOLDS: Final = 4
 _BATCH: Final = 16
 _PENALTY: Final = 3e-4
-"""Inverse strength of the regression's penalty (C in scikit-learn)."""
+"""Inverse strength of the logistic regression's penalty: the parameter C of scikit-learn."""
 _CERTAIN: Final = 0.99
 _PARTS: Final = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": "running_var"}
 
 
 def efficientnet_lite0() -> Specification:
-    """Return EfficientNet-Lite0 without its classifier.
+    """Return the specification of EfficientNet-Lite0 without the classifier.
 
-    The input is a colour image of `TEACHER_SIDE` pixels in -1..1, the output 1,280 feature maps.
+    The input is a colour image of `TEACHER_SIDE` x `TEACHER_SIDE` pixels in -1..1. The output is 1,280 feature maps.
     """
     layers = [convolution("stem", INPUT, "stem", kernel=3, stride=2, activation="relu6")]
     channels, last, number, width = {"stem": 32}, "stem", 0, 32
@@ -86,9 +86,9 @@ def efficientnet_lite0() -> Specification:
 
 
 def read_teacher_weights(path: Path) -> Weights:
-    """Read the weights of `efficientnet_lite0` from an .npz file with PyTorch's names and layout.
+    """Read the weights of `efficientnet_lite0` from an .npz file with PyTorch's names and layout of arrays.
 
-    Raises UsageProblem: data_unreadable, or teacher_unfit for other weights.
+    Raises UsageProblem: data_unreadable if the file cannot be read, teacher_unfit if the arrays do not fit.
     """
     found = Weights()
     try:
@@ -108,7 +108,7 @@ def read_teacher_weights(path: Path) -> Weights:
 
 
 def _name_in_file(key: str) -> str:
-    """Return PyTorch's name of a weight."""
+    """Return the name of the weight `key` in PyTorch's file, such as "_blocks.0._expand_conv.weight"."""
     layer, _, part = key.rpartition("/")
     block, _, step = layer.removeprefix("block").partition("_")
     if layer in ("stem", "head"):
@@ -121,16 +121,16 @@ def _name_in_file(key: str) -> str:
 
 
 def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: Progress) -> Samples:
-    """Return the samples with other targets: the mean of the label and the teacher's score, 0..1.
+    """Return a copy of `samples` in which each target is the mean of the label and the teacher's score, 0..1.
 
-    Unknown targets stay unknown.
+    Unknown targets are not changed.
 
     Parameters
     ----------
     teacher
         The file of the teacher's weights.
     cache
-        A file of the run in which the teacher's features of the images are stored.
+        The file in which the teacher's features of the images are stored for later calls.
 
     Raises
     ------
@@ -147,9 +147,18 @@ def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: P
 
 
 def _answers(seen: NDArray[np.float32], truth: NDArray[np.float32], folds: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the scores (0.01..0.99) of images by regressions fitted to other patients.
+    """Return the score (0.01..0.99) of each image by a logistic regression that was fitted to other patients.
 
-    An image keeps its label if all other patients have one class.
+    If all images of the other patients are of one class, no regression is possible, and the score is the label.
+
+    Parameters
+    ----------
+    seen
+        The features (n, f) of the images.
+    truth
+        The label (n,) of each image: 0, 1, or nan if unknown.
+    folds
+        The number (n,) of the fold of each image. All images of a patient are in one fold.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -166,7 +175,10 @@ def _answers(seen: NDArray[np.float32], truth: NDArray[np.float32], folds: NDArr
 
 
 def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: Progress) -> NDArray[np.float32]:
-    """Return (n, features): mean and maximum of each feature map, averaged over the image and its mirror image."""
+    """Return the teacher's features (n, f) of images, from the file `cache` if stored there.
+
+    Features are the mean and the maximum of each feature map, averaged over the image and its mirror image.
+    """
     key, names = file_sha256(teacher), [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
     known = dict[str, NDArray[np.float16]]()
     if cache.is_file():
@@ -185,7 +197,7 @@ def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: P
 
 
 def _seen(read: Callable[[Batch], dict[str, Batch]], images: NDArray[np.uint8]) -> NDArray[np.float16]:
-    """Return the features (n, features) of images, without the cache."""
+    """Compute the teacher's features (n, f) of images. `read` runs the teacher on a batch of images."""
     grey = [
         np.asarray(Image.fromarray(image[..., 0]).resize((TEACHER_SIDE, TEACHER_SIDE), Image.Resampling.BILINEAR))
         for image in images

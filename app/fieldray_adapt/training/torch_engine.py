@@ -1,4 +1,4 @@
-"""Training with PyTorch, with the layers, padding and weights of the Keras model of a specification."""
+"""Train networks with PyTorch. Layers, padding and weights are those of the Keras model of a specification."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TorchEngine:
         return loss
 
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """Return gradient and mean loss of a batch (see `Engine.gradient`)."""
+        """Return the gradient of a batch by weight name, and the batch's mean loss (see `Engine.gradient`)."""
         statistics = [key for key in self._arrays if self._is_noted(key)]
         before = {key: self._arrays[key].clone() for key in statistics}
         loss = self._backward(images, targets, lungs)
@@ -85,23 +85,23 @@ class TorchEngine:
             return values
 
     def weights(self) -> Weights:
-        """Return a copy of the weights in Keras's layout."""
+        """Return a copy of the network's weights, with the names and the layout of Keras."""
         with torch.no_grad():
             return {key: _outward(key, array, self._groups) for key, array in self._arrays.items()}
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the network's weights by weights in Keras's layout."""
+        """Replace the network's weights. `weights` have the names and the layout of Keras."""
         with torch.no_grad():
             for key, array in self._arrays.items():
                 array.copy_(_inward(key, weights[key], self._groups))
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """Return the step count and the moments of the AdamW optimiser."""
+        """Return the state of the AdamW optimiser as arrays by name: the number of steps, and the moments."""
         state = self._optimiser.state_dict()["state"]
         return {f"{index}/{slot}": row[slot].cpu().numpy().copy() for index, row in state.items() for slot in _SLOTS}
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the step count and the moments of the AdamW optimiser."""
+        """Set the state of the AdamW optimiser (number of steps, moments) to a result of `optimiser_state`."""
         rows: dict[int, dict[str, torch.Tensor]] = {}
         for key, array in state.items():
             index, _, slot = key.partition("/")
@@ -192,7 +192,10 @@ class TorchEngine:
 
 
 def _pad_same(value: torch.Tensor, layer: Layer, *, fill: float) -> torch.Tensor:
-    """Pad images as TensorFlow's "same" does: an odd pixel goes to the bottom or right."""
+    """Pad a tensor of images with the value `fill` for a layer, as the padding "same" of TensorFlow does.
+
+    If the number of pixels to add is odd, the bottom or the right gets one pixel more.
+    """
     pads = []
     for side in (value.shape[3], value.shape[2]):
         total = max((math.ceil(side / layer.stride) - 1) * layer.stride + layer.kernel - side, 0)
@@ -201,7 +204,7 @@ def _pad_same(value: torch.Tensor, layer: Layer, *, fill: float) -> torch.Tensor
 
 
 def _inward(key: str, array: NDArray[np.float32], groups: Mapping[str, int]) -> torch.Tensor:
-    """Convert a weight from Keras's layout to PyTorch's: (h, w, in, out) to (out, in, h, w).
+    """Convert a weight array from the layout of Keras (h, w, in, out) to that of PyTorch (out, in, h, w).
 
     A depthwise kernel (h, w, c, 1) becomes (c, 1, h, w).
     """
@@ -212,7 +215,7 @@ def _inward(key: str, array: NDArray[np.float32], groups: Mapping[str, int]) -> 
 
 
 def _outward(key: str, tensor: torch.Tensor, groups: Mapping[str, int]) -> NDArray[np.float32]:
-    """Convert a weight from PyTorch's layout to Keras's."""
+    """Convert a weight array from the layout of PyTorch to the layout of Keras (see `_inward`)."""
     array = tensor.detach().cpu().numpy()
     if array.ndim == 4:
         array = array.transpose((2, 3, 0, 1) if key.rpartition("/")[0] in groups else (2, 3, 1, 0))

@@ -1,4 +1,4 @@
-"""The command `fieldray archive`: screen very many images with several processes, on this computer or on others."""
+"""The command `fieldray archive`: screen very many images with several processes, on one or several computers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def run_screen(options: argparse.Namespace, console: Console) -> int:
-    """Run `archive screen`. Returns the exit code. Raises FieldrayError."""
+    """Run `archive screen` (screen an archive into an output folder). Returns the exit code. Raises FieldrayError."""
     with cluster_modules():
         from fieldray.commands.run import PackRun
         from fieldray.domain.pack_setup import set_up_pack
@@ -121,7 +121,10 @@ def _screened(
     spec: RunSpec,
     database: Path,
 ) -> tuple[ArchiveProgress, int]:
-    """Screen the remaining images. Returns the progress and the run that holds all results. Raises FieldrayError."""
+    """Screen the images of an archive that have no results. Returns the progress, and the number of the run.
+
+    The run in the results database `database` has all results. Raises FieldrayError.
+    """
     from fieldray_cluster.archive import ArchiveDriver, PieceOptions
     from fieldray_cluster.archive_folder import open_archive_run
 
@@ -179,7 +182,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _all_done(folder: ArchiveFolder, run_id: int) -> str:
-    """Return a sentence about a finished folder. It tells how many images were listed, and when."""
+    """Return a sentence about a finished archive: number of images, date of listing, and number of the run."""
     with folder.open_list() as images:
         listed = f"All images ({len(images)}) that were listed on {folder.listed_on.isoformat()} have results"
     return f"{listed}: run {run_id} of the history. Images added since then need another folder (--out)."

@@ -1,4 +1,6 @@
-"""The command `fieldray cluster` (start, join, inspect and stop a cluster), and options of commands that use one."""
+"""The command `fieldray cluster`, which starts, joins, inspects and stops a cluster.
+
+The module also has the options of other commands that use a cluster."""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the cluster that a command uses: `--workers`, `--cluster`, `--certificates`."""
+    """Add the options by which a command uses a cluster: `--workers`, `--cluster`, `--certificates`."""
     parser.add_argument(
         "--workers",
         type=whole_number(1, 256),
@@ -67,20 +69,20 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options for the address of the cluster: `--cluster`, `--certificates`."""
+    """Add the options for the connection to a cluster at an address: `--cluster`, `--certificates`."""
     parser.add_argument("--cluster", metavar="HOST:PORT", help="IP address and port of the scheduler")
     _add_certificates_option(parser)
 
 
 def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
-    """Return the settings of the cluster that the options name."""
+    """Return the settings for a connection to the cluster that the command-line options describe."""
     from fieldray_cluster.connection import ConnectionSettings
 
     return ConnectionSettings(address=options.cluster, workers=options.workers, certificates=options.certificates)
 
 
 def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
-    """Return a function for argparse that parses a whole number from `minimum` to `maximum`."""
+    """Return a type function for argparse, which parses a whole number from `minimum` to `maximum`."""
 
     def number(text: str) -> int:
         if text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and minimum <= int(text) <= maximum:
@@ -92,9 +94,10 @@ def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
 
 @contextlib.contextmanager
 def cluster_modules() -> Iterator[None]:
-    """Convert an import error in the block to a problem that says how to install the missing module.
+    """Run a block that imports modules for clusters.
 
-    Raises UsageProblem (cluster_not_installed, adapt_not_installed).
+    If a module is missing, raises UsageProblem (cluster_not_installed, adapt_not_installed), whose text tells how to
+    install the module.
     """
     try:
         yield
@@ -105,7 +108,7 @@ def cluster_modules() -> Iterator[None]:
 
 
 def run_start(options: argparse.Namespace, console: Console) -> int:
-    """Run `cluster start`: be the scheduler until Ctrl-C or `cluster stop`.
+    """Run `cluster start`, which runs the scheduler of a cluster until Ctrl-C or `cluster stop`.
 
     Returns the exit code. Raises UsageProblem, EnvironmentProblem.
     """
@@ -130,7 +133,7 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_join(options: argparse.Namespace, console: Console) -> int:
-    """Run `cluster join`: work for a scheduler until Ctrl-C or `cluster stop`.
+    """Run `cluster join`, which runs workers for a scheduler until Ctrl-C or `cluster stop`.
 
     Returns the exit code. Raises UsageProblem, EnvironmentProblem.
     """
@@ -170,7 +173,10 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
-    """Run `cluster status`: list the workers. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `cluster status`, which lists the workers of a cluster. Returns the exit code.
+
+    Raises UsageProblem, EnvironmentProblem.
+    """
     with cluster_modules():
         from fieldray_cluster.connection import describe_cluster, open_client
 
@@ -181,7 +187,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_stop(options: argparse.Namespace, console: Console) -> int:
-    """Run `cluster stop`: end the scheduler and all workers.
+    """Run `cluster stop`, which ends the scheduler and all workers of a cluster.
 
     Returns the exit code. Raises UsageProblem, EnvironmentProblem.
     """
@@ -195,7 +201,10 @@ def run_stop(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_certificates(options: argparse.Namespace, console: Console) -> int:
-    """Run `cluster certificates`. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `cluster certificates`, which makes the certificates of a cluster. Returns the exit code.
+
+    Raises UsageProblem, StorageProblem.
+    """
     with cluster_modules():
         from fieldray_cluster.certificates import make_certificates
 
@@ -207,21 +216,24 @@ def run_certificates(options: argparse.Namespace, console: Console) -> int:
 
 
 def _to_look(options: argparse.Namespace, role: Role) -> ConnectionSettings:
-    """Return connection settings that accept a cluster without workers or of another version."""
+    """Return connection settings for commands that only inspect or stop a cluster.
+
+    With these settings, a cluster without workers or of another program version is no problem.
+    """
     from fieldray_cluster.connection import ConnectionSettings
 
     return ConnectionSettings(address=options.address, certificates=options.certificates, role=role, needs_worker=False)
 
 
 def _wait_for_end(*nodes: NodeProcess) -> None:
-    """Wait until all processes have ended; Ctrl-C ends them in an orderly way."""
+    """Wait until all cluster processes have ended. After Ctrl-C, the processes are ended in an orderly way."""
     with contextlib.suppress(KeyboardInterrupt):
         while not all(node.wait(_TICK_S) for node in nodes):
             pass
 
 
 def _add_member_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a cluster member: networks it may reach, and encryption."""
+    """Add the options of a computer that belongs to a cluster: its address, reachable networks, and encryption."""
     parser.add_argument(
         "--network",
         action="append",
@@ -245,9 +257,10 @@ def _add_certificates_option(parser: argparse._ActionsContainer) -> None:
 
 
 def _require_member(options: argparse.Namespace, console: Console) -> None:
-    """Require certificates or the option for no encryption, and an address of this computer.
+    """Check the options of a computer that belongs to a cluster.
 
-    Raises UsageProblem (cluster_unencrypted, cluster_host, the reasons of `require_certificates`).
+    Raises UsageProblem: cluster_unencrypted unless exactly one of `--certificates` and `--unencrypted` is given,
+    cluster_host if `--host` is no numeric IP address, and the reasons of `require_certificates`.
     """
     from fieldray_cluster.connection import is_host
 

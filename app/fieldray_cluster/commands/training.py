@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _USUAL_SERVER: Final[ServerKind] = "distributed"
 _MOST_WORKERS: Final = 10_000
 _MOST_WORKERS_PLACED: Final = 1000
-"""Largest number of workers when whole tensors are placed: each number of workers needs its own placement."""
+"""Largest number of workers for which `adapt estimate` computes a placement of whole tensors on servers."""
 _LARGEST: Final = 1e9
-"""Largest time in seconds, and largest factor by which a worker is slower."""
+"""Largest accepted value of an option: a time in seconds, or a factor by which a worker is slower."""
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that divide a training among several workers."""
+    """Add the options that divide one training among several worker processes to a parser."""
     group = parser.add_argument_group("training by several workers")
     group.add_argument(
         "--workers", type=whole_number(1, 1000), default=1, metavar="N", help="number of workers (default: 1)"
@@ -79,7 +79,10 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | None:
-    """Return the trainer for the options; None if this process trains alone. Raises UsageProblem."""
+    """Return the trainer that trains with several workers, as the options say; None if this process trains alone.
+
+    Raises UsageProblem.
+    """
     if options.mode == "local" and options.workers == 1:
         return None
     with cluster_modules():
@@ -100,13 +103,16 @@ def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | Non
 
 
 def add_fetch(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add the subcommand `fetch`."""
+    """Add the subcommand `adapt fetch`, which copies a recipe's images from servers."""
     action = add_command(actions, "fetch", "copy the images of a recipe from their server", run=run_fetch)
     action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file)")
 
 
 def run_fetch(options: argparse.Namespace, console: Console) -> int:
-    """Run `adapt fetch`. Returns the exit code. Raises UsageProblem, EnvironmentProblem, StorageProblem."""
+    """Run `adapt fetch`, which copies a recipe's images from servers to the run folder. Returns the exit code.
+
+    Raises UsageProblem, EnvironmentProblem, StorageProblem.
+    """
     with cluster_modules():
         from fieldray_adapt.command import object_copy_folders
         from fieldray_adapt.recipes.tables import RecipeDocument
@@ -121,7 +127,7 @@ def run_fetch(options: argparse.Namespace, console: Console) -> int:
 
 
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add the subcommand `measure-cluster`."""
+    """Add the subcommand `adapt measure-cluster`, which measures the times of a cluster."""
     action = add_command(
         actions, "measure-cluster", "measure whether several workers are worth using", run=run_measure_cluster
     )
@@ -142,7 +148,10 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
-    """Run `adapt measure-cluster`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `adapt measure-cluster`, which measures the times of a cluster. Returns the exit code.
+
+    Raises UsageProblem, EnvironmentProblem.
+    """
     with cluster_modules():
         from fieldray_cluster.training.tasks import TrainingPlan
         from fieldray_cluster.training.trainer import measure_cluster
@@ -171,7 +180,7 @@ def _number(*, above: float = -math.inf, least: float = -math.inf) -> Callable[[
 
 
 def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add the subcommand `estimate`."""
+    """Add the subcommand `adapt estimate`, which predicts the speed-up of a training with several workers."""
     parser = add_command(
         actions, "estimate", "predict how much faster training is on several machines", run=run_estimate,
         epilog="Exit code: 0 done; 2 an option is missing or invalid.",
@@ -236,7 +245,10 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
 
 
 def run_estimate(options: argparse.Namespace, console: Console) -> int:
-    """Run `adapt estimate`. Returns the exit code. Raises UsageProblem."""
+    """Run `adapt estimate`, which predicts the speed-up of a training with several workers. Returns the exit code.
+
+    Raises UsageProblem.
+    """
     console.machine_reads = options.output == "csv"
     measured, workers = _measured(options), options.workers
     _require_possible(measured, workers)
@@ -251,7 +263,7 @@ def run_estimate(options: argparse.Namespace, console: Console) -> int:
 def print_estimate(
     console: Console, measured: Measurements, *, mode: Mode, server: ServerKind | None, workers: int
 ) -> None:
-    """Print the estimated speed-up with a number of workers, and the best choice up to that number.
+    """Print the estimated speed-up with `workers` workers, and the best choice with at most this number of workers.
 
     `server` is the kind of parameter server; None to compare all kinds.
     """
@@ -302,7 +314,7 @@ def _measured(options: argparse.Namespace) -> Measurements:
 
 
 def _require_possible(measured: Measurements, workers: int) -> None:
-    """Require at most as many workers as batches, and at most the largest number. Raises UsageProblem."""
+    """Raise UsageProblem if there are more workers than batches, or more workers than the estimate allows."""
     if workers > measured.batches:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))
     limit = _MOST_WORKERS_PLACED if measured.tensors else _MOST_WORKERS

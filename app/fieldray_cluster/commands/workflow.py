@@ -1,4 +1,4 @@
-"""The command `fieldray workflow`: run experiments on a cluster, and sweeps for the best values of a recipe."""
+"""The command `fieldray workflow`: run experiments on a cluster, and search for the best values of a recipe (sweep)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def run_run(options: argparse.Namespace, console: Console) -> int:
-    """Run `workflow run`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `workflow run`, which runs the experiments of a workflow. Returns the exit code.
+
+    Raises UsageProblem, EnvironmentProblem.
+    """
     from fieldray_cluster.workflow.report import write_report
     from fieldray_cluster.workflow.run import run_workflow
 
@@ -41,7 +44,10 @@ def run_run(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_sweep(options: argparse.Namespace, console: Console) -> int:
-    """Run `workflow sweep`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `workflow sweep`, which searches for the best values of a recipe. Returns the exit code.
+
+    Raises UsageProblem, EnvironmentProblem.
+    """
     from fieldray_cluster.workflow.report import write_report
     from fieldray_cluster.workflow.sweep import run_sweep as run
 
@@ -51,7 +57,7 @@ def run_sweep(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
-    """Run `workflow status`: list the tasks of a run. Returns the exit code. Raises UsageProblem."""
+    """Run `workflow status`, which lists the tasks of a workflow's run. Returns the exit code. Raises UsageProblem."""
     from fieldray_cluster.workflow.report import last_output_lines, summary_text, task_row
     from fieldray_cluster.workflow.run import read_states
 
@@ -75,7 +81,10 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_cancel(options: argparse.Namespace, console: Console) -> int:
-    """Run `workflow cancel`: ask the run to stop. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `workflow cancel`, which asks a workflow's run to stop. Returns the exit code.
+
+    Raises UsageProblem, StorageProblem.
+    """
     from fieldray_cluster.workflow.run import cancel_run
 
     cancel_run(options.recipe)
@@ -84,7 +93,10 @@ def run_cancel(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_report(options: argparse.Namespace, console: Console) -> int:
-    """Run `workflow report`: write the report. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `workflow report`, which writes the report of a workflow's run. Returns the exit code.
+
+    Raises UsageProblem, StorageProblem.
+    """
     from fieldray_cluster.workflow.report import write_report
 
     console.print_line(f"Report: {write_report(options.recipe)}")
@@ -92,7 +104,7 @@ def run_report(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
-    """Run `workflow new`: write a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `workflow new`, which writes a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.recipe import new_workflow
 
     new_workflow(options.recipe)
@@ -101,7 +113,11 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
 
 
 def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Namespace, console: Console) -> int:
-    """Run a subcommand. A missing module becomes a problem with its name, and all problems of a recipe are printed."""
+    """Run a subcommand of `workflow`. Returns the exit code.
+
+    If a module is missing, raises UsageProblem with the module's name. If a recipe has several problems, all are
+    printed.
+    """
     try:
         with cluster_modules():
             return run(options, console)

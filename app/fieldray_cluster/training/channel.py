@@ -1,14 +1,14 @@
-"""The channel for weights and gradients between a worker and a parameter server: raw numbers over one connection.
+"""Send weights and gradients between a worker and a parameter server, as raw numbers over one connection (channel).
 
-A message is a JSON header, after its length, and the numbers that it announces. Numbers are sent from their array and
-received into their final array, without pickling or copying. Connections are between the cluster's own processes,
-encrypted if the cluster is (see `certificates`). Each begins with the session's token, which Dask gave only to members
-of the session. Before the token no numbers are accepted, and time and number of attempts are limited.
+A message is the length of a JSON header, the header, and numbers. Numbers are sent and received without pickling or
+copying. If the cluster has certificates, connections are encrypted (see `certificates`). A connection begins with the
+session's token, a secret that Dask gave only to members of the session. Before the token, no numbers are accepted, and
+time and number of attempts are limited.
 
-No process waits forever for a computer that lost power or its network. The system probes an idle connection, and ends
-one whose data is not acknowledged. During a wait a process can do other work (`receive`), or check whether the other
-side still exists (`has_ended`). Both read from the connection, because on an encrypted connection a readable descriptor
-does not mean a message.
+No process waits forever for a computer that lost power or network. The operating system probes an idle connection, and
+ends a connection whose data is not acknowledged. During a wait, a process can do other work (`receive`), or check
+whether the other side still exists (`has_ended`). Both methods read from the connection, because on an encrypted
+connection a readable socket does not mean that a message has come.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NOTHING: Final = np.zeros(0, np.float32)
 _HELLO_S: Final = 20.0
 _LARGEST_HELLO: Final = 1024
 _MOST_UNGREETED: Final = 64
-"""Number of connections that may be open before their token is known."""
+"""The largest number of open connections that have not sent their token yet."""
 _TICK_S: Final = 0.2
 _SILENT_S: Final = 60
-"""Seconds without a sign of life of the other side, after which a connection is over."""
+"""Seconds without a sign of life from the other side, after which a connection is ended."""
 # Socket options of keep-alive. Each system has some of them.
 _SIGNS_OF_LIFE: Final = {
     "TCP_KEEPIDLE": 20,
@@ -56,17 +56,17 @@ _SIGNS_OF_LIFE: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelMessage:
-    """A message that was received over a `Channel`: header and numbers."""
+    """A message that was received over a `Channel`: a header, and a vector of float32 numbers."""
 
     header: Mapping[str, Any]
     values: Vector = field(default_factory=lambda: _NOTHING)
 
 
 class Channel:
-    """A connection for weights and gradients.
+    """A connection to another process for weights and gradients.
 
-    Raises ConnectionError if the other side is gone, ValueError for an invalid message. `largest` is the largest count
-    of numbers in one message.
+    Methods raise ConnectionError if the other process has ended the connection, and ValueError for an invalid message.
+    `largest` is the largest count of numbers in one message.
     """
 
     def __init__(self, connection: socket.socket, *, largest: int) -> None:
@@ -78,16 +78,16 @@ class Channel:
         self._connection, self._largest = connection, largest
 
     def send(self, header: Mapping[str, Any], values: Vector = _NOTHING) -> None:
-        """Send a message over the channel. `values` is one contiguous float32 array."""
+        """Send a message: a header and the numbers `values`, one contiguous float32 array."""
         facts = msgspec.json.encode({**header, "values": len(values)})
         self._connection.sendall(_LENGTH.pack(len(facts)) + facts)
         if len(values):
             self._connection.sendall(np.ascontiguousarray(values, np.float32).data.cast("B"))
 
     def receive(self, *, meanwhile: Callable[[], None] | None = None) -> ChannelMessage:
-        """Wait for a message, and return it.
+        """Wait for a message, and return the message.
 
-        `meanwhile` is called repeatedly during the wait. It may end the wait by raising an exception.
+        `meanwhile` is called repeatedly during the wait. An exception in `meanwhile` ends the wait.
         """
         self._connection.settimeout(None if meanwhile is None else _TICK_S)
         try:
@@ -96,8 +96,9 @@ class Channel:
             self._connection.settimeout(None)
 
     def receive_hello(self) -> Mapping[str, Any]:
-        """Receive the first message of an unknown sender: short, without numbers, within a time limit. Returns its
-        header.
+        """Receive the first message on a connection, and return the header.
+
+        The sender is not known yet. So the message must be short, without numbers, and arrive within a time limit.
         """
         late = threading.Timer(_HELLO_S, self.close)
         late.daemon = True
@@ -110,7 +111,7 @@ class Channel:
     def has_ended(self) -> bool:
         """Return, without waiting, whether the connection has ended.
 
-        It counts as ended, too, if the other side has sent data when none was expected.
+        A connection on which unexpected data has arrived also counts as ended.
         """
         try:
             self._connection.settimeout(0)
@@ -125,7 +126,7 @@ class Channel:
         return True
 
     def close(self) -> None:
-        """End the connection. A thread waiting for a message gets a ConnectionError."""
+        """End the connection. A thread that waits for a message gets a ConnectionError."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
@@ -165,20 +166,20 @@ class Channel:
 
 
 def _nothing() -> None:
-    """Do nothing while waiting for a message."""
+    """Do nothing; the default of `meanwhile` in `Channel.receive`."""
 
 
 def connect(
     address: tuple[str, int], *, token: str, role: str, max_values: int, encryption: ssl.SSLContext | None = None
 ) -> Channel:
-    """Open a channel to a listener of another process. Raises OSError.
+    """Open a channel to a listener of another process, at (host, port). Raises OSError.
 
     Parameters
     ----------
     token
         The secret of the session, which the listener requires.
     role
-        What this process is in the session: the number of a worker, or the driver.
+        The role of this process in the session: the number of a worker, or "driver".
     max_values
         The largest count of numbers that one message may have.
     encryption
@@ -206,10 +207,10 @@ def open_channels(
     max_values: Sequence[int],
     encryption: ssl.SSLContext | None = None,
 ) -> Iterator[list[Channel]]:
-    """Open channels to several servers of a session, and close them at the end of the block. Raises OSError.
+    """Open a channel to each server of a session, and close the channels at the end of the block. Raises OSError.
 
-    The addresses come from the cluster and not from a person. During the block this process may connect to them in
-    addition to its configured networks. The parameters are those of `connect`, with one `max_values` for each address.
+    During the block, this process may contact the servers, even if they are outside its configured networks. The
+    parameters are those of `connect`, with one `max_values` for each address.
     """
     with contextlib.ExitStack() as ends:
         ends.enter_context(networks_allowed([host for host, _ in addresses]))
@@ -221,9 +222,10 @@ def open_channels(
 
 
 class Listener(socketserver.ThreadingTCPServer):
-    """Accepts connections of one session, and runs `serve` for each in its own thread, until it is closed.
+    """Accepts the connections of one session, and calls `serve` for each connection in a separate thread.
 
-    An open listener keeps its process alive as long as its connections. Its own threads must not close it.
+    The process does not end while the listener is open or a connection exists. Do not call `close` in a thread of a
+    connection.
     """
 
     request_queue_size = 2 * _MOST_UNGREETED
@@ -247,7 +249,7 @@ class Listener(socketserver.ThreadingTCPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Close every connection, and wait for the connections' threads."""
+        """Stop accepting connections, close every connection, and wait until the threads of the connections end."""
         self.shutdown()
         with self._guard:
             self._is_closed = True
@@ -258,11 +260,14 @@ class Listener(socketserver.ThreadingTCPServer):
         self._thread.join()
 
     def verify_request(self, *_: object) -> bool:
-        """Return whether one more connection may try to identify itself."""
+        """Return whether a new connection may send its token, or too many connections have not sent a token yet."""
         return self._ungreeted.acquire(blocking=False)
 
     def finish_request(self, request: Any, _client_address: object) -> None:
-        """Serve a connection that sends the token, and close any other. A lost connection is no error."""
+        """Wait for the token on a new connection, then call `serve`. Without the right token, close the connection.
+
+        A lost connection is no error.
+        """
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as ends:
             known = ends.enter_context(contextlib.ExitStack())
             known.callback(self._ungreeted.release)
@@ -286,11 +291,10 @@ class Listener(socketserver.ThreadingTCPServer):
 def time_round_trips(
     channel: Channel, *, values: int, repeats: int, meanwhile: Callable[[], None] | None = None
 ) -> list[tuple[float, float]]:
-    """Measure the seconds of transfers of `values` numbers to the other side (`serve_echo`) and back.
+    """Measure the seconds to send `values` numbers to another process (`serve_echo`), and to get them back.
 
-    Returns pairs (there, back). *There* ends with the other side's short answer. *Back* begins with a short question
-    and ends with the last number. Each time includes the latency of one short message. A measurement without numbers
-    gives this latency, which is not subtracted.
+    Returns `repeats` pairs of seconds (there, back). Both times include the latency of one short message. To measure
+    the latency alone, call the function with `values` 0.
     """
     sent, times = np.zeros(values, np.float32), []
     for _ in range(repeats):
@@ -305,7 +309,7 @@ def time_round_trips(
 
 
 def serve_echo(channel: Channel, _role: str) -> None:
-    """Send back what `time_round_trips` sends, until the channel ends."""
+    """Send back all messages that `time_round_trips` sends over a channel, until the channel ends."""
     while True:
         wanted = int(channel.receive().header.get("wants", 0))
         channel.send({}, np.zeros(min(wanted, 2**28), np.float32))

@@ -1,17 +1,17 @@
-"""The speed-up by several machines, by formulas 4.1 to 4.23 of Šlampa (BUT Brno, 2017), and the best choice by them.
+"""Predict how much faster training is on several machines, by formulas 4.1 to 4.23 of Šlampa (thesis, BUT Brno, 2017).
 
-All times are in seconds. `gradient_s` (t_grad in the source) is the time of one machine for the gradient of one batch.
+All times are in seconds. `gradient_s` (t_grad in the thesis) is the time of one machine for the gradient of one batch.
 `transfer_s` (t_comm) is the time to transfer all weights, or all gradients, over a free link. `workers` is N, `batches`
-is D. Links are full duplex. The source neglects start and end, and the update of the weights: `update_s` adds it.
+is D. Links are full duplex. The thesis neglects start, end and updates of the weights; `update_s` adds the updates.
 
-Names follow the source. Values that are corrected or added here have `corrected` in their name. The factor `slowest`,
-by which one worker is slower than the others, is added here. The other workers are then served first. The source has no
-closed form for the best number of workers: the speed-up is evaluated for each number, one machine included.
+Names follow the thesis. Corrected functions have `corrected` in their name. The factor `slowest`, by which one worker
+is slower than the others, is an addition: the other workers are served first. The thesis has no formula for the best
+number of workers. So the speed-up is computed for each number from 1.
 
-The module also places the weights on parameter servers. As printed (algorithm 3.7), whole tensors are placed in order,
-each on the server with the smallest load. A tensor that is larger than a server's fair share then makes one server the
-slowest of every transfer, while formulas 4.12 and 4.21 assume equal shards. `place_evenly_corrected` cuts tensors, so
-that the shards are equal. Both place every element exactly once.
+The module also places the weights on parameter servers. The thesis (algorithm 3.7) places whole tensors in order, each
+on the server with the smallest load. A very large tensor makes one server the slowest in every transfer, although
+formulas 4.12 and 4.21 assume equal shards. `place_evenly_corrected` cuts tensors, so that the shards are equal. Both
+place every element exactly once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Final, Literal, get_args
 from fieldray.reasons import Reason, reason
 
 Mode = Literal["async", "sync-join", "sync-split"]
-"""The way of training.
+"""How several workers train together.
 
-"async": an update for each gradient. "sync-join": an update for one batch of each worker. "sync-split": an update for
-one batch, of which each worker has a part.
+"async": each gradient of a worker is an update. "sync-join": an update needs the gradient of a batch from each worker.
+"sync-split": an update needs one batch, of which each worker computes a part.
 """
 ServerKind = Literal["central", "distributed"]
 """The kind of parameter server: one central server, or a server on each machine with a part of the weights."""
@@ -45,7 +45,8 @@ _NO_GAIN: Final = 1e-9
 class TimeRange:
     """The duration of a training in seconds, in the best and in the worst case (formulas 4.10 and 4.19).
 
-    With fewer batches than workers, the thesis's best case of asynchronous training is longer than its worst case.
+    With fewer batches than workers, the formulas for asynchronous training give a best case that is longer than the
+    worst case.
     """
 
     best_s: float
@@ -55,43 +56,40 @@ class TimeRange:
     def mean_s(self) -> float:
         """The mean of the best and the worst duration, in seconds (formulas 4.11 and 4.20).
 
-        A speed-up is calculated from this mean. The mean of the two speed-ups would be a different, wrong number.
+        The speed-up is computed from this mean. The mean of the best and the worst speed-up would be wrong.
         """
         return (self.best_s + self.worst_s) / 2
 
     def scaled(self, factor: float) -> TimeRange:
-        """Return the duration of a number of equal iterations, if this is the duration of one (formula 4.2).
-
-        `factor` is the number of iterations.
-        """
+        """Return the duration of `factor` equal iterations, of which each has this duration (formula 4.2)."""
         return TimeRange(factor * self.best_s, factor * self.worst_s)
 
     def plus(self, best_s: float, worst_s: float) -> TimeRange:
-        """Return a longer duration: `best_s` seconds more in the best case, `worst_s` more in the worst case."""
+        """Return this duration plus `best_s` seconds in the best case, and plus `worst_s` seconds in the worst case."""
         return TimeRange(self.best_s + best_s, self.worst_s + worst_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """Times measured on one machine and one link, and the amount of training.
+    """Times measured on one machine and one network link, and the number of batches of a training.
 
     Attributes
     ----------
     gradient_s
         Seconds that one machine takes for the gradient of one batch.
     transfer_s
-        Seconds to transfer all weights one way over a link that nobody else uses.
+        Seconds to transfer all weights in one direction over a link without other traffic.
     batches
         Number of batches to train on (D in the thesis), 1 or more.
     update_s
-        Seconds that one machine takes to update all weights by a gradient. 0 leaves the update out, as the thesis does.
+        Seconds that one machine takes to update all weights by a gradient. 0 to neglect updates, as the thesis does.
     slowest
-        Time of the slowest worker divided by the time of the others, 1 or more. 1 if all are equally fast.
+        Time of the slowest worker divided by the time of the other workers, 1 or more.
     rounds_up_batches
         Whether the number of batches of one worker is rounded up to a whole number.
     tensors
-        Number of elements of each tensor of the network, if distributed servers hold whole tensors (algorithm 3.7).
-        Empty if the servers hold equal shards.
+        Number of elements of each tensor of the network, if distributed servers have whole tensors (algorithm 3.7).
+        Empty if the servers have equal shards.
 
     Raises
     ------
@@ -119,21 +117,19 @@ class Measurements:
 
     @property
     def serial_s(self) -> float:
-        """The seconds that one machine takes for the gradients of all batches and for the updates of the weights by
-        them.
-        """
+        """The seconds that one machine takes for all batches: for the gradients and for the updates of the weights."""
         return self.batches * (self.gradient_s + self.update_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsynchronousTiming:
-    """The durations of asynchronous training: workers get weights and send gradients without waiting for others.
+    """The durations of asynchronous training, in which each worker gets weights and sends gradients without waiting.
 
-    In the formulas, N is the number of workers and D the number of batches. tc is the time to transfer all weights, tg
+    In the formulas, N is the number of workers, D the number of batches, tc the time to transfer all weights, and tg
     the time of a gradient.
 
-    With as many batches as workers, the training is one synchronous iteration: every worker gets the weights, computes
-    one gradient, and sends it. So formulas 4.4 to 4.12 are formulas 4.13 to 4.21 with D = N.
+    With D = N, the training is one synchronous iteration: every worker gets the weights, computes one gradient, and
+    sends the gradient. So formulas 4.4 to 4.12 are formulas 4.13 to 4.21 with D = N.
 
     Raises ValueError if `workers` is below 1.
     """
@@ -149,8 +145,7 @@ class AsynchronousTiming:
     def rounds(self) -> float:
         """The number of batches that one worker computes, D/N.
 
-        It is a real number, as printed in the thesis, unless `Measurements.rounds_up_batches` rounds it up. The thesis
-        does not say what happens if N does not divide D.
+        The number may be a fraction, as in the thesis. With `Measurements.rounds_up_batches`, the number is rounded up.
         """
         rounds = self.measured.batches / self.workers
         return float(math.ceil(rounds)) if self.measured.rounds_up_batches else rounds
@@ -159,34 +154,33 @@ class AsynchronousTiming:
     def slowest_gradient_s(self) -> float:
         """The seconds that the slowest worker takes for the gradient of a batch.
 
-        This is a correction: the thesis has equally fast workers only. A single worker is not slowed down.
+        This is an addition to the thesis, in which all workers are equally fast. A single worker is not slowed down.
         """
         return self.measured.gradient_s * (self.measured.slowest if self.workers > 1 else 1.0)
 
     @property
     def best_worker_s(self) -> float:
-        """The shortest time in seconds that the workers take, if the server is never the one to wait for (formulas 4.4,
-        4.13).
+        """The shortest duration in seconds if no worker ever waits for a busy server (formulas 4.4, 4.13).
 
-        The worker that is served last waits once for all others. From then on it has the link for itself: (N-1)tc +
-        (D/N)(2tc + tg).
+        The duration is (N-1)tc + (D/N)(2tc + tg). The worker that is served last waits once for all other workers, and
+        then never again.
         """
         transfer_s = self.measured.transfer_s
         return (self.workers - 1) * transfer_s + self.rounds * (2 * transfer_s + self.slowest_gradient_s)
 
     @property
     def best_server_s(self) -> float:
-        """The shortest time in seconds that the server takes, if it never waits for a worker (formulas 4.5, 4.14).
+        """The shortest duration in seconds if the server never waits for a worker (formulas 4.5, 4.14).
 
-        It receives all gradients one after another: (D+1)tc + tg.
+        The duration is (D+1)tc + tg: the server receives all gradients without a pause.
         """
         return (self.measured.batches + 1) * self.measured.transfer_s + self.measured.gradient_s
 
     @property
     def worst_s(self) -> float:
-        """The duration in seconds in the worst case (formulas 4.7 to 4.9, 4.16 to 4.18).
+        """The duration in seconds in the worst case, (D/N)(2N tc + tg) (formulas 4.7 to 4.9, 4.16 to 4.18).
 
-        All workers use the server's link at the same time, at every transfer: (D/N)(2N tc + tg).
+        In the worst case, all workers use the server's link at the same time in every transfer.
         """
         return self.rounds * (2 * self.workers * self.measured.transfer_s + self.slowest_gradient_s)
 
@@ -194,25 +188,25 @@ class AsynchronousTiming:
     def central_range(self) -> TimeRange:
         """The duration with one central parameter server, in the best and in the worst case (formulas 4.10 and 4.19).
 
-        In the best case it is the longer of the server's time and the workers' time (formulas 4.6, 4.15).
+        The best case is the larger of `best_server_s` and `best_worker_s` (formulas 4.6, 4.15).
         """
         return TimeRange(max(self.best_server_s, self.best_worker_s), self.worst_s)
 
     def distributed_s(self, shares: Sequence[float] = ()) -> float:
         """Return the duration in seconds with a parameter server on every machine (formulas 4.12, 4.21).
 
-        With equal shards it is (D/N)(2tc(N-1)/N + tg). Each machine sends 1/N of the weights to each of the other N-1
-        machines, and keeps its own part.
+        With equal shards, the duration is (D/N)(2tc(N-1)/N + tg): each machine sends 1/N of the weights to each of the
+        other N-1 machines.
 
-        The machine with the busiest link decides if shards are unequal, which is a correction. It sends its own shard
-        to all others, and gets the shards of all others. This is an estimate. A machine that has its weights early
-        sends its gradient while others still receive weights. So with one very large shard, the training takes as
-        little as half this time (decision 44).
+        The formula for unequal shards is an addition to the thesis. The machine with the busiest link decides: each
+        machine sends its shard to all other machines, and gets their shards. This formula is only an estimate. With one
+        very large shard, the real duration can be half as long (decision 44), because transfers in both directions
+        overlap.
 
         Parameters
         ----------
         shares
-            Each machine's share of all weights, 0 to 1, with the sum 1. Empty for equal shards.
+            The share of each machine of all weights, 0..1, with the sum 1. Empty for equal shards.
 
         Raises ValueError if the number of shares is not the number of workers.
         """
@@ -223,9 +217,9 @@ class AsynchronousTiming:
         return self.rounds * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
     def span(self, server: ServerKind) -> TimeRange:
-        """Return the duration of the training with this kind of server, in the best and in the worst case.
+        """Return the duration with parameter servers of the kind `server`, in the best and in the worst case.
 
-        With distributed servers both are equal, because the thesis has only one formula for them.
+        With distributed servers, both cases are equal, because the thesis has only one formula.
         """
         if server == "central":
             return self.central_range
@@ -234,9 +228,10 @@ class AsynchronousTiming:
         return TimeRange(time_s, time_s)
 
     def update_s(self, server: ServerKind) -> float:
-        """Return the seconds in which servers of this kind update all weights once. The thesis leaves this time out.
+        """Return the seconds that parameter servers of the kind `server` take to update all weights once.
 
-        Distributed servers update their shards at the same time, so the largest shard decides.
+        The thesis neglects this time. Distributed servers update their shards at the same time, so the largest shard
+        decides.
         """
         if server == "central":
             return self.measured.update_s
@@ -249,22 +244,22 @@ def training_time_range(
 ) -> TimeRange:
     """Return the duration of a training in the best and in the worst case (formulas 4.2 to 4.21).
 
-    The updates of the weights are included if `measured.update_s` is above 0. A synchronous iteration ends with one
-    update. Asynchronous servers make one update for each gradient: a worker waits for its own update in the best case,
-    and for those of all workers in the worst case. Distributed servers update while their machine computes gradients.
-    So their best case waits for all updates, too.
+    The time of updates is included if `measured.update_s` is above 0. A synchronous iteration ends with one update. In
+    asynchronous training, each gradient is an update. In the best case, a worker waits only for its own update; in the
+    worst case, for the updates of all workers. With distributed servers, the best case includes all updates, too,
+    because a server shares its machine with a worker.
 
     Parameters
     ----------
     measured
         The times of one machine and one link.
     mode, server
-        The way of training, and the kind of parameter server.
+        How the workers train together, and the kind of parameter server.
     workers
         Number of workers, 1 or more.
     is_printed
-        True counts the gradient time of a whole batch in the mode sync-split, as printed in the thesis. False divides
-        this time by the number of workers.
+        For the mode sync-split. True: the gradient of a part takes as long as that of a whole batch, as printed in the
+        thesis. False: this time is divided by the number of workers.
 
     Raises ValueError if `workers` is below 1.
     """
@@ -288,21 +283,20 @@ def training_time_range(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The estimated duration and speed-up of a training with a number of workers.
+    """The estimated duration and speed-up of a training with `workers` workers.
 
-    A speed-up says how many times faster the training is than on one machine.
+    A speed-up is the duration on one machine divided by the duration with several workers.
 
     Attributes
     ----------
     span
         The duration in the best and in the worst case.
     speed_up
-        The speed-up by the mean of the best and the worst duration (formulas 4.22 and 4.23).
+        The speed-up for the mean of the best and the worst duration (formulas 4.22 and 4.23).
     lowest_speed_up, highest_speed_up
-        The speed-ups by the longer and by the shorter of the two durations.
+        The speed-up for the longer duration, and the speed-up for the shorter duration.
     printed_speed_up
-        The speed-up by the formulas as printed in the thesis. They count the gradient time of a whole batch in the mode
-        sync-split. They do not round the batches of a worker, have equal shards, and leave the time of updates out.
+        The speed-up by the formulas as printed in the thesis, without the corrections and additions of this module.
     """
 
     mode: Mode
@@ -323,7 +317,7 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
     measured
         The times of one machine and one link, and the number of batches.
     mode, server
-        The way of training, and the kind of parameter server.
+        How the workers train together, and the kind of parameter server.
     workers
         Number of workers, 1 or more.
 
@@ -356,10 +350,10 @@ def estimate_each(measured: Measurements, *, mode: Mode, server: ServerKind, max
 def advice(
     measured: Measurements, *, mode: Mode, max_workers: int, servers: Sequence[ServerKind] = SERVERS
 ) -> Iterator[Reason]:
-    """Yield sentences on the best choice for one mode, among all servers and 1 to `max_workers` workers.
+    """Yield sentences about the best number of workers and kind of server for one mode.
 
-    The sentences name the fastest choice, the fewest workers with nine tenths of its speed-up, and the speed-up of two
-    workers.
+    The sentences name the fastest choice with at most `max_workers` workers, the smallest number of workers with 90 %
+    of the fastest choice's speed-up, and the speed-up of two workers.
     """
     known = [
         one for server in servers for one in estimate_each(measured, mode=mode, server=server, max_workers=max_workers)
@@ -379,7 +373,7 @@ def advice(
 
 
 def _fastest(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the estimate with the largest speed-up. Of equal ones it is the one with the fewest workers."""
+    """Return the estimate with the largest speed-up. Of equal speed-ups, the fewest workers decide."""
     return min(estimates, key=lambda one: (-round(one.speed_up, 9), one.workers))
 
 
@@ -397,14 +391,13 @@ def _sentence(code: str, one: Estimate) -> Reason:
 
 
 ElementRanges = tuple[tuple[int, int], ...]
-"""Ranges of elements that a server holds, in the vector of all tensors: first element, and the one after the last."""
+"""The elements of a server's shard, as ranges in the vector of all weights: (first index, index after the last)."""
 
 
 def place_whole_tensors(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
-    """Place whole tensors on servers (algorithm 3.7 of Šlampa 2017 as printed). Returns the element ranges of each
-    server.
+    """Place whole tensors on servers (algorithm 3.7 of Šlampa 2017). Returns the element ranges of each server.
 
-    Each tensor goes, in order, to the server with the fewest elements; of equal servers to the first one.
+    Each tensor, in order, is placed on the server with the fewest elements. Of equal servers, the first is chosen.
 
     Parameters
     ----------
@@ -416,7 +409,7 @@ def place_whole_tensors(sizes: Sequence[int], *, servers: int) -> tuple[ElementR
     Raises
     ------
     ValueError
-        Without tensors or servers, or for a size below 1.
+        If there are no tensors or no servers, or a size is below 1.
     """
     _require_sizes(sizes, servers=servers)
     held: list[list[tuple[int, int]]] = [[] for _ in range(servers)]
@@ -430,11 +423,10 @@ def place_whole_tensors(sizes: Sequence[int], *, servers: int) -> tuple[ElementR
 
 
 def place_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
-    """Place equal shards of the weights on servers (algorithm 3.7 corrected). Returns the element ranges of each
-    server.
+    """Place equal shards of the weights on servers. Returns the element ranges of each server.
 
-    Tensors are cut where a shard ends. The lengths of the shards differ by 1 at most. With more servers than elements,
-    some servers get no element. Parameters and errors are those of `place_whole_tensors`.
+    Tensors are cut where a shard ends. The lengths of the shards differ by at most 1. If there are more servers than
+    elements, some servers get no element. Parameters and errors as `place_whole_tensors`.
     """
     _require_sizes(sizes, servers=servers)
     cuts = [sum(sizes) * server // servers for server in range(servers + 1)]
@@ -442,14 +434,14 @@ def place_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[Eleme
 
 
 def server_loads(placement: Sequence[ElementRanges]) -> list[int]:
-    """Return the number of weight elements that a placement puts on each server."""
+    """Return the number of weight elements on each server for a placement (the element ranges of each server)."""
     return [sum(stop - start for start, stop in runs) for runs in placement]
 
 
 def server_shares(sizes: Sequence[int], *, servers: int) -> tuple[float, ...]:
-    """Return each server's share of all weight elements, 0 to 1, if whole tensors are placed.
+    """Return the share of all weight elements on each server, 0..1, if whole tensors are placed.
 
-    Parameters and errors are those of `place_whole_tensors`.
+    Parameters and errors as `place_whole_tensors`.
     """
     return tuple(load / sum(sizes) for load in server_loads(place_whole_tensors(sizes, servers=servers)))
 
@@ -475,9 +467,7 @@ _AUXILIARY_SIDE: Final = 4  # of the image before its dense layers
 
 
 def vgg16e_sizes() -> tuple[int, ...]:
-    """Return the number of elements of each tensor of VGG-16E (VGG-19). With 1000 classes it has 143,667,240
-    parameters.
-    """
+    """Return the number of elements of each tensor of VGG-16E (VGG-19), in total 143,667,240 for 1000 classes."""
     sizes, inputs = list[int](), _CHANNELS
     for channels, count in _VGG_GROUPS:
         for _ in range(count):
@@ -488,11 +478,10 @@ def vgg16e_sizes() -> tuple[int, ...]:
 
 
 def trained_network_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
-    """Return the number of elements of each trained tensor of a network. Statistics of batch normalisation are left
-    out.
+    """Return the number of elements of each trained tensor of a network of the kind `kind`.
 
-    With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, and GoogLeNet 6,998,552. GoogLeNet
-    has 13,378,280 with `has_auxiliary_heads`.
+    Statistics of batch normalisation are left out. The totals for 1000 classes are: SqueezeNet 1.0 1,248,424, ResNet-34
+    21,797,672, GoogLeNet 6,998,552, and GoogLeNet with `has_auxiliary_heads` 13,378,280.
     """
     # Imported here, because the formulas need no toolchain.
     from fieldray_adapt.networks.architectures import NETWORKS
@@ -511,7 +500,10 @@ def trained_network_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_h
 
 
 def _conv(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
-    """Return the sizes of a kernel and a bias. A dense layer is a convolution over the whole image."""
+    """Return the numbers of elements of a convolution's kernel and bias.
+
+    A dense layer counts as a convolution over the whole image.
+    """
     return [kernel * kernel * inputs * outputs, outputs]
 
 
@@ -522,4 +514,4 @@ REFERENCE_NETWORKS: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
     "squeezenet": lambda: trained_network_sizes("squeezenet"),
     "resnet-34": lambda: trained_network_sizes("resnet34"),
 }
-"""For each network name of the command line: a function that returns the number of elements of each tensor."""
+"""Functions that return the number of elements of each tensor of a network, by name of the network."""

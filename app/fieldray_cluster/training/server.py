@@ -1,21 +1,22 @@
-"""A parameter server: it holds a shard of the weights, updates it by the workers' gradients, and sends it to them.
+"""A parameter server: stores a shard of the weights, updates it by the gradients of workers, and sends it to workers.
 
-Synchronous: an update is made once it has the gradients of all workers. Their mean is weighted by the samples of each.
-A worker that was replaced asks for the version that it works on. That is the newest one, or the one before if another
-server is behind, so both are kept. Asynchronous: every gradient is an update at once (Downpour SGD, Dean 2012). Its
-staleness is the number of updates since its weights were fetched.
+Synchronous training: after all workers have sent a gradient, the server makes one update. The mean of the gradients is
+weighted by the numbers of samples. A process that replaces a lost worker asks for the version of the weights on which
+the lost worker was working: the newest version, or (if another server is behind) the version before. So the server
+keeps both. Asynchronous training: each gradient is an update (Downpour SGD, Dean 2012). The staleness of a gradient is
+the number of updates between fetching the weights and applying the gradient.
 
-With a bound of the staleness, workers that are ahead wait. A worker may update if all gradients still to come could be
-applied afterwards, oldest first, within the bound. Let p(1) <= p(2) ... be the versions that the other workers work
-on. Then (version + 1) + (j - 1) - p(j) <= bound must hold for each j. The oldest worker may always update, so nobody
-waits for ever; this needs a bound of at least the number of workers less one.
+If the staleness has a bound, workers that are ahead wait. A worker may update if all other gradients could still be
+applied afterwards, oldest first, within the bound. Let p(1) <= p(2) ... be the versions on which the other workers are
+working. Then (version + 1) + (j - 1) - p(j) <= bound must hold for each j. The bound must be at least the number of
+workers minus one. So the oldest worker may always update, and no worker waits forever.
 
-If transfers take turns (the semaphore of Šlampa 2017, section 7), one worker at a time sends to the server, and one at
-a time receives, in order of asking. The first one has the whole link, and computes while others transfer. A worker
-sends its gradient once it is told to go, and confirms received weights.
+If transfers take turns (the semaphore of Šlampa 2017, section 7), one worker at a time sends to the server, and one
+worker at a time receives, in the order of asking. So the first worker has the whole link, and computes while the next
+worker transfers. A worker sends its gradient after the server's signal, and confirms received weights.
 
-A worker has one connection, its newest. A process that replaces another one attaches in its place, and messages of the
-older one are ignored. A thread that waits checks whether the other side of its connection still exists.
+A worker has one valid connection, the newest. Messages on older connections are ignored. A waiting thread checks
+whether the other side of its connection still exists.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ from fieldray_cluster.training.shard import Shard, ShardState, UpdateRule, Weigh
 from fieldray_cluster.training.tasks import TrainingPlan
 
 DRIVER_ROLE: Final = "driver"
-"""The role that the driver states when it connects to a parameter server."""
+"""The role in the first message of the driver (the process that started the training) to a parameter server."""
 _DEATH: Final = "ended"
 _TICK_S: Final = 0.2
 _DRIVERLESS_S: Final = 600.0
-"""Seconds that a server waits for its driver."""
+"""Seconds that a parameter server waits for a connection of the driver, the process that started the training."""
 
 
 class ServerEnded(Exception):
-    """The session of a parameter server is over, so that it updates no more weights."""
+    """The error for a request to a parameter server whose session has ended."""
 
 
 class ConnectionReplaced(ConnectionError):
-    """The other side of a connection is gone, or its worker has opened a newer connection."""
+    """The error for a connection whose other side is gone, or whose worker has opened a newer connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +62,13 @@ class ServerSettings:
     Attributes
     ----------
     layout
-        The order of all weights in a vector.
+        The order of all weights of the network in one vector.
     ranges
-        The ranges of this vector that the server holds.
+        The ranges of this vector that are the server's shard.
     rule
-        How weights are updated and averaged.
+        The rule by which weights are updated and averaged.
     updates_per_epoch
-        The number of updates after which the server keeps its state for the driver.
+        The number of updates in an epoch. After an epoch, the server keeps a copy of its state for `snapshot`.
     """
 
     layout: WeightLayout
@@ -78,7 +79,7 @@ class ServerSettings:
 
 
 class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The header of the message in which a worker sends a gradient.
+    """The header of a worker's message with a gradient.
 
     Attributes
     ----------
@@ -87,13 +88,13 @@ class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     version
         The version of the weights for which the gradient was computed.
     number
-        How many gradients the worker has sent before this one.
+        The number of gradients that the worker has sent before this gradient.
     weight
-        How much the gradient counts when the mean of all workers' gradients is formed.
+        The weight of the gradient in the mean of all workers' gradients.
     learning_rate
         The learning rate of the update.
     loss
-        The loss of the batch; None if the worker had no batch.
+        The loss of the batch; None if no batch was left for the worker.
     """
 
     worker: int
@@ -105,7 +106,7 @@ class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class _WorkerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's request: fetch weights (of a version, or the newest), or send a gradient."""
+    """A worker's request to a parameter server: fetch weights (of a version, or the newest), or send a gradient."""
 
     version: int | None = None
     gradient: GradientUpdate | None = None
@@ -113,7 +114,7 @@ class _WorkerRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The driver's request for the snapshot of an epoch."""
+    """The driver's request to a parameter server for the state at the end of an epoch."""
 
     epoch: Annotated[int, msgspec.Meta(ge=1)]
 
@@ -122,7 +123,7 @@ class _DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerConnection:
     """The connection of a worker to a parameter server.
 
-    `has_ended` returns whether the other side is gone; `end` closes the connection.
+    The function `has_ended` returns whether the worker has ended the connection. The function `end` closes it.
     """
 
     worker: int
@@ -131,15 +132,16 @@ class WorkerConnection:
 
 
 class FifoLock:
-    """A lock for one direction of transfer, given to workers in the order of asking."""
+    """A lock for transfers in one direction. Workers get the lock in the order in which they ask."""
 
     def __init__(self) -> None:
         self._changed, self._waiting = threading.Condition(), deque[object]()
 
     @contextlib.contextmanager
     def acquire(self, has_ended: Callable[[], bool]) -> Iterator[None]:
-        """Wait for the lock, and hold it during the block. Raises ConnectionReplaced if `has_ended` returns True while
-        waiting.
+        """Wait for the lock, and keep it during the block.
+
+        Raises ConnectionReplaced if `has_ended` returns True during the wait.
         """
         own = object()
         with self._changed:
@@ -158,7 +160,7 @@ class FifoLock:
 
 
 class ParameterServer:
-    """Holds a shard of the weights, and updates it by the gradients of workers, synchronously or asynchronously."""
+    """Stores a shard of the weights, and updates the shard by gradients of workers, synchronously or asynchronously."""
 
     def __init__(self, service: ServerSettings, state: ShardState) -> None:
         self._service, self._plan = service, service.plan
@@ -176,7 +178,10 @@ class ParameterServer:
         self._is_over = False
 
     def attach(self, connection: WorkerConnection) -> None:
-        """Register a worker's connection, and end an older one. Raises ValueError for an unknown worker."""
+        """Register the connection of a worker, and end the worker's older connection.
+
+        Raises ValueError for a worker number that the training does not have.
+        """
         if not 0 <= connection.worker < self._plan.workers:
             raise ValueError(f"worker {connection.worker} of {self._plan.workers}")
         with self._changed:
@@ -189,12 +194,9 @@ class ParameterServer:
     def pull(self, connection: WorkerConnection, *, version: int | None = None) -> tuple[int, int, Vector]:
         """Return the weights of this server's shard for a worker.
 
-        Returns the version of the weights, the number of this worker's gradients that were applied until now, and the
-        weights (n,) float32.
-
-        `version` asks for the version that a replaced worker was working on. It is given if it is the one before the
-        newest and training is synchronous. Otherwise, and with None, the newest version is given. Raises
-        ConnectionReplaced.
+        Returns the version of the weights, the number of the worker's gradients that were applied until now, and the
+        weights (n,) float32. `version` is None for the newest version. In synchronous training, a process that replaces
+        a lost worker may ask for the version before the newest. Raises ConnectionReplaced.
         """
         with self._changed:
             self._require_newest(connection)
@@ -204,11 +206,11 @@ class ParameterServer:
             return self._version, self._done[connection.worker], self._shard.state.values
 
     def push(self, connection: WorkerConnection, update: GradientUpdate, gradient: Vector) -> tuple[int, Vector]:
-        """Take a worker's gradient of this shard, and update the weights. Returns the new version and the new weights.
+        """Update the weights of this shard by a worker's gradient. Returns the new version and the new weights.
 
-        A synchronous server waits for the gradients of all workers, and updates once by their mean. A gradient that was
-        taken before is not applied again. Raises ServerEnded, ConnectionReplaced, ValueError for a gradient of another
-        length than the shard's.
+        In synchronous training, the call waits for the gradients of all workers, and makes one update by their mean. A
+        gradient that was applied before is not applied again. Raises ServerEnded, ConnectionReplaced, and ValueError if
+        gradient and shard differ in length.
         """
         if gradient.shape != self._before.shape or update.worker != connection.worker:
             raise ValueError(f"a gradient of {gradient.shape} of worker {update.worker}")
@@ -220,7 +222,7 @@ class ParameterServer:
             return self._version, self._shard.state.values
 
     def detach(self, connection: WorkerConnection) -> None:
-        """Remove a worker that is done or lost, so that no other worker waits for its gradients."""
+        """Remove a worker that is done or lost, so that other workers do not wait for the worker's gradients."""
         with self._changed:
             if self._connections.get(connection.worker) is connection:
                 del self._connections[connection.worker]
@@ -230,17 +232,17 @@ class ParameterServer:
     def snapshot(
         self, epoch: int, *, has_ended: Callable[[], bool] = lambda: False
     ) -> tuple[dict[str, Any], ShardState]:
-        """Wait until this server has ended an epoch. Returns facts of the epoch, and the shard's state at its end.
+        """Wait until an epoch has ended. Returns facts about the epoch, and the state of the shard at the end.
 
         The facts are the losses, the number of gradients by staleness, the times of the first and the last update, and
-        whether all weights are finite. Each epoch can be taken once.
+        whether all weights are finite. Each epoch can be asked for once.
 
         Parameters
         ----------
         epoch
             The number of the epoch in this session, from 1.
         has_ended
-            Returns whether the driver that waits for the answer is gone.
+            A function that returns whether the driver, which waits for the answer, has ended the connection.
 
         Raises ServerEnded, ConnectionReplaced.
         """
@@ -249,7 +251,7 @@ class ParameterServer:
             return self._snapshots.pop(epoch)
 
     def end(self) -> None:
-        """End the session. Every thread that waits for this server gets ServerEnded."""
+        """End the session. Threads that wait for this server raise ServerEnded."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -312,7 +314,7 @@ class ParameterServer:
         self._changed.notify_all()
 
     def _wait_in(self, connection: WorkerConnection, ready: Callable[[], bool]) -> None:
-        """Wait for a worker's connection, as long as it is the worker's newest."""
+        """Wait until `ready` returns True, as long as a connection is the newest connection of its worker."""
 
         def check() -> bool:
             self._require_newest(connection)
@@ -330,9 +332,10 @@ class ParameterServer:
 
 
 class ShardServer:
-    """Listens at an address and serves one shard of the weights (`ParameterServer`) to workers and driver.
+    """Accepts connections of workers and driver, and serves one shard of the weights (`ParameterServer`).
 
-    The server ends when it is closed, its driver disconnects, or no driver connects. `ended` is called after that.
+    The driver is the process that started the training. The server ends when `close` is called, the driver
+    disconnects, or no driver connects. After the end, the function `ended` is called.
     """
 
     def __init__(
@@ -357,7 +360,7 @@ class ShardServer:
         self._waiting.start()
 
     def close(self) -> None:
-        """End the server, and close all of its connections."""
+        """End the server, and close all connections of the server."""
         self._waiting.cancel()
         if self._waiting is not threading.current_thread():
             self._waiting.join()
@@ -366,7 +369,7 @@ class ShardServer:
         self._ended()
 
     def _serve(self, channel: Channel, role: str) -> None:
-        """Serve one connection until it ends, by OSError or by ValueError for an invalid message."""
+        """Serve one connection until it is lost (OSError) or an invalid message comes (ValueError)."""
         try:
             if role == DRIVER_ROLE:
                 self._serve_driver(channel)
@@ -379,7 +382,7 @@ class ShardServer:
                 channel.send({_DEATH: True})
 
     def _serve_driver(self, channel: Channel) -> None:
-        """Send snapshots on request. The session ends when the driver disconnects."""
+        """Answer the driver's requests for the state after an epoch. The session ends when the driver disconnects."""
         self._waiting.cancel()
         try:
             while True:
@@ -391,7 +394,7 @@ class ShardServer:
             threading.Thread(target=self.close, name="parameters", daemon=True).start()
 
     def _serve_worker(self, channel: Channel, connection: WorkerConnection) -> None:
-        """Send weights, and apply gradients, until the worker's connection ends."""
+        """Send weights to a worker, and apply the worker's gradients, until the worker's connection ends."""
         self._server.attach(connection)
         try:
             while True:
@@ -408,13 +411,13 @@ class ShardServer:
             self._server.detach(connection)
 
     def _taken(self, channel: Channel) -> Vector:
-        """Receive the numbers of a gradient when it is the worker's turn."""
+        """Wait for the worker's turn to send, and receive the numbers of a gradient."""
         with self._inward.acquire(channel.has_ended):
             channel.send({"go": True})
             return channel.receive().values
 
     def _give(self, channel: Channel, header: Mapping[str, Any], values: Vector) -> None:
-        """Send weights when it is the worker's turn, which lasts until the worker confirms them."""
+        """Wait for the worker's turn to receive, and send weights. The worker's confirmation ends the turn."""
         if not self._takes_turns or not len(values):
             channel.send(header, values)
             return

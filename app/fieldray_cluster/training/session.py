@@ -1,8 +1,9 @@
-"""The driver's side of a training on a cluster: it starts servers and workers, and receives the state after each epoch.
+"""Control a training on a cluster: start parameter servers and workers, and receive the state after each epoch.
 
-Dask places and replaces workers. Weights travel by separate channels (`channel`). When a worker's process dies, another
-process continues from the servers' current state. When a server dies, its weights are lost and the session ends. The
-training then resumes from the checkpoint of the last epoch.
+This module runs in the driver, the process that started the training. Dask starts the workers. Weights are sent over
+separate channels (`channel`). If the process of a worker dies, another process continues from the current state of the
+servers. If a server dies, its weights are lost, and the session ends. The training then resumes from the checkpoint of
+the last epoch.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from fieldray_cluster.worker_registry import WorkerLost, WorkerRegistry, convert
 allow_pickled_classes(WorkerResult)
 
 LineHandler = Callable[[str], None]
-"""Receives a line of text for the user."""
+"""A function that is called with a line of text for the user."""
 
 _TICK_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
 _LIVES: Final = 3
-"""Number of times that a worker may be lost within an epoch before the training ends."""
+"""How many times a worker may be lost in an epoch before the training ends with an error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -60,13 +61,13 @@ class TrainedEpoch:
     Attributes
     ----------
     number
-        Number of the epoch from 1, over all sessions of the task.
+        Number of the epoch. The first epoch of the training is 1, even if the training was resumed.
     loss
         Mean loss of the batches.
     staleness
-        Number of gradients by staleness, over all servers.
+        Number of gradients of all servers, by staleness (number of updates by which a gradient was late).
     began_s, ended_s
-        Time of the first update, and of the last server's last update, in seconds since 1970.
+        Time of the first update of a server, and time of the last update of a server, in seconds since 1970.
     """
 
     number: int
@@ -78,7 +79,9 @@ class TrainedEpoch:
 
 
 def open_plan_client(plan: TrainingPlan) -> AbstractContextManager[Client]:
-    """Open a client of a plan's cluster: the one at its address, or local processes that end with the block.
+    """Open a Dask client for a training plan: of the cluster at the plan's address, or of local processes.
+
+    Local processes end with the block.
 
     Raises UsageProblem, EnvironmentProblem.
     """
@@ -99,19 +102,20 @@ def train_epochs_on_cluster(
     first_epoch: int = 0,
     say: LineHandler = lambda _line: None,
 ) -> Generator[TrainedEpoch, None, None]:
-    """Train a task on a cluster, and yield each epoch when it has ended. Training goes on while the caller evaluates
-    it.
+    """Train a task on a cluster, and yield the result of each finished epoch. The training goes on during the `yield`.
 
     Parameters
     ----------
     plan
-        How the training is divided among workers.
+        The division of the training among workers.
     layout
-        The order of the weights in a vector.
+        The order of the network's weights in one vector.
     state
-        All weights and the state of the optimiser, from which the training goes on.
+        All weights and the state of the optimiser, with which the training starts.
     first_epoch
-        Number of epochs of the task that are done already.
+        Number of epochs of the task that were trained before.
+    say
+        A function that is called with a line of text for the user.
 
     Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
     training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost),
@@ -127,15 +131,19 @@ def train_epochs_on_cluster(
 
 
 def open_registry(client: Client, say: LineHandler = lambda _line: None) -> WorkerRegistry:
-    """Return the registry of the cluster's workers. Raises IncompatibleNodes, ConnectionLost."""
+    """Check the workers of a cluster, and return a registry of the usable workers.
+
+    `say` is called with a line of text about each unusable worker. Raises IncompatibleNodes, ConnectionLost.
+    """
     return WorkerRegistry(client, on_message=lambda node, why: say(f"{node}: {why.text}"))
 
 
 def choose_processes(registry: WorkerRegistry, plan: TrainingPlan) -> list[str]:
-    """Return the addresses of the cluster's processes to use: first one for each worker, then one for each server.
+    """Return the addresses of the cluster processes to use: first for each worker, then for each parameter server.
 
-    Waits a while if there are fewer. If there are still too few, servers share processes with workers. Raises
-    UsageProblem (training_few_workers) if there is not one for each worker, ConnectionLost.
+    If the cluster has too few processes, the function waits a while. If there are still too few, servers share
+    processes with workers. Raises UsageProblem (training_few_workers) if there are fewer processes than workers, and
+    ConnectionLost.
     """
     until_s, wanted = time.monotonic() + _PATIENCE_S, plan.workers + plan.server_count
     while len(registry.workers) < wanted and time.monotonic() < until_s:
@@ -151,7 +159,7 @@ def choose_processes(registry: WorkerRegistry, plan: TrainingPlan) -> list[str]:
 
 
 class _Session:
-    """The servers and workers of one training."""
+    """The parameter servers and workers of one training, from `start` to `close`."""
 
     def __init__(
         self, client: Client, plan: TrainingPlan, task: DividedTask, layout: WeightLayout, say: LineHandler
@@ -170,7 +178,10 @@ class _Session:
         self._ends = ExitStack()
 
     def start(self, state: ShardState, first_epoch: int) -> None:
-        """Start servers with a state, and workers."""
+        """Start parameter servers with the weights of `state`, and start workers.
+
+        `first_epoch` is the number of epochs that were trained before.
+        """
         plan = self._plan
         worker_addresses, self._first_epoch = choose_processes(self._registry, plan), first_epoch
         self._runs = list(self._layout.ranges(plan.server_count, evenly=plan.splits_evenly))
@@ -204,9 +215,10 @@ class _Session:
             self._send_out(worker, address)
 
     def _served(self, host: str, runs: ElementRanges, state: ShardState) -> tuple[str, int]:
-        """Start a parameter server in a process. Returns its host and port.
+        """Start a parameter server in the cluster process with the address `host`. Returns host and port of the server.
 
-        The host is the process's host as the scheduler knows it, not an address that the process reports.
+        The returned host is part of `host`, and is not taken from the process's answer. `runs` are the element ranges
+        of the server's shard. `state` is the state of all weights.
         """
         plan = self._plan
         service = ServerSettings(
@@ -222,7 +234,10 @@ class _Session:
         return host_of(host), int(self._result(task, host)[1])
 
     def epoch(self, number: int) -> TrainedEpoch:
-        """Wait for the end of an epoch, and replace lost workers during the wait."""
+        """Wait for the end of the epoch `number`, and replace workers that are lost during the wait.
+
+        Returns the result of the epoch.
+        """
         self._lost.clear()
         arrays = [np.empty(self._layout.size, np.float32) for _ in range(4)]
         found = list[Mapping[str, Any]]()
@@ -242,7 +257,7 @@ class _Session:
             raise EnvironmentProblem(reason("training_server_lost")) from error
 
     def close(self) -> None:
-        """End servers and workers. The cluster's processes remain."""
+        """End parameter servers and workers. The processes of the cluster, in which they ran, are not ended."""
         self._ends.close()
         try:
             self._registry.refresh(at_once=True)
@@ -279,7 +294,7 @@ class _Session:
             raise EnvironmentProblem(reason("training_host_busy", host=host_of(host))) from error
 
     def _look(self) -> None:
-        """Replace lost workers during an epoch. Raises EnvironmentProblem, UsageProblem."""
+        """Look once for lost workers, and replace them. Raises EnvironmentProblem, UsageProblem."""
         self._registry.refresh()
         there = self._registry.workers
         if not there.keys() >= set(self._hosts):
@@ -291,9 +306,9 @@ class _Session:
                 break
 
     def _has_failed(self, worker: int, future: Future[Any]) -> bool:
-        """Return whether a worker that has ended must be replaced.
+        """Return whether a worker, whose task has ended, must be replaced. `future` is the future of the task.
 
-        Raises UsageProblem if its loss was not finite, or if it cannot read the training arrays.
+        Raises UsageProblem if the worker's loss was not finite, or if the worker cannot read the training images.
         """
         try:
             with converting_connection_errors():
@@ -310,7 +325,7 @@ class _Session:
         return result.was_lost
 
     def _replace(self, worker: int) -> None:
-        """Start a lost worker again in another process."""
+        """Start the worker with the number `worker` again in another process."""
         self._lost[worker] += 1
         if self._lost[worker] > _LIVES:
             raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
@@ -327,10 +342,11 @@ class _Session:
 
 
 def make_epoch(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> TrainedEpoch:
-    """Return the result of an epoch from the state of all shards and the facts of each server.
+    """Combine the facts of all parameter servers about an epoch into the result of the epoch.
 
-    `facts` are those of `ParameterServer.snapshot`. The mean loss is that of the first server, because every server
-    gets the loss of each gradient. Raises UsageProblem (training_diverged_weights) if weights are not finite.
+    `state` is the joined state of all shards. `facts` are results of `ParameterServer.snapshot`. Each server has the
+    loss of each gradient, so the losses of the first server are used. Raises UsageProblem (training_diverged_weights)
+    if weights are not finite.
     """
     if not all(one["is_finite"] for one in facts):
         raise UsageProblem(reason("training_diverged_weights", epoch=number))

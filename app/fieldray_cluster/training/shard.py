@@ -1,10 +1,10 @@
-"""A server's shard of the weights: its elements, their update by AdamW, and the running mean of the weights.
+"""A shard of a network's weights on a parameter server: the elements, their update by AdamW, and their running mean.
 
-A network is one vector, with the tensors in the order of their names. A shard is the part that a placement gives to a
-server (`formulas`). AdamW works on single elements (arXiv:1711.05101, in Keras's order: first the decay, then Adam's
-step), so that dividing the vector does not change the result. Only gradient clipping by norm couples all elements. A
-server that holds everything clips the mean of the gradients, as a training in one process does. With several servers,
-or in asynchronous training, each worker clips its own gradient.
+All weights of a network are one vector. A shard is the part of the vector that a placement gives to a server
+(`formulas`). AdamW works on single elements (arXiv:1711.05101, in Keras's order: first the decay, then Adam's step), so
+that dividing the vector does not change the result. Only the clipping of gradients by norm needs all elements. A single
+server clips the mean of the gradients, as a training in one process does. With several servers, or in asynchronous
+training, each worker clips its own gradient.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Vector = NDArray[np.float32]
 _BETAS: Final = (0.9, 0.999)
 _EPSILON: Final = 1e-8
 _YOUNG: Final = 9
-"""Weight of new values in a short mean, as in local training: the newest has a weight of at least 9 / (count + 9)."""
+"""In a running mean of few values, the newest value has at least the weight N / (count + N), where N is this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """The arrangement of a network's weights in one vector: names and shapes, in order."""
+    """The order of a network's weight tensors in one vector: the name and the shape of each tensor."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def from_weights(cls, weights: Mapping[str, NDArray[np.float32]]) -> WeightLayout:
-        """Return the layout of weights, in the order of the mapping."""
+        """Return the layout of `weights`, with the tensors in the order of the mapping."""
         return cls(tuple(weights), tuple(array.shape for array in weights.values()))
 
     @property
@@ -52,7 +52,7 @@ class WeightLayout:
         return sum(self.sizes)
 
     def vector(self, weights: Mapping[str, NDArray[np.float32]]) -> Vector:
-        """Join weights, or a gradient, to one vector. Missing tensors are 0."""
+        """Join the tensors of weights or of a gradient to one vector. Missing tensors become zeros."""
         parts = [
             np.ravel(weights[name]).astype(np.float32, copy=False) if name in weights else np.zeros(size, np.float32)
             for name, size in zip(self.names, self.sizes, strict=True)
@@ -60,7 +60,7 @@ class WeightLayout:
         return np.concatenate(parts)
 
     def weights(self, vector: Vector) -> Weights:
-        """Split a vector into weights, which are views of the vector."""
+        """Split a vector into weight tensors by name. The tensors are views of the vector, not copies."""
         found, start = Weights(), 0
         for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True):
             found[name] = vector[start : start + size].reshape(shape)
@@ -68,23 +68,22 @@ class WeightLayout:
         return found
 
     def ranges(self, servers: int, *, evenly: bool) -> tuple[ElementRanges, ...]:
-        """Return the element ranges of each server: equal shards if `evenly`, else whole tensors (algorithm 3.7 as
-        printed).
+        """Divide the vector among `servers` servers. Returns the element ranges of each server's shard.
+
+        The shards are equal if `evenly`. Otherwise whole tensors are placed (algorithm 3.7 of Šlampa 2017).
         """
         return (place_evenly_corrected if evenly else place_whole_tensors)(self.sizes, servers=servers)
 
 
 def gather(vector: Vector, ranges: ElementRanges) -> Vector:
-    """Return the elements of a vector that lie in some ranges, joined to one shorter vector."""
+    """Return the elements of a vector in the ranges `ranges`, joined to one shorter vector."""
     if len(ranges) == 1:
         return vector[ranges[0][0] : ranges[0][1]]
     return np.concatenate([vector[start:stop] for start, stop in ranges]) if ranges else np.zeros(0, np.float32)
 
 
 def scatter(values: Vector, ranges: ElementRanges, *, into: Vector) -> None:
-    """Write the elements that `gather` returned back to their places: `values` into the ranges of the whole vector
-    `into`.
-    """
+    """Write the elements `values` to the ranges `ranges` of the vector `into`. This is the inverse of `gather`."""
     begin = 0
     for start, stop in ranges:
         into[start:stop] = values[begin : begin + stop - start]
@@ -98,15 +97,15 @@ class UpdateRule:
     Attributes
     ----------
     weight_decay
-        Weight decay of kernels.
+        Weight decay of AdamW, for kernels only.
     clip
         Largest norm of a gradient; 0 for no limit.
     frozen
         Names of layers that are not trained.
     average_every
-        Number of updates after which the weights are added to the running mean once.
+        Number of updates between two additions of the weights to the running mean.
     average_minimum_weight
-        The smallest weight with which they are added. At the beginning the weight is larger, because the mean is short.
+        The smallest factor (0..1) of the newest weights in the running mean. The first additions have larger factors.
     """
 
     weight_decay: float
@@ -117,9 +116,9 @@ class UpdateRule:
 
 
 def clip_gradient(gradient: Vector, layout: WeightLayout, clip: float) -> Vector:
-    """Return a gradient scaled down to a norm of at most `clip`. With a `clip` of 0 it is returned unchanged.
+    """Return a gradient scaled down to a norm of at most `clip`; unchanged if `clip` is 0.
 
-    The parts for statistics of batch normalisation are not scaled, and do not count in the norm.
+    The elements for statistics of batch normalisation are not scaled, and do not count in the norm.
     """
     if not clip:
         return gradient
@@ -137,7 +136,10 @@ def clip_gradient(gradient: Vector, layout: WeightLayout, clip: float) -> Vector
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardState:
-    """The state of a shard: values, their running mean, Adam's first and second moment, and the number of updates."""
+    """The state of a shard: weights, running mean of the weights, Adam's two moments, and number of updates.
+
+    A shard is the part of a network's weights that one server stores.
+    """
 
     values: Vector
     average: Vector
@@ -152,34 +154,34 @@ class ShardState:
         Parameters
         ----------
         values
-            The elements of the shard (n,) float32.
+            The weights of the shard (n,) float32.
         average
-            The running mean of the elements (n,) float32. None to start it with `values`.
+            The running mean of the weights (n,) float32. None for a running mean equal to `values`.
         """
         zeros = np.zeros_like(values)
         return cls(values, values if average is None else average, zeros, zeros)
 
     @property
     def is_finite(self) -> bool:
-        """Whether all numbers are finite. An infinite number would remain for the rest of the training."""
+        """Whether all numbers of the state are finite. If not, the training cannot be continued."""
         return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
 
     def part(self, ranges: ElementRanges) -> ShardState:
-        """Return the state of only those elements of this shard that lie in the ranges `ranges`."""
+        """Return the state of the elements in the ranges `ranges`, as the state of a smaller shard."""
         values, average, first, second = (
             gather(one, ranges) for one in (self.values, self.average, self.first, self.second)
         )
         return ShardState(values, average, first, second, self.steps)
 
     def join(self) -> Vector:
-        """Return the four vectors of the state joined to one, for sending."""
+        """Return one vector (4 n,) for sending: weights, running mean, first moment, second moment."""
         return np.concatenate([self.values, self.average, self.first, self.second])
 
 
 class Shard:
-    """A shard of the weights in training, which applies gradients to its elements.
+    """A shard (part) of a network's weights in training, which gradients update.
 
-    Every update makes new arrays, so that another thread may still read the old ones.
+    Every update makes new arrays, so that another thread can still read the old arrays.
     """
 
     def __init__(self, state: ShardState, *, layout: WeightLayout, runs: ElementRanges, rule: UpdateRule) -> None:
@@ -197,8 +199,9 @@ class Shard:
         self._decay = np.where(own == 2, np.float32(rule.weight_decay), np.float32(0))
 
     def update(self, gradient: Vector, *, learning_rate: float) -> None:
-        """Update the weights by one step of AdamW. A statistic of batch normalisation is reduced by its part of the
-        gradient.
+        """Update the weights of the shard by one step of AdamW, and update the running mean.
+
+        Elements of `gradient` for statistics of batch normalisation are subtracted without AdamW.
         """
         if self._is_whole:
             gradient = clip_gradient(gradient, self._layout, self._rule.clip)

@@ -1,8 +1,9 @@
-"""The division of a training among workers, and the task of a worker: to compute gradients of parts of batches.
+"""Divide a training among workers, and compute in each worker the gradients of batches or of parts of batches.
 
-All randomness depends on seed, epoch, step and place in the batch. So workers with parts of a batch get the images and
-augmentations of one worker with the whole batch, and a replacement worker can continue anywhere. A training in one
-process draws from one sequence of random numbers, so its images and augmentations differ.
+All random numbers depend on seed, epoch, step and position in the batch. So several workers with parts of a batch use
+the images and augmentations that one worker with the whole batch would use. A worker that replaces a lost worker can
+continue at any step. A training in one process uses one sequence of random numbers, so that images and augmentations
+differ.
 """
 
 from __future__ import annotations
@@ -49,18 +50,20 @@ class TrainingPlan:
     workers
         Number of workers that compute gradients.
     mode
-        sync-join: a batch for each worker, and one update. sync-split: a part of one batch for each worker, and one
-        update. async: an update for each gradient. local: one process.
+        sync-join: an update needs a batch of each worker. sync-split: an update needs one batch, of which each worker
+        computes a part. async: each gradient is an update. local: one process trains alone.
     server
-        central: one parameter server. distributed: as many as workers, each with a shard of the weights.
+        central: one parameter server. distributed: one parameter server for each worker, each with a part (shard) of
+        the weights.
     splits_evenly
-        Whether the shards of distributed servers are equal. If not, whole tensors are placed (algorithm 3.7).
+        Whether the shards of distributed servers are equal. If False, whole tensors are placed (algorithm 3.7 of Šlampa
+        2017).
     staleness
-        Largest number of updates by which a gradient may be late; None for no limit.
+        Largest number of updates by which a gradient may be late, for the mode async; None for no limit.
     takes_turns
-        Whether a server transfers to one worker at a time, in each direction.
+        Whether a server exchanges numbers with only one worker at a time, in each direction.
     address, certificates
-        The address of the cluster and the folder of certificates; None for processes of this computer.
+        The address of the cluster, and the folder of the certificates; None for processes on this computer.
     """
 
     workers: int = 1
@@ -85,7 +88,7 @@ class TrainingPlan:
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether training is synchronous: each step waits for the gradients of all workers."""
+        """Whether training is synchronous: each update waits for the gradients of all workers."""
         return self.mode != "async"
 
     @property
@@ -96,44 +99,42 @@ class TrainingPlan:
     def updates_per_epoch(self, batches: int) -> int:
         """Return the number of updates of the weights in an epoch with `batches` batches.
 
-        In the mode sync-join an update uses a batch of each worker. The last one may use fewer.
+        In the mode sync-join, an update uses a batch of each worker. The last update of an epoch may use fewer batches.
         """
         return -(-batches // self.workers) if self.mode == "sync-join" else batches
 
     def gradients_per_epoch(self, batches: int, worker: int) -> int:
         """Return the number of gradients that a worker sends in an epoch with `batches` batches.
 
-        In synchronous modes a worker sends a gradient for every update, a gradient of zeros if no batch is left for it.
-        `worker` is the number of the worker, from 0.
+        In synchronous modes, each worker sends a gradient for every update. If no batch is left for a worker, the
+        gradient is 0. `worker` is the number of the worker; the first worker is 0.
         """
         return len(range(worker, batches, self.workers)) if self.mode == "async" else self.updates_per_epoch(batches)
 
     def batch_index(self, batches: int, worker: int, number: int) -> int | None:
-        """Return the index in the epoch of the batch that a worker uses for its gradient `number`; None if none is
-        left.
+        """Return the index (from 0) of the batch that a worker uses for its gradient `number` in an epoch.
 
-        `batches` is the number of batches in the epoch. `worker` and `number` count from 0. In the mode sync-split all
-        workers use the same batch.
+        None if no batch is left for the worker. `batches` is the number of batches in the epoch. `worker` and `number`
+        count from 0. In the mode sync-split, all workers use one batch.
         """
         found = number if self.mode == "sync-split" else number * self.workers + worker
         return found if found < batches else None
 
     def sample_slice(self, size: int, worker: int) -> slice:
-        """Return which of the `size` samples of a batch a worker uses: a part in the mode sync-split, otherwise all."""
+        """Return the slice of a batch of `size` images that a worker uses: a part in the mode sync-split, else all."""
         if self.mode != "sync-split":
             return slice(0, size)
         return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
 
     def require_work_for_all(self, *, batches: int, sizes: Sequence[int]) -> None:
-        """Require that an epoch has gradients to compute for every worker. Raises UsageProblem if there are too many
-        workers.
+        """Raise UsageProblem if there are more workers than batches in an epoch, or than images in a divided batch.
 
         Parameters
         ----------
         batches
             Number of batches in an epoch.
         sizes
-            Number of images in a batch. For lung fields two numbers: images with masks, and images for the checks.
+            Number of images in a batch. For lung fields two numbers: images with masks, images for the image checks.
         """
         least = min((size for size in sizes if size), default=0)
         if self.mode == "sync-split" and self.workers > least:
@@ -151,10 +152,9 @@ class GradientResult:
     gradient
         The gradient by weight name.
     loss
-        The mean loss of the samples.
+        The mean loss of the images.
     weight
-        How much the gradient counts when the mean of all workers' gradients is formed. It grows with the number of
-        samples.
+        The weight of the gradient in the mean of all workers' gradients, which grows with the number of images.
     """
 
     gradient: Weights
@@ -163,7 +163,7 @@ class GradientResult:
 
 
 class Replica(ABC):
-    """A network in a worker, with its training images."""
+    """A copy of the network in a worker process, with the training images."""
 
     def __init__(self, network: Checkpointable) -> None:
         self._network = network
@@ -178,28 +178,28 @@ class Replica(ABC):
 
     @abstractmethod
     def gradient(self, epoch: int, step: int, plan: TrainingPlan, worker: int) -> GradientResult:
-        """Return the gradient that this worker computes in one step of an epoch.
+        """Return the gradient that a worker computes for one batch of an epoch.
 
         Parameters
         ----------
         epoch, step
-            The epoch and the batch in it, from 0.
+            The number of the epoch, and the index of the batch in the epoch, both from 0.
         plan
-            Decides which samples of the batch the worker uses.
+            The division of the training, which decides which images of the batch the worker uses.
         worker
             The number of the worker, from 0.
         """
 
 
 class ArraysDiffer(OSError):
-    """A file of arrays differs from the file that the driver wrote."""
+    """The error for a file of training images whose SHA-256 is not that of the training task."""
 
 
 def write_arrays(path: Path, holder: Any) -> str:
-    """Write the arrays and texts of a dataclass to a file for `read_arrays`. Returns the file's SHA-256.
+    """Write the arrays and texts of the dataclass `holder` to a file for `read_arrays`. Returns the file's SHA-256.
 
-    The file is replaced whole, so that a worker can still read the previous one. Only the process that holds the run
-    writes there. A later process replaces an incomplete file. Raises StorageProblem (disk_full, not_writable).
+    The file is written beside and renamed, so that a worker can still read an earlier file. Only the process that has
+    locked the run folder may call this. Raises StorageProblem (disk_full, not_writable).
     """
     found: dict[str, Any] = {one.name: getattr(holder, one.name) for one in fields(holder)}
     unfinished = path.with_name(f"{path.name}.part")
@@ -219,9 +219,9 @@ def write_arrays(path: Path, holder: Any) -> str:
 
 @contextlib.contextmanager
 def temporary_arrays(path: Path, holder: Any) -> Iterator[str]:
-    """Keep the arrays of a dataclass in a file during the block. Yields the file's SHA-256.
+    """Store the arrays of the dataclass `holder` in a file during the block. Yields the file's SHA-256.
 
-    The file is deleted afterwards, because the arrays are patient data.
+    At the end of the block the file is deleted, because the arrays are patient data.
     """
     try:
         yield write_arrays(path, holder)
@@ -230,7 +230,10 @@ def temporary_arrays(path: Path, holder: Any) -> Iterator[str]:
 
 
 def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
-    """Read the arrays that `write_arrays` wrote, by field name. Raises OSError, ArraysDiffer for another SHA-256."""
+    """Read the arrays that `write_arrays` wrote, by field name.
+
+    Raises ArraysDiffer if the file does not have the SHA-256 `sha256`, and OSError.
+    """
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise ArraysDiffer(str(path))
@@ -241,14 +244,14 @@ def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedClassifier:
-    """The task of training a classifier on several workers.
+    """The task of training a classifier with several workers.
 
     Attributes
     ----------
     samples
         Number of training images.
     arrays, arrays_sha256
-        The file of the training images, which every worker must see, and its SHA-256.
+        The file of the training images, which every worker must be able to read, and the SHA-256 of the file.
     """
 
     specification: Specification
@@ -281,9 +284,7 @@ class DividedClassifier:
 
     @property
     def rule(self) -> UpdateRule:
-        """The rule of updates: AdamW, and a running mean of the weights over the number of epochs that the recipe
-        gives.
-        """
+        """The rule for updates: AdamW, and a running mean of the weights over `schedule.average_epochs` epochs."""
         horizon = max(self.schedule.average_epochs * self.batches, 1.0)
         return UpdateRule(
             weight_decay=self.settings.weight_decay,
@@ -292,19 +293,22 @@ class DividedClassifier:
         )
 
     def learning_rate(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a time in the training.
+        """Return the learning rate of the training at a point in an epoch.
 
         Parameters
         ----------
         epoch
             The number of the epoch, from 0.
         share
-            The share (0..1) of the epoch that is done.
+            The completed share of the epoch, 0..1.
         """
         return self.schedule.learning_rate_at(epoch + share)
 
     def open(self) -> Replica:
-        """Return the network, with placeholder weights, and its images. Raises OSError, ArraysDiffer."""
+        """Read the training images, and return the network with them. The weights are not set yet.
+
+        Raises OSError, ArraysDiffer.
+        """
         arrays = read_arrays(self.arrays, self.arrays_sha256)
         samples = Samples(
             images=arrays["images"],
@@ -317,7 +321,7 @@ class DividedClassifier:
 
 
 class _ClassifierReplica(Replica):
-    """A classifier in a worker."""
+    """A copy of a classifier in a worker process, with the training images."""
 
     def __init__(self, task: DividedClassifier, samples: Samples) -> None:
         self._task, self._samples = task, samples
@@ -357,7 +361,10 @@ class _ClassifierReplica(Replica):
         return GradientResult(gradient, loss, self._weight(targets))
 
     def _weight(self, targets: NDArray[np.float32]) -> float:
-        """Return the divisor of the mean loss: known targets weighted by label, or the number of images."""
+        """Return the number by which the sum of losses is divided for the mean loss.
+
+        This is the number of images, or for binary losses the number of known targets, weighted by label.
+        """
         settings = self._task.settings
         if settings.loss == "categorical":
             return float(len(targets))
@@ -367,14 +374,14 @@ class _ClassifierReplica(Replica):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedLungs:
-    """The task of training one stage of a lung-field network on several workers.
+    """The task of training one stage of a lung-field network with several workers.
 
     Attributes
     ----------
     stage
-        The index of the stage in the recipe.
+        The index of the stage in the recipe, from 0.
     arrays, arrays_sha256
-        The file of the training images, which every worker must see, and its SHA-256.
+        The file of the training images, which every worker must be able to read, and the SHA-256 of the file.
     first_epoch
         Number of epochs in earlier stages.
     """
@@ -397,13 +404,13 @@ class DividedLungs:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of images with masks in a batch, and the number of images for the checks of the whole image."""
+        """The number of images with masks in a batch, and the number of images for the image checks in a batch."""
         training = self.recipe.training
         return (training.masks_per_step, training.checks_per_step if self.recipe.chests else 0)
 
     @property
     def rule(self) -> UpdateRule:
-        """The update rule: AdamW with a clipped gradient, and the running mean."""
+        """The rule for updates: AdamW with clipped gradients, and a running mean of the weights."""
         return UpdateRule(
             weight_decay=self.recipe.training.weight_decay,
             clip=GRADIENT_NORM_LIMIT,
@@ -412,19 +419,19 @@ class DividedLungs:
         )
 
     def learning_rate(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a time in the stage.
+        """Return the learning rate of the stage at a point in an epoch.
 
         Parameters
         ----------
         epoch
             The number of the epoch in the stage, from 0.
         share
-            The share (0..1) of the epoch that is done.
+            The completed share of the epoch, 0..1.
         """
         return stage_learning_rate(self.recipe.training.stages[self.stage], epoch)(share)
 
     def open(self) -> Replica:
-        """Return the network and its images. Raises OSError, ArraysDiffer."""
+        """Read the training images, and return the network with them. Raises OSError, ArraysDiffer."""
         arrays: dict[str, Any] = dict(
             read_arrays(self.arrays, self.arrays_sha256)
         )  # masks_are_chests is an array of one value
@@ -432,7 +439,7 @@ class DividedLungs:
 
 
 class _LungReplica(Replica):
-    """A lung-field network in a worker."""
+    """A copy of a lung-field network in a worker process, with the training images."""
 
     def __init__(self, task: DividedLungs, data: LungData) -> None:
         recipe = task.recipe
@@ -463,7 +470,7 @@ class _LungReplica(Replica):
 
 
 DividedTask = DividedClassifier | DividedLungs
-"""The training task that a worker receives.
+"""A training task for workers.
 
-The training images are not part of it: every worker reads them from a file, whose SHA-256 is in the task.
+The task has the path and the SHA-256 of the file from which each worker reads the training images.
 """

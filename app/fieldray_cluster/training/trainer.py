@@ -1,11 +1,11 @@
-"""Training of a recipe's network on a cluster, in place of `train` in `fieldray_adapt`.
+"""Train a recipe's network on a cluster, in place of the function `train` of `fieldray_adapt`.
 
-After each epoch the driver evaluates the averaged weights on the validation images, as local training does, and writes
-a checkpoint, from which a stopped training resumes. The file of the training images is in the run folder, which every
-computer of the cluster must see.
+After each epoch, this process evaluates the averaged weights on the validation images, and writes a checkpoint, from
+which a stopped training resumes. The file of the training images is in the run folder, which every computer of the
+cluster must be able to read.
 
-`measure_cluster` measures whether several workers are worth it, on the recipe's network and the cluster's links: the
-time of a gradient in this process, and the transfer times of the training channel in both directions.
+`measure_cluster` measures the times that decide whether several workers are worth it: the time of a gradient in this
+process, and the times of transfers over the cluster's network.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from fieldray_cluster.training.worker import start_echo, stop_server
 from fieldray_cluster.worker_registry import CONNECTION_ERRORS, WorkerLost, wait_for_result
 
 ARRAYS_NAME: Final = "arrays.npz"
-"""The file of the training images, in the folder of the training."""
+"""The name of the file of the training images, in the folder of the training."""
 
 
 @dataclass(slots=True)
 class _Divided:
-    """The state of a divided training, as a checkpoint stores it."""
+    """The state of a training with several workers, in the form that a checkpoint stores."""
 
     layout: WeightLayout
     state: ShardState
@@ -91,7 +91,11 @@ class _Divided:
 
 
 class DividedTrainer:
-    """A `Trainer` that trains on a cluster as a plan says. `open_cluster` opens the cluster when training starts."""
+    """A `Trainer` that trains on a cluster, with the division of the training plan `plan`.
+
+    `open_cluster` is called when a training starts, and opens a client of the cluster. `say` is called with lines of
+    text for the user.
+    """
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class DividedTrainer:
         self._plan, self._open, self._say = plan, open_cluster, say
 
     def facts(self) -> StepFacts:
-        """Return the facts of the training plan for status.json."""
+        """Return the values of the training plan, such as the number of workers, for status.json."""
         return {"workers": self._plan.workers, "mode": self._plan.mode, "server": self._plan.server}
 
     def train_classifier(
@@ -117,9 +121,9 @@ class DividedTrainer:
         folder: Path,
         progress: Progress = lambda _: None,
     ) -> tuple[Weights, list[EpochFigures]]:
-        """Train a classifier, or resume its training. Returns the averaged weights, and the figures of each epoch.
+        """Train a classifier on the cluster, or resume the training from the checkpoint in `folder`.
 
-        See `fieldray_adapt.training.classifier.train`.
+        Parameters and results as `fieldray_adapt.training.classifier.train`.
         """
         schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
         key = digest(specification, weights, training, validation, schedule, augmentation, settings, self._key())
@@ -148,10 +152,9 @@ class DividedTrainer:
     def train_lung_fields(
         self, recipe: LungRecipe, data: LungData, *, folder: Path, progress: Progress = lambda _: None
     ) -> tuple[Weights, list[EpochFigures]]:
-        """Train a lung-field network, or resume its training. Returns the averaged weights, and the figures of each
-        epoch.
+        """Train a lung-field network on the cluster, or resume the training from the checkpoint in `folder`.
 
-        See `fieldray_adapt.lungs.train.train`.
+        Parameters and results as `fieldray_adapt.lungs.train.train`.
         """
         key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images)
         key = digest(key, asdict(recipe.checks_augmentation), data.masks, data.image_parts, data.chests, self._key())
@@ -191,19 +194,19 @@ class DividedTrainer:
         return average, course.history
 
     def _note(self, layers: Sequence[Layer]) -> None:
-        """Report kinds of layers by which the result differs from a training in one process."""
+        """Tell the user which kinds of `layers` make the result differ from a training in one process."""
         if any(layer.batch_norm for layer in layers):
             self._say(reason("training_batch_norm").text)
         if any(layer.kind == "dropout" for layer in layers):
             self._say(reason("training_dropout").text)
 
     def _key(self) -> str:
-        """Return the digest of the plan's values that decide the result. The cluster's address does not."""
+        """Return a digest of all values of the training plan that decide the result, without the cluster's address."""
         return digest(replace(self._plan, address=None, certificates=None, takes_turns=False))
 
 
 class _Course:
-    """The epochs of one training, with checkpoints."""
+    """One training on a cluster: trains the epochs, evaluates each epoch, and writes checkpoints."""
 
     def __init__(self, client: Client, plan: TrainingPlan, checkpoint: Checkpoint, say: LineHandler) -> None:
         self._client, self._plan, self._checkpoint, self._say = client, plan, checkpoint, say
@@ -221,7 +224,11 @@ class _Course:
         progress: Progress,
         first: int = 0,
     ) -> Weights:
-        """Train a task from epoch `first` (from 0) of the whole training. Returns the averaged weights."""
+        """Train a task from `weights`, or resume from the checkpoint. Returns the averaged weights.
+
+        `key` is the digest of all inputs. The whole training has `total` epochs, of which `first` come before the task.
+        `validated` adds the figures on validation images to an epoch's figures. `progress` is called after each epoch.
+        """
         layout = WeightLayout.from_weights(weights)
         divided = _Divided(layout, ShardState.initial(layout.vector(weights)))
         if kept := self._checkpoint.restore(divided, key=key):
@@ -231,14 +238,9 @@ class _Course:
         began_s: float | None = None
         done = max(0, len(self.history) - first)
         made = train_epochs_on_cluster(
-            self._client,
-            plan=self._plan,
-            task=task,
-            layout=layout,
-            state=divided.state,
-            first_epoch=done,
+            self._client, plan=self._plan, task=task, layout=layout, state=divided.state, first_epoch=done,
             say=self._say,
-        )
+        )  # fmt: skip
         for epoch in made if done < task.epochs else ():
             divided.state = epoch.state
             ended = EpochFigures(epoch=first + epoch.number, epochs=total, loss=epoch.loss)
@@ -271,7 +273,7 @@ _PATIENCE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTimes:
-    """Measured times by which to judge whether several workers are worth it: medians in seconds.
+    """Measured times that decide whether training with several workers is worth it, as medians in seconds.
 
     Attributes
     ----------
@@ -280,11 +282,11 @@ class ClusterTimes:
     update_s
         Time to update all weights by a gradient.
     send_s, return_s
-        Time to transfer all weights to the other process, and back.
+        Time to send all weights to another process, and time to get all weights back.
     latency_s
-        Time to transfer a short message.
+        Time to send a short message.
     elements
-        Number of the network's weights, 4 bytes each.
+        Number of weights of the network. A weight has 4 bytes.
     batches
         Number of batches in an epoch.
     """
@@ -299,11 +301,11 @@ class ClusterTimes:
 
     @property
     def transfer_s(self) -> float:
-        """Seconds of a one-way transfer: the mean of both directions."""
+        """Seconds to transfer all weights in one direction: the mean of both directions."""
         return (self.send_s + self.return_s) / 2
 
     def lines(self) -> Iterator[str]:
-        """Yield the measured times as lines for a person."""
+        """Yield lines of text about the measured times, for the user."""
         rate = 32e-6 * self.elements / max(self.transfer_s - self.latency_s, 1e-9)
         yield f"Gradient of a batch (t_grad): {self.gradient_s:.4g} s"
         yield f"Update of all weights (t_update): {self.update_s:.4g} s"
@@ -315,16 +317,16 @@ class ClusterTimes:
 
 
 def measure_cluster(path: Path, plan: TrainingPlan, *, repeats: int) -> ClusterTimes:
-    """Measure how long the parts of a training take on a cluster: a gradient, an update, and transfers.
+    """Measure the times of a gradient, of an update, and of transfers in a training on a cluster.
 
     Parameters
     ----------
     path
-        The recipe whose network is measured. Its data step is done first.
+        The recipe whose network is measured. If necessary, the recipe's data step is performed first.
     plan
-        The cluster to measure.
+        The training plan, which names the cluster to measure.
     repeats
-        How often each part is measured, for the median.
+        Number of measurements of each time, for the median.
 
     Raises UsageProblem, EnvironmentProblem.
     """
@@ -341,9 +343,10 @@ def measure_cluster(path: Path, plan: TrainingPlan, *, repeats: int) -> ClusterT
 
 
 def measure_step_s(task: DividedTask, repeats: int) -> float:
-    """Return the median seconds of a worker's step without transfers. Runs as a task.
+    """Return the median time of a worker's step without transfers, in seconds.
 
-    The step sets the weights, computes the gradient of a whole batch, and joins it to one vector.
+    A step sets the weights, computes the gradient of a whole batch, and joins the gradient to one vector. The function
+    can run in a process of a cluster.
     """
     set_thread_count(worker_cores())
     replica = task.open()
@@ -359,9 +362,9 @@ def measure_step_s(task: DividedTask, repeats: int) -> float:
 
 
 def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) -> float:
-    """Return the median seconds of `work` on consecutive batches, without the first one.
+    """Return the median duration of `work`, called with the indices of consecutive batches, in seconds.
 
-    The first call includes the tracing of the network's graph.
+    The first call does not count, because the library compiles the network in the first call.
     """
     times = []
     for step in range(repeats + 1):
@@ -372,9 +375,9 @@ def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) ->
 
 
 def _transfers_s(elements: int, plan: TrainingPlan, repeats: int) -> dict[str, float]:
-    """Return the median seconds of transfers to another process and back, and of a short message.
+    """Return the median times of transfers of `elements` numbers to another process and back, and of a short message.
 
-    Raises EnvironmentProblem if the other process is lost.
+    The times are in seconds, by field names of `ClusterTimes`. Raises EnvironmentProblem if the process is lost.
     """
     token = secrets.token_hex(16)
     with open_plan_client(plan) as client:
@@ -405,9 +408,9 @@ def _transfers_s(elements: int, plan: TrainingPlan, repeats: int) -> dict[str, f
 
 @contextlib.contextmanager
 def open_training_task(path: Path) -> Iterator[DividedTask]:
-    """Lock a recipe's run folder during the block, and yield the recipe's training task. Raises UsageProblem.
+    """Lock the run folder of a recipe during the block, and yield the recipe's training task.
 
-    The data step is done first.
+    If necessary, the recipe's data step is performed first. Raises UsageProblem.
     """
     document = RecipeDocument.read(path)
     schema = recipe_kind_of(document).schema

@@ -1,6 +1,6 @@
-"""The tasks of a cluster process in a divided training: serve a shard, or compute gradients.
+"""Functions that run in the processes of a cluster during a training: serve a part of the weights, compute gradients.
 
-A worker fetches weights from the servers, computes the gradient of its part, and sends it to them.
+A worker fetches weights from the parameter servers, computes a gradient, and sends the gradient to the servers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fieldray_cluster.training.shard import ShardState, WeightLayout, clip_gradi
 from fieldray_cluster.training.tasks import ArraysDiffer, DividedTask, Replica, TrainingPlan
 
 _SERVED: Final[dict[str, ShardServer | Listener]] = {}
-"""The servers and listeners of this process, by the token of their session."""
+"""The open servers and listeners of this process, by the token (secret) of their session."""
 
 
 class _ServerLost(Exception):
-    """A server does not answer, or has ended the session."""
+    """The error if a parameter server does not answer, or has ended the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +40,13 @@ class WorkerSpec:
     Attributes
     ----------
     layout
-        The order of the weights in a vector.
+        The order of the network's weights in one vector.
     worker
         The number of the worker, from 0.
     token
-        The secret of the session, which the servers require.
+        The secret of the session, which the parameter servers require.
     servers
-        For each server: its host and port, and the ranges of the weights that it holds.
+        For each parameter server: (host, port), and the element ranges of the server's shard.
     first_epoch
         Number of epochs of the task that were trained before.
     """
@@ -62,16 +62,16 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerResult:
-    """The end of a worker's part of a training: complete, or ended for one of three reasons.
+    """The end of a worker's task in a training: complete if no field is set, or ended for one of three reasons.
 
     Attributes
     ----------
     was_lost
-        A server was lost, or another process has replaced this one.
+        Whether a parameter server was lost, or another process has replaced the worker's process.
     diverged
-        Epoch and step (from 1) of a loss that is not finite.
+        Epoch and step (both from 1) whose loss was not finite; None if all losses were finite.
     arrays_problem_code
-        The code of the reason why the training images could not be read here; "" if they could.
+        The code of the reason why the worker could not read the training images; "" if it could.
     """
 
     was_lost: bool = False
@@ -86,14 +86,15 @@ def server_tls_context() -> ssl.SSLContext | None:
 
 
 def own_host() -> str:
-    """Return the numeric address at which other processes of the cluster reach this process."""
+    """Return the numeric IP address at which other processes of the cluster reach this process."""
     return host_of(get_worker().address)
 
 
 def start_server(service: ServerSettings, state: ShardState, *, token: str) -> tuple[str, int]:
-    """Start a parameter server in this process. Returns its host and port. Runs as a task.
+    """Start a parameter server in this process. Returns host and port of the server.
 
-    The server ends when the driver disconnects. `state` is the shard to begin with. `token` is the session's secret.
+    The function runs in a process of the cluster. The server ends when the process that started the training
+    disconnects. `state` is the initial state of the server's shard, `token` the session's secret.
     """
     served = ShardServer(
         service,
@@ -108,10 +109,10 @@ def start_server(service: ServerSettings, state: ShardState, *, token: str) -> t
 
 
 def start_echo(elements: int, token: str) -> tuple[str, int]:
-    """Start a server in this process that sends back what it gets. Returns its host and port. Runs as a task.
+    """Start a server in this process that sends back all numbers that it gets. Returns host and port of the server.
 
-    `channel.time_round_trips` measures transfers with it. `elements` is the largest count of numbers in a message,
-    `token` the session's secret.
+    `channel.time_round_trips` measures transfers with this server. `elements` is the largest count of numbers in a
+    message, `token` the session's secret. The function runs in a process of the cluster.
     """
     _SERVED[token] = echoing = Listener(
         own_host(), token=token, largest=elements, serve=serve_echo, encryption=server_tls_context()
@@ -120,23 +121,24 @@ def start_echo(elements: int, token: str) -> tuple[str, int]:
 
 
 def stop_server(token: str) -> None:
-    """End all servers of a session in this process. Runs as a task."""
+    """End all servers of a session in this process, a process of the cluster. `token` is the session's secret."""
     if served := _SERVED.pop(token, None):
         served.close()
 
 
 def run_training_worker(spec: WorkerSpec) -> WorkerResult:
-    """Compute and send the gradients of a worker until the end of the session (see `compute_gradients`). Runs as a
-    task.
+    """Compute and send the gradients of a worker until the session ends (see `compute_gradients`).
+
+    The function runs in a process of the cluster.
     """
     set_thread_count(worker_cores())
     return compute_gradients(spec, encryption=client_tls_context(get_worker()))
 
 
 def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
-    """Compute the gradients that a worker still has to send until the end of the session, and send them to the servers.
+    """Compute all remaining gradients of a worker in a session, and send the gradients to the parameter servers.
 
-    Runs in any process of the cluster. `encryption` is the cluster's TLS context; None for unencrypted connections.
+    `encryption` is the cluster's TLS context; None for unencrypted connections.
     """
     try:
         replica = spec.task.open()
@@ -165,7 +167,10 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
 
 @contextlib.contextmanager
 def _noticing_loss() -> Iterator[None]:
-    """Convert connection errors in the block to _ServerLost. The block must not use files or devices."""
+    """Run a block, and raise _ServerLost if a connection fails in the block.
+
+    The block must not use files or devices, whose errors would be converted, too.
+    """
     try:
         yield
     except (OSError, ValueError) as error:
@@ -173,7 +178,7 @@ def _noticing_loss() -> Iterator[None]:
 
 
 class _Work:
-    """The exchange of one worker with all servers."""
+    """The exchange of weights and gradients between one worker and all parameter servers."""
 
     def __init__(self, spec: WorkerSpec, channels: Sequence[Channel], threads: ThreadPoolExecutor) -> None:
         self._spec, self._channels, self._threads = spec, channels, threads
@@ -185,7 +190,7 @@ class _Work:
         self._order = [*range(first, len(channels)), *range(first)]
 
     def finish(self, replica: Replica) -> WorkerResult:
-        """Compute and send gradients until the last epoch."""
+        """Compute and send gradients until the end of the last epoch. Returns how the worker's task ended."""
         spec = self._spec
         batches, plan = spec.task.batches, spec.plan
         with _noticing_loss():
@@ -214,7 +219,7 @@ class _Work:
         return WorkerResult()
 
     def _fetch(self) -> int:
-        """Fetch the weights. Returns the number of the gradient to begin with."""
+        """Fetch the weights from all parameter servers. Returns the number of the worker's next gradient, from 0."""
         for index in self._order:
             self._channels[index].send({})
         # In parallel: if transfers take turns, two workers could otherwise wait for each other's server.
@@ -229,7 +234,10 @@ class _Work:
         return least
 
     def _receive(self, index: int) -> int:
-        """Receive weights from a server. Returns the number of this worker's gradients that the server has applied."""
+        """Receive weights from the server with the index `index`.
+
+        Returns how many gradients of this worker the server has applied.
+        """
         channel = self._channels[index]
         message = channel.receive()
         if "version" not in message.header:
@@ -242,8 +250,9 @@ class _Work:
         return int(message.header.get("done", 0))
 
     def _exchange(self, header: dict[str, Any], gradient: Vector, *, is_last: bool) -> None:
-        """Send a gradient to every server, and receive new weights. After the last gradient only a confirmation is
-        received.
+        """Send a gradient to every server, and receive new weights from every server.
+
+        After the last gradient (`is_last`), servers send only a confirmation.
         """
         spec = self._spec
         if len(self._channels) > 1 or not spec.plan.is_synchronous:

@@ -1,9 +1,9 @@
-"""The guard process of a command: `guard ORDER`, with the order as JSON.
+"""Run a command in a guard process, which ends the command when the worker stops it or dies: `guard ORDER`.
 
-The guard runs the command and ends all of its processes. Its standard input is a pipe of the worker, which closes when
-the worker stops the command or dies. The guard then asks the command to end, and kills it five seconds later. A
-surviving command would run at the same time as its own repetition. The guard writes the result to standard output as
-JSON.
+ORDER is the command, its working folder and its output file as JSON. The standard input of the guard is a pipe of the
+worker. When the pipe closes, the guard asks the command to end, and five seconds later kills the command's processes.
+Otherwise the command would still run while another worker repeats it. The guard writes the result to standard output
+as JSON.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import threading
 from typing import Any, Final
 
 GRACE_S: Final = 5.0
-"""Seconds between asking the command to end and killing it."""
+"""Seconds that a command has to end when asked, before the guard kills the command."""
 _IS_WINDOWS: Final = sys.platform == "win32"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command of an order and print its result. Returns 0 whatever the command's exit code."""
+    """Run the command of an order (JSON), and print the result as JSON. Always returns 0."""
     order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
     sys.stdout.write(json.dumps(_guarded(order)))
     sys.stdout.flush()
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _guarded(order: dict[str, Any]) -> dict[str, Any]:
-    """Run the command. Returns its exit code and usage, or the problem that prevented its start."""
+    """Run the command of an order. Returns exit code, CPU time and memory, or the problem that prevented the start."""
     try:
         with open(order["output"], "ab") as output:  # noqa: PTH123 - as little as possible is imported here
             process = subprocess.Popen(
@@ -54,7 +54,7 @@ def _guarded(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _end_with_input(process: subprocess.Popen[bytes], over: threading.Event) -> None:
-    """Wait until standard input closes, then end the command."""
+    """Wait until standard input closes, then end the command, unless `over` is set because the command has ended."""
     while os.read(0, 4096):
         pass
     if not over.is_set():
@@ -64,7 +64,7 @@ def _end_with_input(process: subprocess.Popen[bytes], over: threading.Event) -> 
 
 
 def _signal(process: subprocess.Popen[bytes], name: str) -> None:
-    """Send a signal to the command's process group."""
+    """Send the signal with the name `name` to all processes of the command's process group."""
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
             process.kill()
@@ -73,7 +73,7 @@ def _signal(process: subprocess.Popen[bytes], name: str) -> None:
 
 
 def _usage() -> dict[str, float]:
-    """Return the CPU time of the command with its children in seconds, and the largest memory of one process in MB."""
+    """Return the CPU time of the command and its child processes in seconds, and the largest memory of one in MB."""
     if sys.platform == "win32":
         return {}
     import resource

@@ -1,13 +1,13 @@
-"""The recipe of a workflow as a typed TOML document: experiments with commands, parameters and dependencies.
+"""The keys of a workflow's recipe, a TOML document: experiments with commands, parameters and dependencies.
 
-An experiment is one command with placeholders, run once for each sample of its parameters. The recipe also names the
-cluster: address, number of workers, and whether machines may be taken away. With a table `[sweep]` it searches instead
-for the best values of a recipe of `fieldray adapt`. The concept follows D. Buniatyan's Hyper; the key names, retries
-and preemption are this program's own.
+An experiment is a command with placeholders, which is run once for each sample of parameter values. The recipe also
+describes the cluster: address, number of workers, and whether machines may be taken away. In place of experiments, a
+recipe may have a table `[sweep]`, which searches for the best values of a recipe of `fieldray adapt`. The concept
+follows Hyper by D. Buniatyan; key names, retries and preemption are additions.
 
-Samples are drawn as in his thesis. The Cartesian product of the discrete parameters is formed, and n combinations are
-taken with the fewest repetitions. For each continuous range n numbers are drawn, and combined by index. So every
-combination appears equally often, or once more than another.
+Samples are drawn as in Buniatyan's thesis. n combinations of the discrete parameters are taken with as few repetitions
+as possible: the frequencies of two combinations differ by at most 1. For each continuous range, n numbers are drawn.
+The number with index i belongs to the combination with index i.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ Scale = Literal["linear", "log"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """The values of a placeholder: one constant, several discrete ones, or a continuous range.
+    """The values of a placeholder in a command: a constant, several discrete values, or a continuous range.
 
     Attributes
     ----------
     values
-        One value for a constant, several for discrete values; empty for a range.
+        The value of a constant, or the discrete values; empty for a range.
     low, high
         Limits of a range, both included.
     scale
-        "linear": numbers are drawn uniformly between the limits. "log": their logarithms are.
+        "linear": numbers are drawn uniformly between the limits. "log": the logarithms of numbers are drawn uniformly.
     """
 
     values: tuple[Value, ...] = ()
@@ -81,7 +81,10 @@ class Parameter:
 
     @classmethod
     def from_document(cls, value: object) -> Parameter:
-        """Parse a TOML value: a list is discrete, a table is a range, anything else a constant. Raises ValueError."""
+        """Parse a TOML value: a list has discrete values, a table is a range, other values are constants.
+
+        Raises ValueError for an invalid value.
+        """
         if _is_value(value):
             return cls(values=(value,), is_constant=True)
         if isinstance(value, list):
@@ -104,15 +107,18 @@ class Parameter:
 
 
 def count_combinations(parameters: Mapping[str, Parameter]) -> int:
-    """Return how many combinations of values the discrete parameters have; 1 without discrete parameters.
+    """Return the number of combinations of the values of all discrete parameters; 1 if there are none.
 
-    Parameters with a continuous range do not count.
+    Parameters with a continuous range are ignored.
     """
     return math.prod(len(known.values) for known in parameters.values() if not known.is_range)
 
 
 def draw_samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
-    """Return the values of `count` tasks, each a value by parameter. Equal seeds give equal values."""
+    """Draw the parameter values of `count` tasks. Returns for each task the values by name of the parameter.
+
+    Equal seeds give equal values.
+    """
     generator = random.Random(f"{seed}")
     discrete = {name: known.values for name, known in parameters.items() if not known.is_range}
     chosen = _spread(count_combinations(parameters), count, generator)
@@ -127,14 +133,14 @@ def draw_samples(parameters: Mapping[str, Parameter], *, count: int, seed: int |
 
 
 def _spread(size: int, count: int, generator: random.Random) -> list[int]:
-    """Return `count` random numbers below `size`, whose frequencies differ by at most one."""
+    """Return `count` random whole numbers from 0 to `size` - 1. The frequencies of two numbers differ by at most 1."""
     rounds, left = divmod(count, size)
     found = [number for _ in range(rounds) for number in generator.sample(range(size), size)]
     return found + generator.sample(range(size), left)
 
 
 def _combination(discrete: Mapping[str, Sequence[Value]], number: int) -> dict[str, Value]:
-    """Return the combination of that number; the last parameter changes fastest, as in `itertools.product`."""
+    """Return the combination of discrete values with the index `number` in `itertools.product`, by parameter."""
     found = {}
     for name in reversed(tuple(discrete)):
         number, index = divmod(number, len(discrete[name]))
@@ -158,16 +164,16 @@ def _is_value(value: object) -> TypeGuard[Value]:
 
 
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
-"""The pattern of a placeholder in the command of an experiment."""
+"""The pattern of a placeholder, such as {{name}}, in the command of an experiment."""
 BUILT_IN: Final = ("index", "run", "folder", "here")
-"""Names of the placeholders that every command may use without defining a parameter.
+"""The names of placeholders that every command may use without a parameter.
 
-`index` is the number of the task, from 1. `run`, `folder` and `here` are the folders of the run, of the task and of the
-recipe.
+`index` is the number of the task, from 1. `run` is the run folder, `folder` the task's folder, `here` the recipe's
+folder.
 """
 
 PROGRAM: Final = "fieldray"
-"""The first word of a command that is run by this program, as it is installed on the node."""
+"""The first word of a command for this program, which is replaced by the program that is installed on the node."""
 
 MAX_TASKS: Final = 100_000
 _FIRST: Final = """
@@ -180,7 +186,7 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 
 def _command_problem(text: str) -> str | None:
-    """Return what is wrong with a command; None if nothing is."""
+    """Check the command of an experiment. Returns the problem as the end of a sentence; None for a valid command."""
     try:
         words = shlex.split(text)
     except ValueError as problem:
@@ -195,17 +201,17 @@ def _command_problem(text: str) -> str | None:
 
 @table
 class RetryPolicy:
-    """Rules for repeating tasks, of an experiment or of a sweep's trials."""
+    """The rules by which tasks of an experiment, or trials of a sweep, are repeated after a failure."""
 
-    workers: int = key("Largest number of tasks at the same time; 0: as many as workers.", default=0, low=0)
-    retries: int = key("How often a failed command is tried again.", default=0, low=0)
+    workers: int = key("Largest number of tasks at the same time; 0: the number of workers.", default=0, low=0)
+    retries: int = key("How many times a failed command is repeated.", default=0, low=0)
     preemptible: bool | None = key(
-        "Whether machines may be taken away at any moment. A task that loses its worker then starts again "
-        "without losing an attempt. By default the value of [cluster].",
+        "Whether machines may be taken away at any moment. If true, a task whose worker is lost is repeated without "
+        "counting as a failed attempt. By default the value in [cluster].",
         default=None,
     )
     lost_workers: int = key(
-        "After this number of lost workers the task counts as the cause and fails, preemptible or not.",
+        "Number of lost workers after which a task counts as their cause and fails, even if preemptible.",
         default=8,
         low=1,
     )
@@ -213,22 +219,24 @@ class RetryPolicy:
 
 @table
 class Experiment(RetryPolicy):
-    """A command, and the parameter values of its tasks."""
+    """A command with placeholders, and the values of its parameters. Each sample of values is a task."""
 
     command: str = key(
-        "Command, split into words as in a shell but run without a shell. {{name}} is replaced by the "
-        "parameter's value and stays one word.",
+        "The command to run. {{name}} is replaced by the value of the parameter, always as a single word. The command "
+        "is split into words as in a shell, but run without a shell.",
         check=_command_problem,
     )
-    depends_on: tuple[str, ...] = key("Experiments whose tasks must all be done before.", default=())
+    depends_on: tuple[str, ...] = key("Names of experiments that must end before this experiment.", default=())
     parameters: Mapping[str, Parameter] = key(
         "Values of the parameters: a constant, a list of values, or a table with low and high for a continuous range.",
         default_factory=dict,
     )
-    samples: int = key("Number of tasks; 0: one for each combination of the lists.", default=0, low=0, high=MAX_TASKS)
+    samples: int = key(
+        "Number of tasks; 0: one task for each combination of listed values.", default=0, low=0, high=MAX_TASKS
+    )
     inputs: tuple[str, ...] = key(
-        "Files and folders that the command reads. If they change, the tasks run again. Files are compared by "
-        "content, folders by name, size and time of their files.",
+        "Files and folders that the command reads. If an input changes, the tasks run again. A file is compared by "
+        "content; a folder by names, sizes and times of its files.",
         default=(),
     )
 
@@ -250,31 +258,33 @@ class Experiment(RetryPolicy):
 
 @table
 class TrialPruning:
-    """Early stopping of trials: a trial stops if its best figure is below the median of the other trials at that
-    epoch.
+    """Settings for stopping poor trials early.
+
+    A trial is stopped if its best figure is below the median of the other trials after the same number of epochs.
     """
 
-    trials: int = key("Number of first trials that are never stopped early.", default=4, low=1)
-    epochs: int = key("Number of epochs that each trial is always trained.", default=1, low=0)
+    trials: int = key("Number of trials at the start that are never stopped early.", default=4, low=1)
+    epochs: int = key("Number of epochs before which no trial is stopped.", default=1, low=0)
 
 
 @table
 class Sweep(RetryPolicy):
     """A search for the best values of a recipe of `fieldray adapt`."""
 
-    recipe: Path = key("The recipe of `fieldray adapt` whose keys are tried.")
-    trials: int = key("Number of trials (trainings).", default=16, low=1, high=MAX_TASKS)
+    recipe: Path = key("The recipe of `fieldray adapt` for which the best values are searched.")
+    trials: int = key("Number of trials (trainings with different values).", default=16, low=1, high=MAX_TASKS)
     metric: str = key(
-        "The validation figure: a key of the rows of history.json. For a list, the mean is used.", default="auc"
+        "The figure that decides which trial is best: a key in the rows of history.json. For a list, the mean is used.",
+        default="auc",
     )
     direction: Literal["maximize", "minimize"] = key(
         "Whether larger or smaller figures are better.", default="maximize"
     )
     keys: Mapping[str, Parameter] = key(
-        'Keys of the recipe and their values, for example "training.batch_size" = [16, 32].'
+        'Keys of the recipe and values to try, for example "training.batch_size" = [16, 32].'
     )
     pruning: TrialPruning | None = key(
-        "How poor trials are stopped early; without this table, no trial is stopped early.", default=None
+        "Settings for stopping poor trials early. Without this table, no trial is stopped early.", default=None
     )
 
     def rules(self) -> Rules:
@@ -284,14 +294,14 @@ class Sweep(RetryPolicy):
 
 @table
 class Cluster:
-    """The cluster on which the tasks run."""
+    """The cluster, or the processes of this computer, on which the tasks of a workflow run."""
 
     address: str | None = key(
-        "Address of the scheduler, for example tcp://10.0.0.5:8786; by default processes of this computer are used.",
+        "Address of the scheduler, for example tcp://10.0.0.5:8786. By default processes on this computer are used.",
         default=None,
     )
     workers: int = key(
-        "Number of worker processes: started on this computer, or awaited in the cluster.", default=2, low=1
+        "Number of worker processes. With an address: largest number of workers to wait for.", default=2, low=1
     )
     certificates: Path | None = key("Folder of this computer's certificates.", default=None)
     preemptible: bool = key("Whether machines of the cluster may be taken away at any moment.", default=False)
@@ -299,12 +309,15 @@ class Cluster:
 
 @table
 class Workflow:
-    """Experiments, or a sweep, and the cluster on which they run."""
+    """The recipe of a workflow: experiments or a sweep, and the cluster on which the tasks run."""
 
-    run: Path = key("Folder for all outputs of a run; every node must see this folder.", default=Path("run"))
-    seed: int = key("Seed of the samples; equal seeds draw equal samples.", default=0)
-    cluster: Cluster = key("Where the tasks are run.", default=Cluster())
-    experiments: Mapping[str, Experiment] = key("Experiments by their names.", default_factory=dict)
+    run: Path = key(
+        "Folder for all outputs of a run. Every computer of the cluster must be able to use this folder.",
+        default=Path("run"),
+    )
+    seed: int = key("Seed of the samples. Equal seeds give equal samples.", default=0)
+    cluster: Cluster = key("The cluster on which the tasks run.", default=Cluster())
+    experiments: Mapping[str, Experiment] = key("The experiments, by name.", default_factory=dict)
     sweep: Sweep | None = key("A search for the best values of a recipe.", default=None)
 
     def rules(self) -> Rules:
@@ -312,15 +325,15 @@ class Workflow:
         yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
 
     def resolve_paths(self, base: Path) -> Workflow:
-        """Return a copy with absolute paths. `base` is the recipe's folder, from which relative paths count."""
+        """Return a copy with absolute paths. `base` is the recipe's folder, to which relative paths are relative."""
         sweep = self.sweep and resolve_paths(self.sweep, base)
         return replace(self, run=base / self.run, cluster=resolve_paths(self.cluster, base), sweep=sweep)
 
 
 def read_workflow(path: Path) -> Workflow:
-    """Read a recipe. Relative paths count from its folder.
+    """Read the recipe of a workflow from a file, and make its paths absolute.
 
-    Raises UsageProblem: recipe_unreadable, or recipe_problems with all problems, each with its line.
+    Raises UsageProblem: recipe_unreadable, or recipe_problems, which lists all problems with their lines.
     """
     document = RecipeDocument.read(path)
     base, workflow = path.resolve().parent, parse_table(Workflow, document.tables)
@@ -331,14 +344,20 @@ def read_workflow(path: Path) -> Workflow:
 
 
 def new_workflow(path: Path) -> None:
-    """Write a recipe with every key as a comment, and one experiment that runs. Raises UsageProblem, StorageProblem."""
+    """Write a workflow recipe with all keys as comments, and one small experiment that can be run.
+
+    Raises UsageProblem if the file exists, and StorageProblem.
+    """
     if path.exists():
         raise UsageProblem(reason("recipe_exists", path=path))
     write_atomically(path, (recipe_template(Workflow) + _FIRST).encode())
 
 
 def _problems(tables: Mapping[str, Any], base: Path) -> Iterator[Problem]:
-    """Yield problems between experiments. Experiments with invalid keys are tolerated."""
+    """Yield problems that concern several experiments, or their inputs. Experiments with invalid keys are ignored.
+
+    `tables` is the content of the recipe, `base` the recipe's folder.
+    """
     named = tables.get("experiments")
     known = {name: own for name, own in named.items() if isinstance(own, dict)} if isinstance(named, dict) else {}
     for name, experiment in known.items():
@@ -365,7 +384,10 @@ def _texts(experiment: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _input_problems(experiment: Mapping[str, Any], at: tuple[str, ...], base: Path) -> Iterator[Problem]:
-    """Yield missing inputs of an experiment without dependencies, because no other experiment can make them."""
+    """Yield a problem for each input of an experiment that does not exist.
+
+    Nothing is yielded for an experiment with dependencies, because another experiment may make the inputs.
+    """
     parameters = experiment.get("parameters")
     for text in _texts(experiment, "inputs"):
         unknown = (

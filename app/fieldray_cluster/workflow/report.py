@@ -1,4 +1,4 @@
-"""The report of a workflow run or a sweep as one HTML page, and a sweep's leaderboard as JSON."""
+"""Write the report of a workflow's run or of a sweep as an HTML page, and a sweep's leaderboard as JSON."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ _END_LINES: Final = 30
 
 
 def write_report(path: Path) -> Path:
-    """Write the report of a recipe's run, and a sweep's leaderboard, into the run folder. Returns the report's path.
+    """Write the report of a workflow's run, and a sweep's leaderboard, to the run folder. Returns the report's path.
 
-    Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
+    `path` is the recipe. Raises UsageProblem for an invalid recipe or if there is no run (workflow_no_run), and
+    StorageProblem.
     """
     workflow, states = last_run_workflow(path), read_states(path)
     run, sweep = workflow.run, workflow.sweep
@@ -69,7 +70,7 @@ def write_report(path: Path) -> Path:
 
 
 def summary_text(states: Sequence[TaskState]) -> str:
-    """Return a summary of the tasks' results in two sentences."""
+    """Return two sentences that sum up the results of all tasks: numbers of tasks by status, and times."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(count_statuses(states).items()))
     seconds = sum(state.outcome.seconds for state in states)
     cpu_seconds = sum(state.outcome.cpu_seconds or 0.0 for state in states)
@@ -81,7 +82,7 @@ def summary_text(states: Sequence[TaskState]) -> str:
 
 
 def task_row(state: TaskState) -> dict[str, Any]:
-    """Return a task as a row for a table or a program. Times are in seconds, memory in MB."""
+    """Return the state of a task as values by column name, for a table or for JSON. Times in seconds, memory in MB."""
     outcome = state.outcome
     return {
         "task": state.task.name,
@@ -102,7 +103,7 @@ def task_row(state: TaskState) -> dict[str, Any]:
 
 
 def tasks_table(states: Sequence[TaskState]) -> Table:
-    """Return a table with a row for each task, failed tasks first."""
+    """Return a report table with a row for each task. Failed tasks come first."""
     order = {"failed": 0, "blocked": 1, "stopped": 2, "running": 3}
     shown = sorted(states, key=lambda state: order.get(state.status, 4))[:_MOST_ROWS]
     head = ("status", "performances", "lost_workers", "node", "began", "seconds", "cpu_seconds", "memory_mb", "values")
@@ -116,7 +117,7 @@ def tasks_table(states: Sequence[TaskState]) -> Table:
 
 
 def last_output_lines(state: TaskState) -> str:
-    """Return the last lines of what a task's last attempt has printed; "" without output."""
+    """Return the last lines of the output of a task's last attempt; "" without output."""
     if state.output is None:
         return ""
     with state.output.open("rb") as stream:
@@ -136,7 +137,7 @@ def _outputs(states: Sequence[TaskState]) -> list[ReportPart]:
 
 
 def _time(seconds: float) -> str | None:
-    """Format a time of a node's clock (seconds since 1970) in universal time; None for 0."""
+    """Format a time in seconds since 1970 as date and time in UTC; None for 0."""
     if not seconds:
         return None
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -168,9 +169,10 @@ def _sweep_sections(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Sec
 
 
 def leaderboard(workflow: Workflow, sweep: Sweep, study: Study) -> list[dict[str, Any]]:
-    """Return a row for each trial of a sweep, the best one first. The rows can be written as JSON.
+    """Return a row for each trial of a sweep, with the best trial first. The rows have only JSON values.
 
-    A row has the trial's state and exact values, its figure, the figure after each epoch, and the pack if it has one.
+    A row has the state of the trial, the values of the recipe's keys, the trial's figure, the figure after each epoch,
+    and the pack if the trial has one.
     """
     from fieldray_cluster.workflow.sweep import PACKS_FOLDER, best_trial, read_figures, trial_name, trial_values
 
@@ -222,5 +224,5 @@ def _curves(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Figure]:
 
 
 def _exact(value: Any) -> str:
-    """Format a number with as many digits as distinguish it from every other number."""
+    """Format a value for the report. A number gets all digits that are needed to restore the number exactly."""
     return repr(value) if isinstance(value, float) else value_text(value)

@@ -1,11 +1,12 @@
-"""A run of a workflow: it starts ready experiments, sends their tasks to the cluster, and records the results.
+"""Run a workflow: start experiments whose dependencies are done, send tasks to the cluster, and store the results.
 
-The driver holds the run folder's lock, writes the journal, and resolves the dependencies. Dask would recompute a
-parent's result if its worker was lost, and would fail all descendants of a failed task without a message.
+This process, the driver, locks the run folder, writes the journal (a file of events), and resolves the dependencies.
+Dask is not used for dependencies: it would repeat finished tasks whose worker was lost, and would fail dependent tasks
+without a message.
 
-Dependencies connect experiments: every task of a child waits for all tasks of its parents. A task is identified by a
-key of the program's version, command, values, inputs, and the keys of the tasks before it. A task whose key was
-completed before is not run again.
+If an experiment depends on others, its tasks wait for all tasks of these experiments. A task has a key: a digest of the
+program's version, command, values, inputs, and keys of the tasks before. A task whose key was completed before is not
+run again.
 """
 
 from __future__ import annotations
@@ -55,25 +56,25 @@ from fieldray_cluster.workflow.tasks import (
 
 
 TASKS_FOLDER: Final = "tasks"
-"""The folder in the run folder that has a subfolder for each task."""
+"""The name of the folder in the run folder that has a subfolder for each task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A command of an experiment with its values.
+    """A task of an experiment: the command with one sample of parameter values.
 
     Attributes
     ----------
     name
-        The experiment's name and the number of the sample, from 1.
+        The experiment's name, and the number of the sample, from 1.
     command
-        The words, with the values filled in.
+        The words of the command, with the values in place of placeholders.
     values
-        The sampled values, by parameter.
+        The values, by name of the parameter.
     folder
-        The folder with the task's records.
+        The folder for the task's output and outcome.
     inputs
-        Files and folders that the task reads.
+        Files and folders that the command reads.
     """
 
     name: str
@@ -83,29 +84,29 @@ class Task:
     inputs: tuple[Path, ...] = ()
 
     def key(self, before: str) -> str:
-        """Return the digest of all that decides the task's result, after reading its inputs.
+        """Return a digest of all inputs of the task: command, program version, files, and earlier tasks.
 
-        `before` is the digest of the tasks that this one waits for. Raises FileNotFoundError for a missing input,
+        `before` is the digest of the tasks for which this task waits. Raises FileNotFoundError for a missing input, and
         OSError.
         """
         return result_key(self.command, dict(self.values), [path_state(path) for path in self.inputs], before)
 
 
 Graph = Mapping[str, tuple[Task, ...]]
-"""All tasks by experiment. An experiment comes after those that it depends on."""
+"""All tasks of a workflow, by name of the experiment. An experiment comes after the experiments it depends on."""
 
 
 def build_graph(workflow: Workflow, *, recipe_folder: Path) -> Graph:
-    """Return the graph of a workflow. `recipe_folder` is the folder of its recipe."""
+    """Return all tasks of a workflow, by experiment. `recipe_folder` is the folder of the workflow's recipe."""
     order = graphlib.TopologicalSorter({name: own.depends_on for name, own in workflow.experiments.items()})
     return {name: _tasks(name, workflow.experiments[name], workflow, recipe_folder) for name in order.static_order()}
 
 
 def fill_command(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
-    """Fill values into the placeholders of a command. Returns its words.
+    """Replace the placeholders of a command by values. Returns the words of the command.
 
-    The command is split into words before it is filled. So a value stays within its word, whatever spaces, quotes or
-    semicolons it has. No shell is used.
+    The command is split into words first. So a value with spaces, quotes or semicolons is always part of one word. No
+    shell is used.
     """
     return tuple(_fill(word, values) for word in shlex.split(command))
 
@@ -141,7 +142,7 @@ def _fill(word: str, values: Mapping[str, Value]) -> str:
 
 
 LineHandler = Callable[[str], None]
-"""Receives a line of text for the user."""
+"""A function that is called with a line of text for the user."""
 StatusCounts = Counter[Status]
 """The number of tasks with each status."""
 
@@ -150,10 +151,11 @@ _STOPS: Final = "stops"
 
 
 def run_workflow(path: Path, *, say: LineHandler) -> StatusCounts:
-    """Run the unfinished tasks of a workflow. Returns the number of tasks by status.
+    """Run all unfinished tasks of a workflow. Returns the number of tasks with each status.
 
-    The run ends early if `cancel_run` asks for it. Ctrl-C stops running tasks and is raised again. Raises UsageProblem
-    (all problems of the recipe; run_in_use; nodes), EnvironmentProblem.
+    `path` is the recipe. The run ends early after `cancel_run`. Ctrl-C stops running tasks, and KeyboardInterrupt is
+    raised. Raises UsageProblem for an invalid recipe, a run in use (run_in_use), or unusable nodes, and
+    EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if workflow.sweep:
@@ -172,14 +174,14 @@ def run_workflow(path: Path, *, say: LineHandler) -> StatusCounts:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class WorkflowRun:
-    """A running workflow or sweep: its folder, which this driver has locked, and its journal.
+    """A workflow or sweep that this process runs, with the locked run folder and the open journal.
 
     Attributes
     ----------
     recipe_folder
         The folder of the recipe.
     stop
-        A file whose existence stops all tasks of the run.
+        The path of a file that, if it exists, stops all tasks of the run.
     """
 
     workflow: Workflow
@@ -190,22 +192,24 @@ class WorkflowRun:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody asked to stop the run."""
+        """Whether the user, or another process, has asked to stop the run."""
         return self.stop.exists()
 
     def make_spec(
         self, task: str, key: str, command: tuple[str, ...], *, working_folder: Path, module: str = ""
     ) -> TaskSpec:
-        """Return the specification of the next attempt at a task, as it is sent to a worker.
+        """Return the specification of the next attempt at a task, to be sent to a worker.
 
         Parameters
         ----------
         task
             The name of the task.
         key
-            The digest of all that decides the task's result.
+            The digest of all inputs of the task.
         command
             The words of the command, or the arguments of `module`.
+        working_folder
+            The working directory of the command.
         module
             A module of this program to run in place of a command; "" for a command.
         """
@@ -222,9 +226,9 @@ class WorkflowRun:
         )
 
     def run_tasks(self, source: TaskSource) -> None:
-        """Run the tasks of a source on the cluster's workers, and reconnect if the scheduler is lost.
+        """Run all tasks of `source` on the workers of the cluster, and reconnect if the scheduler is lost.
 
-        Raises as `TaskRunner.run`, UsageProblem and EnvironmentProblem of the cluster.
+        Raises as `TaskRunner.run`, and UsageProblem and EnvironmentProblem for problems with the cluster.
         """
         cluster, run, say = self.workflow.cluster, self.workflow.run, self.say
 
@@ -242,9 +246,9 @@ class WorkflowRun:
 
 @contextlib.contextmanager
 def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> Iterator[WorkflowRun]:
-    """Open the run's folder for this driver alone.
+    """Lock the run folder of a workflow during the block, open the journal, and yield the run.
 
-    Raises UsageProblem (run_in_use, workflow_journal), StorageProblem.
+    `path` is the recipe. Raises UsageProblem (run_in_use, workflow_journal), StorageProblem.
     """
     with lock_run_folder(workflow.run), Journal(workflow.run) as journal:
         stop = workflow.run / _STOPS / secrets.token_hex(8)
@@ -266,7 +270,10 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> It
 
 
 def cancel_run(path: Path) -> None:
-    """Ask the run of a recipe, in another process, to stop. Raises UsageProblem (workflow_not_running)."""
+    """Ask the process that runs the workflow of the recipe `path` to stop.
+
+    Raises UsageProblem (workflow_not_running).
+    """
     run = read_workflow(path).run
     drivers = _drivers(run) if is_running(run) else []
     if not drivers:
@@ -280,7 +287,7 @@ def _drivers(run: Path) -> list[Path]:
 
 
 def is_running(run: Path) -> bool:
-    """Return whether a driver works in a run's folder."""
+    """Return whether a process runs a workflow in the run folder `run`."""
     if not run.is_dir():
         return False
     try:
@@ -292,37 +299,37 @@ def is_running(run: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """The state of a task: the task, and its latest event in the journal."""
+    """The state of a task: the task, and the task's latest event in the journal (None before the first event)."""
 
     task: Task
     event: Event | None = None
 
     @property
     def status(self) -> Status:
-        """The status of the task, by its latest event."""
+        """The status of the task, such as "done"; "waiting" before the first event."""
         return self.event.status if self.event else "waiting"
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the last attempt; empty without one."""
+        """The outcome of the last attempt at the task; an empty outcome before the first attempt."""
         return self.event.outcome if self.event else Outcome()
 
     @property
     def output(self) -> Path | None:
-        """The file with the last attempt's output; None without one."""
+        """The path of the file with the output of the last attempt; None before the first attempt."""
         path = self.task.folder / f"output-{self.event.number}.txt" if self.event else None
         return path if path and path.is_file() else None
 
 
 def task_states(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
-    """Return the state of each task of a graph by the latest events, in the graph's order."""
+    """Return the state of each task in `graph`, in order. `latest` is the latest event of each task, by task name."""
     return [TaskState(task=task, event=latest.get(task.name)) for tasks in graph.values() for task in tasks]
 
 
 def last_run_workflow(path: Path) -> Workflow:
-    """Return the workflow of a recipe as it was last run, because the recipe may have changed since.
+    """Return the workflow of the recipe `path` as it was at the last run. The recipe may have changed since then.
 
-    Raises UsageProblem (the recipe; workflow_no_run).
+    Raises UsageProblem for an invalid recipe, or if there is no run (workflow_no_run).
     """
     run = read_workflow(path).run
     if not (run / RECIPE_TEXT_NAME).is_file():
@@ -332,9 +339,9 @@ def last_run_workflow(path: Path) -> Workflow:
 
 
 def read_states(path: Path) -> list[TaskState]:
-    """Return the states of the tasks of a recipe's last run, during or after the run.
+    """Return the state of each task of the last run of the recipe `path`. The run may still be running.
 
-    Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
+    Raises UsageProblem for an invalid recipe, or if there is no run (workflow_no_run), and StorageProblem.
     """
     workflow = last_run_workflow(path)
     latest = {event.task: event for event in read_events(workflow.run)}
@@ -356,24 +363,24 @@ def read_states(path: Path) -> list[TaskState]:
 
 
 def count_statuses(states: Iterable[TaskState]) -> StatusCounts:
-    """Return the number of tasks by status."""
+    """Return the number of tasks with each status."""
     return Counter(state.status for state in states)
 
 
 @dataclass(slots=True)
 class _Stage:
-    """The progress of an experiment.
+    """The progress of one experiment of a workflow.
 
     Attributes
     ----------
     keys
-        The keys of its tasks, by name.
+        The key (digest of all inputs) of each task, by name of the task.
     left
         The unfinished tasks, by name.
     out
-        Names of tasks that are on workers.
+        Names of the tasks that are running on workers.
     failed
-        The name of the first failed task; "" for none.
+        The name of the first failed task; "" if no task has failed.
     """
 
     keys: dict[str, str] = field(default_factory=dict)
@@ -388,7 +395,7 @@ class _Stage:
 
 
 class _Progress:
-    """The progress of a graph: finished, ready and blocked tasks. The task source of a workflow."""
+    """The progress of a workflow, and the source of its tasks: knows finished, ready and blocked tasks."""
 
     def __init__(self, run: WorkflowRun, graph: Graph) -> None:
         self._run, self._graph, self._journal = run, graph, run.journal
@@ -396,16 +403,19 @@ class _Progress:
 
     @property
     def is_over(self) -> bool:
-        """Whether no task is left that could be run."""
+        """Whether all tasks are finished or blocked, so that no task is left to run."""
         return all(stage.is_over for stage in self._stages.values())
 
     def restart(self) -> None:
-        """Queue tasks again whose connection was lost (see `TaskSource.restart`)."""
+        """Queue all tasks again that were running (see `TaskSource.restart`)."""
         for stage in self._stages.values():
             stage.out.clear()
 
     def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """Return the next task that may begin (see `TaskSource.next_task`)."""
+        """Return the next task that may start, with its retry policy; None if no task may start now.
+
+        See `TaskSource.next_task`.
+        """
         for name, stage in self._stages.items():
             policy = self._run.workflow.experiments[name]
             waiting = next((task for own, task in stage.left.items() if own not in stage.out), None)
@@ -418,7 +428,10 @@ class _Progress:
         return None
 
     def record_end(self, task: str, event: Event) -> None:
-        """Record how a task ended (see `TaskSource.record_end`)."""
+        """Store the end of a task, whose result is in `event`, and report it to the user.
+
+        See `TaskSource.record_end`.
+        """
         stage = next(stage for stage in self._stages.values() if task in stage.left)
         del stage.left[task]
         stage.out.discard(task)
@@ -429,7 +442,10 @@ class _Progress:
         self._run.say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
 
     def update(self) -> None:
-        """Start experiments that are ready, and block those that cannot be run (see `TaskSource.update`)."""
+        """Start experiments whose dependencies are done, and block experiments whose dependencies have failed.
+
+        See `TaskSource.update`.
+        """
         if self._run.is_stopped:  # no further experiment is started
             return
         for name, stage in self._stages.items():
@@ -442,7 +458,7 @@ class _Progress:
                 self._begin(name, stage, digest([parent.keys for parent in parents]))
 
     def stop_the_rest(self) -> None:
-        """If the run was stopped, record all remaining tasks as stopped."""
+        """If the run was stopped, store all remaining tasks as stopped."""
         text = reason("workflow_stopped").text
         for stage in self._stages.values() if self._run.is_stopped else ():
             for name in sorted(stage.left):
@@ -450,7 +466,10 @@ class _Progress:
             stage.left.clear()
 
     def _begin(self, name: str, stage: _Stage, before: str) -> None:
-        """Start an experiment: find the tasks that were completed before, and queue the others."""
+        """Start an experiment: skip the tasks that were completed in an earlier run, and queue all other tasks.
+
+        `before` is the digest of the tasks for which the experiment has waited.
+        """
         stage.is_begun = True
         for task in self._graph[name]:
             try:
@@ -471,7 +490,7 @@ class _Progress:
             self._enter(task.name, "blocked", text)
 
     def _enter(self, task: str, status: Status, problem: str) -> None:
-        """Record and report the status of a task that was not performed. Stopped tasks are not reported."""
+        """Store the status of a task that was not run, and report it to the user, except for stopped tasks."""
         outcome = Outcome(problem=problem, was_stopped=status == "stopped")
         self._journal.add(Event(task=task, key="", status=status, outcome=outcome))
         if status != "stopped":

@@ -1,11 +1,11 @@
-"""Running of a run's tasks on a cluster: each task is a Dask task and returns its outcome.
+"""Run the tasks of a workflow or sweep on a cluster. Each task is a Dask task, whose result is the task's outcome.
 
-Attempts and lost workers are counted separately: if machines may be taken away, a lost worker is not the task's fault.
-A task that loses worker after worker is probably the cause, and fails. A node that cannot work at all is not the task's
-fault either. The task waits for another node, and the broken node gets no more work.
+Failed attempts and lost workers are counted separately. If machines may be taken away, a lost worker is not the fault
+of the task. A task that loses many workers is probably the cause, and fails. If a node (computer) cannot work at all,
+the task waits for another node, and the broken node gets no more work.
 
-Dask task keys belong to the scheduler and not to the client. So they are random, and a result is accepted only if it
-names exactly this task.
+The keys of Dask tasks are visible to all clients of a scheduler. So the keys are random, and a result is accepted only
+if it names exactly the task that was sent.
 """
 
 from __future__ import annotations
@@ -53,38 +53,38 @@ allow_pickled_classes(TaskResult, TaskSpec, Outcome, Reason, type(Path()))
 
 
 class TaskSource(Protocol):
-    """A source of tasks that receives their results: the experiments of a workflow, or the trials of a sweep."""
+    """The interface of an object that provides tasks and takes their results.
+
+    Implementations are the experiments of a workflow, and the trials of a sweep.
+    """
 
     def restart(self) -> None:
-        """Prepare the source for a start, or for a new start after the connection to the cluster was lost.
+        """Queue all tasks again that were running when the connection to the cluster was lost.
 
-        Tasks that were running are queued again.
+        Also called once at the start.
         """
 
     def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """Return the next task that may begin; None if there is none now.
+        """Return the next task that may start, with its retry policy; None if no task may start now.
 
         If no task is running, None means that no tasks are left.
         """
 
     def record_end(self, task: str, event: Event) -> None:
-        """Record that a task has ended, with its result."""
+        """Store that the task with the name `task` has ended. `event` has the result."""
 
     def update(self) -> None:
-        """Handle the progress of running tasks, for example stop a poor trial.
-
-        Called repeatedly while tasks are running.
-        """
+        """Check the progress of running tasks, and for example stop a poor trial. Called repeatedly."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """A task on the cluster.
+    """A task that was sent to the cluster.
 
     Attributes
     ----------
     future
-        None as long as no worker may perform the task.
+        The future of the task's result; None while no worker may perform the task.
     workers
         Addresses of the workers that may perform the task.
     """
@@ -98,20 +98,21 @@ class _Work:
 
 
 class TaskRunner:
-    """Runs tasks on the workers of one client, for a driver that holds the run folder's lock.
+    """Runs tasks on the workers of a cluster. The calling process must have locked the run folder.
 
     Parameters
     ----------
     run
-        The run's folder.
+        The run folder.
     preemptible
-        Whether machines may be taken away. Then a lost worker is not the fault of its task.
+        Whether machines may be taken away. If True, a lost worker does not count as a failed attempt.
     say
-        Receives a line of text for the user.
+        A function that is called with a line of text for the user.
     perform
-        The function that workers run for a task.
+        The function that a worker calls to perform a task.
     check
-        Returns why a worker cannot work on the run; None if it can. A worker runs it before its first task.
+        A function that a worker calls before its first task. Returns the reason why the worker cannot work; None if it
+        can.
 
     Raises IncompatibleNodes, ConnectionLost.
     """
@@ -135,10 +136,10 @@ class TaskRunner:
         self._is_stopping = False
 
     def run(self, source: TaskSource, stop: Path) -> None:
-        """Run the tasks of a source until there are no more, or until the file `stop` exists.
+        """Run the tasks of `source` until no task is left, or until the file `stop` exists.
 
         If the run is stopped, or no node is left, all running tasks are ended. Raises KeyboardInterrupt,
-        IncompatibleNodes, ConnectionLost, StorageProblem, and the exceptions of the source.
+        IncompatibleNodes, ConnectionLost, StorageProblem, and the exceptions of `source`.
         """
         source.restart()
         try:
@@ -158,20 +159,21 @@ class TaskRunner:
 
     @property
     def free_slots(self) -> int:
-        """The number of tasks that could begin now; at least one if no task is running."""
+        """The number of tasks that could start now; at least 1 if no task is running."""
         threads = sum(int(worker["nthreads"]) for worker in self._registry.workers.values())
         return max(threads, 1) - len(self._out)
 
     def submit(self, spec: TaskSpec, policy: RetryPolicy) -> None:
-        """Send a task to the cluster. Raises StorageProblem."""
+        """Send a task to the cluster, to be repeated after failures as `policy` says. Raises StorageProblem."""
         (spec.folder / STOP_NAME).unlink(missing_ok=True)
         self._out[spec.task] = work = _Work(spec=spec, policy=policy)
         self._submit(work)
 
     def finished_tasks(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
-        """Wait up to `wait_s` seconds, and return the tasks that have ended.
+        """Wait at most `wait_s` seconds until tasks have ended. Returns each ended task, with the event of its end.
 
-        Tasks that are tried again are submitted again. Raises ConnectionLost, IncompatibleNodes, StorageProblem.
+        A failed task that may be repeated is sent again, and is not returned. Raises ConnectionLost, IncompatibleNodes,
+        StorageProblem.
         """
         found, until_s = list[tuple[TaskSpec, Event]](), time.monotonic() + wait_s
         while self._out and not found:
@@ -188,9 +190,9 @@ class TaskRunner:
         return found
 
     def stop(self, stop: Path) -> list[tuple[TaskSpec, Event]]:
-        """End all running tasks. Returns each task with its last event, which has the outcome.
+        """End all running tasks. Returns each task, with the event of its end.
 
-        `stop` is the file that ends the tasks when it appears.
+        `stop` is the path of the file that ends the tasks. The file is written here.
         """
         self._is_stopping = True
         stop.touch()
@@ -215,7 +217,10 @@ class TaskRunner:
         self._send(work)
 
     def _send(self, work: _Work) -> None:
-        """Submit a task to the admitted workers, if there are any. Dask would take an empty list for all workers."""
+        """Submit a task to Dask for the workers that may get work. If there are none, submit nothing.
+
+        Dask would interpret an empty list as all workers.
+        """
         work.future, work.workers = None, frozenset(self._registry.workers)
         if work.workers:
             work.future = self._client.submit(
@@ -227,7 +232,7 @@ class TaskRunner:
             )
 
     def _put_on_workers(self) -> None:
-        """Refresh the workers, and submit tasks again whose workers are all gone."""
+        """Update the list of workers, and submit tasks again that have not started and whose workers are all lost."""
         if self._is_stopping:
             return
         self._registry.refresh()
@@ -240,7 +245,10 @@ class TaskRunner:
                 self._send(work)
 
     def _event_of(self, work: _Work) -> Event | None:
-        """Return the event of a finished future; None if the task was submitted again. Raises IncompatibleNodes."""
+        """Return the event for the end of a task whose future is done; None if the task was sent again.
+
+        Raises IncompatibleNodes.
+        """
         spec, result = work.spec, self._answer(work)
         outcome = result.outcome if result else None
         if result and result.node_problem and not spec.stop.exists():
@@ -261,7 +269,10 @@ class TaskRunner:
         return Event(task=spec.task, key=spec.key, status=status, number=spec.number, lost=work.lost, outcome=outcome)
 
     def _tries_again(self, work: _Work, outcome: Outcome | None) -> bool:
-        """Submit a task again if its retry policy allows that. Returns whether it was submitted."""
+        """Send a failed task again if the task's retry policy allows this. Returns whether the task was sent.
+
+        `outcome` is the outcome of the failed attempt; None if the worker was lost.
+        """
         policy, spec = work.policy, work.spec
         preemptible = self._preemptible if policy.preemptible is None else policy.preemptible
         if outcome is None:
@@ -278,7 +289,7 @@ class TaskRunner:
         self._submit(work)
 
     def _answer(self, work: _Work) -> TaskResult | None:
-        """Return the result of a task; None if the worker was lost. Raises ConnectionLost."""
+        """Return the result of a task whose future is done; None if the worker was lost. Raises ConnectionLost."""
         assert work.future is not None
         try:
             result = wait_for_result(work.future)
@@ -294,6 +305,6 @@ class TaskRunner:
         return result
 
     def _lost(self, work: _Work) -> Outcome:
-        """Return the outcome of a task that lost its workers, with the last worker's name."""
+        """Return the outcome of a task whose workers were lost, with the name of the last worker."""
         so_far = running_outcome(work.spec.folder, work.spec.number)
         return replace(so_far, problem=reason("workflow_worker_lost", count=work.lost).text)

@@ -1,8 +1,8 @@
-"""A sweep: Optuna proposes values for keys of a recipe, trials train with them, and the best trial gets a pack.
+"""Run a sweep: the library Optuna proposes values for keys of a recipe, trials train with these values.
 
-Optuna's storage and the journal are in the run's folder, so that a killed sweep resumes: interrupted trials continue
-with their values from their checkpoints. Only the driver uses Optuna. It reads the figures that a trial writes after
-each epoch, and stops poor trials early.
+At the end, a pack is made from the best trial. Optuna's storage and the journal are in the run folder. So a killed
+sweep can resume: interrupted trials continue from their checkpoints. Only the process that started the sweep uses
+Optuna. This process reads the figures that a trial writes after each epoch, and stops poor trials early.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
 from fieldray_cluster.workflow.trial_command import with_changed_keys
 
 SweepOutcome = Literal["done", "failed", "stopped"]
-"""The way in which a run of a sweep ended."""
+"""How a run of a sweep ended: all trials done, failed, or stopped by the user."""
 EpochValues = list[tuple[int, float]]
-"""Epochs of a training, each with the value of a figure."""
+"""Pairs of an epoch and the value of a figure, such as the AUC, after the epoch."""
 
 STUDY_FILE: Final = "study.jsonl"
-"""The file of Optuna's study, in the run folder."""
+"""The name of the file with Optuna's study (values and results of all trials), in the run folder."""
 _STUDY_NAME: Final = "sweep"
 PACKS_FOLDER: Final = "packs"
-"""The name of a folder in the run folder. Each trial has a folder for its packs there."""
+"""The name of the folder in the run folder that has a subfolder for the packs of each trial."""
 WINNER_TASK: Final = "winner"
-"""The name of the task that makes the winner's pack."""
+"""The name of the task that makes the pack of the best trial."""
 _MODULE: Final = "fieldray_cluster.workflow.trial_command"
 _SETTINGS: Final = "settings"
 _DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"})  # keys of a recipe's input files
@@ -53,11 +53,12 @@ _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 def run_sweep(path: Path, *, say: LineHandler, trial_command: tuple[str, ...] = ()) -> SweepOutcome:
-    """Run the unfinished trials of a sweep, and make the pack of its winner. Returns how the sweep ended.
+    """Run the unfinished trials of a sweep, and make the pack of the best trial. Returns how the sweep ended.
 
-    `trial_command` is the command of a program that runs a trial in place of this one; it gets the trial's spec as last
-    argument. Ctrl-C stops the trials and is raised again. Raises UsageProblem (all problems of the two recipes;
-    workflow_no_sweep, sweep_differs, sweep_none), EnvironmentProblem.
+    `path` is the workflow's recipe. `trial_command` is the command of another program that runs trials, with the order
+    as last argument; empty to use this program. Ctrl-C stops the trials, and KeyboardInterrupt is raised.
+
+    Raises UsageProblem for an invalid recipe, workflow_no_sweep, sweep_differs or sweep_none, and EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if not workflow.sweep:
@@ -80,7 +81,7 @@ def run_sweep(path: Path, *, say: LineHandler, trial_command: tuple[str, ...] = 
 
 
 def read_study(run: Path) -> optuna.Study:
-    """Read the current study of a sweep from its run folder, without changing it. The sweep may be running.
+    """Read Optuna's study of a sweep from the run folder `run`, without changing the study. The sweep may be running.
 
     Raises UsageProblem (workflow_no_run).
     """
@@ -99,7 +100,7 @@ def _storage(run: Path) -> JournalStorage:
 
 
 def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
-    """Open the study of a sweep, or create it. The caller must hold the folder's lock."""
+    """Open or create Optuna's study of a sweep in the run folder `run`, which the calling process must have locked."""
     for left in run.glob(f"{STUDY_FILE}.lock*"):  # Optuna's locks of a killed driver; the run folder is locked anyway
         left.unlink(missing_ok=True)
     study = optuna.create_study(
@@ -117,14 +118,14 @@ def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
 
 
 def read_figures(folder: Path, metric: str) -> EpochValues:
-    """Read the values of a trial's figure by epoch, for the epochs that were trained until now.
+    """Read the values of a figure of a trial, such as the AUC, for all epochs that were trained until now.
 
     Parameters
     ----------
     folder
-        The folder of the trial's task, in which the trial has its run folder.
+        The folder of the trial's task, which contains the run folder of the trial.
     metric
-        The name of the figure.
+        The name of the figure: a key in the rows of history.json.
     """
     try:
         rows = parse_json((folder / "run" / "train" / HISTORY_NAME).read_bytes(), list[dict[str, Any]])
@@ -135,17 +136,17 @@ def read_figures(folder: Path, metric: str) -> EpochValues:
 
 
 def trial_name(number: int) -> str:
-    """Return the task name of a trial. Optuna's number starts at 0."""
+    """Return the task name of the trial with Optuna's number `number`, which starts at 0."""
     return f"trial-{number + 1:04d}"
 
 
 def trial_values(sweep: Sweep, trial: FrozenTrial) -> dict[str, Value]:
-    """Return the exact values of a trial by the recipe's keys, constants included."""
+    """Return the values of a trial by key of the recipe, including keys with a constant value."""
     return {key: known.values[0] if known.is_constant else trial.params[key] for key, known in sweep.keys.items()}
 
 
 class _Trials:
-    """The trials of a sweep: waiting, running and finished. The task source of a sweep."""
+    """The trials of a sweep, and the source of the sweep's tasks: knows waiting, running and finished trials."""
 
     def __init__(
         self, study: optuna.Study, run: WorkflowRun, sweep: Sweep, *, settings: str, trial: tuple[str, ...]
@@ -158,19 +159,19 @@ class _Trials:
 
     @property
     def is_over(self) -> bool:
-        """Whether every trial has ended, and the winner has its pack."""
+        """Whether every trial has ended, and the pack of the best trial exists."""
         return self._are_trials_over and self.end_of_sweep == "done"
 
     @property
     def end_of_sweep(self) -> SweepOutcome:
-        """The outcome of the sweep."""
+        """How the sweep ended: "done", "failed" or "stopped"."""
         if self._run.is_stopped or not self._are_trials_over:
             return "stopped"
         best = best_trial(self._study)
         return "done" if best and self._run.journal.is_done(WINNER_TASK, self._key(best, "run")) else "failed"
 
     def restart(self) -> None:
-        """Queue trials again that were running when the last driver ended (see `TaskSource.restart`)."""
+        """Queue all trials again that were running when the sweep was interrupted (see `TaskSource.restart`)."""
         self._out.clear()
         self._waiting, self._has_winner = [], False
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
@@ -182,9 +183,10 @@ class _Trials:
                 self._waiting.append(trial)
 
     def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """Return the next trial, or at the end the task for the winner's pack (see `TaskSource.next_task`).
+        """Return the task of the next trial; after the last trial, the task that makes the best trial's pack.
 
-        Raises UsageProblem (sweep_none).
+        None if no task may start now (see `TaskSource.next_task`). Raises UsageProblem (sweep_none) if no trial was
+        completed.
         """
         if self._sweep.workers and len(self._out) >= self._sweep.workers:
             return None
@@ -201,7 +203,7 @@ class _Trials:
     def record_end(self, task: str, event: Event) -> None:
         """Report the end of a trial to Optuna (see `TaskSource.record_end`).
 
-        A stopped trial is pruned. If the whole sweep was stopped, the trial is resumed later.
+        A trial that was stopped early is reported as pruned. If the whole sweep was stopped, the trial can resume.
         """
         if task == WINNER_TASK:
             best = best_trial(self._study)
@@ -230,7 +232,7 @@ class _Trials:
         self._run.say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
 
     def update(self) -> None:
-        """Stop poor trials (see `TaskSource.update`)."""
+        """Report new figures of running trials to Optuna, and stop poor trials (see `TaskSource.update`)."""
         for task, own in self._out.items():
             if self._report(task, own) and own.should_prune():
                 write_atomically(self._folder(task) / STOP_NAME, b"")
@@ -241,7 +243,10 @@ class _Trials:
         return len(trials) >= self._sweep.trials and all(trial.state in _OVER for trial in trials)
 
     def _winner(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """Return the task for the pack of the best trial; None if the pack exists. Raises UsageProblem (sweep_none)."""
+        """Return the task that makes the pack of the best trial; None if the pack exists.
+
+        Raises UsageProblem (sweep_none) if no trial was completed.
+        """
         self._has_winner, best = True, best_trial(self._study)
         if best is None:
             raise UsageProblem(reason("sweep_none"))
@@ -273,7 +278,7 @@ class _Trials:
         )
 
     def _report(self, task: str, trial: optuna.Trial) -> bool:
-        """Report the figures of new epochs to Optuna. Returns whether there were any."""
+        """Report the figures of a trial's new epochs to Optuna. Returns whether there were new epochs."""
         known = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
         new = [row for row in self._figures(task) if row[0] not in known]
         for epoch, value in new:
@@ -291,13 +296,13 @@ class _Trials:
 
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
-    """Return the best completed trial; None without one."""
+    """Return the best completed trial of Optuna's study; None if no trial was completed."""
     is_there = any(trial.state == TrialState.COMPLETE for trial in study.get_trials(deepcopy=False))
     return study.best_trial if is_there else None
 
 
 def _figure(value: object) -> float | None:
-    """Return a validation figure as one number: for a list, the mean of its known values."""
+    """Return a value in history.json as one number: for a list, the mean of the known values. None if unknown."""
     numbers = [value] if isinstance(value, int | float) else value if isinstance(value, Sequence) else []
     known = [float(number) for number in numbers if isinstance(number, int | float) and math.isfinite(number)]
     return sum(known) / len(known) if known else None
@@ -314,9 +319,9 @@ def _distributions(keys: Mapping[str, Parameter]) -> dict[str, BaseDistribution]
 
 
 def _settings(workflow: Workflow, sweep: Sweep, document: RecipeDocument) -> str:
-    """Return the key of all that the trials have in common: recipe, keys and data. Another key is another sweep.
+    """Return a digest of all inputs that the trials have in common: recipe, keys and data.
 
-    Raises UsageProblem (workflow_input_missing).
+    Sweeps with different digests have different studies. Raises UsageProblem (workflow_input_missing).
     """
     try:
         data = [path_state(path) for path in _data_of(document, workflow.run)]
@@ -326,7 +331,7 @@ def _settings(workflow: Workflow, sweep: Sweep, document: RecipeDocument) -> str
 
 
 def _data_of(document: RecipeDocument, run: Path) -> list[Path]:
-    """Return a recipe's input files and folders, without the sweep's own output, which changes with each trial."""
+    """Return the input files and folders of a recipe, without the sweep's own output, which changes with each trial."""
     base, found = document.path.resolve().parent, list[Path]()
 
     def add(table: object) -> None:
@@ -342,7 +347,7 @@ def _data_of(document: RecipeDocument, run: Path) -> list[Path]:
 
 
 def _require_sweepable(document: RecipeDocument, sweep: Sweep) -> None:
-    """Require that every value to be tried fits the recipe. Raises UsageProblem, RecipeProblems with all problems."""
+    """Raise RecipeProblems, with all problems, or UsageProblem if a value to try is not valid for the recipe."""
     schema, lines = recipe_kind_of(document).schema, list[str]()
     tried = {key: list(known.values) or [known.low, known.high] for key, known in sweep.keys.items()}
     first: dict[str, Value] = {key: values[0] for key, values in tried.items()}

@@ -1,15 +1,14 @@
-"""A task of a run: its execution by a worker, and the journal of its events.
+"""Run a task of a workflow in a worker process, and store the events of all tasks in a journal.
 
-A worker runs the task's command under a guard, and keeps all records in the task's folder. A finished task is not
-repeated: a worker that gets it again answers with the recorded outcome. Dask repeats an attempt whose answer was lost
-with its worker; that is answered from the record, too. If two workers have one task, after a driver was killed and
-restarted, one waits for the other.
+A worker runs the command of a task under a guard process, and stores output and outcome in the task's folder. A
+finished task is not repeated. A worker that gets a finished task again returns the stored outcome. If two workers get
+one task, because the driver (the process that runs the workflow) was killed and restarted, one waits for the other.
 
-A worker trusts the run's folder only if the journal and the driver's file are there, and creates nothing above the
-task's folder. On a share that is not mounted it would otherwise write to the wrong disk.
+A worker uses a run folder only if it contains the journal and the driver's file, and makes no folder above the task's
+folder. Otherwise, if a network share is not mounted, the worker would write to the wrong disk.
 
-The journal has one JSON line for each event, flushed to the disk before anything continues. A killed run resumes from
-the journal. An incomplete last line is ignored.
+The journal has one JSON line for each event, which is written to the disk before the run continues. A killed run
+resumes from the journal. An incomplete last line is ignored.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from fieldray_cluster.workflow.recipe import PROGRAM
 
 
 JOURNAL_NAME: Final = "journal.jsonl"
-"""The file name of the journal."""
+"""The name of the file, in the run folder, with the events of all tasks."""
 Status = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "pruned"]
 """The status of a task.
 
-"waiting": not begun. "running". "done": its command succeeded. "failed": it did not succeed, and is not tried again.
-"blocked": a task that it waits for did not succeed. "stopped": by the user. "pruned": a trial of a sweep that was ended
-early.
+"waiting": not started. "running". "done": the command has succeeded. "failed": the command has failed and is not
+repeated. "blocked": a task before has failed. "stopped": stopped by the user. "pruned": a trial of a sweep that was
+stopped early.
 """
 
 
@@ -58,17 +57,18 @@ class Outcome:
     Attributes
     ----------
     exit_code
-        The command's exit code; a negative one is the signal that ended it. None if it did not run to its end.
+        The exit code of the command; negative for the number of the signal that ended the command. None if the command
+        did not end.
     node
-        The worker that performed the attempt.
+        The name of the worker that performed the attempt.
     began
         Start time by the node's clock, in seconds since 1970.
     seconds, cpu_seconds, memory_mb
-        Elapsed time, CPU time, and the largest memory of one process; None if unknown.
+        Elapsed time and CPU time in seconds, and the largest memory of one process in MB. None if unknown.
     problem
-        Why the attempt failed, for a person; "" after success.
+        The reason of the failure as a text for the user; "" after success.
     was_stopped
-        Whether somebody stopped the task.
+        Whether the user, or the program, stopped the task.
     """
 
     exit_code: int | None = None
@@ -88,14 +88,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A line of the journal: a task's new status.
+    """A line of the journal: the new status of a task.
 
     Attributes
     ----------
+    key
+        The digest of all inputs of the task.
     number
-        The number of the attempt from 1, through all runs; the output file is named after it. 0 without an attempt.
+        The number of the attempt, from 1, counted over all runs. The output file has this number. 0 without an attempt.
     lost
-        The number of workers lost during the task in this run.
+        The number of workers that were lost while performing the task in this run.
     """
 
     task: str
@@ -107,9 +109,9 @@ class Event:
 
 
 class Journal:
-    """The journal of a run's folder, open for the driver that holds the folder's lock.
+    """The open journal of a run folder. The calling process must have locked the folder.
 
-    Raises UsageProblem (workflow_journal), StorageProblem.
+    Raises UsageProblem (workflow_journal) for a damaged journal, and StorageProblem.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -132,7 +134,7 @@ class Journal:
         self._stream.close()
 
     def add(self, event: Event) -> None:
-        """Write an event and flush it to the disk. Raises StorageProblem."""
+        """Write an event to the journal, and wait until the event is on the disk. Raises StorageProblem."""
         try:
             self._stream.write(json.dumps(asdict(event), ensure_ascii=False).encode() + b"\n")
             self._stream.flush()
@@ -143,15 +145,15 @@ class Journal:
         self.ended += event.status != "running"
 
     def is_done(self, task: str, key: str) -> bool:
-        """Return whether the task `task` was completed, or ended early as a poor trial, with the same result to expect.
+        """Return whether the task `task` was completed, or stopped early as a poor trial, with the inputs of `key`.
 
-        `key` is the digest of all that decides the result (see `run.Task.key`).
+        `key` is the digest of all inputs of the task (see `run.Task.key`).
         """
         known = self.latest.get(task)
         return known is not None and known.status in ("done", "pruned") and known.key == key
 
     def next_attempt(self, task: str) -> int:
-        """Return the number of the task's next attempt."""
+        """Return the number of the next attempt at the task `task`, from 1."""
         return self.numbers.get(task, 0) + 1
 
     def _note(self, event: Event) -> None:
@@ -160,7 +162,10 @@ class Journal:
 
 
 def read_events(folder: Path) -> Iterator[Event]:
-    """Yield the events of a run's folder, oldest first. Raises UsageProblem (workflow_journal), StorageProblem."""
+    """Yield the events in the journal of a run folder, oldest first.
+
+    Raises UsageProblem (workflow_journal) for a damaged journal, and StorageProblem.
+    """
     path = folder / JOURNAL_NAME
     try:
         lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
@@ -174,7 +179,7 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 
 def _cut_unfinished(path: Path) -> None:
-    """Remove an incomplete last line, so that the next event starts on a line of its own."""
+    """Remove an incomplete last line of a file, so that the next event starts on a new line."""
     if path.is_file() and (data := path.read_bytes()) and not data.endswith(b"\n"):
         with path.open("r+b") as stream:
             stream.truncate(data.rfind(b"\n") + 1)
@@ -184,36 +189,35 @@ def _cut_unfinished(path: Path) -> None:
 
 
 OUTCOME_NAME: Final = "outcome.json"
-"""The file name of a task's recorded outcome."""
+"""The name of the file, in a task's folder, with the outcome of the task."""
 STOP_NAME: Final = "stop"
-"""The name of the file in a task's folder whose existence stops this task."""
+"""The name of a file that, if it exists in a task's folder, stops the task."""
 _LOCK: Final = "task.lock"
 _TICK_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task as it is sent to a worker.
+    """The specification of one attempt at a task, which is sent to a worker.
 
     Attributes
     ----------
     key
-        The digest of all that decides the result. If the task has a recorded outcome with this key, the command is not
-        run.
+        The digest of all inputs of the task. If an outcome with this key is stored, the command is not run.
     number
-        The number of this attempt.
+        The number of this attempt, from 1.
     command
-        The words of the command. `fieldray` as the first word is the program that is installed on the node.
+        The words of the command. The first word `fieldray` stands for the program that is installed on the node.
     module
-        A module of this program that is run with the words as its arguments, in place of a command; "" for a command.
+        A module of this program that is run, with the words of `command` as arguments; "" to run a command.
     folder
-        The folder of the task's records.
+        The folder for output and outcome of the task.
     working_folder
         The working directory of the command.
     run
-        The run's folder, with its journal.
+        The run folder, which contains the journal.
     stop
-        A file that ends the command when it appears. Each start of a driver has its own.
+        The path of a file that ends the command when it appears. Each start of the workflow has another file.
     """
 
     task: str
@@ -228,19 +232,20 @@ class TaskSpec:
 
     @property
     def output(self) -> Path:
-        """The file for the command's standard output and standard error."""
+        """The path of the file for standard output and standard error of the command."""
         return self.folder / f"output-{self.number}.txt"
 
     @property
     def start_file(self) -> Path:
-        """The file that a worker writes at the start: an outcome with the worker's name and the time."""
+        """The path of the file that a worker writes at the start of the attempt: the worker's name and the time."""
         return _mark(self.folder, self.number)
 
 
 def running_outcome(folder: Path, number: int) -> Outcome:
-    """Return the outcome of an attempt that is still running, with the seconds that it has taken until now.
+    """Return the outcome until now of a running attempt: worker, start time and elapsed seconds.
 
-    `number` is the number of the attempt. If it was not started, an empty outcome is returned.
+    `folder` is the task's folder, `number` the number of the attempt. Returns an empty outcome if the attempt has not
+    started.
     """
     try:
         outcome = parse_json(_mark(folder, number).read_bytes(), Outcome)
@@ -255,14 +260,14 @@ def _mark(folder: Path, number: int) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """The answer of a worker: an attempt's spec and outcome.
+    """A worker's answer about an attempt at a task.
 
     Attributes
     ----------
     spec
-        The spec that was performed.
+        The specification of the attempt.
     node_problem
-        Why the node could not work at all, which is no failure of the task.
+        The reason why the node (computer) could not work, which is no failure of the task; None without a problem.
     """
 
     spec: TaskSpec
@@ -271,26 +276,26 @@ class TaskResult:
 
 
 def check_node(run: Path) -> Reason | None:
-    """Return why this worker cannot work on a run; None if it can.
+    """Return the reason why this worker cannot work on the run in the folder `run`; None if it can.
 
-    A share that is not mounted is recognised by a folder without the journal.
+    A folder without a journal is probably a network share that is not mounted.
     """
     return None if (run / JOURNAL_NAME).is_file() else reason("workflow_node_folder", node=_node(), path=run)
 
 
 def driver_file(stop: Path) -> Path:
-    """Return the path of the file by which a worker recognises the folder of a run.
+    """Return the path of a file by which a worker recognises the right run folder, next to the file `stop`.
 
-    The driver writes it next to its `stop` file. A worker that does not find it works elsewhere, for example on a share
-    that is not mounted. `stop` is the path of the `stop` file, which need not exist.
+    The process that runs the workflow writes this file. If a worker does not find the file, its folder is another one,
+    for example because a network share is not mounted.
     """
     return stop.with_name(f"{stop.name}.driver")
 
 
 def perform_task(spec: TaskSpec) -> TaskResult:
-    """Run a task's command on this worker, or return the recorded outcome if it was completed before.
+    """Run the command of a task in this worker, or return the stored outcome if the task was completed before.
 
-    Errors of disks and of the node are not raised. They are in the result as its `node_problem`.
+    Errors of the disk or of the node are not raised, but returned as `node_problem`.
     """
     node, began = _node(), time.time()
     try:
@@ -315,7 +320,10 @@ def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:
 
 
 def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
-    """Run the command. Raises HeldError if the task is not wanted any more, OSError, StorageProblem."""
+    """Run the command of a task, or return the stored outcome. `node` is the worker's name, `began` the start time.
+
+    Raises HeldError if the task is no longer wanted, OSError, StorageProblem.
+    """
     with _alone(spec):
         if known := _known(spec):
             return known
@@ -330,7 +338,10 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
 
 
 def _alone(spec: TaskSpec) -> FileLock:
-    """Acquire the lock by which only one worker performs the task. Raises HeldError if the task is no longer wanted."""
+    """Wait for the lock of a task, so that only one worker performs it, and return the lock.
+
+    Raises HeldError if the task is no longer wanted.
+    """
     while True:
         try:
             return FileLock(spec.folder / _LOCK, holder=_node(), wait_s=1.0)
@@ -341,7 +352,7 @@ def _alone(spec: TaskSpec) -> FileLock:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The recorded outcome of an attempt, with its number and key."""
+    """The stored outcome of an attempt, with the number of the attempt and the key of the task."""
 
     key: str
     number: int
@@ -349,7 +360,7 @@ class _Known:
 
 
 def _known(spec: TaskSpec) -> Outcome | None:
-    """Return the recorded outcome if it answers this spec; None if it does not."""
+    """Return the stored outcome of a task if it belongs to this specification; else None."""
     try:
         known = parse_json((spec.folder / OUTCOME_NAME).read_bytes(), _Known)
     except (OSError, ValueError):
@@ -359,7 +370,7 @@ def _known(spec: TaskSpec) -> Outcome | None:
 
 
 def _run(spec: TaskSpec, node: str, began: float) -> Outcome:
-    """Run the command under a guard until it ends or is stopped."""
+    """Run the command of a task under a guard process until the command ends or is stopped. Returns the outcome."""
     began_s, was_stopped = time.monotonic(), False
     guard = subprocess.Popen(
         python_command("fieldray_cluster.workflow.guard", json.dumps(_command_of(spec))),
@@ -386,7 +397,7 @@ def _run(spec: TaskSpec, node: str, began: float) -> Outcome:
 
 
 def _problem(guard_report: Mapping[str, Any], node: str, *, was_stopped: bool) -> str:
-    """Return why the command failed; "" after success. `guard_report` is the guard's report."""
+    """Return the reason why a command failed, as a text; "" after success. `guard_report` is the guard's result."""
     code = guard_report.get("exit_code", 0)
     if detail := guard_report.get("problem"):
         return reason("workflow_not_started", node=node, detail=detail).text
@@ -398,7 +409,7 @@ def _problem(guard_report: Mapping[str, Any], node: str, *, was_stopped: bool) -
 
 
 def _command_of(spec: TaskSpec) -> dict[str, Any]:
-    """Return the order for the guard: words, folder and output file."""
+    """Return the order for the guard process: words of the command, working folder, output file."""
     words = list(spec.command)
     if spec.module:
         words = python_command(spec.module, *words)
@@ -414,10 +425,7 @@ def _close_input(guard: subprocess.Popen[bytes]) -> None:
 
 
 def _is_stopped(spec: TaskSpec) -> bool:
-    """Return whether the command must stop, because somebody asked for it or because this worker is ending.
-
-    An ending worker would otherwise wait for the command.
-    """
+    """Return whether the command must stop: the run or the task was stopped, or this worker is ending."""
     return spec.stop.exists() or (spec.folder / STOP_NAME).exists() or _is_ending()
 
 
@@ -429,7 +437,7 @@ def _is_ending() -> bool:
 
 
 def _node() -> str:
-    """Return the worker's name; outside a worker the computer's."""
+    """Return the name of the worker in which this function runs; outside a worker, the name of the computer."""
     try:
         return str(get_worker().name)
     except ValueError:

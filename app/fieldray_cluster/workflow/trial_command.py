@@ -1,7 +1,7 @@
-"""The process of a trial: `trial_command ORDER`, with the order as JSON. It performs steps of a recipe with changed
-keys.
+"""Run a trial of a sweep, as a separate process: `trial_command ORDER` performs steps of a recipe with changed keys.
 
-The recipe is changed in memory and not in its file, so that every path in it still counts from the file's folder.
+ORDER is JSON. The recipe is changed in memory and not in its file. So paths in the recipe are still relative to the
+folder of the file.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the steps of a sweep's trial that the order names. Returns 0 after success.
+    """Run the steps of a trial that an order names. Returns 0 after success, 1 if a step fails.
 
-    Returns 1 if a step fails, after printing its error to standard error. `arguments` holds the order as JSON; None for
-    the arguments of the process.
+    The error of a failed step is printed to standard error. `arguments` has the order as JSON; None for the arguments
+    of the process.
     """
     stay_offline(is_toolchain=True)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `fieldray adapt`
@@ -47,10 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def with_changed_keys(document: RecipeDocument, changes: Mapping[str, Any]) -> RecipeDocument:
-    """Return a recipe with other values for some keys, such as `training.learning_rate`.
+    """Return a copy of a recipe in which some keys have new values. `changes` are the new values by key.
 
-    The text of the returned recipe lists the changes. Raises KeyError for a key such as `training.learning_rate` if
-    `training` is no table.
+    A key is for example `training.learning_rate`. The text of the returned recipe lists the changes. Raises KeyError if
+    a part of a key before the last dot is no table.
     """
     tables: dict[str, Any] = copy.deepcopy(dict(document.tables))
     for key, value in changes.items():
