@@ -60,7 +60,7 @@ class Archive:
 
     @property
     def mixed(self) -> tuple[ImageFile, ...]:
-        """Return the files of the six usual kinds."""
+        """Return the files of the six most common kinds, such as JPEG 2000 (see `USUAL`)."""
         return tuple(file for kind in USUAL for file in self.files.get(kind, ()))
 
     def folder(self, kind: str) -> Path:
@@ -69,7 +69,7 @@ class Archive:
 
     @property
     def mixed_folder(self) -> Path:
-        """Return the folder that has the files of the six usual kinds in turn."""
+        """Return the folder that has files of the six most common kinds (see `USUAL`), alternating by kind."""
         return self.root / "mixed"
 
     @property

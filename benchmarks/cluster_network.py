@@ -96,7 +96,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _cut(
     computers: Namespaces, driver: subprocess.Popen[bytes], rows: Iterator[int], count: int, notify: Notify
 ) -> float:
-    """Cut the links of all computers for a while. Returns the seconds from their repair to the next result."""
+    """Cut the links of all computers for a while. Returns the seconds from the repair to the next result."""
     _reach(driver, rows, round(_CUT_AT * count))
     notify("network: all links are cut")
     for number in (1, 2):

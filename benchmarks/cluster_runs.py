@@ -69,7 +69,7 @@ class RunFigures:
     def memory_mb(self, first: float, last: float) -> float:
         """Return the median memory of the command's process in megabytes, while part of the images was screened.
 
-        The part is given by two shares of the images, 0..1, that have results.
+        `first` and `last` are the shares (0..1) of images with results at the start and at the end of this part.
         """
         found = [memory for done, memory in self.curve if first <= done / self.images <= last]
         return statistics.median(found) if found else 0.0

@@ -85,7 +85,7 @@ class Pair:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the user sees no difference: decisions are equal, or the image is not suitable in both ways."""
+        """Whether the user sees no difference: equal decisions, or an image not suitable at both resolutions."""
         return self.is_screened in ((True, True), (False, False)) and len(set(self.decisions)) == 1
 
 

@@ -99,7 +99,7 @@ def _values(found: Migrated) -> Sequence[float]:
 
 
 def _make(path: Path, rows: int, notify: Notify) -> dict[str, int]:
-    """Write a database of version 11 with about `rows` results. Returns the numbers of answers and verdicts in it."""
+    """Write a database of version 11 with about `rows` results. Returns the numbers of answers and verdicts."""
     archive, name = _OLD
     with zipfile.ZipFile(archive) as packed:
         path.write_bytes(packed.read(f"{name}/{DATABASE_NAME}"))

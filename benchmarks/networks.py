@@ -173,7 +173,7 @@ def _problems(one: Measured) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(case: NetworkCase, one: Measured) -> Iterator[_Run]:
-    """Open an engine, and yield a function that runs it for some seconds, after a warm-up.
+    """Open an engine, and yield a function that runs the engine for some seconds, after a warm-up.
 
     Raises the exceptions that `_problems` handles.
     """

@@ -115,7 +115,7 @@ class Act:
 
 
 class _Bench:
-    """Performs acts of a user in the window, and measures them."""
+    """Performs acts of a user in the window, such as sorting, and measures the time of each act."""
 
     def __init__(self, application: Application) -> None:
         assert application.window is not None

@@ -278,7 +278,7 @@ def report(
     has_turns: bool,
     notify: Notify,
 ) -> Report:
-    """Measure trainings on every link, with times multiplied by `slower`, and compare them with the formulas.
+    """Measure trainings on every link, with times multiplied by `slower`, and compare the durations with the formulas.
 
     Returns the report.
     """

@@ -54,7 +54,7 @@ class _Machine:
         }
 
     def learn(self, **network: Any) -> Any:
-        """From now on, compute gradients of the network that the order describes. Returns the number of weights."""
+        """Set the network for the next gradients, from the arguments of `_Learner`. Returns the number of weights."""
         self._learner = _Learner(**network)
         return self._learner.layout.size
 

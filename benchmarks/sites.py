@@ -151,7 +151,7 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def fitted(rule: Rule, own: Films, site: Films, *, threshold: float, prevalence: float | None) -> NDArray[np.float64]:
-    """Fit a rule to random halves of a site's patients, and measure it on the other halves.
+    """Fit a rule to random halves of a site's patients, and measure the rule on the other halves.
 
     Returns (rounds, 2): the share falsely referred of X-rays without the finding, and the share detected of X-rays with
     the finding. `prevalence` is the share of findings in the fit; None for the site's share.

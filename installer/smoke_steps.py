@@ -348,7 +348,7 @@ def _settled(trial: Trial, name: str) -> screen_picture.Picture | None:
 def _banners(trial: Trial, name: str) -> tuple[int, int]:
     """Return the numbers of pixels in the background of questions and warnings, and in the background of offers.
 
-    Another sentence in the window gives other numbers.
+    If the numbers change, the window shows another sentence.
     """
     picture = trial.picture(name)
     return picture.count(_BANNER), picture.count(_OFFER)

@@ -43,7 +43,7 @@ _VERDICTS: Final = """
 
 
 class Update:
-    """The work of a user with an earlier and a new version. The methods raise Unexpected if something is lost."""
+    """The work of a user with an earlier and a new version. Methods raise Unexpected if results are lost."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial, self._user = trial, trial.root.add_user("iryna", number=2000, home="/home/iryna")

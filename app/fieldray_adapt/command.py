@@ -276,7 +276,7 @@ def _signer(key: Path, data: bytes) -> str:
 
 
 def _golden_on(kind: BackendKind, model: Model) -> str:
-    """Compare the scores that a device gives for the pack's golden vectors with the expected scores.
+    """Compare a device's scores for the pack's golden vectors (stored test inputs) with the expected scores.
 
     Returns the end of a sentence for the user. Raises BackendProblem if the scores differ.
     """

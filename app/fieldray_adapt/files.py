@@ -34,7 +34,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def to_builtins(content: object) -> Any:
-    """Convert structs, dataclasses, NumPy numbers and paths to dictionaries, lists, numbers and texts, as JSON has."""
+    """Convert structs, dataclasses, NumPy numbers and paths to dictionaries, lists, numbers and texts, for JSON."""
     return msgspec.to_builtins(
         content, enc_hook=lambda value: value.item() if isinstance(value, np.generic) else str(value)
     )

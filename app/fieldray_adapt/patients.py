@@ -13,13 +13,13 @@ from fieldray.reasons import Reason, reason
 def patient_sha256(patient: str) -> str:
     """Return the SHA-256 of a patient number as hexadecimal text.
 
-    The digest does not make data anonymous: who guesses the number can compute the digest.
+    The digest does not make data anonymous: a person who guesses the number can compute the digest.
     """
     return hashlib.sha256(patient.encode()).hexdigest()
 
 
 NO_PATIENT_SHA256: Final = patient_sha256("")
-"""The SHA-256 of the empty patient number, of images without a patient number. No table may name it as a patient."""
+"""The SHA-256 of the empty patient number, of images without a patient number. No table may have this digest."""
 
 
 def hash_share(patient: str, *, seed: int) -> float:
@@ -40,9 +40,9 @@ def find_similar_patient_numbers(origins: Mapping[str, str]) -> Iterator[Reason]
 
 
 def merge_patients_sharing_files(images: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a patient for each image, so that patients who share an identical file count as one patient.
+    """Return a patient number for each image, so that patients who share an identical file count as one patient.
 
-    All of these patients get the number of one of them.
+    Patients who share a file all get the number of one of these patients.
 
     Parameters
     ----------

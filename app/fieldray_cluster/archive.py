@@ -151,7 +151,7 @@ class ArchiveDriver:
     Parameters
     ----------
     save
-        A function that is called once for each piece, with the outcomes and with True for outcomes of an earlier start.
+        A function that is called once for each piece, with the outcomes, and True if they are from an earlier start.
     progress
         A function that is called often, with the progress.
     on_message
@@ -394,9 +394,9 @@ class ArchiveDriver:
             pool.exclude_node(node, why or reason("cluster_node_deaths", times=self._faults.failures_in_a_row(node)))
 
     def _suspect(self, *pieces: Piece) -> None:
-        """Queue pieces that may end a worker again, each behind another piece.
+        """Queue pieces that may have crashed a worker, near the start of the queue, each behind another piece.
 
-        The pieces between them show whether the node works.
+        The other pieces, which workers screen in between, show whether the node works.
         """
         for number, piece in enumerate(pieces):
             self._left.insert(2 * number + 1, piece)

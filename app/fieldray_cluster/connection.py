@@ -97,7 +97,7 @@ def _plain(data: bytes, *, buffers: Sequence[Any] = ()) -> Any:
 
 
 def _plain_error(_: bytes) -> OSError:
-    """Return an OSError, without unpickling the scheduler's error about a worker that it could not reach."""
+    """Return an OSError in place of the scheduler's pickled error about an unreachable worker."""
     return OSError("a worker could not be asked")
 
 

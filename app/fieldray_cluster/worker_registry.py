@@ -442,10 +442,10 @@ class FaultCounts:
         return self._in_a_row.get(node, 0)
 
     def is_node_at_fault(self, node: str) -> bool:
-        """Return whether a node has failed so often in a row that it should get no more work.
+        """Return whether a node has failed so often in a row that the node should get no more work.
 
-        The limit is proportional to the node's number of workers, because all end together if the computer is switched
-        off.
+        The limit is proportional to the node's number of workers, because all workers end together if the computer is
+        switched off.
         """
         return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._most_workers.get(node, 1)
 

@@ -218,7 +218,7 @@ class PairAugmentation(SharedAugmentation):
 def augment_with_mask(
     image: GreyImage, mask: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator
 ) -> tuple[GreyImage, GreyImage]:
-    """Return a randomly changed copy of an image, and a copy of its mask that is moved as the image is.
+    """Return a randomly changed copy of an image, and a copy of the mask with the same movements.
 
     Parameters
     ----------

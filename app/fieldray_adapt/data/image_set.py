@@ -117,9 +117,9 @@ def rows_digest(rows: Sequence[Row]) -> str:
 
 
 def _digest_of(path: Path, cached: dict[str, list[Any]]) -> str:
-    """Return the SHA-256 of a file. A digest that `cached` lacks, or of a changed file, is computed and added there.
+    """Return the SHA-256 of a file, from `cached` if the file has not changed; "" if the file cannot be read.
 
-    "" if the file cannot be read.
+    A new digest is added to `cached`.
     """
     try:
         facts = path.stat()

@@ -379,7 +379,8 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
     """Return the part of each row: from the split's table, or else from a hash of the patient number.
 
-    Two patient numbers with one file get one part. New patients do not change the part of other patients.
+    If two patient numbers share an identical file, both get one part. New patients do not change the part of other
+    patients.
     """
     settled, persons = _settled(split.table), merge_patients_sharing_files([(row.person, row.sha256) for row in rows])
     known: dict[str, str] = {}

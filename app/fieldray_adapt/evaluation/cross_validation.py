@@ -206,7 +206,7 @@ def _fold_auc(part: EvaluatedImages, fold: int) -> float:
 def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
     """Return the AUC of classifiers that see only a shortcut: the border of the image, or a thumbnail.
 
-    The classifiers are trained and tested on the folds, as the network is. `column` is the label's column in the
+    The classifiers are trained and tested on the folds of the cross-validation. `column` is the label's column in the
     targets.
     """
     found = {}

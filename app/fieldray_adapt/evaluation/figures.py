@@ -248,7 +248,7 @@ class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of the out-of-distribution check: its limit, and the shares of images that it refuses.
+    """The figures of the out-of-distribution check: the limit, and the refused shares of several sets of images.
 
     Attributes
     ----------
@@ -278,7 +278,7 @@ class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClassifierFigures(Struct, frozen=True, kw_only=True):
-    """The document evaluate/metrics.json of a classifier, with the figures of each label by its code."""
+    """The document evaluate/metrics.json of a classifier, with the figures of each label, by label code."""
 
     labels: dict[str, LabelFigures]
     data: DataFigures

@@ -200,8 +200,8 @@ def _check_images(
 ) -> dict[str, NDArray[Any]]:
     """Read images of `sources` for the image checks, such as "is the image inverted?".
 
-    Returns images ("s"), "_parts", "_sources" and "_patients". Images of `excluded_patients` are left out, because
-    these patients have images with masks.
+    Returns arrays by the endings of their names in images_and_masks.npz: "s" for the images, "_parts", "_sources" and
+    "_patients". Images of `excluded_patients`, who have images with masks, are left out.
     """
     side = run.recipe.input.height
     if not sources:

@@ -46,8 +46,8 @@ def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungDat
     """Return the data for training a network without one hospital. Only the parts of the images differ from `data`.
 
     The hospital's chest images get the part "left out". The masks of some patients get the part "held out". Former test
-    images become training images. Masks for evaluation only are kept for this hospital, and not used for other
-    hospitals.
+    images become training images. Images with masks for evaluation only get the part "evaluate" if they are from this
+    hospital, else "none".
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ def _join(step: int, source: str) -> list[Layer]:
 def _check_head(source: str) -> tuple[list[Layer], dict[str, int]]:
     """Return the layers of the head that scores the image checks, and the number of channels by channel set.
 
-    `source` is the name of the layer on which the head stands.
+    `source` is the name of the layer whose output is the input of the head.
     """
     first, second = _CHECK_CHANNELS
     layers = [

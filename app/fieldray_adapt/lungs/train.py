@@ -229,8 +229,9 @@ class StageSamples:
 def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
     """Return the true masks (rows, columns, masks) for both outputs of the network, from an image's only mask.
 
-    From a mask of the visible lung follows: the lung region contains the visible lung, and is no higher and no wider.
-    From a mask of the lung region follows: no visible lung is outside. Pixels about which nothing follows are unknown.
+    If the mask shows the visible lung: the visible lung belongs to the lung region, and outside of the bounding box of
+    the visible lung is no lung region. All other pixels of the lung region are unknown. If the mask shows the lung
+    region: outside of the region is no visible lung. Inside, the visible lung is unknown.
 
     Parameters
     ----------

@@ -8,8 +8,8 @@ published numbers, with three input channels and 1000 labels, without the statis
 - VGG-16: Simonyan and Zisserman 2015, arXiv:1409.1556; 138,357,544. Its dense layers are convolutions over the whole
   image, as the paper tests it (section 3.2). `vgg16_dense` has dense layers, for the small images of the MNIST study.
 - SqueezeNet 1.0: Iandola et al. 2016, arXiv:1602.07360, table 1; 1,248,424.
-- GoogLeNet: Szegedy et al. 2015, arXiv:1409.4842, table 1; 6,998,552. It has no auxiliary heads and no local response
-  normalisation, which has no parameters.
+- GoogLeNet: Szegedy et al. 2015, arXiv:1409.4842, table 1; 6,998,552. This module leaves out the auxiliary heads and
+  the local response normalisation (which has no parameters).
 
 All networks but `vgg16_dense` end in a class-map head: a 1x1 convolution to one map for each label, whose mean is the
 label's logit. So a map shows the evidence for its label. The head has as many parameters as a dense layer. The mean

@@ -353,7 +353,7 @@ def _along(axis: Axis, chosen: Mapping[str, NDArray[np.int64]], specification: S
 
 
 def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) -> int:
-    """Copy each array of `source` whose name and shape `target` has, too. Returns the number of copied arrays."""
+    """Copy arrays from `source` to `target` where name and shape are equal. Returns the number of copied arrays."""
     matching = [key for key, array in source.items() if key in target and target[key].shape == array.shape]
     for key in matching:
         target[key] = np.array(source[key], np.float32)

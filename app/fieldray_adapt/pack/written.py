@@ -1,4 +1,4 @@
-"""Functions that the pack steps share: write a pack, recognise it later, and give its provenance and test images."""
+"""Functions that all pack steps use: write a pack, check that the pack is unchanged, and collect its provenance."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Iteration:
 class RunFolder:
     """The folder of one pruning run, with the network and the figures of each iteration.
 
-    An iteration is complete if the file `iterations.jsonl` has a line for it. This line is written last.
+    An iteration is complete if the file `iterations.jsonl` has the iteration's line, which is written last.
     """
 
     def __init__(self, folder: Path, *, fingerprint: str, begins_again: bool = False) -> None:

@@ -111,7 +111,7 @@ class Scratch:
 
 @table
 class StudyRecipe:
-    """A study of pruning: an original network, runs that prune it, and baselines to compare with."""
+    """A study of pruning: an original network, pruning runs, and baselines to compare the pruned networks with."""
 
     kind: Literal["pruning-study"] = key("The kind of the recipe: a pruning study.", example="pruning-study")
     name: str = key("Name of the study.", example="my-study")

@@ -24,7 +24,7 @@ ChannelScores = dict[str, NDArray[np.float64]]
 
 
 def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
-    """Return the names of the layers that end in a ReLU, by channel set. Only their outputs have zeros to count.
+    """Return the names of the layers that end in a ReLU, by channel set. Only a ReLU gives zeros that can be counted.
 
     Channel sets without a ReLU layer, and the channel set of the labels, are left out.
     """
@@ -97,7 +97,7 @@ def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.
 CutKind = Literal["level", "deviation"]
 """The unit of the limit above which pruning removes a channel.
 
-"level": an average percentage of zeros. "deviation": standard deviations above the mean of the channel set.
+"level": the average share of zeros in a channel, 0..1. "deviation": standard deviations above the channel set's mean.
 """
 KeptChannels = dict[str, NDArray[np.int64]]
 """The indices of the channels to keep, by name of the channel set."""

@@ -391,7 +391,7 @@ class ClassifierRecipe(PackRecipe):
 
     @property
     def groups(self) -> dict[str, dict[str, float]]:
-        """The sources of each group, by name of the group: for each source, how often training draws from it."""
+        """The sources of each group, by name of the group: the relative frequency in training, by name of source."""
         found: dict[str, dict[str, float]] = {}
         for source in self.data:
             found.setdefault(source.group, {})[source.name] = source.share

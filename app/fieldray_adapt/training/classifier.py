@@ -376,7 +376,7 @@ def augmented_batch(
     settings: Augmentation,
     generator: np.random.Generator,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return randomly augmented copies of some images, and their shares of lung, which are moved as the images are.
+    """Return randomly augmented copies of some images, and their shares of lung with the same movements.
 
     Parameters
     ----------

@@ -164,7 +164,7 @@ def fastest_batch_size(
     batch_sizes: Sequence[int],
     settings: EngineSettings,
 ) -> int | None:
-    """Measure the training time with each of `batch_sizes`, and return the batch size of `propose_batch_size`.
+    """Measure the training time with each of `batch_sizes`, and return the size that `propose_batch_size` chooses.
 
     None if `batch_sizes` is empty.
     """

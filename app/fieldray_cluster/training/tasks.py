@@ -198,8 +198,8 @@ class ArraysDiffer(OSError):
 def write_arrays(path: Path, holder: Any) -> str:
     """Write the arrays and texts of the dataclass `holder` to a file for `read_arrays`. Returns the file's SHA-256.
 
-    The file is written beside and renamed, so that a worker can still read an earlier file. Only the process that has
-    locked the run folder may call this. Raises StorageProblem (disk_full, not_writable).
+    The file is written under another name and then renamed, so that a worker can still read an earlier file. Only the
+    process that has locked the run folder may call this function. Raises StorageProblem (disk_full, not_writable).
     """
     found: dict[str, Any] = {one.name: getattr(holder, one.name) for one in fields(holder)}
     unfinished = path.with_name(f"{path.name}.part")

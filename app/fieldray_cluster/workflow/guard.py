@@ -73,7 +73,7 @@ def _signal(process: subprocess.Popen[bytes], name: str) -> None:
 
 
 def _usage() -> dict[str, float]:
-    """Return the CPU time of the command and its child processes in seconds, and the largest memory of one in MB."""
+    """Return the CPU time of the command and its child processes in seconds, and the largest memory in MB."""
     if sys.platform == "win32":
         return {}
     import resource

@@ -395,7 +395,7 @@ class _Stage:
 
 
 class _Progress:
-    """The progress of a workflow, and the source of its tasks: knows finished, ready and blocked tasks."""
+    """The finished, ready and blocked tasks of a workflow, as the source of tasks to run (see `TaskSource`)."""
 
     def __init__(self, run: WorkflowRun, graph: Graph) -> None:
         self._run, self._graph, self._journal = run, graph, run.journal
@@ -428,7 +428,7 @@ class _Progress:
         return None
 
     def record_end(self, task: str, event: Event) -> None:
-        """Store the end of a task, whose result is in `event`, and report it to the user.
+        """Store the end of a task, whose result is in `event`, and report the result to the user.
 
         See `TaskSource.record_end`.
         """
@@ -490,7 +490,7 @@ class _Progress:
             self._enter(task.name, "blocked", text)
 
     def _enter(self, task: str, status: Status, problem: str) -> None:
-        """Store the status of a task that was not run, and report it to the user, except for stopped tasks."""
+        """Store the status of a task that was not run. Unless the task was stopped, also tell the user the status."""
         outcome = Outcome(problem=problem, was_stopped=status == "stopped")
         self._journal.add(Event(task=task, key="", status=status, outcome=outcome))
         if status != "stopped":

@@ -146,7 +146,7 @@ def trial_values(sweep: Sweep, trial: FrozenTrial) -> dict[str, Value]:
 
 
 class _Trials:
-    """The trials of a sweep, and the source of the sweep's tasks: knows waiting, running and finished trials."""
+    """The waiting, running and finished trials of a sweep, as the source of the sweep's tasks (see `TaskSource`)."""
 
     def __init__(
         self, study: optuna.Study, run: WorkflowRun, sweep: Sweep, *, settings: str, trial: tuple[str, ...]

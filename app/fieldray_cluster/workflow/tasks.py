@@ -286,8 +286,8 @@ def check_node(run: Path) -> Reason | None:
 def driver_file(stop: Path) -> Path:
     """Return the path of a file by which a worker recognises the right run folder, next to the file `stop`.
 
-    The process that runs the workflow writes this file. If a worker does not find the file, its folder is another one,
-    for example because a network share is not mounted.
+    The process that runs the workflow writes this file. A worker that does not find the file sees a wrong folder, for
+    example because a network share is not mounted.
     """
     return stop.with_name(f"{stop.name}.driver")
 
@@ -338,7 +338,7 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
 
 
 def _alone(spec: TaskSpec) -> FileLock:
-    """Wait for the lock of a task, so that only one worker performs it, and return the lock.
+    """Wait for the lock of a task, so that only one worker performs the task, and return the lock.
 
     Raises HeldError if the task is no longer wanted.
     """
