@@ -195,12 +195,12 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     compiled = partial(compile_pack, key=key, say=said.append, compiler=compiler, kinds=(none, cpu_kind()))
     with pytest.raises(UsageProblem, match="so the pack was not changed"):
         compiled(shipped, output_folder=None)
-    with pytest.raises(BackendProblem, match="does not give the expected results of the pack"):
+    with pytest.raises(BackendProblem, match="does not give the results that the pack expects"):
         compiled(shipped, output_folder=mine, kinds=(blind,))
     assert not mine.exists() and not key.exists()
     stranger = tmp_path / "stranger.pem"
     stranger.write_text("no key")
-    with pytest.raises(UsageProblem, match="the file is not a PEM key without a password"):
+    with pytest.raises(UsageProblem, match="the file is not a PEM key, or the key has a password"):
         compiled(shipped, output_folder=mine, key=stranger)
     assert not mine.exists()
     # another key's pack is in the way: the key made for this one goes again, and the folder made for the key

@@ -293,7 +293,7 @@ class ResultPanel(QScrollArea):
     def _ran_on(self, outcome: Screened) -> str:
         translator = self._translator
         return translator.text(
-            "Computed on {backend} in {milliseconds} ms. File read in {reading} ms. Pack {pack}.",
+            "Score computed on {backend} in {milliseconds} ms. File read in {reading} ms. Pack {pack}.",
             backend=backend_name(translator, outcome.backend),
             milliseconds=number(translator, outcome.inference_ms, digits=1),
             reading=round(outcome.facts.decode_ms),

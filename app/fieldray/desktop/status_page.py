@@ -71,7 +71,7 @@ class StatusPage(Page):
             value.setAccessibleName(name)
             value.setProperty("role", "title")
         what = text(
-            "These times are of the network alone, without reading the file. The first two images (warm-up) "
+            "The times are the times of the network alone, without reading the file. The first two images (warm-up) "
             "are left out."
         )
         heading = label(text("Device"), role="heading")

@@ -142,7 +142,7 @@ def test_two_columns_of_one_name_are_refused_and_named(tmp_path: Path, header: s
     separator = ";" if ";" in header else ","
     rows = [separator.join(("b.dcm", "normal", "abnormal")), separator.join(("train/a.png", "abnormal", "normal"))]
     said = problem(tmp_path, "\n".join((header, *rows)))
-    assert "several columns with one name" in said
+    assert "several columns with the same name" in said
     assert ("image" if header.startswith("Image") else "label") in said
 
 
