@@ -127,7 +127,7 @@ NOTES: Final[Mapping[str, Template]] = {
     "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
     "lungs_tilted": "The patient is tilted in the image by about 10 degrees or more.",
-    "lungs_low": "Low lung volumes, possibly a shallow inspiration. The lung bases may be hidden.",
+    "lungs_low": "The lung volumes are low, possibly because of a shallow inspiration. The lung bases may be hidden.",
     "lungs_black": "Part of the lungs is clipped to black, without detail. A lucency may be hidden. Check the "
                    "exposure, and the export of the image.",
     "lungs_white": "Part of the lungs is clipped to white, without detail. An opacity may be hidden. Check the "

@@ -12,7 +12,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "recipe_unreadable": "The recipe {path} cannot be read: {detail}.",
     "recipe_key": "The recipe's key {key} {detail}.",
     "recipe_problems": Plural("The recipe {path} has {count} problem and cannot be used: {problem}.",
-                              "The recipe {path} has {count} problems and cannot be used. The first: {problem}.",
+                              "The recipe {path} has {count} problems and cannot be used. The first problem: "
+                              "{problem}.",
                               by="count"),
     "recipe_kind": "There is no recipe of the kind {kind}. The kinds are: {known}.",
     "recipe_exists": "{path} already exists. Nothing was written.",
@@ -57,7 +58,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "data_patients_alike": "The patient IDs {patient} ({first}) and {other} ({second}) differ only by case, blanks, "
                            "leading zeros or letters that look alike. Write the ID of a patient always in the same "
                            "way.",
-    "data_named_twice": "{path} has two entries that differ in class, patient or part: {first}; {second}.",
+    "data_named_twice": "The image {path} has two entries that differ in class, patient or part: {first}; {second}. "
+                        "Delete or correct one of the two entries.",
     "data_changed": "The images or tables have changed, so {path} no longer matches. Run the command again: every "
                     "step that uses the images or tables is repeated.",
     "data_split": "No row is for training: the split column has the values {values}. In the recipe's key splits, "

@@ -73,8 +73,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                            "credentials. Results so far are kept. To continue, start the command again.",
     "archive_server_awaited": "The node cannot reach the server of the images, and tries again for up to 5 minutes. "
                               "Check the network, the address and the credentials on the node.",
-    "archive_object_changed": "The image file on the server has changed since this run listed its images. To screen "
-                              "the new image, start a new run with another folder for results: --out FOLDER",
+    "archive_object_changed": "The image file on the server has changed since the list of images of this run was "
+                              "made. To screen the new image, start a new run with another folder for results: --out "
+                              "FOLDER",
     "archive_object_large": "The image file on the server is too large to download: {size_mb} MB. The limit is "
                             "{limit_mb} MB.",
     "archive_worker_ended": Plural("Screening this image crashed the process {times} time. The image was left out.",

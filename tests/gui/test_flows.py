@@ -217,7 +217,7 @@ def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk
     rooms.outcomes += [replace(refused(5), facts=facts), replace(failed(6), facts=facts), failed(7)]
     desk.screen()
     bar, session = desk.window.result.verdict, desk.rooms.session
-    for row_id, meaning in ((5, "Agree: the image is not suitable"), (6, "Agree: the file is unusable")):
+    for row_id, meaning in ((5, "Agree: the image is not suitable"), (6, "Agree: this file cannot be used")):
         desk.open_row(row_id)
         assert bar.isVisible() and meaning in texts(bar)
         bar.buttons["agree"].click()

@@ -55,17 +55,17 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                   "patient. To count each examination separately, audit by examination.", by="count"),
     "audit_counted_positive": "Labels counted as positive: {names}.",
     "audit_counted_negative": "Labels counted as negative: {names}.",
-    "audit_images_unlabelled": Plural("{count} screened image has no label and was left out.",
-                                      "{count} screened images have no label and were left out.", by="count"),
+    "audit_images_unlabelled": Plural("{count} screened image has no label and was left out of the audit.",
+                                      "{count} screened images have no label and were left out of the audit.", by="count"),
     "audit_unseen": "The figures are valid only if the pack {pack} was not trained on images of these patients. The "
                     "model card names the training images.",
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
     "audit_which_positive": "The labels are: {known}. Choose which of these labels mean positive.",
     "audit_one_class": "All labels are equal ({known}). An audit needs positive and negative images.",
     "audit_one_class_scored": "An audit needs two groups: with the condition and without the condition. Of {units} "
-                              "with a label, {scored} have a score, and all of these are in one group. If patients "
-                              "have images with the condition and images without the condition, audit by image or "
-                              "by examination.",
+                              "with a label, {scored} have a score. All {scored} are in one group. If patients have "
+                              "images with the condition and images without the condition, audit by image or by "
+                              "examination.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
     "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",
@@ -83,9 +83,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                              "failed.",
                              by="count"),
     "audit_few": Plural("The smaller group (with or without the condition) has only {count} score. That is too few "
-                        "to judge a pack. Check the width of the intervals.",
+                        "to judge a pack. Check the width of the confidence intervals.",
                         "The smaller group (with or without the condition) has only {count} scores. That is too few "
-                        "to judge a pack. Check the width of the intervals.", by="count"),
+                        "to judge a pack. Check the width of the confidence intervals.", by="count"),
     "audit_verdicts": "The labels are readers' verdicts, given after the readers saw the result of the pack "
                       "(automation bias). The figures of this audit overestimate the pack.",
     "audit_patients_unknown": "Most images have no patient ID, so each study (or image without a study) counts as "

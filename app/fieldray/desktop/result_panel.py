@@ -218,9 +218,7 @@ class ResultPanel(QScrollArea):
         for said in found:
             self._add_finding(column, said)
         if override_notes(outcome):
-            self._add_override(
-                column, self._translator.text("Undo my decision: the image is not suitable"), Overrides()
-            )
+            self._add_override(column, self._translator.text("Undo my decision to screen this image"), Overrides())
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:
@@ -261,7 +259,7 @@ class ResultPanel(QScrollArea):
         if row.category == "refused":
             return text("Agree: the image is not suitable for this pack. Disagree: the image is suitable.")
         is_unusable = row.category in ("failed", "not_an_image")
-        return text("Agree: the file is unusable. Disagree: the file is usable.") if is_unusable else ""
+        return text("Agree: this file cannot be used. Disagree: this file can be used.") if is_unusable else ""
 
     def _add_finding(self, column: QVBoxLayout, found: FindingText) -> None:
         text = self._translator.text

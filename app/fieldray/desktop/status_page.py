@@ -88,7 +88,7 @@ class StatusPage(Page):
             RunPlot(title, figure, machine, full=full, translator=self._translator, theme=self._theme)
             for title, (figure, full) in figures.items()
         ]
-        return card(label(text("Speed and load over the run"), role="heading"), self.load, *self.plots)
+        return card(label(text("Speed and load during the run"), role="heading"), self.load, *self.plots)
 
     # ---- what changes
 

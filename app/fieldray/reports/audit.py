@@ -69,7 +69,7 @@ class AuditText(AuditWords):
         first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
         counts = text("{count} of {of}", count=found.agreed, of=found.units)
         what = text(
-            "Cohen's kappa between {first} and {second}, with the count of equal decisions", first=first, second=second
+            "Cohen's kappa between {first} and {second}, with the number of equal decisions", first=first, second=second
         )
         return Figure(what, counts, self._kappa(found.kappa, found.low, found.high))
 

@@ -40,7 +40,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
     "history_freed": "The results database is now {freed_mb} MB smaller.",
     "history_copies_left": "The deleted results may still be in damaged files that the program kept in {folder}: "
-                           "{names}. Delete these files if you do not need them.",
+                           "{names}. Delete the files that you do not need.",
     "history_not_wiped": "The results are deleted, but their data may still be readable on the disk: another program "
                          "is using the results database, or the disk is full. Close the other program or free disk "
                          "space, then repeat the deletion.",
@@ -48,7 +48,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                  "heat map and preview.",
                                  "The files of {count} images no longer exist. The window still shows their "
                                  "results, heat maps and previews.", by="count"),
-    "history_other_label": "The two packs look for different findings, so their scores cannot be compared.",
+    "history_other_label": "The two packs look for different findings, so the scores of the two packs cannot be "
+                           "compared.",
     "store_whole": "The results database is not damaged. Results: {results}. Verdicts: {verdicts}. Previews: "
                    "{pictures}. The files take {size_mb} MB of disk space.",
     "store_compacted": "The results database and the preview file are now {freed_mb} MB smaller.",
@@ -68,7 +69,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "store_not_ours": "Restore failed: {path} is damaged, or was made by another version of the program. Nothing "
                       "was changed.",
     "store_restored": "The results of the backup were restored.",
-    "store_replaced": "The earlier results are now in {path}. Delete that file if you do not need it.",
+    "store_replaced": "The earlier results are now in {path}. Delete this file if you do not need the earlier "
+                      "results.",
     "store_confirm_restore": "Nothing was changed. Add --yes to replace the results on this computer with the "
                              "results of the backup.",
     "store_confirm_drop": "Nothing was deleted. Add --yes to delete all previews. Results, heat maps and verdicts "
