@@ -75,10 +75,10 @@ NOTES: Final[Mapping[str, Template]] = {
                       "patients aged {youngest} to {oldest} years.",
     "age_confirmed": "The patient's age is not in the file. The user confirmed an age of {youngest} to {oldest} "
                      "years.",
-    "turned_back": "The image was turned 90 degrees anticlockwise before it was screened.",
-    "turned_clockwise": "The image was turned 90 degrees clockwise before it was screened.",
-    "turned_round": "The image was turned by 180 degrees before it was screened.",
-    "grey_swapped_back": "The image was inverted (black and white swapped) before it was screened.",
+    "turned_back": "The image was turned 90 degrees anticlockwise before screening.",
+    "turned_clockwise": "The image was turned 90 degrees clockwise before screening.",
+    "turned_round": "The image was turned by 180 degrees before screening.",
+    "grey_swapped_back": "The image was inverted (black and white swapped) before screening.",
     "screened_anyway": "The image is not suitable, but a user chose to screen the image. The score may be "
                        "meaningless.",
     "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
@@ -166,10 +166,10 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "coral_no_libusb": "The Edge TPU runtime needs libusb, which is not installed. Install libusb 1.0, then try "
                        "again.",
     "coral_bad_library": "The file {name} is not an Edge TPU runtime for this computer. Reinstall libedgetpu.",
-    "coral_wrong_abi": "The installed Edge TPU runtime does not fit this program: it was built for another version "
-                       "of TensorFlow. Install a newer libedgetpu.",
-    "coral_library_failed": "The Edge TPU runtime crashed while it was looking for devices. Plug the Edge TPU into "
-                            "another port and try again.",
+    "coral_wrong_abi": "The installed Edge TPU runtime does not fit this program: the runtime was built for another "
+                       "version of TensorFlow. Install a newer libedgetpu.",
+    "coral_library_failed": "The Edge TPU runtime crashed while looking for devices. Plug the Edge TPU into another "
+                            "port and try again.",
     "coral_library_slow": "The Edge TPU runtime gave no answer within {seconds} s. Plug the Edge TPU into another "
                           "port and try again.",
     "coral_not_listed": "The Edge TPU is plugged in, but the Edge TPU runtime does not find the Edge TPU. Plug the "
@@ -309,8 +309,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "disk_failing": "The disk reported an error at {path}: {detail}. Everything saved before the error is kept. Try "
                     "again. If the error happens again, copy your files to another disk and have the faulty disk "
                     "checked.",
-    "not_plain": "{path} is a link or not a regular file, so the program does not use it. Delete {path}, or replace "
-                 "it with a regular file.",
+    "not_plain": "{path} is a link or not a regular file, so the program does not use {path}. Delete {path}, or "
+                 "replace it with a regular file.",
     "home_unusable": "The program cannot keep its files in {path}: {detail}. Set the environment variable "
                      "FIELDRAY_HOME to another folder.",
     "database_newer": "The results database {path} was made by Fieldray {made_by} or a later version. Fieldray "
@@ -340,8 +340,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "verdict_misplaced": "The verdict was not saved: {path} no longer has the result of this image. The run was "
                          "deleted, or the results database was replaced. Screen the images again. Then give the "
                          "verdict again.",
-    "image_replaced": "The file of the open image was replaced or screened again. The window still shows the earlier "
-                      "image, and no verdict can be given on the earlier image. Open the new image to give a verdict.",
+    "image_replaced": "The file of the current image was replaced or screened again. The window still shows the "
+                      "earlier image, and no verdict can be given on the earlier image. Open the new image to give a "
+                      "verdict.",
     "image_deleted": "The current image was deleted from the results database, so no verdict can be given on this "
                      "image. Choose another image in the list.",
     "images_deleted": "All images of run {run} were deleted from the results database. The image files were not "
@@ -366,8 +367,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "readers_not_started": "No image can be read, because a process of the program could not be started: {detail}. "
                            "The image files are not the cause. Close other programs. If this computer limits memory "
                            "or open files, raise the limits. If images still cannot be read, reinstall the program.",
-    "output_is_input": "{path} is one of the input files, so the program does not overwrite it. Choose another name "
-                       "for the output.",
+    "output_is_input": "{path} is one of the input files, so the program does not overwrite {path}. Choose another "
+                       "name for the output.",
     "output_in_home": "{path} is in the program's own folder, where only the program writes. Choose another folder "
                       "for the output.",
     "output_not_ours": "{path} already exists and is not an earlier output of this command, so the file was not "
@@ -428,9 +429,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "again_refused": "The image was turned, but is still not suitable. Read the image yourself, or choose to screen "
                      "the image anyway.",
     "maps_incomplete": Plural("The lung mask, class map and overlay (option --maps) of {count} image could not be "
-                              "written, because the image file has changed or cannot be read.",
+                              "written. The image file has changed or cannot be read.",
                               "The lung masks, class maps and overlays (option --maps) of {count} images could not "
-                              "be written, because the image files have changed or cannot be read.", by="count"),
+                              "be written. The image files have changed or cannot be read.", by="count"),
     "other_patients": Plural("{count} image does not match this pack (age or body part). {patients} Check that "
                              "the right pack was chosen.",
                              "{count} images do not match this pack (age or body part). {patients} Check that the "

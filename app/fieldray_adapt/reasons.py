@@ -43,8 +43,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "learning_rate in the recipe and run the recipe again. Training resumes from the last good "
                          "epoch.",
     "data_unreadable": "The data in {path} cannot be read: {detail}.",
-    "objects_not_copied": "Some images of {address} are not on this computer. First fetch them with: fieldray adapt "
-                          "fetch {path}",
+    "objects_not_copied": "Some images of {address} are not on this computer. First fetch these images with: "
+                          "fieldray adapt fetch {path}",
     "data_column": "{path} has no column named {column}. The columns are: {known}.",
     "data_row": "{path}, line {line}: {detail}.",
     "data_empty": "The data set {name} has none of the images that the recipe asks for ({path}).",
@@ -69,8 +69,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "data_split_nobody": "The table {path} lists none of the patients of the data. Compare the patient IDs of the "
                          "table with the patient IDs of the data.",
     "data_none_readable": "None of the images in the data set can be read. The first image is {path}: {detail}",
-    "adapt_not_installed": "The toolchain for making packs is not installed ({name} is missing). Install it: pip "
-                           "install 'fieldray[adapt]'.",
+    "adapt_not_installed": "The toolchain for making packs is not installed ({name} is missing). Install the "
+                           "toolchain: pip install 'fieldray[adapt]'.",
     "cross_one_hospital": "Cross-validation by hospital needs two or more hospitals, but the recipe has {found}.",
     "step_missing": "First run the step {step}: fieldray adapt {step} RECIPE",
     "teacher_unfit": "{path} does not contain the weights of an EfficientNet-Lite0 with the layer names of PyTorch.",

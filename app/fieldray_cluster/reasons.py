@@ -9,7 +9,8 @@ from fieldray.reasons import Plural, Template
 
 # fmt: off
 TEMPLATES: Final[Mapping[str, Template]] = {
-    "cluster_not_installed": "Working with a cluster needs additional modules ({name} is missing). Install them with: pip install 'fieldray[cluster]'",
+    "cluster_not_installed": "Working with a cluster needs additional modules ({name} is missing). Install the "
+                             "modules with: pip install 'fieldray[cluster]'",
     "cluster_address": "{address} is not the address of a scheduler. Write a numeric IP address and a port, for "
                        "example {protocol}://192.168.1.10:8786. The address begins with tls if the cluster uses "
                        "certificates, and with tcp if not.",
@@ -84,8 +85,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_certificates": "The folder {folder} has no usable certificates ({detail}). Make certificates with: "
                             "fieldray cluster certificates FOLDER",
     "cluster_certificates_expired": "The certificates in {folder} were valid until {date}. Make new certificates "
-                                    "with fieldray cluster certificates FOLDER and copy them to every computer. "
-                                    "Then start the cluster again.",
+                                    "with fieldray cluster certificates FOLDER and copy the new certificates to "
+                                    "every computer. Then start the cluster again.",
     "cluster_key_open": "Other users of this computer can read the key {path}. With this key, other users can run "
                         "programs in your name. Remove the rights of other users (chmod 600), or make new "
                         "certificates with: fieldray cluster certificates FOLDER",

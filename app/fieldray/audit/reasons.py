@@ -43,10 +43,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                   "{count} images were left out, because half of the readers saw the finding and "
                                   "half did not.",
                                   by="count"),
-    "audit_both_labels": Plural("{count} patient has images with the condition and images without it: {numbers}. An "
-                                "audit by patient counts such a patient as having the condition.",
-                                "{count} patients have images with the condition and images without it: {numbers}. "
-                                "An audit by patient counts such a patient as having the condition.", by="count"),
+    "audit_both_labels": Plural("{count} patient has images with the condition and images without the condition: "
+                                "{numbers}. An audit by patient counts such a patient as having the condition.",
+                                "{count} patients have images with the condition and images without the condition: "
+                                "{numbers}. An audit by patient counts such a patient as having the condition.", by="count"),
     "audit_several_exams": Plural("{count} patient has images of several examinations, up to {days} days apart. An "
                                   "audit by patient applies the label of one examination to all examinations of the "
                                   "patient. To count each examination separately, audit by examination.",

@@ -26,7 +26,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                              "the program.",
     "compare_notice": "Differences between two images do not show the course of a disease. Subtle changes are "
                       "missed. In a test with artificial faint opacities, 0 of 12 were detected in X-rays of "
-                      "different days, and 30 of 30 in copies of one X-ray.",
+                      "different days. In copies of one X-ray, 30 of 30 were detected.",
     "prior_same_image": "The current image and the prior image are identical.",
     "prior_other_patient": "The two images show different patients: the patient ID, birth date or sex in the two "
                            "files differs.",

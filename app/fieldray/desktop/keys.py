@@ -58,7 +58,7 @@ KEYS: Final[tuple[Key, ...]] = (
                                                          "made smaller and cropped)")),
     Key("full_screen", ("F11",), "view", lambda t: t.text("Full screen: show only the image, or return to the window")),
     Key("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
-    Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image to compare it with other images, or unpin "
+    Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image for comparison with other images, or unpin "
                                                        "this image")),
     Key("link", ("K",), "view", lambda t: t.text("Link or unlink window, level and zoom of two images")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert black and white")),

@@ -30,7 +30,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",
     "pack_unsigned": "The pack has no signature.",
-    "pack_bad_signature": "The signature does not match: the pack was changed after it was signed. Nothing was loaded.",
+    "pack_bad_signature": "The signature does not match: the pack was changed after signing. Nothing was loaded.",
     "pack_tampered": "The file {name} differs from the file that was signed. Nothing was loaded.",
     "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare this "
                         "fingerprint with the fingerprint that the signer publishes. Trust the key only if the two "

@@ -238,7 +238,7 @@ class AuditText(AuditWords):
         if plan.not_assessed:
             yield text(
                 "Not assessed: {count} {units}, {positives} of them with the condition. No threshold refers these "
-                "{units}. A radiologist must assess these {units}.",
+                "{units}, so a radiologist must decide.",
                 count=plan.not_assessed,
                 units=self._units(),
                 positives=plan.positives_not_assessed,
