@@ -137,9 +137,9 @@ NOTES: Final[Mapping[str, Template]] = {
     "perhaps_mirrored": "The image may be mirrored left to right. Check the side marker in the image (L or R).",
     "unlike_measured": "The image is unlike the images that this pack was measured on. The score may be less "
                        "reliable.",
-    "unsigned_operating_point_unknown": "This legacy model is unsigned, and its operating point is unknown. The "
-                                        "accuracy of the model was not measured. The model has one output for each "
-                                        "class, and the larger output decides the class.",
+    "unsigned_operating_point_unknown": "This is an unsigned legacy model (operating point unknown). The accuracy of "
+                                        "the model was not measured. The model has one output for each class, and "
+                                        "the larger output decides the class.",
     "evidence_outside": "Only {percent} % of the heat map is inside the lungs. A border, label or device outside "
                         "the lungs may have raised the score. Read the score with caution.",
 }

@@ -167,9 +167,11 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
 def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
     operators = len(read_placement(tiny_model_bytes()).operators)
     partly = fake_compile(tiny_model_bytes(), (1, 5000), is_whole=False)
-    with pytest.raises(UsageProblem, match=f"{operators} operators on the CPU"):
+    with pytest.raises(UsageProblem, match=f"Operators that run on the CPU: {operators}"):
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, partly))
-    with pytest.raises(UsageProblem, match=f"0 subgraphs, {operators} operators on the CPU"):  # it is as it was
+    with pytest.raises(
+        UsageProblem, match=f"Subgraphs: 0. Operators that run on the CPU: {operators}"
+    ):  # it is as it was
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, tiny_model_bytes()))
 
 

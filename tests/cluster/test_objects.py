@@ -187,7 +187,7 @@ def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path
     right, wrong = asked.iterate_objects()
     assert asked.read_beginning(*right, 99)[0] == b"of 1.png"
     for ask in (lambda: asked.read_beginning(*wrong, 99), lambda: asked.download(*wrong, tmp_path / "copy")):
-        with pytest.raises(Unreadable, match="has changed since this run listed its images"):
+        with pytest.raises(Unreadable, match="has changed since the list of images of this run was made"):
             ask()
 
 

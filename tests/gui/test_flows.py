@@ -63,7 +63,7 @@ def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
     for part in ("Flagged", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
         assert part in words
     assert "Limits of this pack" in words
-    assert "Computed on CPU in 8.4 ms" in words
+    assert "Score computed on CPU in 8.4 ms" in words
     assert "patient has" not in words
 
 

@@ -171,7 +171,7 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
     page.compare_button.click()
     desk.until(lambda: page.comparison is not None and page.comparison.isVisible())
     words = texts(page)
-    assert "2 images are in both runs. Of the images in both runs, 1 has another class." in words
+    assert "2 images are in both runs. Of the images in both runs, 1 has different classes in the two runs." in words
     assert "1 image is only in run 1." in words and "2 images are only in run 2." in words
     moves, table = page.comparison.findChildren(QTableWidget)
     assert [moves.item(0, column).text() for column in range(3)] == ["Not flagged", "Flagged", "1"]

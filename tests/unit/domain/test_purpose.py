@@ -52,7 +52,7 @@ def test_a_pack_says_for_whom_it_is() -> None:
 def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest) -> None:
     own, elsewhere = performance_sentences(children)
     assert (
-        "Internal test on 618 images from the hospital or hospitals of the training images" in own.text
+        "was tested on 618 images from the hospital or hospitals of the training images" in own.text
         and "ROC curve: 0.99" in own.text
     )
     assert (
