@@ -94,12 +94,12 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
     """Return a sentence on the decision of a finding. The subject of the sentence is the pack, not the patient."""
     if finding.is_by_larger_output:
         return translator.text(
-            "Unsigned model without a known operating point. The model has one output for each class, and the "
-            "larger output decides the class."
+            "This model is unsigned and has no known operating point. The model has one output for each class, and "
+            "the larger output decides the class."
         )
     if finding.decision == "unsure" and decide(finding.score, finding.point) == "below":  # see `normal_as_uncertain`
         return translator.text(
-            "The score is below the uncertain zone. The class is uncertain, because a part or the detail of the image "
+            "The score is below the uncertain zone. The class is uncertain, because part of the image or fine detail "
             "may be missing."
         )
     sentences: dict[Decision, str] = {
@@ -333,15 +333,15 @@ def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values:
     text = translator.text
     if is_elsewhere and truth:
         return text(
-            "At another hospital, of 100 images with the finding: {classes}. Measured on {count} images.", **values
+            "Per 100 images with the finding at another hospital: {classes}. Measured on {count} images.", **values
         )
     if is_elsewhere:
         return text(
-            "At another hospital, of 100 images without the finding: {classes}. Measured on {count} images.", **values
+            "Per 100 images without the finding at another hospital: {classes}. Measured on {count} images.", **values
         )
     if truth:
-        return text("Of 100 test images with the finding: {classes}. Measured on {count} images.", **values)
-    return text("Of 100 test images without the finding: {classes}. Measured on {count} images.", **values)
+        return text("Per 100 test images with the finding: {classes}. Measured on {count} images.", **values)
+    return text("Per 100 test images without the finding: {classes}. Measured on {count} images.", **values)
 
 
 def per_hundred(translator: Translator, estimate: Estimate) -> str:

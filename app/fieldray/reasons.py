@@ -67,18 +67,18 @@ NOTES: Final[Mapping[str, Template]] = {
                            "encoding was used.",
     "end_was_missing": "The end marker of the image is missing. All pixels are present.",
     "lower_part_dark": "The lower part of the image is empty, so the lung bases may be missing. The image is "
-                       "therefore not classified as normal. Check whether the empty part is collimation. Otherwise "
-                       "the file is incomplete.",
+                       "therefore not classified as normal. Check whether the empty part is collimation. If the "
+                       "empty part is not collimation, the file is incomplete.",
     "further_images": "The file has additional, smaller images, such as a preview. These smaller images were not "
                       "screened.",
     "age_not_stated": "The patient's age is not in the file, and nobody confirmed the age. This pack is for "
                       "patients aged {youngest} to {oldest} years.",
     "age_confirmed": "The patient's age is not in the file. The user confirmed an age of {youngest} to {oldest} "
                      "years.",
-    "turned_back": "The image was turned 90 degrees anticlockwise before it was screened.",
-    "turned_clockwise": "The image was turned 90 degrees clockwise before it was screened.",
-    "turned_round": "The image was turned by 180 degrees before it was screened.",
-    "grey_swapped_back": "The image was inverted (black and white swapped) before it was screened.",
+    "turned_back": "The image was turned 90 degrees anticlockwise before screening.",
+    "turned_clockwise": "The image was turned 90 degrees clockwise before screening.",
+    "turned_round": "The image was turned by 180 degrees before screening.",
+    "grey_swapped_back": "The image was inverted (black and white swapped) before screening.",
     "screened_anyway": "The image is not suitable, but a user chose to screen the image. The score may be "
                        "meaningless.",
     "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
@@ -95,12 +95,12 @@ NOTES: Final[Mapping[str, Template]] = {
                          "aspect ratio.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
     "lungs_unseen": "The lungs are hard to see in this chest X-ray.",
-    "left_lung_unseen": "The patient's left lung was not found, or is far smaller or whiter than the right one.",
-    "right_lung_unseen": "The patient's right lung was not found, or is far smaller or whiter than the left one.",
-    "chest_in_doubt": "The program doubts that this is a frontal chest X-ray: certainty {own}, at least {limit} "
-                      "expected. Opacities in both lungs can be the cause.",
-    "lungs_hardly_found": "Hardly any lung was found: {own} % of the image. In a chest X-ray, both lungs "
-                          "together take at least {limit} %.",
+    "left_lung_unseen": "The patient's left lung was not found, or is far smaller or whiter than the right lung.",
+    "right_lung_unseen": "The patient's right lung was not found, or is far smaller or whiter than the left lung.",
+    "chest_in_doubt": "The program doubts that this image is a frontal chest X-ray: the certainty is {own}, and at "
+                      "least {limit} is expected. Opacities in both lungs can lower the certainty.",
+    "lungs_hardly_found": "Hardly any lung was found: the lungs cover only {own} % of the image. In a chest X-ray, "
+                          "both lungs together cover at least {limit} % of the image.",
     "left_lung_smaller": "The left lung is far smaller than the right lung. Share of the image: left lung {own} %, "
                          "right lung {opposite} %.",
     "left_lung_not_found": "The left lung was not found. The right lung covers {opposite} % of the image.",
@@ -127,7 +127,7 @@ NOTES: Final[Mapping[str, Template]] = {
     "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
     "lungs_tilted": "The patient is tilted in the image by about 10 degrees or more.",
-    "lungs_low": "Low lung volumes, possibly a shallow inspiration. The lung bases may be hidden.",
+    "lungs_low": "The lung volumes are low, possibly because of a shallow inspiration. The lung bases may be hidden.",
     "lungs_black": "Part of the lungs is clipped to black, without detail. A lucency may be hidden. Check the "
                    "exposure, and the export of the image.",
     "lungs_white": "Part of the lungs is clipped to white, without detail. An opacity may be hidden. Check the "
@@ -137,9 +137,9 @@ NOTES: Final[Mapping[str, Template]] = {
     "perhaps_mirrored": "The image may be mirrored left to right. Check the side marker in the image (L or R).",
     "unlike_measured": "The image is unlike the images that this pack was measured on. The score may be less "
                        "reliable.",
-    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown. The accuracy was not "
-                                        "measured. The model has one output for each class, and the larger output "
-                                        "decides the class.",
+    "unsigned_operating_point_unknown": "This is an unsigned legacy model (operating point unknown). The accuracy of "
+                                        "the model was not measured. The model has one output for each class, and "
+                                        "the larger output decides the class.",
     "evidence_outside": "Only {percent} % of the heat map is inside the lungs. A border, label or device outside "
                         "the lungs may have raised the score. Read the score with caution.",
 }
@@ -147,11 +147,11 @@ NOTES: Final[Mapping[str, Template]] = {
 BACKENDS: Final[Mapping[str, Template]] = {
     "no_runtime": "No TensorFlow Lite runtime is installed. Install ai-edge-litert.",
     "bad_model": "The model file cannot be run on this computer: {detail}.",
-    "self_test": "On this computer, the model does not give the expected results of the pack ({detail}). The model "
+    "self_test": "On this computer, the model does not give the results that the pack expects ({detail}). The model "
                  "is not used.",
     "model_memory": "The model needs more memory than this computer allows ({limit_mb} MB). Use another pack, or "
                     "raise the memory limit.",
-    "lungs_unavailable": "The lung-field pack {pack} cannot be run: {detail}",
+    "lungs_unavailable": "The pack {pack}, which finds the lungs, cannot be run: {detail}",
     "worker_died": "The process that runs the model stopped unexpectedly.",
     "worker_timeout": "The process that runs the model gave no answer within {seconds} s.",
     "wrong_answer": "The process that runs the model gave an invalid answer.",
@@ -166,14 +166,14 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "coral_no_libusb": "The Edge TPU runtime needs libusb, which is not installed. Install libusb 1.0, then try "
                        "again.",
     "coral_bad_library": "The file {name} is not an Edge TPU runtime for this computer. Reinstall libedgetpu.",
-    "coral_wrong_abi": "The installed Edge TPU runtime does not fit this program: it was built for another version "
-                       "of TensorFlow. Install a newer libedgetpu.",
-    "coral_library_failed": "The Edge TPU runtime crashed while it was looking for devices. Plug the Edge TPU into "
-                            "another port and try again.",
+    "coral_wrong_abi": "The installed Edge TPU runtime does not fit this program: the runtime was built for another "
+                       "version of TensorFlow. Install a newer libedgetpu.",
+    "coral_library_failed": "The Edge TPU runtime crashed while looking for devices. Plug the Edge TPU into another "
+                            "port and try again.",
     "coral_library_slow": "The Edge TPU runtime gave no answer within {seconds} s. Plug the Edge TPU into another "
                           "port and try again.",
-    "coral_not_listed": "The Edge TPU is plugged in, but its runtime does not find the device. Plug the Edge TPU in "
-                        "again. If that does not help, reinstall libedgetpu.",
+    "coral_not_listed": "The Edge TPU is plugged in, but the Edge TPU runtime does not find the Edge TPU. Plug the "
+                        "Edge TPU in again. If the Edge TPU is still not found, reinstall libedgetpu.",
     "coral_no_permission": "You do not have permission to use the Edge TPU. Install the udev rule that comes with "
                            "the program and join the group plugdev. Sign in again, then plug the Edge TPU in again.",
     "coral_open_failed": "The Edge TPU cannot be opened. Close other programs that may be using the Edge TPU, then "
@@ -185,16 +185,16 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so the pack runs on the CPU only. "
                           "The maker of the pack can compile such a file with Google's edgetpu_compiler.",
     "coral_unplugged": "The Edge TPU was unplugged.",
-    "coral_stopped": "The Edge TPU stopped during screening. If nobody unplugged the Edge TPU, its power may be too "
-                     "low. Use another port, without a hub.",
+    "coral_stopped": "The Edge TPU stopped during screening. If nobody unplugged the Edge TPU, the USB port may give "
+                     "too little power. Plug the Edge TPU into another port, without a hub.",
     "coral_no_answer": "The Edge TPU gave no answer within {seconds} s and was stopped. Plug the Edge TPU into "
                        "another port.",
     "coral_run_failed": "The Edge TPU reported an error ({detail}). If the error happens again, use another port or "
                         "cable.",
-    "coral_flapping": "The Edge TPU keeps connecting and disconnecting. The power may be too low, or the cable "
-                      "faulty. Use another port, without a hub, or another cable.",
-    "coral_usb2": "The Edge TPU is in a slow USB 2 port, where an image may take seven times as long. Use a USB 3 "
-                  "port (often blue).",
+    "coral_flapping": "The Edge TPU keeps connecting and disconnecting. The USB port may give too little power, or "
+                      "the cable may be faulty. Use another port, without a hub, or another cable.",
+    "coral_usb2": "The Edge TPU is in a slow USB 2 port. An image may take seven times as long as in a USB 3 port. "
+                  "Use a USB 3 port (often blue).",
     "coral_weak_hub": "The Edge TPU is plugged into a hub without its own power supply, and may stop at any time. "
                       "Plug the Edge TPU into the computer.",
     "coral_max_clock": "The Edge TPU runs at its highest clock speed and can get hot enough to burn the skin. Keep "
@@ -248,15 +248,15 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "Copy the file to this computer.",
     "changed": "The file has changed since the start of the run. Screen the file again.",
     "folder_not_read": "This folder cannot be read: {detail}. No image of this folder was screened, and the number "
-                       "of its images is unknown.",
-    "folder_lost": "This folder disappeared during the search for images, so images may not have been screened. If "
-                   "the folder is on a removable or network drive, reconnect the drive and start again. Results so "
-                   "far are kept.",
+                       "of images in the folder is unknown.",
+    "folder_lost": "This folder disappeared during the search for images, so some images may not have been screened. "
+                   "If the folder is on a removable or network drive, reconnect the drive and start the run again. "
+                   "Results so far are kept.",
     "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that the whole disc was copied.",
     "index_alone": Plural("The DICOMDIR lists {count} file, and this file is missing. The DICOMDIR was probably "
-                          "copied without its files. Open the original disc, or copy the whole disc.",
+                          "copied without the listed files. Open the original disc, or copy the whole disc.",
                           "The DICOMDIR lists {count} files, and all of them are missing. The DICOMDIR was probably "
-                          "copied without its files. Open the original disc, or copy the whole disc.", by="count"),
+                          "copied without the listed files. Open the original disc, or copy the whole disc.", by="count"),
     "index_empty": "The DICOMDIR lists no files. If you opened only the DICOMDIR file, open the folder of the "
                    "DICOMDIR instead.",
     "index_damaged": "The DICOMDIR is damaged or incomplete. If you opened only the DICOMDIR file, open the folder "
@@ -264,12 +264,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "no_permission": "You do not have permission to read this file.",
     "empty": "The file is empty.",
     "truncated": "The file is incomplete: part of the image is missing.",
-    "more_images": "The file has more images than its header says: {found} instead of {stated}. Save each image as "
-                   "a separate file. Then screen these files.",
+    "more_images": "The file has more images than the header says: {found} instead of {stated}. Save each image as a "
+                   "separate file. Then screen these files.",
     "lower_part_empty": "The file is incomplete: the lower {percent} % of the image is empty. Copy the file again "
                         "from the source.",
     "unknown_syntax": "The transfer syntax of this file is not supported ({uid}).",
-    "size_mismatch": "The file is damaged: the image has {found} pixels, but its header says {stated}.",
+    "size_mismatch": "The file is damaged: the image has {found} pixels, but the header says {stated}.",
     "damaged": "The file is damaged: {detail}.",
     "unsupported_compression": "This kind of image compression is not supported ({name}).",
     "unsupported_pixels": "This pixel format is not supported ({detail}).",
@@ -280,16 +280,16 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "read. Unpack the zip file and screen the folder.", by="count"),
     "too_many_records": "The DICOMDIR has more than {limit} records, too many to read. If you opened only the "
                         "DICOMDIR file, open the folder of the DICOMDIR instead.",
-    "double_members": Plural("In this zip file, {count} name belongs to several different files: {file}. Only "
-                             "the last file of this name was read. Make a new zip file in which every file has "
-                             "its own name.",
-                             "In this zip file, {count} names belong to several different files each, for "
-                             "example {file}. Only the last file of each name was read. Make a new zip file in "
-                             "which every file has its own name.", by="count"),
+    "double_members": Plural("In this zip file, {count} name is used by several different files: {file}. Only the "
+                             "last file of this name was read. Make a new zip file in which every file has a "
+                             "different name.",
+                             "In this zip file, {count} names are each used by several different files, for example "
+                             "{file}. Only the last file of each name was read. Make a new zip file in which every "
+                             "file has a different name.", by="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
     "linked_folder": "This is a link to another folder. The program does not follow links. To screen the images of "
                      "the other folder, choose the other folder too.",
-    "encrypted": "The file is encrypted. Unpack the file with its password first.",
+    "encrypted": "The file is encrypted. First unpack the file with the password.",
     "executable": "The file looks like a program and is not opened.",
     "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
     "decoder_crashed": "The image decoder crashed twice on this file. The file may be damaged.",
@@ -304,35 +304,35 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     # ---- the program
     "disk_full": "The disk is full: {path}. Free disk space.",
     "not_writable": "Cannot write to {path}: {detail}.",
-    "file_in_use": "Another window of this program is using {path} ({holder}). Close that window, or wait until it "
-                   "has finished. Then try again.",
-    "disk_failing": "The disk reported an error at {path}: {detail}. Everything saved before is kept. Try again. If "
-                    "the error happens again, copy your files to another disk and have the faulty disk checked.",
-    "not_plain": "{path} is a link or not a regular file, so the program does not use it. Delete {path}, or replace "
-                 "it with a regular file.",
+    "file_in_use": "Another window of this program is using {path} ({holder}). Close the other window, or wait until "
+                   "the other window has finished. Then try again.",
+    "disk_failing": "The disk reported an error at {path}: {detail}. Everything saved before the error is kept. Try "
+                    "again. If the error happens again, copy your files to another disk and have the faulty disk "
+                    "checked.",
+    "not_plain": "{path} is a link or not a regular file, so the program does not use {path}. Delete {path}, or "
+                 "replace it with a regular file.",
     "home_unusable": "The program cannot keep its files in {path}: {detail}. Set the environment variable "
                      "FIELDRAY_HOME to another folder.",
-    "database_newer": "The results database {path} was made by Fieldray {made_by} or a later version, which "
-                      "Fieldray {program} cannot read. Nothing was changed. Install version {made_by} or later.",
-    "database_of_later": "The results database {path} was made by a later version, which Fieldray {program} cannot "
-                         "read. Nothing was changed. Install the later version.",
-    "database_too_old": "The results database {path} was made before the first release of the program and cannot "
-                        "be read. Nothing was changed. Move the file away. The program then begins a new "
+    "database_newer": "The results database {path} was made by Fieldray {made_by} or a later version. Fieldray "
+                      "{program} cannot read this database. Nothing was changed. Install Fieldray {made_by} or later.",
+    "database_of_later": "The results database {path} was made by a later version of Fieldray. Fieldray {program} "
+                         "cannot read this database. Nothing was changed. Install the later version.",
+    "database_too_old": "The results database {path} was made before the first release of the program and cannot be "
+                        "read. Nothing was changed. Move the file to another folder. The program then begins a new "
                         "database.",
     "database_older_damaged": "The results database {path} is damaged, and was made by an earlier version of the "
                               "program. Nothing was changed. To repair the database, screen any folder with the "
                               "earlier version.",
     "database_damaged": "The results database {path} is damaged. Start the program again and screen any folder. The "
-                        "program then sets the damaged file aside and copies every readable result into a new "
-                        "database.",
+                        "program then renames the damaged file and copies every readable result into a new database.",
     "database_repaired": "The results database was damaged. The damaged file was moved to {path}. Results "
                          "recovered: {results}. Verdicts recovered: {verdicts}. Images without a result are "
                          "screened again.",
-    "store_gone": "The results database {path} was moved, deleted or replaced while the program was running, so "
-                  "new results are not saved. Put the file back if that was a mistake. Then start the program "
-                  "again.",
-    "pictures_renewed": "The preview file {path} was damaged, so the program began a new preview file. No result is "
-                        "lost.",
+    "store_gone": "The results database {path} was moved, deleted or replaced while the program was running, so new "
+                  "results are not saved. If the file was moved, deleted or replaced by mistake, put the file back. "
+                  "Then start the program again.",
+    "pictures_renewed": "The file with previews of images ({path}) was damaged, so the program began a new preview "
+                        "file. No result is lost.",
     "store_in_use": "The results database {path} is in use by another window or command of this program. Close "
                     "the window, or wait until the command has finished. Then try again.",
     "results_lost": "Results are missing from the results database {path}: {found} of {saved} saved results were "
@@ -340,12 +340,13 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "verdict_misplaced": "The verdict was not saved: {path} no longer has the result of this image. The run was "
                          "deleted, or the results database was replaced. Screen the images again. Then give the "
                          "verdict again.",
-    "image_replaced": "While this image was open, its file was replaced or screened again. The window still "
-                      "shows the earlier image, which cannot get a verdict. Open the new image to give a verdict.",
-    "image_deleted": "The current image was deleted from the results database, so this image cannot get a "
-                     "verdict. Choose another image in the list.",
-    "images_deleted": "All images of run {run} were deleted from the results database. The image files are not "
-                      "touched. To screen the images again, open their folder.",
+    "image_replaced": "The file of the current image was replaced or screened again. The window still shows the "
+                      "earlier image, and no verdict can be given on the earlier image. Open the new image to give a "
+                      "verdict.",
+    "image_deleted": "The current image was deleted from the results database, so no verdict can be given on this "
+                     "image. Choose another image in the list.",
+    "images_deleted": "All images of run {run} were deleted from the results database. The image files were not "
+                      "changed. To screen the images again, open their folder.",
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",
@@ -362,12 +363,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "(see the settings).",
     "system_short": "The operating system refused the program more memory, threads or open files ({detail}). Close "
                     "other programs. If this computer limits memory, threads or open files, raise the limits. Then "
-                    "start again.",
+                    "start the program again.",
     "readers_not_started": "No image can be read, because a process of the program could not be started: {detail}. "
-                           "This is not an error of the images. Close other programs. If this computer limits "
-                           "memory or open files, raise the limits. If that does not help, reinstall the program.",
-    "output_is_input": "{path} is one of the input files, so the program does not overwrite it. Choose another name "
-                       "for the output.",
+                           "The image files are not the cause. Close other programs. If this computer limits memory "
+                           "or open files, raise the limits. If images still cannot be read, reinstall the program.",
+    "output_is_input": "{path} is one of the input files, so the program does not overwrite {path}. Choose another "
+                       "name for the output.",
     "output_in_home": "{path} is in the program's own folder, where only the program writes. Choose another folder "
                       "for the output.",
     "output_not_ours": "{path} already exists and is not an earlier output of this command, so the file was not "
@@ -390,46 +391,47 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "these images again.",
     "saved": Plural("{count} file or folder was saved in {folder}.",
                     "{count} files or folders were saved in {folder}.", by="count"),
-    "nothing_saved": "Nothing was saved: the chosen formats need screened images, and this run has none.",
+    "nothing_saved": "Nothing was saved: the chosen formats need screened images, and this run has no screened image.",
     "watch_stopped": "Watching the folder has stopped. New results: {results}. Files that are not screened yet: "
                      "{waiting}.",
-    "points_differ": "The packs run at different operating points: {packs}. Choose the operating points under Packs.",
+    "points_differ": "The packs run at different operating points: {packs}. Choose the operating points on the Packs "
+                     "page.",
     "packs_missing": "The last run of this folder also used the packs {packs}. This run uses only {pack}. To use "
-                     "several packs again, choose them under Packs, then press Start.",
+                     "several packs again, choose the packs on the Packs page, then press Start.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same "
                      "pack. Each run saves its own results.",
-    "not_present": Plural("{count} image file of this run no longer exists. Its result is kept, but no longer "
-                          "listed.",
-                          "{count} image files of this run no longer exist. Their results are kept, but no longer "
-                          "listed.", by="count"),
-    "taken_over": Plural("{count} result was reused from an earlier run. Files found unchanged by size, times and a "
-                         "sample of their content: {sampled}. Files found unchanged by their whole content: "
-                         "{whole}.",
-                         "{count} results were reused from an earlier run. Files found unchanged by size, times and "
-                         "a sample of their content: {sampled}. Files found unchanged by their whole content: "
-                         "{whole}.", by="count"),
+    "not_present": Plural("{count} image file of this run no longer exists. The result of this file is kept, but is "
+                          "no longer listed.",
+                          "{count} image files of this run no longer exist. The results of these files are kept, but "
+                          "are no longer listed.", by="count"),
+    "taken_over": Plural("{count} result was reused from an earlier run, because the file has not changed. Files "
+                         "compared by size, times and a sample of the content: {sampled}. Files compared by the "
+                         "whole content: {whole}.",
+                         "{count} results were reused from an earlier run, because the files have not changed. Files "
+                         "compared by size, times and a sample of the content: {sampled}. Files compared by the "
+                         "whole content: {whole}.", by="count"),
     "unlike_images": Plural("{count} image is unlike the images that the pack was measured on. The score may be "
                             "less reliable.",
                             "{count} images are unlike the images that the pack was measured on. The scores may be "
                             "less reliable.", by="count"),
-    "asked_for_images": Plural("At a user's request, {count} image was turned, or was screened although not "
-                               "suitable. The result says so.",
-                               "At a user's request, {count} images were turned, or were screened although not "
-                               "suitable. The results say so.", by="count"),
+    "asked_for_images": Plural("At a user's request, {count} image was turned or inverted, or was screened although "
+                               "not suitable. The result of this image has a note.",
+                               "At a user's request, {count} images were turned or inverted, or were screened "
+                               "although not suitable. The results of these images have a note.", by="count"),
     "read_first_images": Plural("Read {count} image first: a lung is missing or hard to see. The image is also "
                                 "counted in the class of its score.",
                                 "Read {count} images first: a lung is missing or hard to see. These images are also "
                                 "counted in the classes of their scores.", by="count"),
     "most_failed": "Most files failed: {count} of {of}. The most common reason: {why}",
     "again_busy": "A run is under way. Wait until the run is over or stop the run, then screen this image again.",
-    "again_other_pack": "This result was made by the pack {pack} with settings that are not in use now. Choose that "
-                        "pack and its operating point, or screen the folder again.",
+    "again_other_pack": "This result was made by the pack {pack} with settings that are not in use now. Choose the "
+                        "pack {pack} and the operating point of this result, or screen the folder again.",
     "again_refused": "The image was turned, but is still not suitable. Read the image yourself, or choose to screen "
                      "the image anyway.",
-    "maps_incomplete": Plural("The maps (option --maps) of {count} image could not be written, because its file has "
-                              "changed or cannot be read.",
-                              "The maps (option --maps) of {count} images could not be written, because their files "
-                              "have changed or cannot be read.", by="count"),
+    "maps_incomplete": Plural("The lung mask, class map and overlay (option --maps) of {count} image could not be "
+                              "written. The image file has changed or cannot be read.",
+                              "The lung masks, class maps and overlays (option --maps) of {count} images could not "
+                              "be written. The image files have changed or cannot be read.", by="count"),
     "other_patients": Plural("{count} image does not match this pack (age or body part). {patients} Check that "
                              "the right pack was chosen.",
                              "{count} images do not match this pack (age or body part). {patients} Check that the "
@@ -439,7 +441,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                               by="count"),
     "path_missing": "The folder or file {path} does not exist.",
     "path_is_address": "{address} is a network address, but this program opens folders and files of this computer "
-                       "only. Name the folder where the share is mounted, or copy the files to this computer.",
+                       "only. Name the folder where the network share is mounted, or copy the files to this computer.",
     "command_missing": "The command {command} is not installed. Install the commands for making packs and for "
                        "archives, clusters and workflows with: pip install 'fieldray[adapt,cluster]'",
     "option_without_command": "The option {option} needs a command, for example: fieldray screen FOLDER. Without a "
@@ -450,10 +452,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                           "screened. To screen hidden images, rename the file or folder.",
                           "{count} files or folders in {path} are hidden (the names begin with a dot) and were not "
                           "screened. To screen hidden images, rename the files or folders.", by="count"),
-    "bins_left_out": Plural("{count} recycle bin, thumbnail cache or disk snapshot was left out: {several}. To "
-                            "screen its files, open that folder itself.",
-                            "{count} recycle bins, thumbnail caches or disk snapshots were left out: {several}. To "
-                            "screen their files, open such a folder itself.", by="count"),
+    "bins_left_out": Plural("{count} folder was left out, because this folder is a recycle bin, thumbnail cache or "
+                            "disk snapshot: {several}. To screen the files in this folder, open this folder itself.",
+                            "{count} folders were left out, because these folders are recycle bins, thumbnail caches "
+                            "or disk snapshots: {several}. To screen the files in a folder that was left out, open "
+                            "that folder itself.", by="count"),
     "question_waits": "Screening waits for your answer to a question. First finish your work on this page, then "
                       "answer the question.",
     "own_image": "The program made this picture from another image, so the picture was not screened.",
@@ -461,7 +464,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "ages_apart": "No patient age fits all of these packs: {packs}. Screen without confirming the ages, or with one "
                   "pack at a time.",
-    "operating_point": "The pack has no operating point named {name}. Its operating points are: {known}.",
+    "operating_point": "The pack has no operating point named {name}. The operating points of the pack are: {known}.",
     "no_screen": "No display is available for the window. Use the command line instead: {command}",
     "setting_type": "The setting {key} cannot be {value}. The value must be of the type {kind}.",
     "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",

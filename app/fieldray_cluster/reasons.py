@@ -9,12 +9,13 @@ from fieldray.reasons import Plural, Template
 
 # fmt: off
 TEMPLATES: Final[Mapping[str, Template]] = {
-    "cluster_not_installed": "Working with a cluster needs additional modules ({name} is missing). Install them with: pip install 'fieldray[cluster]'",
+    "cluster_not_installed": "Working with a cluster needs additional modules ({name} is missing). Install the "
+                             "modules with: pip install 'fieldray[cluster]'",
     "cluster_address": "{address} is not the address of a scheduler. Write a numeric IP address and a port, for "
-                       "example {protocol}://192.168.1.10:8786. With certificates the address begins with tls, "
-                       "without certificates with tcp.",
+                       "example {protocol}://192.168.1.10:8786. The address begins with tls if the cluster uses "
+                       "certificates, and with tcp if not.",
     "cluster_no_answer": "No scheduler answers at {address}. Check that the scheduler runs (fieldray cluster start) "
-                         "and that the address is right. Check that both computers use the same certificates.",
+                         "and that the address is correct. Check that both computers use the same certificates.",
     "cluster_other_scheduler": "The program versions differ: {there} on the scheduler at {address}, {here} on this "
                                "computer. Install the same version on every computer, and start the cluster again.",
     "cluster_no_worker": "The scheduler at {address} has no workers. Let computers join with: fieldray cluster join {address}",
@@ -54,7 +55,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "archive_damaged": "{path} is damaged and cannot be used. Name another folder with --out, or delete the folder "
                        "to begin again.",
     "archive_list_lost": "The list of images in {folder} is missing, but the folder has results. Restore the file "
-                         "{name}. To begin again, name another folder with --out, or delete the folder.",
+                         "{name}. To begin again, name another folder with --out, or delete the folder {folder}.",
     "archive_failed": Plural("{count} image failed. To try the image again, start the command again.",
                              "{count} images failed. To try these images again, start the command again.", by="count"),
     "archive_one_address": "To screen images on a server, name only the address of these images, without other "
@@ -71,10 +72,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                           "credentials and your rights.",
     "archive_server_gone": "{address} cannot be reached: {detail}. Check the address, the network and your "
                            "credentials. Results so far are kept. To continue, start the command again.",
-    "archive_server_awaited": "The node cannot reach the server of the images, and retries for up to 5 minutes. "
+    "archive_server_awaited": "The node cannot reach the server of the images, and tries again for up to 5 minutes. "
                               "Check the network, the address and the credentials on the node.",
-    "archive_object_changed": "The image file on the server has changed since this run listed its images. To screen "
-                              "the new image, start a new run with another folder for results: --out FOLDER",
+    "archive_object_changed": "The image file on the server has changed since the list of images of this run was "
+                              "made. To screen the new image, start a new run with another folder for results: --out "
+                              "FOLDER",
     "archive_object_large": "The image file on the server is too large to download: {size_mb} MB. The limit is "
                             "{limit_mb} MB.",
     "archive_worker_ended": Plural("Screening this image crashed the process {times} time. The image was left out.",
@@ -83,28 +85,29 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_certificates": "The folder {folder} has no usable certificates ({detail}). Make certificates with: "
                             "fieldray cluster certificates FOLDER",
     "cluster_certificates_expired": "The certificates in {folder} were valid until {date}. Make new certificates "
-                                    "with fieldray cluster certificates FOLDER and copy them to every computer. "
-                                    "Then start the cluster again.",
-    "cluster_key_open": "Other users of this computer can read the key {path}. With this key they can run programs "
-                        "as you. Remove their rights (chmod 600), or make new certificates with: fieldray cluster "
-                        "certificates FOLDER",
-    "cluster_unencrypted": "Name the folder of the certificates with --certificates (made by: fieldray cluster "
-                           "certificates FOLDER). Without certificates, everybody who reaches the port of this "
-                           "computer can run programs as you. To work without certificates all the same, use "
-                           "--unencrypted.",
+                                    "with fieldray cluster certificates FOLDER and copy the new certificates to "
+                                    "every computer. Then start the cluster again.",
+    "cluster_key_open": "Other users of this computer can read the key {path}. With this key, other users can run "
+                        "programs in your name. Remove the rights of other users (chmod 600), or make new "
+                        "certificates with: fieldray cluster certificates FOLDER",
+    "cluster_unencrypted": "Name the folder of the certificates with --certificates (make certificates with: "
+                           "fieldray cluster certificates FOLDER). Without certificates, everybody who reaches the "
+                           "port of this computer can run programs in your name. To work without certificates "
+                           "nevertheless, use --unencrypted.",
     "cluster_certificates_there": "{folder} already contains {name}. Choose an empty folder: existing certificates "
                                   "are never replaced.",
-    "training_needs_mode": Plural("In this mode, {workers} worker trains alone. Choose another mode for several "
+    "training_needs_mode": Plural("In this mode, only {workers} worker trains. Choose another mode for several "
                                   "workers.",
                                   "To train with {workers} workers, choose a mode: --mode sync-join, sync-split or "
                                   "async.", by="workers"),
     "training_staleness_sync": "--staleness needs --mode async: in the other modes the workers wait for each other. "
                                "Remove --staleness, or choose --mode async.",
     "training_staleness": Plural("With {workers} worker in --mode async, gradients are up to {least} updates late. "
-                                 "Replace --staleness {staleness} by {least} or more, or choose --mode sync-join.",
+                                 "Replace --staleness {staleness} by --staleness {least} or more, or choose --mode "
+                                 "sync-join.",
                                  "With {workers} workers in --mode async, gradients are up to {least} updates late, "
-                                 "even if all workers are equally fast. Replace --staleness {staleness} by {least} "
-                                 "or more, or choose --mode sync-join.", by="workers"),
+                                 "even if all workers are equally fast. Replace --staleness {staleness} by "
+                                 "--staleness {least} or more, or choose --mode sync-join.", by="workers"),
     "training_small_batch": Plural("A batch has {images} image per class, too few for {workers} workers. Use fewer "
                                    "workers or a larger batch.",
                                    "A batch has {images} images per class, too few for {workers} workers. Use fewer "
@@ -113,29 +116,29 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                    "or smaller batches.",
                                    "An epoch has {batches} batches, too few for {workers} workers. Use fewer "
                                    "workers or smaller batches.", by="batches"),
-    "training_few_workers": Plural("{workers} workers are asked for, but the cluster has {there} process. Let more "
+    "training_few_workers": Plural("You asked for {workers} workers, but the cluster has {there} process. Let more "
                                    "computers join, or ask for fewer workers.",
-                                   "{workers} workers are asked for, but the cluster has {there} processes. Let "
-                                   "more computers join, or ask for fewer workers.", by="there"),
-    "training_server_lost": "The process that holds the network's weights has ended. Training is saved up to the "
+                                   "You asked for {workers} workers, but the cluster has {there} processes. Let more "
+                                   "computers join, or ask for fewer workers.", by="there"),
+    "training_server_lost": "The process that stores the network's weights has ended. Training is saved up to the "
                             "last epoch. To resume, start the command again.",
     "training_worker_lost": Plural("Worker {worker} was lost {times} time in one epoch. Training is saved up to the "
                                    "last epoch. To resume, start the command again.",
                                    "Worker {worker} was lost {times} times in one epoch. Training is saved up to "
                                    "the last epoch. To resume, start the command again.", by="times"),
-    "training_worker_again": "Worker {worker} was lost. Another process takes its place.",
+    "training_worker_again": "Worker {worker} was lost. Another process replaces this worker.",
     "training_measured_lost": "The process on {host} that measures the network speed does not answer or has ended. "
                               "Check that {host} can be reached, then start the command again.",
-    "training_host_busy": "The process on {host} that should hold the network's weights is busy with other work or "
+    "training_host_busy": "The process on {host} that should store the network's weights is busy with other work or "
                           "has left the cluster. Wait until the other work ends, or let more computers join. Then "
                           "start the command again.",
-    "training_server_unreached": "The processes that hold the network's weights cannot be reached ({hosts}): "
+    "training_server_unreached": "The processes that store the network's weights cannot be reached ({hosts}): "
                                  "{detail}. Check that every computer of the cluster may connect to every other "
-                                 "one.",
+                                 "computer.",
     "training_node_folder": "The node {node} cannot read the training images in {path}. Put the folder of the run "
                             "on a share that every node mounts at the same path.",
-    "training_node_other": "The images in {path} on {node} differ from those on this computer. Put the folder of "
-                           "the run on a share that every node mounts at the same path. Then start the command "
+    "training_node_other": "The images in {path} on {node} differ from the images on this computer. Put the folder "
+                           "of the run on a share that every node mounts at the same path. Then start the command "
                            "again.",
     "training_diverged_weights": "Training diverged in epoch {epoch}: a weight is not a number. Lower learning_rate "
                                  "in the recipe and run the recipe again. Training resumes from the last good "
@@ -167,20 +170,20 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "workflow sweep {path}",
     "workflow_no_sweep": "The recipe {path} has no table [sweep], which a sweep needs.",
     "sweep_differs": "The sweep in {path} was begun with other settings, other data or another version of the "
-                     "program. Use another folder, or delete this folder.",
+                     "program. Use another folder, or delete the folder of the sweep.",
     "sweep_diverged": "The trial recorded no value of {metric}.",
     "sweep_none": "No trial of the sweep finished, so there is no best trial. See the cause with: fieldray workflow "
                   "status RECIPE. Then increase the key trials of the recipe, and run the sweep again.",
-    "objects_left": Plural("{count} object of {address} was not copied. The first problem, of {name}: {detail} Run the "
-                           "command again.",
-                           "{count} objects of {address} were not copied. The first problem, of {name}: {detail} Run "
-                           "the command again.", by="count"),
+    "objects_left": Plural("{count} object of {address} was not copied. The first problem was with {name}: {detail} "
+                           "Run the command again.",
+                           "{count} objects of {address} were not copied. The first problem was with {name}: "
+                           "{detail} Run the command again.", by="count"),
     "estimate_workers": "There are more workers ({workers}) than batches ({batches}), so some workers would be "
                         "idle. Use at most as many workers as batches.",
     "estimate_most_workers": "The training time with {workers} workers cannot be estimated: at most {limit} "
                              "workers are possible.",
-    "estimate_no_update": "The prediction leaves out the time to update the weights (--t-update), like the "
-                          "published formulas. Training of a large network may take far longer than predicted.",
+    "estimate_no_update": "The prediction leaves out the time to update the weights (--t-update), as the published "
+                          "formulas do. Training of a large network may take far longer than predicted.",
     "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
     "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
                                    "Train on one machine. With {mode}, no number of workers up to {workers} is "

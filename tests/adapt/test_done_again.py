@@ -177,7 +177,7 @@ def test_data_that_change_between_two_steps_stop_the_run(tmp_path: Path, change:
     run = _with_data(_project(tmp_path))
     assert len(load_dataset(run).parts) == 90
     change(tmp_path)
-    with pytest.raises(UsageProblem, match=r"split\.csv does not match the images and tables"):
+    with pytest.raises(UsageProblem, match=r"split\.csv no longer matches"):
         load_dataset(run)
 
 
@@ -185,7 +185,7 @@ def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
     run = _with_data(_project(tmp_path))
     split = tmp_path / "run" / "data" / SPLIT_NAME
     split.write_text(split.read_text(encoding="utf-8").replace(",test\n", ",training\n", 1), encoding="utf-8")
-    with pytest.raises(UsageProblem, match=r"split\.csv does not match the images"):
+    with pytest.raises(UsageProblem, match=r"split\.csv no longer matches"):
         load_dataset(run)
     split.unlink()
     with pytest.raises(UsageProblem, match="First run the step data"):

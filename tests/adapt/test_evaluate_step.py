@@ -341,7 +341,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     pack = tmp_path / "packs" / "quick-0.1.0"
     manifest = read_pack(pack).model.manifest
     said = [sentence.text for sentence in performance_sentences(manifest)]
-    assert len(said) == 2 and "on 20 images of another hospital. Area under the ROC curve: 1.00" in said[1]
+    assert len(said) == 2 and "20 images of another hospital (external test). Area under the ROC curve: 1.00" in said[1]
     card = (tmp_path / "packs" / "quick-0.1.0" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
     assert "Of the other hospital's: " in card and "- data_licence: CC0\n" in card

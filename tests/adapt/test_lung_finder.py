@@ -78,7 +78,7 @@ def test_where_lung_belongs_is_found_too_and_a_pack_may_be_cropped_to_it(tmp_pat
 
 
 def test_what_is_no_lung_field_pack_is_refused() -> None:
-    with pytest.raises(UsageProblem, match="lungs must name a lung-field pack"):
+    with pytest.raises(UsageProblem, match="lungs must name a pack that finds the lungs"):
         LungFinder(CHILDREN)
 
 

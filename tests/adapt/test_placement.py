@@ -167,9 +167,11 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
 def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
     operators = len(read_placement(tiny_model_bytes()).operators)
     partly = fake_compile(tiny_model_bytes(), (1, 5000), is_whole=False)
-    with pytest.raises(UsageProblem, match=f"{operators} operators on the CPU"):
+    with pytest.raises(UsageProblem, match=f"Operators that run on the CPU: {operators}"):
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, partly))
-    with pytest.raises(UsageProblem, match=f"0 subgraphs, {operators} operators on the CPU"):  # it is as it was
+    with pytest.raises(
+        UsageProblem, match=f"Subgraphs: 0. Operators that run on the CPU: {operators}"
+    ):  # it is as it was
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, tiny_model_bytes()))
 
 
@@ -195,12 +197,12 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     compiled = partial(compile_pack, key=key, say=said.append, compiler=compiler, kinds=(none, cpu_kind()))
     with pytest.raises(UsageProblem, match="so the pack was not changed"):
         compiled(shipped, output_folder=None)
-    with pytest.raises(BackendProblem, match="does not give the expected results of the pack"):
+    with pytest.raises(BackendProblem, match="does not give the results that the pack expects"):
         compiled(shipped, output_folder=mine, kinds=(blind,))
     assert not mine.exists() and not key.exists()
     stranger = tmp_path / "stranger.pem"
     stranger.write_text("no key")
-    with pytest.raises(UsageProblem, match="the file is not a PEM key without a password"):
+    with pytest.raises(UsageProblem, match="the file is not a PEM key, or the key has a password"):
         compiled(shipped, output_folder=mine, key=stranger)
     assert not mine.exists()
     # another key's pack is in the way: the key made for this one goes again, and the folder made for the key

@@ -160,7 +160,7 @@ def test_what_a_training_lacks_is_named_before_it_begins(tmp_path: Path) -> None
 def test_equal_problems_are_one_with_their_number(tmp_path: Path) -> None:
     draw_folders(tmp_path / "images", count=40)
     (found,) = _problems(tmp_path, FIRST + 'patient = "nobody(x+)"\n')
-    assert "The first group in (parentheses) must match the patient ID (and 39 more like it)" in found
+    assert "The pattern's first group in parentheses must match the patient ID (and 39 more like it)" in found
     rows = "".join(f"gone{number}.png,sick,p{number}\n" for number in range(9))
     (tmp_path / "rows.csv").write_text("path,label,patient\na.png,sick,p\na.png,healthy,p\n" + rows)
     _grey(tmp_path, "a")

@@ -99,7 +99,7 @@ def test_a_recipe_with_an_address_reads_the_images_of_a_folder(
     for name, place in (("remote", "s3://box/images"), ("here", str(tmp_path / "images"))):
         recipes[name].parent.mkdir()
         recipes[name].write_text(RECIPE.format(path=place))
-    with pytest.raises(UsageProblem, match="First fetch them with: fieldray adapt fetch"):
+    with pytest.raises(UsageProblem, match="First fetch these images with: fieldray adapt fetch"):
         check_recipe(recipes["remote"])
     fieldray("adapt", "fetch", recipes["remote"]).ends_with(0).prints("s3://box/images: 6 objects, 6 of them new")
     documents = {name: RecipeDocument.read(path) for name, path in recipes.items()}

@@ -187,7 +187,7 @@ def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path
     right, wrong = asked.iterate_objects()
     assert asked.read_beginning(*right, 99)[0] == b"of 1.png"
     for ask in (lambda: asked.read_beginning(*wrong, 99), lambda: asked.download(*wrong, tmp_path / "copy")):
-        with pytest.raises(Unreadable, match="has changed since this run listed its images"):
+        with pytest.raises(Unreadable, match="has changed since the list of images of this run was made"):
             ask()
 
 
@@ -353,12 +353,12 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     bucket.stop()
     again = start(*begin)
     assert again.stderr
-    waits = next((line for line in again.stderr if "retries for up to 5 minutes" in line), "")
+    waits = next((line for line in again.stderr if "tries again for up to 5 minutes" in line), "")
     bucket.start()
     output, errors = again.communicate(timeout=120)
     assert (
         waits.startswith("fieldray: local: The node cannot reach the server")
-        and "retries for up to 5 minutes" not in errors
+        and "tries again for up to 5 minutes" not in errors
     )
     assert again.returncode == 1 and "1 image failed." in output, errors
     assert "has changed on its server since, needs another folder (--out)" in output

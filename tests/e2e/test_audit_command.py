@@ -34,7 +34,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     out = tmp_path / "out"
     done = well("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
     done.prints("Area under the ROC curve (AUC)", "Positive predictive value at 20.0 % prevalence", "thresholds.csv")
-    done.prints("Patients needed for intervals of ± 5 percentage points", "has only 12 scores")
+    done.prints("Patients needed for confidence intervals of ± 5 percentage points", "has only 12 scores")
     assert len({found.end() for line in done.out.splitlines() if (found := re.search(r" \d+ of \d+  ", line))}) == 1
     document = json.loads((out / "audit.json").read_text("ascii"))
     lines = fieldray("screen", images, *pack_options, "--json", "-").lines
@@ -100,7 +100,7 @@ def test_a_damaged_file_of_local_points_is_told_and_disables_nothing(
 ) -> None:
     write_classes(tmp_path / "images", each=1)
     (home / "site_points.json").write_text("[{")
-    screen().ends_with(0).complains("site_points.json cannot be read, so none is used")
+    screen().ends_with(0).complains("site_points.json cannot be read, so no local operating point is used")
     fieldray("packs", "list").ends_with(0)
 
 

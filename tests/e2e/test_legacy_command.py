@@ -108,4 +108,4 @@ def test_both_files_are_one_model_and_the_edge_tpus_alone_is_none(
     assert MARK in fieldray("packs", "list", drive).out
     (drive / LEGACY_CPU_NAME).unlink()
     done = fieldray("screen", images, "--pack", drive, "--allow-legacy")
-    done.ends_with(3).complains(f"Copy the file for the CPU, {LEGACY_CPU_NAME}, into the same folder")
+    done.ends_with(3).complains(f"Copy the file for the CPU ({LEGACY_CPU_NAME}) into the same folder")

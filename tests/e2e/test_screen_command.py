@@ -138,7 +138,10 @@ def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_
         (["screen", images, *pack_options, "--device", "gpu"], "invalid choice"),
         (["screen", images, *pack_options, "--resume", "--fresh"], "not allowed with"),
         (["screen", tmp_path / "nowhere", *pack_options], "nowhere does not exist"),
-        (["screen", images, *pack_options, "--operating-point", "best"], "Its operating points are: screening"),
+        (
+            ["screen", images, *pack_options, "--operating-point", "best"],
+            "operating points of the pack are: screening",
+        ),
         (["nonsense"], "invalid choice"),
     ]:
         assert fieldray(*arguments).ends_with(2).complains(words).out == ""

@@ -63,7 +63,7 @@ def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
     for part in ("Flagged", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
         assert part in words
     assert "Limits of this pack" in words
-    assert "Computed on CPU in 8.4 ms" in words
+    assert "Score computed on CPU in 8.4 ms" in words
     assert "patient has" not in words
 
 
@@ -217,7 +217,7 @@ def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk
     rooms.outcomes += [replace(refused(5), facts=facts), replace(failed(6), facts=facts), failed(7)]
     desk.screen()
     bar, session = desk.window.result.verdict, desk.rooms.session
-    for row_id, meaning in ((5, "Agree: the image is not suitable"), (6, "Agree: the file is unusable")):
+    for row_id, meaning in ((5, "Agree: the image is not suitable"), (6, "Agree: this file cannot be used")):
         desk.open_row(row_id)
         assert bar.isVisible() and meaning in texts(bar)
         bar.buttons["agree"].click()

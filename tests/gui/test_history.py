@@ -140,7 +140,7 @@ def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: D
     desk.open_row(6)
     assert (image.pyramid.rows, image.pyramid.columns) == (600, 512)
     assert "The file has changed" in desk.window.result._kept.text()
-    assert "The image shown is the small preview" in desk.window.result._kept.text()
+    assert "The window shows the small preview" in desk.window.result._kept.text()
     assert desk.window.viewer._heat_map is not None  # the map lies over it
     desk.open_row(4)  # no preview, but a thumbnail
     assert image.pyramid is not None and image.preview_note == reason("preview_shown")
@@ -171,7 +171,7 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
     page.compare_button.click()
     desk.until(lambda: page.comparison is not None and page.comparison.isVisible())
     words = texts(page)
-    assert "2 images are in both runs. Of the images in both runs, 1 has another class." in words
+    assert "2 images are in both runs. Of the images in both runs, 1 has different classes in the two runs." in words
     assert "1 image is only in run 1." in words and "2 images are only in run 2." in words
     moves, table = page.comparison.findChildren(QTableWidget)
     assert [moves.item(0, column).text() for column in range(3)] == ["Not flagged", "Flagged", "1"]
@@ -220,9 +220,9 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
         desk.until(lambda: "Delete 1 run?" in question(desk))
         assert "1 verdict on these results will be deleted too" in question(
             desk
-        ) and "image files are not touched" in question(desk)
+        ) and "image files are neither changed nor deleted" in question(desk)
         press(desk.dialog(QMessageBox), "Delete…")
-        desk.until(lambda: "This cannot be undone" in question(desk))
+        desk.until(lambda: "The deletion cannot be undone" in question(desk))
         press(desk.dialog(QMessageBox), answer)
     desk.until(lambda: page.table.rowCount() == 1)
     assert "1 run was deleted." in desk.notices

@@ -54,7 +54,7 @@ def from_drive(desk: Desk) -> None:
 
 def test_a_drive_s_pack_is_offered_beside_the_default_and_the_header_names_the_pack_of_the_next_run(desk: Desk) -> None:
     desk.plug_in(EDGETPU, on_edgetpu())
-    desk.until_shown("A pack was found on a drive: lungs-2.0.0. To use this pack, choose the pack under Packs.")
+    desk.until_shown("A pack was found on a drive: lungs-2.0.0. To use this pack, choose the pack on the Packs page.")
     assert desk.in_use == "made-up-1.2.0" and "2.0.0" not in desk.window.toolbar.pack_chip.text()
     desk.screen()
     assert [one.pack_name for one in desk.bench.screening.run_models if one] == ["made-up-1.2.0"]
@@ -91,7 +91,7 @@ def test_a_drive_does_not_take_the_place_of_a_pack_that_a_person_chose(desk: Des
     desk.until(lambda: desk.in_use == "made-up-1.2.0")
     desk.use("made-up")
     desk.plug_in(EDGETPU, on_edgetpu())
-    desk.until_shown("A pack was found on a drive: lungs-2.0.0. To use this pack, choose the pack under Packs.")
+    desk.until_shown("A pack was found on a drive: lungs-2.0.0. To use this pack, choose the pack on the Packs page.")
     assert desk.in_use == "made-up-1.2.0"
 
 

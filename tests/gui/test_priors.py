@@ -202,7 +202,7 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
         assert (blue > red + 40) is not is_orange
     assert desk.window.prior_card.opacity.isVisible()
     said = texts(desk.window.prior_card)
-    assert "2 regions differ by more than the noise." in said
+    assert "In 2 regions, the images differ by more than the noise." in said
     assert "1. Denser in the current image: difference 5.0 times the noise, area 0.6 % of the image" in said
     assert "2. Less dense in the current image: difference 4.0 times the noise" in said
 

@@ -683,7 +683,7 @@ def test_an_image_whose_file_is_overwritten_stays_in_sight_and_takes_no_verdict(
     desk.open_row(1)
     pyramid = desk.bench.image.pyramid
     overwrite(desk, 1, another_patient(1))
-    desk.until_shown("While this image was open, its file was replaced or screened again")
+    desk.until_shown("The file of the current image was replaced or screened again")
     for command in ("heat_map", "heat_map", "agree", "unread", "keep_image"):
         desk.window.actions_by_name[command].trigger()
     desk.bench.reading._soon.timeout.emit()

@@ -21,12 +21,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "compare_cut": "The image shows too little of the lungs to be compared.",
     "compare_slow": "Comparing the images took longer than {seconds} s and was stopped.",
     "compare_stopped": "The comparison was stopped by an error: {detail}.",
-    "compare_one_image": "{path} holds {count} images. Name a file with one image.",
+    "compare_one_image": "{path} contains {count} images. Name a file with one image.",
     "compare_no_lungs_pack": "Images cannot be compared, because the lung-field pack of this program is missing. Reinstall "
                              "the program.",
     "compare_notice": "Differences between two images do not show the course of a disease. Subtle changes are "
-                      "missed. Of artificial faint opacities, 0 of 12 were detected in X-rays of different days, "
-                      "and 30 of 30 in copies of one X-ray.",
+                      "missed. In a test with artificial faint opacities, 0 of 12 were detected in X-rays of "
+                      "different days. In copies of one X-ray, 30 of 30 were detected.",
     "prior_same_image": "The current image and the prior image are identical.",
     "prior_other_patient": "The two images show different patients: the patient ID, birth date or sex in the two "
                            "files differs.",
@@ -41,9 +41,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                   "of a prior image.",
     "prior_no_number": "The program cannot look for prior images: this file has no patient ID. You can choose the "
                        "file of a prior image.",
-    "prior_gone": Plural("{count} prior image is known from an earlier run, but its file no longer exists.",
-                         "{count} prior images are known from earlier runs, but their files no longer exist.", by="count"),
-    "prior_no_image": "There is no chest X-ray to compare with in {path}.",
+    "prior_gone": Plural("{count} prior image is known from an earlier run, but the image file no longer exists.",
+                         "{count} prior images are known from earlier runs, but the image files no longer exist.", by="count"),
+    "prior_no_image": "{path} contains no chest X-ray to compare with the current image.",
     "prior_in_zip": "{path} is a zip file. Unpack the zip file and choose one image.",
     "prior_question_closed": "Another image is open now, so the question about the prior image was closed.",
     "comparison_stopped": "The comparison was stopped.",

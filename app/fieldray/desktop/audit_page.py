@@ -58,7 +58,7 @@ class AuditPage(Page):
     image_wanted = Signal(int)
 
     def __init__(self, auditing: AuditController, translator: Translator, theme: Theme) -> None:
-        title = translator.text("Audit: how good is the pack on these images?")
+        title = translator.text("Audit: how good is the pack on the images of this run?")
         super().__init__(translator.text("Audit"), title, translator, theme)
         self._auditing = auditing
         self._table: Path | None = None
@@ -223,8 +223,8 @@ class AuditPage(Page):
         if plan is None:
             return card(*_shown(blocks))
         how = self._translator.text(
-            "Double-click a threshold, or select a threshold and press Enter. The plan then uses this threshold and "
-            "proposes it as the local operating point."
+            "Double-click a threshold, or select a threshold and press Enter. The threshold plan then uses this "
+            "threshold, and proposes this threshold as the local operating point."
         )
         *_, workload = audit.charts()
         chart = UnitChart(workload, spoken=workload.titles[0], translator=self._translator, theme=self._theme)
@@ -340,9 +340,9 @@ class LocalPointDialog(QDialog):
         title = text("Use a local operating point?")
         self.setWindowTitle(title)
         advice = text(
-            "A local operating point is measured on the images of this run alone. The point is kept on this "
-            "computer, for this version of the pack only. Every result shows that the operating point is local. The "
-            "pack keeps its own operating points."
+            "A local operating point is measured on the images of this run alone. This local operating point is kept "
+            "on this computer, for this version of the pack only. Every result shows that the operating point is "
+            "local. The operating points of the pack are kept."
         )
         self.name, self.person = QLineEdit(), QLineEdit()
         self.name.setPlaceholderText(text("for example: our-clinic"))

@@ -212,9 +212,9 @@ class LicencesDialog(QDialog):
         self.text.setAccessibleName(translator.text("Text of the licence"))
         self.text.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
         about_qt = translator.text(
-            "Qt and Qt for Python are used under the GNU LGPL, version 3. Their libraries are separate files "
-            "in {folder}. You may replace them with your own builds, and you may reverse engineer the "
-            "program to debug them. The Qt project publishes the source code (code.qt.io).",
+            "Qt and Qt for Python are used under the GNU LGPL, version 3. The Qt libraries are separate files in "
+            "{folder}. You may replace the Qt libraries with your own builds. You may reverse engineer the program "
+            "to debug your builds. The Qt project publishes the source code of Qt (code.qt.io).",
             folder=program_folder(),
         )
         lay_column(
@@ -234,7 +234,7 @@ class LicencesDialog(QDialog):
         pieces = [f"{part.name} {part.version}\n{part.licence}"]
         if part.files:
             files = "\n".join(f"  {file}" for file in part.files)
-            title = self._translator.text("Libraries you may replace:")
+            title = self._translator.text("Libraries that you may replace:")
             pieces.append(f"{title}\n{files}")
         pieces += [f"--- {title}\n\n{self._listed.texts[key].strip()}" for title, key in part.texts]
         self.text.setPlainText("\n\n".join(pieces))
@@ -447,9 +447,9 @@ class ExportDialog(QDialog):
                 "also get new UIDs. Dates, age, sex, notes and the SHA-256 of each file are kept."
             ),
             translator.text(
-                "DICOM formats always keep the UIDs, also without patient names: anybody who may search your "
-                "archive (PACS) can find the patient. Reports for your archive need patient names, because the "
-                "archive would store a report with a pseudonym under another patient."
+                "DICOM formats keep the UIDs even without patient names. Anybody who may search your archive (PACS) "
+                "can find the patient by these UIDs. Reports for your archive need patient names. Without patient "
+                "names, the archive would store the report under another patient."
             ),
             translator.reason(reason("pixels_not_cleaned")),
         )

@@ -218,7 +218,7 @@ class HistoryPage(Page):
 
     def _ask_again(self, plan: DeletionPlan) -> None:
         translator = self._translator
-        question = translator.text("Are you sure? This cannot be undone.")
+        question = translator.text("Are you sure? The deletion cannot be undone.")
         more = translator.plural(
             "{count} result will be deleted for good.", "{count} results will be deleted for good.", plan.results
         )

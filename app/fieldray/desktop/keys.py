@@ -54,11 +54,11 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
     Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
     Key("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
-    Key("network_view", ("N",), "view", lambda t: t.text("Switch between the image and the model's input (made "
-                                                         "smaller and cropped)")),
+    Key("network_view", ("N",), "view", lambda t: t.text("Switch between the image and the model's input (the image, "
+                                                         "made smaller and cropped)")),
     Key("full_screen", ("F11",), "view", lambda t: t.text("Full screen: show only the image, or return to the window")),
     Key("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
-    Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image to compare it with other images, or unpin "
+    Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image for comparison with other images, or unpin "
                                                        "this image")),
     Key("link", ("K",), "view", lambda t: t.text("Link or unlink window, level and zoom of two images")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert black and white")),
@@ -116,7 +116,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("stop", ("F7",), "program", lambda t: t.text("Stop")),
     Key("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
     Key("history", ("Ctrl+Shift+H",), "program", lambda t: t.text("History of runs")),
-    Key("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on these images?")),
+    Key("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on the images of this run?")),
     Key("status", ("Ctrl+I",), "program", lambda t: t.text("This computer: device, speed and load")),
     Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
     Key("copy", ("Ctrl+C",), "program", lambda t: t.text("Copy the current view of the image"), "reading"),

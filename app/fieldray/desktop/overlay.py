@@ -54,7 +54,7 @@ def corner_texts(
         BOTTOM_LEFT: _kept((view_label(header), _size_line(translator, pyramid))),
         BOTTOM_RIGHT: _kept(
             (
-                translator.text("Display is not calibrated for diagnosis"),
+                translator.text("The display is not calibrated for diagnosis"),
                 translator.text("Image file without DICOM data") if ref.kind in ("png", "jpeg") else "",
                 translator.text("W {width}  L {level}", width=round(width), level=round(level)),
                 translator.text("Zoom {percent} %", percent=round(percent)),

@@ -343,8 +343,8 @@ class PackChoice(QObject):
             return
         self._say(
             lambda t: t.text(
-                "The drive with the pack in use was removed, so this pack is no longer in use. Choose one of the other "
-                "packs under Packs: {names}.",
+                "The drive with the pack in use was removed, so this pack is no longer in use. Choose another pack "
+                "on the Packs page: {names}.",
                 names=", ".join(t.pick(entry.names) or entry.pack_name for entry in others),
             )
         )
@@ -366,7 +366,8 @@ class PackChoice(QObject):
             self._board.post(
                 "offer",
                 lambda t: t.text(
-                    "A pack was found on a drive: {name}. To use this pack, choose the pack under Packs.", name=name
+                    "A pack was found on a drive: {name}. To use this pack, choose the pack on the Packs page.",
+                    name=name,
                 ),
                 action=use,
             )
@@ -384,7 +385,7 @@ class PackChoice(QObject):
     def _say_none(self) -> None:
         action = Action(lambda t: t.text("Refresh"), self.find_packs)
         self._say(
-            lambda t: t.text("No model pack is ready. Plug in a drive with packs, or choose a pack under Packs."),
+            lambda t: t.text("No model pack is ready. Plug in a drive with packs, or choose a pack on the Packs page."),
             action,
         )
 

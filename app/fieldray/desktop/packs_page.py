@@ -92,9 +92,9 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
         return (
             translator.text("Do you trust this signing key?"),
             translator.text(
-                "Compare this fingerprint with the one that the signer gives you by telephone, on paper or on a "
-                "website. Trust the key only if all groups of letters and digits match. Every pack signed with this "
-                "key is then accepted."
+                "Compare this fingerprint with the fingerprint that the signer gives you by telephone, on paper or "
+                "on a website. Trust the key only if all groups of letters and digits match. Every pack signed with "
+                "this key is then accepted."
             ),
             translator.text("The fingerprints match: trust this key"),
         )
@@ -102,8 +102,8 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
         return (
             translator.text("Use a pack with a known name but another signer?"),
             translator.text(
-                "The results of this pack have another meaning than those of the pack that you know by this name. "
-                "Use this pack only if you know who signed it and why."
+                "The results of this pack do not mean the same as the results of the pack that you know by this "
+                "name. Use this pack only if you know who signed this pack, and why."
             ),
             translator.text("Use this signer's pack"),
         )
@@ -169,7 +169,7 @@ class PacksPage(Page):
         if model.fingerprint:
             facts.insert(0, text("Signing key: {key}", key=model.fingerprint))
         if model.lungs_pack:
-            facts.append(text("Lung-field pack: {pack}", pack=model.lungs_pack))
+            facts.append(text("Pack that finds the lungs: {pack}", pack=model.lungs_pack))
         return card(
             in_use,
             label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),
@@ -275,8 +275,8 @@ def path_text(path: Path, *, role: str = "") -> QLabel:
 def point_label(translator: Translator, point: OperatingPoint) -> str:
     """Format an operating point with its measured performance."""
     return translator.text(
-        "Threshold {threshold}, uncertain from {low} to {high}. Measured on {data}: sensitivity "
-        "{sensitivity}, specificity {specificity} (95 % confidence interval).",
+        "Threshold {threshold}, uncertain zone from {low} to {high}. Measured on {data}: sensitivity {sensitivity}, "
+        "specificity {specificity} (95 % confidence interval).",
         threshold=border_text(translator, point.threshold),
         low=border_text(translator, point.unsure_low),
         high=border_text(translator, point.unsure_high),

@@ -142,7 +142,10 @@ class PriorCard(QWidget):
             text("Current image: {image}", image=self._score(row)),
             text("Prior image: {day}", day=self._score(second_row)),
         )
-        differ = text("Scores of two different packs cannot be compared, so they show no change.")
+        differ = text(
+            "Scores of two different packs cannot be compared. A difference between these scores does not "
+            "mean that the patient has changed."
+        )
         return (*scores, differ) if _packs_differ(row, second_row) else scores
 
     def _score(self, row: WorkRow) -> str:
@@ -236,7 +239,7 @@ def prior_box(parent: QWidget, question: Prior, comparing: ComparisonController,
     """
     row = comparing.image.row
     doubts = " ".join(map(translator.reason, prior_warnings(question, row.outcome) if row else ()))
-    more = translator.text("The two images can be shown side by side only, without an overlay.")
+    more = translator.text("The two images can only be shown side by side, not as an overlay.")
     answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_meant=True)}
     no, declined = translator.text("Cancel"), lambda: comparing.answer(question, is_meant=False)
     return question_box(parent, doubts, more, answers=answers, no=no, declined=declined)

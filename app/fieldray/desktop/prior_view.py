@@ -269,7 +269,8 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
     """
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
     rest = text(
-        "Shown are differences inside the lungs that exceed {times} times the noise. Each has a number.",
+        "The colours show differences inside the lungs that exceed {times} times the noise. Each difference has a "
+        "number.",
         times=f"{WEAKEST_SHOWN_CHANGE:g}",
     )
     lines: list[tuple[tuple[int, int, int] | None, str, int]] = [

@@ -224,9 +224,7 @@ class ResultPanel(QScrollArea):
         for said in found:
             self._add_finding(column, said)
         if override_notes(outcome):
-            self._add_override(
-                column, self._translator.text("Undo my decision: the image is not suitable"), Overrides()
-            )
+            self._add_override(column, self._translator.text("Undo my decision to screen this image"), Overrides())
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:
@@ -272,7 +270,7 @@ class ResultPanel(QScrollArea):
         if row.category == "refused":
             return text("Agree: the image is not suitable for this pack. Disagree: the image is suitable.")
         is_unusable = row.category in ("failed", "not_an_image")
-        return text("Agree: the file is unusable. Disagree: the file is usable.") if is_unusable else ""
+        return text("Agree: this file cannot be used. Disagree: this file can be used.") if is_unusable else ""
 
     def _add_finding(self, column: QVBoxLayout, found: FindingText) -> None:
         text = self._translator.text
@@ -305,7 +303,7 @@ class ResultPanel(QScrollArea):
     def _ran_on(self, outcome: Screened) -> str:
         translator = self._translator
         return translator.text(
-            "Computed on {backend} in {milliseconds} ms. File read in {reading} ms. Pack {pack}.",
+            "Score computed on {backend} in {milliseconds} ms. File read in {reading} ms. Pack {pack}.",
             backend=backend_name(translator, outcome.backend),
             milliseconds=number(translator, outcome.inference_ms, digits=1),
             reading=round(outcome.facts.decode_ms),

@@ -71,7 +71,7 @@ class StatusPage(Page):
             value.setAccessibleName(name)
             value.setProperty("role", "title")
         what = text(
-            "These times are of the network alone, without reading the file. The first two images (warm-up) "
+            "The times are the times of the network alone, without reading the file. The first two images (warm-up) "
             "are left out."
         )
         heading = label(text("Device"), role="heading")
@@ -88,7 +88,7 @@ class StatusPage(Page):
             RunPlot(title, figure, machine, full=full, translator=self._translator, theme=self._theme)
             for title, (figure, full) in figures.items()
         ]
-        return card(label(text("Speed and load over the run"), role="heading"), self.load, *self.plots)
+        return card(label(text("Speed and load during the run"), role="heading"), self.load, *self.plots)
 
     # ---- updating
 

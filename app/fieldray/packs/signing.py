@@ -86,7 +86,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
         raise UsageProblem(reason("signing_key", path=path, detail=error.strerror)) from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UsageProblem(
-            reason("signing_key", path=path, detail="the file is not a PEM key without a password")
+            reason("signing_key", path=path, detail="the file is not a PEM key, or the key has a password")
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageProblem(reason("signing_key", path=path, detail="the key is not an Ed25519 key"))

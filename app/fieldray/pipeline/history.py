@@ -224,8 +224,8 @@ def comparison_blocks(
         columns += [text("Run {number}", number=of), text("Score") + f" ({of})"]
     both = plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
     changed = plural(
-        "Of the images in both runs, {count} has another class.",
-        "Of the images in both runs, {count} have another class.",
+        "Of the images in both runs, {count} has different classes in the two runs.",
+        "Of the images in both runs, {count} have different classes in the two runs.",
         found.changed,
     )
     said.append(f"{both} {changed}")
@@ -355,8 +355,8 @@ def _of_pack(
             (
                 said,
                 text(
-                    "Readers saw the result before they gave a verdict, so agreement is "
-                    "overestimated (automation bias)."
+                    "Readers saw the result before the readers gave a verdict, so agreement is overestimated "
+                    "(automation bias)."
                 ),
             ),
         )

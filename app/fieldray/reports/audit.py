@@ -47,8 +47,8 @@ class AuditText(AuditWords):
         """Return the line with the calibration error of the scores, for the table of figures."""
         found, translator = self.report.audit, self.translator
         what = translator.text(
-            "Calibration error: mean difference between score and share with the condition, over {bins} groups of "
-            "equal size",
+            "Calibration error: mean difference between the score and the observed share with the condition, over "
+            "{bins} groups of equal size",
             bins=len(found.bins),
         )
         return Figure(what, "", self._number(found.calibration_error, digits=3))
@@ -69,7 +69,7 @@ class AuditText(AuditWords):
         first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
         counts = text("{count} of {of}", count=found.agreed, of=found.units)
         what = text(
-            "Cohen's kappa between {first} and {second}, with the count of equal decisions", first=first, second=second
+            "Cohen's kappa between {first} and {second}, with the number of equal decisions", first=first, second=second
         )
         return Figure(what, counts, self._kappa(found.kappa, found.low, found.high))
 
@@ -85,14 +85,22 @@ class AuditText(AuditWords):
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
         return [
             Figure(self.point_title(at), "", ""),
-            self._share(translator.text("Share detected, of all with the condition"), at.detected),
-            self._share(translator.text("Share falsely referred, of all without the condition"), at.falsely_referred),
+            self._share(
+                translator.text("Share of all {units} with the condition that are detected", units=self._units()),
+                at.detected,
+            ),
+            self._share(
+                translator.text(
+                    "Share of all {units} without the condition that are falsely referred", units=self._units()
+                ),
+                at.falsely_referred,
+            ),
             *self._classes(at),
             self._share(translator.text("Sensitivity, assessed results only"), at.sensitivity),
             self._share(translator.text("Specificity, assessed results only"), at.specificity),
             Figure(positive, "", self._percent(at.positive_value)),
             Figure(negative, "", self._percent(at.negative_value)),
-            Figure(translator.text("Patients needed for intervals of ± 5 percentage points"), "", needed),
+            Figure(translator.text("Patients needed for confidence intervals of ± 5 percentage points"), "", needed),
         ]
 
     def _classes(self, at: PointPerformance) -> Iterator[Figure]:
@@ -122,8 +130,8 @@ class AuditText(AuditWords):
             shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
             rows.append((self._group_name(group.by, group.name), str(group.units), self.auc(group.auc), *shares))
         title = text(
-            "Groups at the first operating point (with at least 20 {units} with the condition and 20 without the "
-            "condition)",
+            "Groups with at least 20 {units} with the condition and 20 without the condition, at the first operating "
+            "point",
             units=self._units(),
         )
         return (Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
@@ -162,7 +170,7 @@ class AuditText(AuditWords):
             aim = text("a sensitivity of {wanted} %", wanted=self._number(100 * wanted.sensitivity, digits=1))
         values = {"low": found.unsure_low, "high": found.unsure_high, "threshold": found.threshold}
         said = text(
-            "Local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
+            "Local operating point for {aim}: threshold {threshold}, uncertain zone from {low} to {high}. On these "
             "images, of the {units} with the condition, {sensitivity} are referred (sensitivity). Of the {units} "
             "without the condition, {specificity} are not referred (specificity). The threshold was chosen on these "
             "images, so expect slightly lower figures on other images.",
@@ -173,8 +181,9 @@ class AuditText(AuditWords):
             **{name: self._border(value) for name, value in values.items()},
         )
         out_of_reach = text(
-            "No threshold reaches this target: too many {units} were not assessed (never referred) or are “Read "
-            "first” (always referred).",
+            "No threshold reaches {aim}: too many {units} were not assessed (never referred) or are “Read first” "
+            "(always referred).",
+            aim=aim,
             units=self._units(),
         )
         return said if found.reaches_target else f"{said} {out_of_reach}"
@@ -193,11 +202,8 @@ class AuditText(AuditWords):
         text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
         title = text("Threshold plan")
         if plan is None:
-            return (
-                Points(
-                    title, (text("No threshold plan: a plan needs results with the condition and results without it."),)
-                ),
-            )
+            missing = text("A threshold plan needs results with the condition and results without the condition.")
+            return (Points(title, (missing,)),)
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
             "Expected numbers for {count} {units} screened at a prevalence of {prevalence} %",
@@ -218,8 +224,9 @@ class AuditText(AuditWords):
         text, step = self.translator.text, plan.groups[ALL_UNITS][self.report.proposal.threshold]
         parts = {"all": step.detected + step.missed, "detected": step.detected, "missed": step.missed}
         yield text(
-            "At the threshold {threshold}, {referred} of {count} {units} screened are referred. {all} have the "
-            "condition: {detected} of them are detected, {missed} are missed. {unsure} are uncertain.",
+            "At the threshold {threshold}, {referred} of {count} {units} screened are referred. Of the {all} {units} "
+            "with the condition, {detected} are detected and {missed} are missed. The result of {unsure} {units} is "
+            "uncertain.",
             threshold=self._border(step.threshold),
             count=UNITS_SCREENED,
             units=self._units(),
@@ -232,8 +239,8 @@ class AuditText(AuditWords):
             yield text("Total cost: {cost}. Cost per case detected: {each}.", cost=cost, each=each)
         if plan.not_assessed:
             yield text(
-                "Not assessed: {count} {units}, {positives} of them with the condition. These are not referred at "
-                "any threshold, and must be read by a radiologist.",
+                "Not assessed: {count} {units}, {positives} of them with the condition. No threshold refers these "
+                "{units}, so a radiologist must decide.",
                 count=plan.not_assessed,
                 units=self._units(),
                 positives=plan.positives_not_assessed,
@@ -274,8 +281,10 @@ class AuditText(AuditWords):
             return ()
         names = {
             "auc": text("Area under the ROC curve (AUC) of the scores"),
-            "detected": text("Share detected, of all with the condition"),
-            "falsely_referred": text("Share falsely referred, of all without the condition"),
+            "detected": text("Share of all {units} with the condition that are detected", units=self._units()),
+            "falsely_referred": text(
+                "Share of all {units} without the condition that are falsely referred", units=self._units()
+            ),
             "sensitivity": text("Sensitivity, results that both packs assessed"),
             "specificity": text("Specificity, results that both packs assessed"),
         }
@@ -333,7 +342,7 @@ class AuditText(AuditWords):
         )
         if found.kappa is not None:
             yield text("Cohen's kappa between the referrals of both packs: {kappa}.", kappa=self._kappa(*found.kappa))
-        yield text("If a pack was trained on images of these patients, its figures are too good.")
+        yield text("If a pack was trained on images of these patients, the figures of that pack are too optimistic.")
 
     def _paired(self, one: PairedFigure) -> Iterator[str]:
         scale, digits = (1, 3) if one.of == "auc" else (100, 1)
@@ -419,7 +428,7 @@ class AuditText(AuditWords):
         all_of_them = self.report.audit.disagreements
         missed = sum(case.truth for case in all_of_them)
         title = text(
-            "Pack and reference disagree: {missed} missed, {falsely} falsely referred ({units})",
+            "The pack disagrees with the reference labels ({units}): {missed} missed, {falsely} falsely referred",
             missed=missed,
             falsely=len(all_of_them) - missed,
             units=self._units(),

@@ -166,8 +166,8 @@ def rule_text(translator: Translator, rule: Rule) -> str:
     counted = {
         "image": text("Every figure counts images."),
         "exam": text(
-            "Every figure counts examinations. An examination has the condition if at least one of its images shows "
-            "the condition."
+            "Every figure counts examinations. An examination has the condition if at least one image of this "
+            "examination shows the condition."
         ),
         "patient": text(
             "Every figure counts patients. A patient has the condition if at least one image of this patient shows "
@@ -175,7 +175,7 @@ def rule_text(translator: Translator, rule: Rule) -> str:
         ),
     }
     each = {
-        "above": text("Referred: the class Read first, or a score at or above the threshold."),
+        "above": text("An image is referred if its class is Read first, or if its score is at or above the threshold."),
         "unsure": text(
             "An image is referred if its class is Read first, or if its score is in or above the uncertain zone."
         ),
@@ -183,5 +183,5 @@ def rule_text(translator: Translator, rule: Rule) -> str:
     any_of = (
         text("One referred image is enough to refer the patient or the examination.") if rule.unit != "image" else ""
     )
-    never = text("Not referred because not assessed: images that are not suitable or that failed.")
+    never = text("Images that are not suitable or that failed have no score. These images count as not referred.")
     return " ".join(filter(None, (counted[rule.unit], each[rule.refers], any_of, never)))

@@ -68,7 +68,7 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
         low=position_on_scale(point.unsure_low, point.threshold),
         high=position_on_scale(point.unsure_high, point.threshold),
         threshold=threshold,
-        ends=(text("below"), text("above")),
+        ends=(text("not flagged"), text("flagged")),
         unsure=text("uncertain") if point.unsure_low < point.unsure_high else "",
         spoken=text("Score {score}. Threshold of the operating point: {threshold}.", score=score, threshold=threshold),
     )

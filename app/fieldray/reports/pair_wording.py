@@ -50,7 +50,9 @@ def comparison_notice(translator: Translator) -> str:
 def region_count(translator: Translator, count: int) -> str:
     """Return a text with the number of regions that differ between two images."""
     return translator.plural(
-        "{count} region differs by more than the noise.", "{count} regions differ by more than the noise.", count
+        "In {count} region, the images differ by more than the noise.",
+        "In {count} regions, the images differ by more than the noise.",
+        count,
     )
 
 

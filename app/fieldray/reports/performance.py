@@ -136,8 +136,8 @@ def _elsewhere(translator: Translator, values: Mapping[str, str], category: Cate
         )
     if category == "unsure":
         return text(
-            "At another hospital the pack is uncertain about {figure} of 100 images, and at the hospital of the "
-            "training images about {own}.",
+            "The pack is uncertain about {figure} of 100 images at another hospital, and about {own} of 100 images "
+            "at the hospital of the training images.",
             **values,
         )
     return text(

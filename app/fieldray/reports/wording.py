@@ -263,7 +263,7 @@ class Wording:
         )
         is_unsigned, is_first = self._pack.trust == "legacy", self._stored.position == 0
         pseudonyms = self.translator.text(
-            "Patients have pseudonyms (FR-…). Only this computer can identify the patients again."
+            "Patients have pseudonyms (FR-…). The patients can be identified again only on this computer."
         )
         return (
             *map(self.translator.reason, self._stored.doubts),
@@ -427,12 +427,14 @@ class Wording:
         if problem is not None:
             why = self._said(problem, outcome)
             return text("The image could not be read for this report: {reason}", reason=why)
-        colours = text("The colours show what influenced the score. They are not the outline of a lesion.")
-        line = text("The line is the outline of the lungs as the program found them.")
+        colours = text(
+            "The colours show which parts of the image influenced the score. The colours do not outline a lesion."
+        )
+        line = text("The line is the outline of the lungs as found by the program.")
         has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
         overrides = (self._said(note, outcome) for note in override_notes(outcome))  # a capture has no other words
         parts = (*overrides, colours if has_map else "", line if lungs_of(outcome) is not None else "")
-        return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
+        return " ".join(part for part in (*parts, text("The display is not calibrated for diagnosis")) if part)
 
     def _day(self, dicom_date: str) -> str:
         return shorten(date(self.translator, dicom_date))

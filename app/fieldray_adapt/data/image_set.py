@@ -47,7 +47,7 @@ class LungFinder:
     def __init__(self, folder: Path) -> None:
         self._model = model = read_pack(folder).model
         if model.manifest.lung_rules is None:
-            raise UsageProblem(reason("recipe_key", key="lungs", detail="must name a lung-field pack"))
+            raise UsageProblem(reason("recipe_key", key="lungs", detail="must name a pack that finds the lungs"))
         spec = NetworkSpec.from_manifest(model.manifest)
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 

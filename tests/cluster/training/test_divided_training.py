@@ -212,7 +212,7 @@ def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client,
             psutil.Process(_processes(own_client)[2]).send_signal(signal.SIGKILL)
 
     plan = TrainingPlan(workers=2, mode="async")
-    with pytest.raises(EnvironmentProblem, match="process that holds the network's weights has ended"):
+    with pytest.raises(EnvironmentProblem, match="process that stores the network's weights has ended"):
         _train(own_client, plan, tmp_path, epochs=12, progress=kill)
     _, history = _train(own_client, plan, tmp_path, epochs=12)
     assert len(history) == 12
@@ -230,7 +230,7 @@ def test_a_host_that_is_busy_with_other_work_is_named(
         for place in client.scheduler_info(n_workers=-1)["workers"]
     ]
     wait_for(lambda: all(client.processing().values()))
-    with pytest.raises(EnvironmentProblem, match=r"on 127\.0\.0\.1 that should hold the network's weights is busy"):
+    with pytest.raises(EnvironmentProblem, match=r"on 127\.0\.0\.1 that should store the network's weights is busy"):
         list(_epochs(client, ALONE, task_in(tmp_path)))
     client.gather(others)
 
@@ -241,7 +241,7 @@ def test_servers_that_nobody_can_connect_to_are_named(
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     monkeypatch.setattr(session, "start_server", lambda *_, **__: ("127.0.0.1", port))
-    with pytest.raises(EnvironmentProblem, match=r"hold the network's weights cannot be reached \(127\.0\.0\.1\)"):
+    with pytest.raises(EnvironmentProblem, match=r"store the network's weights cannot be reached \(127\.0\.0\.1\)"):
         list(_epochs(client, ALONE, task_in(tmp_path)))
 
 

@@ -66,7 +66,7 @@ def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
     assert [note.code for note in found.notes] == ["audit_images_unlabelled", "audit_rows_unknown"]
     first = tmp_path / "test" / "a.png"
     assert f"Line: 2 (validation/a.png ≠ {first})." in found.notes[1].text
-    assert found.notes[0].text == "2 screened images have no label and were left out."
+    assert found.notes[0].text == "2 screened images have no label and were left out of the audit."
 
 
 def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
         ("path,label\n", "no rows"),
         (
             "path,grade\nb.dcm,1\n",
-            "no column named label. Its columns are: path, grade. Rename the right column",
+            "no column named label. The columns are: path, grade. Give the right column this name",
         ),
         ("what,label\nb.dcm,1\n", "no column named path"),
         ("path,label\nx.png,1\n", "matches a screened image"),
@@ -142,7 +142,7 @@ def test_two_columns_of_one_name_are_refused_and_named(tmp_path: Path, header: s
     separator = ";" if ";" in header else ","
     rows = [separator.join(("b.dcm", "normal", "abnormal")), separator.join(("train/a.png", "abnormal", "normal"))]
     said = problem(tmp_path, "\n".join((header, *rows)))
-    assert "several columns with one name" in said
+    assert "several columns with the same name" in said
     assert ("image" if header.startswith("Image") else "label") in said
 
 

@@ -114,7 +114,7 @@ def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:
     assert (found.specificity.count, found.specificity.of) == (6, 13)
     assert found.specificity.low <= 6 / 13 <= found.specificity.high
     for wrong in (0.95, 1.2, -0.1, float("nan")):
-        with pytest.raises(UsageProblem, match="is not between 0 and 1, or detects no positive image"):
+        with pytest.raises(UsageProblem, match="is not between 0 and 1, or detects no image with the condition"):
             propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(threshold=wrong))
 
 

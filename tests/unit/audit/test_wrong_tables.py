@@ -35,7 +35,7 @@ WRONG = {
     "no header": ("a.png,1\nb.png,0\n", "no column named path"),
     "no image column": ("what,label\na.png,1\n", "no column named path"),
     "no label column": ("image,kind\na.png,1\n", "no column named label"),
-    "doubled column": ("image,label,LABEL \na.png,1,0\n", "several columns with one name: label"),
+    "doubled column": ("image,label,LABEL \na.png,1,0\n", "several columns with the same name: label"),
     "a picture": (b"\x89PNG\r\n\0\0", "not a text file"),
     "an open quotation mark": ('image,label\n"a.png,1\nb.png,0\n', "without an image or a label: 3."),
     "label missing": ("image,label\na.png,1\nb.png,\n", "without an image or a label: 3."),

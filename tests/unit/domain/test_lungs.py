@@ -86,7 +86,8 @@ def test_a_chest_without_lungs_is_read_first_whether_the_check_or_the_header_kno
     found = lungs(np.zeros((SIDE, SIDE), np.float32), **given)
     assert (found.is_frontal_chest, found.found, found.refusal) == (True, False, None)
     assert found.read_first is not None and found.read_first.text == (
-        "Hardly any lung was found: 0.0 % of the image. In a chest X-ray, both lungs together take at least 3.0 %."
+        "Hardly any lung was found: the lungs cover only 0.0 % of the image. In a chest X-ray, both lungs together "
+        "cover at least 3.0 % of the image."
     )
     box = found.box(rows=ROWS, columns=COLUMNS, margin=0.1)
     assert (box.top, box.left, box.rows, box.columns) == (0, 0, ROWS, COLUMNS)
@@ -153,8 +154,8 @@ def test_a_lung_that_is_not_seen_is_a_reason_to_read_the_image_first(
         ({"hidden": np.s_[0:40, 0:20]}, "The right lung was not found. The left lung covers 10.0 % of the image."),
         (
             {"frontal_chest": 0.499},
-            "The program doubts that this is a frontal chest X-ray: certainty 0.49, at least 0.50 expected. "
-            "Opacities in both lungs can be the cause.",
+            "The program doubts that this image is a frontal chest X-ray: the certainty is 0.49, and at least 0.50 "
+            "is expected. Opacities in both lungs can lower the certainty.",
         ),
         # air 40, soft tissue 200: 190 is 150 of 160
         (

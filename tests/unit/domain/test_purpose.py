@@ -52,7 +52,7 @@ def test_a_pack_says_for_whom_it_is() -> None:
 def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest) -> None:
     own, elsewhere = performance_sentences(children)
     assert (
-        "Internal test on 618 images from the hospital or hospitals of the training images" in own.text
+        "was tested on 618 images from the hospital or hospitals of the training images" in own.text
         and "ROC curve: 0.99" in own.text
     )
     assert (
@@ -61,7 +61,7 @@ def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest
     measured = {"auc": {"value": 0.81, "low": 0.7, "high": 0.9}, "images": 95}
     metrics = {"labels": {"pneumonia": {"external_test": measured}}}
     (only,) = performance_sentences(dataclasses.replace(children, metrics=metrics))
-    assert "External test on 95 images of another hospital. Area under the ROC curve: 0.81" in only.text
+    assert "was tested on 95 images of another hospital (external test). Area under the ROC curve: 0.81" in only.text
 
 
 @pytest.mark.parametrize(

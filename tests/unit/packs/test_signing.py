@@ -92,7 +92,7 @@ def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     for name, detail in (
         ("absent.pem", os.strerror(errno.ENOENT)),
-        ("text.pem", "the file is not a PEM key without a password"),
+        ("text.pem", "the file is not a PEM key, or the key has a password"),
         ("other.pem", "the key is not an Ed25519 key"),
     ):
         with pytest.raises(UsageProblem) as caught:

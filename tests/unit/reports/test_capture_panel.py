@@ -9,8 +9,8 @@ from fieldray.reports.dicom_images import _font, _font_for, _lines_of
 LONG = (
     "Measured at this operating point on the test part (787 images, 729 patients): sensitivity 68.6 % (59.1–76.7), "
     "specificity 93.7 % (91.4–95.3) (95 % confidence interval).",
-    "The colours show what influenced the score. They are not the outline of a lesion. "
-    "The line is the outline of the lungs as the program found them.",
+    "The colours show which parts of the image influenced the score. The colours do not outline a lesion. "
+    "The line is the outline of the lungs as found by the program.",
 )
 
 

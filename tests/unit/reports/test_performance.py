@@ -64,8 +64,8 @@ def measured(**parts: object) -> Manifest:
         # 24 + 21 of 36 + 59 images; 37 + 272 of 172 + 615
         (
             "unsure",
-            "At another hospital the pack is uncertain about 47 of 100 images, and at the hospital of the "
-            "training images about 39.",
+            "The pack is uncertain about 47 of 100 images at another hospital, and about 39 of 100 images at the "
+            "hospital of the training images.",
         ),
     ],
 )
