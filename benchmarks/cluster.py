@@ -24,7 +24,7 @@ from benchmarks.cluster_runs import RunFigures, Said, differences, draw_sources,
 from benchmarks.namespaces import NotPermitted
 from benchmarks.reports import Mark, at_most, commit_of
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.benchmark_case import Block, Points, Report, Table
+from fieldray.bench.benchmark_case import Block, BulletList, Report, Table
 from fieldray.persistence import write_atomically
 
 Notify = Callable[[str], None]
@@ -219,18 +219,18 @@ def report_of(found: Found, *, count: int) -> Report:
     """Return the report with the measured figures. `count` is the number of images in each run."""
     blocks: list[Block] = [_table(found.runs, count)]
     if mark := _mark(found.runs):
-        blocks.append(Points("What it must reach", (mark.sentence,)))
+        blocks.append(BulletList("What it must reach", (mark.sentence,)))
     for title, part in (
         ("Kills at random", found.kills),
         ("Three computers", found.network),
         ("A sweep whose workers are killed", found.sweep),
     ):
         if part:
-            blocks.append(Points(title, tuple(part["sentences"])))
+            blocks.append(BulletList(title, tuple(part["sentences"])))
     return Report(
         kind="cluster",
         title="Fieldray: an archive screened by a cluster on one computer",
-        blocks=(*blocks, Points("How it was measured", _NOTES)),
+        blocks=(*blocks, BulletList("How it was measured", _NOTES)),
         data=dataclasses.asdict(found),
     )
 

@@ -19,7 +19,7 @@ import psutil
 from PIL import Image
 
 from benchmarks.screening import ScreeningFailed
-from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.finding import Outcome, ScreenedOutcome
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import python_command
 from fieldray.store.results import ResultQuery
@@ -174,7 +174,7 @@ def kept_sentence(kept: Mapping[str, int]) -> str:
 def _said(outcome: Outcome) -> tuple[str, str, str]:
     found = (
         json.dumps([(each.label, each.score, each.decision) for each in outcome.findings])
-        if isinstance(outcome, Screened)
+        if isinstance(outcome, ScreenedOutcome)
         else outcome.reason.code
     )
     return outcome.category, found, outcome.facts.content_sha256

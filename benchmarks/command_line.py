@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks.image_files import KINDS
 from fieldray import cli
 from fieldray.bench.benchmark_case import Report
-from fieldray.commands.bench import minimum_number
+from fieldray.commands.bench import whole_number_from
 from fieldray.commands.console import Console
 from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_to_measure
 from fieldray.reports.document import console_lines
@@ -80,7 +80,7 @@ class Command:
 
 def _counts(text: str) -> tuple[int, ...]:
     """Parse a text such as `1,2,4` as whole numbers of 1 or more. Raises ArgumentTypeError."""
-    return tuple(map(minimum_number(1), text.split(",")))
+    return tuple(map(whole_number_from(1), text.split(",")))
 
 
 def _file_kinds(text: str) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def _amount(text: str) -> float:
 
 
 def _number(name: str, default: int, text: str, *, least: int = 1, to: str | None = None) -> Argument:
-    more: dict[str, Any] = {"type": minimum_number(least), "default": default, "metavar": "N"}
+    more: dict[str, Any] = {"type": whole_number_from(least), "default": default, "metavar": "N"}
     return name, {**more, **({"dest": to} if to else {}), "help": f"{text} (default: {default})"}
 
 

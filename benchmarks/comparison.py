@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.comparison_pairs import Pair, Part, copied, read_pairs, with_opacity
 from benchmarks.reports import Mark, at_most
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.comparison.compare import averaged_differences, compare, compared_area, robust_deviation
 from fieldray.comparison.matching import warp
 from fieldray.domain import metrics
@@ -160,8 +160,8 @@ def _report(found: Found, part: Part, pairs: Sequence[Pair]) -> Report:
     )
     blocks = (
         _figures(found, errors),
-        Points("Marks", tuple(mark.sentence for mark in marks)),
-        Points("What this is", about),
+        BulletList("Marks", tuple(mark.sentence for mark in marks)),
+        BulletList("What this is", about),
     )
     marked = {mark.name: mark.measured for mark in marks}
     title = "Prior and current image: alignment and change"

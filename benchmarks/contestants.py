@@ -27,7 +27,7 @@ from typing import Any, Final
 from benchmarks.archive import USUAL, Archive
 from benchmarks.processes import child_command, watched
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.benchmark_case import rotated
+from fieldray.bench.benchmark_case import rotate_left
 from fieldray.errors import FieldrayError
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message
@@ -147,7 +147,7 @@ class Results:
         """Return the images per second of a contestant for a kind of file: the median over the rounds."""
         return statistics.median(run.images_per_s for run in self.runs[name, kind])
 
-    def times_as_fast(self, kind: str = MIXED) -> float | None:
+    def speed_up_over_first(self, kind: str = MIXED) -> float | None:
         """Return this program's images per second divided by the script's: the median over the rounds.
 
         None if program or script could not process all files of the kind.
@@ -213,7 +213,7 @@ def compare_runs(
                 break
             for kind, files in archive.files.items():
                 notify(f"round {number + 1} of {repeats}: {kind}")
-                for one in rotated(all_open, number):
+                for one in rotate_left(all_open, number):
                     if one.name == LIMIT and kind not in USUAL:
                         continue
                     paths = [file.path for file in files]

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
 from benchmarks.reports import Mark, at_most
-from fieldray.bench.benchmark_case import Points, Report, Table
-from fieldray.domain.finding import Decision, Failed, Outcome, Screened
+from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.domain.finding import Decision, FailedOutcome, Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
 from fieldray.domain.pack_setup import PackSetup, set_up_pack
@@ -37,7 +37,7 @@ from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import Workers, open_workers
-from fieldray.workers.readiness import Readiness
+from fieldray.workers.readiness import ModelReadiness
 
 _LEAST_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
@@ -132,7 +132,7 @@ def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notif
     cores = usable_cores()
     with contextlib.ExitStack() as open_now:
         workers = open_now.enter_context(contextlib.closing(open_workers(Settings(), cores)))
-        engine = open_now.enter_context(Engine(lambda _: None, cpu=functools.partial(Readiness, workers)))
+        engine = open_now.enter_context(Engine(lambda _: None, cpu=functools.partial(ModelReadiness, workers)))
         engine.open(model)
         engine.next_device(model)
         program = Program(setup=set_up_pack(model), workers=workers, engine=engine)
@@ -202,7 +202,7 @@ def _both(
 
 
 def _add(compared: Compared, kind: str, outcomes: tuple[Outcome, ...], setup: PackSetup) -> None:
-    failed = sorted({outcome.reason.code for outcome in outcomes if isinstance(outcome, Failed)})
+    failed = sorted({outcome.reason.code for outcome in outcomes if isinstance(outcome, FailedOutcome)})
     if not outcomes or failed:
         compared.unread[", ".join(failed) or "source"] += 1
         return
@@ -214,7 +214,7 @@ def _add(compared: Compared, kind: str, outcomes: tuple[Outcome, ...], setup: Pa
 def pair_of(kind: str, label: str, reduced: Outcome, in_full: Outcome) -> Pair:
     """Return scores and decisions of a label from the outcomes at reduced resolution and at full resolution.
 
-    `kind` is the kind of file. The outcomes must not be `Failed`.
+    `kind` is the kind of file. The outcomes must not be `FailedOutcome`.
     """
     sides = [_label_of(outcome, label) for outcome in (reduced, in_full)]
     return Pair(
@@ -222,13 +222,13 @@ def pair_of(kind: str, label: str, reduced: Outcome, in_full: Outcome) -> Pair:
         label,
         scores=(sides[0][0], sides[1][0]),
         decisions=(sides[0][1], sides[1][1]),
-        is_screened=(isinstance(reduced, Screened), isinstance(in_full, Screened)),
-        is_close=isinstance(reduced, Screened) and "read_twice" in reduced.facts.notes,
+        is_screened=(isinstance(reduced, ScreenedOutcome), isinstance(in_full, ScreenedOutcome)),
+        is_close=isinstance(reduced, ScreenedOutcome) and "read_twice" in reduced.facts.notes,
     )
 
 
 def _label_of(outcome: Outcome, label: str) -> tuple[float, Decision]:
-    if not isinstance(outcome, Screened):
+    if not isinstance(outcome, ScreenedOutcome):
         return math.nan, "not_assessed"
     found = next(finding for finding in outcome.findings if finding.label == label)
     return found.score, found.decision
@@ -283,8 +283,8 @@ def decision_report(compared: Compared, *, pack: str, images: str) -> Report:
         blocks=(
             _by_kind(compared),
             _decisions(compared),
-            Points("What had to be reached", tuple(mark.sentence for mark in marks)),
-            Points("How it was measured", tuple(notes)),
+            BulletList("What had to be reached", tuple(mark.sentence for mark in marks)),
+            BulletList("How it was measured", tuple(notes)),
         ),
         data=_data(compared, marks, pack=pack, images=images),
     )

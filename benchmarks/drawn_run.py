@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened, decide
+from fieldray.domain.finding import Finding, Outcome, ReadFacts, RefusedOutcome, ScreenedOutcome, decide
 from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import CompressedShares
@@ -94,16 +94,16 @@ class DrawnRun:
         )
         ref = ImageRef(path=Path(f"/archive/{number // 1000:05}/image-{number:08}.dcm"), kind="dicom", header=header)
         if draws.random() < 1 / 30:
-            return Refused(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
+            return RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
         return self._screened(ref, content, draws)
 
-    def _screened(self, ref: ImageRef, content: str, draws: random.Random) -> Screened:
+    def _screened(self, ref: ImageRef, content: str, draws: random.Random) -> ScreenedOutcome:
         picture, lungs = draws.choice(self._chests)
         point, score = self._model.manifest.operating_points[0], draws.betavariate(1.2, 3.0)
         spot = np.zeros((1, _CELLS, _CELLS), np.float32)
         spot[0, draws.randrange(_CELLS), draws.randrange(_CELLS)] = 8 * score
         seen = self._model.manifest.input
-        return Screened(
+        return ScreenedOutcome(
             ref=ref,
             facts=ReadFacts(
                 content_sha256=content,

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.processes import CHECKOUT, MemoryWatch, load_average
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.paths import DATABASE_NAME, python_command
-from fieldray.store.database import opened_to_read
+from fieldray.store.database import open_read_only
 
 Notify = Callable[[str], None]
 _OLD: Final = (CHECKOUT / "tests" / "old_stores" / "version-11.zip", "several_packs")
@@ -83,8 +83,8 @@ def report(*, rows: int, kills: int, notify: Notify) -> Report:
         title=f"Fieldray: the migration of a results database with {rows} results",
         blocks=(
             Table("Migration", ("", *names), cells),
-            Points("Lost", tuple(f"{name}: {count}" for name, count in lost.items())),
-            Points("How it was measured", how),
+            BulletList("Lost", tuple(f"{name}: {count}" for name, count in lost.items())),
+            BulletList("How it was measured", how),
         ),
         data={"rows": rows, "ended": ended, "first": asdict(first), "last": asdict(last), "lost": lost},
     )
@@ -189,7 +189,7 @@ def _migrated(path: Path) -> Migrated:
     if process.returncode:
         raise RuntimeError(f"the migration ended with {process.returncode}")
     seconds, after = time.perf_counter() - began_s, path.stat().st_size
-    with closing(opened_to_read(path)) as store:
+    with closing(open_read_only(path)) as store:
         counts = {name: store.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0] for name in _COUNTED}
     return Migrated(
         seconds=seconds,
@@ -224,7 +224,7 @@ def _killed(path: Path, after_s: float) -> str:
             process.wait(after_s)
         except subprocess.TimeoutExpired:
             process.kill()
-    with closing(opened_to_read(path)) as store:
+    with closing(open_read_only(path)) as store:
         (is_whole,) = store.execute("PRAGMA quick_check").fetchone()
         tables = {name for (name,) in store.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if is_whole != "ok":

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks.network_cases import NetworkCase, classifier_case, lung_case
 from benchmarks.network_engines import OPEN, RUN, WARM_UP_S, Calls, Opening, timed_ms
 from benchmarks.processes import toolchain_command
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.errors import FieldrayError
 from fieldray.inference.worker import cpu_kind
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
@@ -120,7 +120,7 @@ def _pack(name: str) -> Path:
     return sorted(MODELS.glob(f"{name}-*"))[-1]
 
 
-def times_as_fast(one: Measured, other: Measured) -> float | None:
+def speed_up_over_first(one: Measured, other: Measured) -> float | None:
     """Return how many times as fast as `other` the engine `one` is: the median ratio of the rounds.
 
     None if one of the engines may not be compared.
@@ -245,7 +245,7 @@ def _report(measured: Sequence[Measured], *, rounds: int, seconds: float) -> Rep
     return Report(
         kind="networks",
         title="Fieldray: engines on the networks of the packs",
-        blocks=(_equality(measured), *times, Points("What took part", tuple(_details(measured, rounds, seconds)))),
+        blocks=(_equality(measured), *times, BulletList("What took part", tuple(_details(measured, rounds, seconds)))),
         data={
             "measured": [{**asdict(one), "engine": one.engine.key} for one in measured],
             "rounds": rounds,
@@ -258,7 +258,7 @@ Key = tuple[str, int, int]
 
 
 def _ratio(rows: Sequence[Measured], one: Measured, other: str) -> str:
-    ratio = next((times_as_fast(one, base) for base in rows if base.engine.key == other), None)
+    ratio = next((speed_up_over_first(one, base) for base in rows if base.engine.key == other), None)
     return "-" if ratio is None else f"{ratio:.2f} x"
 
 

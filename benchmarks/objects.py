@@ -26,7 +26,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.domain.image import ImageRef
 from fieldray.offline import allow_networks
 from fieldray_adapt.networks.architectures import resnet34, resnet50, squeezenet, vgg16
@@ -72,9 +72,9 @@ def report(folder: Path, *, most: int, rounds: int, notify: Notify) -> Report:
         kind="objects",
         title="Images from a server of objects against files",
         blocks=(
-            Points("What came of it", (f"Within 10 % of local: {sum(met)} of {len(met)} networks.",)),
+            BulletList("What came of it", (f"Within 10 % of local: {sum(met)} of {len(met)} networks.",)),
             Table("Images per second", columns, tuple(map(_cells, rows))),
-            Points("How", (f"{len(files)} images of {size_mb:.2f} MB on average, {rounds} rounds.",)),
+            BulletList("How", (f"{len(files)} images of {size_mb:.2f} MB on average, {rounds} rounds.",)),
         ),
         data={"images": len(files), "rows": rows},
     )

@@ -20,7 +20,7 @@ from benchmarks.image_files import KINDS
 from benchmarks.processes import cpu_s
 from benchmarks.reports import Mark, at_most
 from benchmarks.screening import fill, screen_once
-from fieldray.bench.benchmark_case import Block, Points, Report, Table
+from fieldray.bench.benchmark_case import Block, BulletList, Report, Table
 from fieldray.commands.console import Console
 from fieldray.commands.options import load_pack, pack_library, pack_to_measure
 from fieldray.domain.model import Model
@@ -142,8 +142,8 @@ def pipeline_report(results: Results, *, images: str) -> Report:
     """Return the report of a speed comparison. `images` is a phrase that describes the images."""
     marks = tuple(_marks(results))
     blocks: list[Block] = [_overall(results), _cpu_by_kind(results), _by_kind(results)]
-    blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]
-    blocks += [Points("How it was measured, and what was not", tuple(_notes(results, images)))]
+    blocks += [BulletList("What had to be reached", tuple(mark.sentence for mark in marks))]
+    blocks += [BulletList("How it was measured, and what was not", tuple(_notes(results, images)))]
     return Report(
         kind="pipeline",
         title="Fieldray: from files to scores, compared with the usual script",
@@ -154,7 +154,7 @@ def pipeline_report(results: Results, *, images: str) -> Report:
 
 def _marks(results: Results) -> Iterator[Mark]:
     for kind, goal in MARKS.items():
-        yield Mark(name=f"{kind}, against the {SCRIPT}", measured=results.times_as_fast(kind), goal=goal)
+        yield Mark(name=f"{kind}, against the {SCRIPT}", measured=results.speed_up_over_first(kind), goal=goal)
     yield at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
     first = statistics.median(results.first_result_s) if results.first_result_s else None
     yield at_most("Start to first result", first, MOST_START_S, unit="s")
@@ -162,7 +162,7 @@ def _marks(results: Results) -> Iterator[Mark]:
 
 def _overall(results: Results) -> Table:
     rows = []
-    for name, times in ((PROGRAM, results.times_as_fast()), (SCRIPT, None)):
+    for name, times in ((PROGRAM, results.speed_up_over_first()), (SCRIPT, None)):
         if results.has(name):
             cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
             rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
@@ -198,7 +198,7 @@ def _by_kind(results: Results) -> Table:
         if not results.has(PROGRAM, kind):
             continue
         rates = (_rate(results, name, kind) for name in (PROGRAM, SCRIPT))
-        ratios = (_number(results.times_as_fast(kind), 1), _number(MARKS.get(kind), 1))
+        ratios = (_number(results.speed_up_over_first(kind), 1), _number(MARKS.get(kind), 1))
         rows.append((kind, _megapixels(results, kind), *rates, *ratios))
     columns = ("images / s", "Mpixel", PROGRAM, SCRIPT, "ratio", "to reach")
     return Table("By kind of file", columns, tuple(rows))

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measurements, Mode, ServerKind, estimate_training
 from fieldray_cluster.training.session import choose_processes, open_plan_client, open_registry, train_epochs_on_cluster
 from fieldray_cluster.training.shard import ShardState, WeightLayout
@@ -71,7 +71,7 @@ def report(recipe: Path, *, count: int, notify: Notify) -> Report:
     return Report(
         kind="real-training",
         title="Divided training on one and two workers: predicted and measured",
-        blocks=(Points("What came of it", tuple(goals)), _table(found), Points("How it was measured", method)),
+        blocks=(BulletList("What came of it", tuple(goals)), _table(found), BulletList("How it was measured", method)),
         data={"costs": asdict(costs), "steps_s": steps_s, "cases": [asdict(one) for one in found]},
     )
 

@@ -64,7 +64,7 @@ def write(report: Report, folder: Path) -> tuple[Path, ...]:
 
     KIND is the kind of the report. Raises UsageProblem, StorageProblem, OSError.
     """
-    path = benchmark_case.write(report, folder)
+    path = benchmark_case.write_report(report, folder)
     return path, _written(path.with_suffix(".md"), report, report_header())
 
 

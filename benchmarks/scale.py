@@ -16,7 +16,7 @@ from benchmarks.drawn_run import DrawnRun
 from benchmarks.processes import child_command, load_average, own_home
 from benchmarks.reports import Mark, at_most
 from benchmarks.scale_window import BEAT_MS
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.model import Model
 from fieldray.paths import results_path
@@ -82,14 +82,14 @@ def report(model: Model, *, count: int, notify: Notify, steps: int = 250, arriva
         kind="scale",
         title=f"Fieldray: the window with {count} images",
         blocks=(
-            Points("Marks", tuple(mark.sentence for mark in marks)),
+            BulletList("Marks", tuple(mark.sentence for mark in marks)),
             _table(found["acts"]),
             Table(
                 "The statements by themselves",
                 ("list", "rows", "seconds"),
                 tuple((name, f"{rows}", f"{seconds:.3f}") for name, rows, seconds in queries),
             ),
-            Points("How it was measured", how),
+            BulletList("How it was measured", how),
         ),
         data={"results": count, "saved_s": saved_s, "bytes": size, "queries": queries, **found},
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from benchmarks.processes import MemoryWatch, cpu_s
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.imaging.synthetic import write_studies
 from fieldray.paths import python_command
 
@@ -186,7 +186,11 @@ def _report(runs: Sequence[Screening], first_s: Sequence[float], whose: str) -> 
     return Report(
         kind="screening",
         title="Fieldray: screening as a person starts it",
-        blocks=(Table("Long runs", columns, rows), Points("Starts", (start,)), Points("How it was measured", (note,))),
+        blocks=(
+            Table("Long runs", columns, rows),
+            BulletList("Starts", (start,)),
+            BulletList("How it was measured", (note,)),
+        ),
         data={"first_result_s": list(first_s), "runs": [asdict(run) for run in runs]},
     )
 

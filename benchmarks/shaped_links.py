@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.namespaces import Namespaces, namespaces
 from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray_adapt.networks.architectures import NETWORKS
 from fieldray_adapt.networks.specification import parameter_count
 from fieldray_adapt.training.classifier import Samples
@@ -293,7 +293,7 @@ def report(
                 transfers[link.name] = transfer_s
                 found.append(case)
     marks = [_mark(found, link) for link in links]
-    blocks: list[Any] = [Points("What was asked for", tuple(mark.sentence for mark in marks))]
+    blocks: list[Any] = [BulletList("What was asked for", tuple(mark.sentence for mark in marks))]
     blocks += [_summary(found, link.name) for link in links]
     blocks += [_table(found, link.name) for link in links]
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
@@ -307,7 +307,7 @@ def report(
         method.append(f"Images of {_SIDE} x {_SIDE}, {_BATCH_SIZE} in a batch; {width:g} of the published channels.")
     else:
         method.append(f"Times {slower} times as long as published, at a rate as much lower.")
-    blocks.append(Points("How it was measured", tuple(method)))
+    blocks.append(BulletList("How it was measured", tuple(method)))
     data = {"cases": [asdict(case) for case in found], "transfers_s": transfers}
     return Report(
         kind="shaped-links", title="Divided training: predicted and measured", blocks=tuple(blocks), data=data

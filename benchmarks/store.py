@@ -19,11 +19,11 @@ from benchmarks.cluster_runs import command_of, draw_sources, require_end, start
 from benchmarks.drawn_run import DrawnRun
 from benchmarks.processes import load_average
 from benchmarks.reports import Mark, at_most
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
 from fieldray.paths import DATABASE_NAME
-from fieldray.store.database import files_of, opened_to_read, pictures_path
+from fieldray.store.database import database_files, open_read_only, pictures_path
 from fieldray.store.deletion import compact
 from fieldray.store.maintenance import backup, check, restore
 from fieldray.store.results import ResultQuery, ResultStore
@@ -106,9 +106,9 @@ def report(model: Model, source: Path | None, *, files: int, rows: int, notify: 
         kind="store",
         title=f"Fieldray: a store of {files} images, and one of {rows}",
         blocks=(
-            Points("Marks", tuple(mark.sentence for mark in marks)),
+            BulletList("Marks", tuple(mark.sentence for mark in marks)),
             *_tables(runs, upkeep, files=files, rows=rows),
-            Points("How it was measured", how),
+            BulletList("How it was measured", how),
         ),
         data={"files": files, "rows": rows, **asdict(runs), **asdict(upkeep)},
     )
@@ -160,13 +160,13 @@ def _screened(images: Path, home: Path, options: Sequence[str], notify: Notify) 
 
 def _taken_over(home: Path) -> tuple[int, int]:
     counted = "SELECT is_resumed, COUNT(*) FROM answers WHERE run_id = (SELECT MAX(id) FROM runs) GROUP BY 1"
-    with closing(opened_to_read(home / DATABASE_NAME)) as store:
+    with closing(open_read_only(home / DATABASE_NAME)) as store:
         found = dict(store.execute(counted).fetchall())
     return found.get(2, 0), found.get(1, 0)
 
 
 def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in files_of(path) if file.exists())
+    return sum(file.stat().st_size for file in database_files(path) if file.exists())
 
 
 # ---- a large store

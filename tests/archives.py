@@ -43,4 +43,4 @@ def cluster_of_nodes(
         address = scheduler.address()
         for name in names:
             nodes.add(worker(name, address, folder / "scratch"))
-        yield nodes, scheduler, ConnectionSettings(address=address, patience_s=patience_s)
+        yield nodes, scheduler, ConnectionSettings(address=address, scheduler_timeout_s=patience_s)

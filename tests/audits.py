@@ -14,16 +14,16 @@ from fieldray.audit.report import (
     PairedFigure,
     Prices,
     ProposalGoal,
-    propose,
+    propose_operating_point,
     threshold_plan,
 )
-from fieldray.audit.units import Case, Rule
+from fieldray.audit.units import Case, CountingRule
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import OperatingPoint
 from outcomes import POINT
 
 PRICES = Prices(screening=2.0, test=20.0)
-PATIENTS = Rule(unit="patient")
+PATIENTS = CountingRule(unit="patient")
 
 
 def audit_report(
@@ -32,7 +32,7 @@ def audit_report(
     scores: Mapping[int, float],
     points: Sequence[OperatingPoint] = (POINT,),
     prices: Prices | None = PRICES,
-    rule: Rule = PATIENTS,
+    rule: CountingRule = PATIENTS,
 ) -> AuditReport:
     """Return a report of 60 cases, of which the odd rows are positive and score 0.85, the others 0.45.
 
@@ -56,7 +56,7 @@ def audit_report(
         pack=text, names=names, trust="signed", fingerprint="ab12", model_sha256="c" * 64, label=point.label,
         meaning=names, labels_from=text, run_id=3, paths=("/знімки", text), program_version=text, made_s=1e9,
     )  # fmt: skip
-    proposal = propose(cases, label=point.label, pattern=point, rule=rule, wanted=ProposalGoal())
+    proposal = propose_operating_point(cases, label=point.label, base_point=point, rule=rule, wanted=ProposalGoal())
     thresholds = proposal.threshold, point.threshold
     return AuditReport(
         subject=subject,
@@ -64,7 +64,7 @@ def audit_report(
         missing={True: 0, False: 0},
         drifts=(drift_of([60, 0], [0, 60], of="scores"),),
         proposal=proposal,
-        plan=threshold_plan(cases, thresholds, rule=rule, pattern=point, prevalence=0.1, prices=prices),
+        plan=threshold_plan(cases, thresholds, rule=rule, base_point=point, prevalence=0.1, prices=prices),
         paired=_paired_with_another(ComparedPack(run_id=3, pack=text, label=point.label, point=point)),
     )
 

@@ -19,15 +19,15 @@ from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Correction, Image, ImageRef, PixelMap, Window
 from fieldray.domain.model import LUNG_CHECKS, BackendName, Model, Prediction
 from fieldray.errors import BackendProblem, Cancelled, Unreadable
-from fieldray.imaging.discover import members_here
+from fieldray.imaging.discover import members_in_this_process
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.reading import decode_preview
 from fieldray.imaging.reduction import TargetSize
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.inference.backend import NetworkOutput
 from fieldray.reasons import Reason, reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunRequest, DeviceRunResult, load_request
-from fieldray.workers.image_worker import Worker
+from fieldray.workers.image_worker import ImageWorker
 from fieldray.workers.pool import PoolClosed
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
@@ -117,14 +117,14 @@ class FakeReaders:
 
     def zip_members(self, ref: ImageRef) -> Iterator[ImageRef]:
         self.listed.append(ref.path)
-        return members_here()(ref)
+        return members_in_this_process()(ref)
 
     def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
         if "gone" in ref.path.name:
             raise Unreadable(reason("missing"))
         return hash_of(ref), b""
 
-    def stamp_with(self, stamps: Stamps) -> None:
+    def stamp_with(self, stamps: FileStamper) -> None:
         """Do nothing, because no file is read."""
 
     def abort_calls(self) -> None:
@@ -230,7 +230,7 @@ class FakeFinder:
 class PaintedFile:
     """A file of 64 x 64 pixels, bright or dark by its name, with the header of its reference."""
 
-    def __init__(self, ref: ImageRef, *, stamps: Stamps | None = None) -> None:
+    def __init__(self, ref: ImageRef, *, stamps: FileStamper | None = None) -> None:
         self._ref = ref
         self.content_sha256, self.stamp = hash_of(ref), b""
 
@@ -252,7 +252,7 @@ class LungReaders(FakeReaders):
         self._finder, self._model = finder, None
         self.turns: list[Correction] = []
         self._run: RunElsewhere | None = None
-        self._worker = Worker(open_file=open_file, open_network=self._network, run_elsewhere=self._elsewhere)
+        self._worker = ImageWorker(open_file=open_file, open_network=self._network, run_elsewhere=self._elsewhere)
 
     def _network(self, _model: Model, _file: NDArray[np.uint8]) -> Any:
         if self._finder and self._finder.unloadable:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LungFields, LungNetworkOutput, find_lungs
+from fieldray.domain.lungs import LungFields, LungNetworkOutput, evaluate_lung_output
 from fieldray.domain.model import LUNG_CHECKS, LungRules
 
 RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
@@ -32,9 +32,11 @@ def two_lungs() -> NDArray[np.float32]:
 
 
 def lungs(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungFields:
-    """Return the lung fields that `find_lungs` finds in a mask. `changes` are scores of checks or other arguments."""
-    given = {name: changes.pop(name) for name in ("rules", "says_chest", "grey") if name in changes}
-    return find_lungs(answered(shares, **changes), **{"rules": RULES, **given})
+    """Return the lung fields that `evaluate_lung_output` finds in a mask. `changes` are scores of checks or other
+    arguments.
+    """
+    given = {name: changes.pop(name) for name in ("rules", "header_says_chest", "grey") if name in changes}
+    return evaluate_lung_output(answered(shares, **changes), **{"rules": RULES, **given})
 
 
 def answered(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungNetworkOutput:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldray.domain.finding import Decision, Failed, Finding, ReadFacts, Refused, Screened, decide
+from fieldray.domain.finding import Decision, FailedOutcome, Finding, ReadFacts, RefusedOutcome, ScreenedOutcome, decide
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import Overrides, PackSpec, Run, RunSpec, StoredResult
@@ -81,10 +81,10 @@ def read_facts(content_sha256: str = "c" * 64) -> ReadFacts:
     )
 
 
-def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decision | None = None) -> Screened:
+def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decision | None = None) -> ScreenedOutcome:
     """Return an image with one finding and a class map. By default its score decides."""
     finding = Finding(label="opacity", score=score, point=POINT, decision=decision or decide(score, POINT))
-    return Screened(
+    return ScreenedOutcome(
         ref=ref or image_ref(),
         facts=read_facts(),
         findings=(finding,),
@@ -97,11 +97,11 @@ def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decis
     )
 
 
-def refused(ref: ImageRef | None = None) -> Refused:
+def refused(ref: ImageRef | None = None) -> RefusedOutcome:
     """Return a lateral view, which is refused."""
-    return Refused(ref=ref or image_ref("side.dcm"), reason=reason("view", view="LL"))
+    return RefusedOutcome(ref=ref or image_ref("side.dcm"), reason=reason("view", view="LL"))
 
 
-def failed(ref: ImageRef | None = None) -> Failed:
+def failed(ref: ImageRef | None = None) -> FailedOutcome:
     """Return a truncated file, which failed."""
-    return Failed(ref=ref or image_ref("cut.dcm"), stage="decode", reason=reason("truncated"))
+    return FailedOutcome(ref=ref or image_ref("cut.dcm"), stage="decode", reason=reason("truncated"))

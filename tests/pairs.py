@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from fieldray.comparison.matching import blur, warp
 from fieldray.domain.comparison import (
     FRAME_SIDE,
-    Aligned,
+    AlignedPair,
     Alignment,
     ChangeRegion,
+    ComparisonProblem,
     FramedImage,
-    Incomparable,
     MatchedSquare,
     PairComparison,
 )
@@ -67,7 +67,7 @@ def pair_comparison(
     lungs[100:400, 150:360] = True
     image = FramedImage(pixels=pixels, lungs=lungs, pixel_map=MIDDLE)
     if why is not None:
-        return PairComparison(prior=image, current=image, problem=Incomparable(reason=why))
+        return PairComparison(prior=image, current=image, problem=ComparisonProblem(reason=why))
     change = np.zeros((FRAME_SIDE, FRAME_SIDE), np.float32)
     found = []
     for number in range(regions):
@@ -82,7 +82,7 @@ def pair_comparison(
         similarity_after=0.83,
         min_jacobian=1.0,
     )
-    aligned = Aligned(alignment=alignment, warped_prior=pixels.copy(), change=change, regions=tuple(found))
+    aligned = AlignedPair(alignment=alignment, warped_prior=pixels.copy(), change=change, regions=tuple(found))
     return PairComparison(prior=image, current=image, aligned=aligned)
 
 

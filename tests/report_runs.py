@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from pydicom import dcmread
 
-from fieldray.domain.finding import Finding, ReadFacts, Screened
+from fieldray.domain.finding import Finding, ReadFacts, ScreenedOutcome
 from fieldray.domain.image import ImageRef, PixelMap, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import CompressedShares
@@ -76,7 +76,7 @@ def lungs_in(rows: int, columns: int) -> LungFields:
     )
 
 
-def screened_file(ref: ImageRef, *, score: float = 0.8) -> Screened | None:
+def screened_file(ref: ImageRef, *, score: float = 0.8) -> ScreenedOutcome | None:
     """Return a file as if a pack had scored it; None for a file without an image."""
     if ref.problem is not None:
         return None
@@ -94,7 +94,7 @@ def screened_file(ref: ImageRef, *, score: float = 0.8) -> Screened | None:
         thumbnail=thumbnail(image),
         pixel_map=pixel_map,
     )
-    return Screened(
+    return ScreenedOutcome(
         ref=ref,
         facts=facts,
         findings=(Finding(label="opacity", score=score, point=POINT, decision="above"),),
@@ -107,12 +107,12 @@ def screened_file(ref: ImageRef, *, score: float = 0.8) -> Screened | None:
     )
 
 
-def screened_files(paths: Sequence[Path]) -> list[Screened]:
+def screened_files(paths: Sequence[Path]) -> list[ScreenedOutcome]:
     """Return all images in these files and folders, with scores."""
     return [found for ref in discover(paths) if (found := screened_file(ref)) is not None]
 
 
-def with_header(outcome: Screened, **changes: object) -> Screened:
+def with_header(outcome: ScreenedOutcome, **changes: object) -> ScreenedOutcome:
     """Return an outcome with other values in its header."""
     header = replace(outcome.ref.header, **changes)  # type: ignore[arg-type]
     return replace(outcome, ref=replace(outcome.ref, header=header))
@@ -128,7 +128,7 @@ def write_frames(path: Path, count: int, *, sop_class_uid: str = "1.2.840.10008.
     dataset.save_as(path)
 
 
-def results_of(outcomes: Iterable[Screened], *, verdict: Verdict | None = None) -> list[StoredResult]:
+def results_of(outcomes: Iterable[ScreenedOutcome], *, verdict: Verdict | None = None) -> list[StoredResult]:
     """Return outcomes as the results database gives them."""
     return [
         StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
@@ -152,5 +152,5 @@ def read_here(results: Iterable[StoredResult], side: int) -> Iterator[tuple[Stor
 def run_with(results: Iterable[StoredResult], *, options: ReportOptions | None = None, **changes: object) -> StoredRun:
     """Return a run that an exporter can write, with images."""
     made = replace(stored_run(results), pseudonym_key=KEY, read_images=read_here, options=options or ReportOptions())
-    of_pack = {name: changes.pop(name) for name in ("counts", "doubts", "manifest") if name in changes}
+    of_pack = {name: changes.pop(name) for name in ("counts", "warnings", "manifest") if name in changes}
     return replace(made, packs=(StoredPack(**of_pack),), **changes)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.finding import Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import RunSpec, Verdict
 from fieldray.store.opening import open_database
@@ -23,7 +23,7 @@ DISAGREE: Final = Verdict(choice="disagree")
 
 def image(
     name: str = "a.dcm", content: str = "c", *, score: float = 0.8, preview: bytes = b"", **header: object
-) -> Screened:
+) -> ScreenedOutcome:
     """Return an image with a score, whose bytes are a digit."""
     given = {"header": ImageHeader(**header)} if header else {}  # type: ignore[arg-type]
     facts = replace(read_facts(content * 64), preview=preview)

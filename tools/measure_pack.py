@@ -25,9 +25,9 @@ from typing import Any, Final
 from fieldray.domain.model import Estimate, Model
 from fieldray.errors import FieldrayError
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.manifest import parse
+from fieldray.packs.manifest import parse_manifest
 from fieldray.packs.signing import load_or_create_key
-from fieldray.packs.verified import list_files, read_pack, write_described
+from fieldray.packs.verified import manifest_files, read_pack, write_pack_of_kind
 from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows, rows_digest
@@ -168,10 +168,10 @@ def measure(recipe: ClassifierRecipe, pack: Path, version: str, key: Path, *, th
     whole = read_pack(pack)
     names = {role: file["name"] for role, file in document["files"].items()}
     contents = {role: whole.contents[name] for role, name in names.items()} | {"card": card.encode()}
-    document["files"] = {role: to_builtins(file) for role, file in list_files(contents).items()}
-    return write_described(
+    document["files"] = {role: to_builtins(file) for role, file in manifest_files(contents).items()}
+    return write_pack_of_kind(
         recipe.packs_folder,
-        description=parse(json.dumps(document).encode()),
+        description=parse_manifest(json.dumps(document).encode()),
         contents=contents,
         key=load_or_create_key(key),
     )

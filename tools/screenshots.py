@@ -51,9 +51,9 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     from PySide6.QtWidgets import QApplication
 
     from fieldray.desktop.application import Application
-    from fieldray.imaging.synthetic import PARTS, demo_files
+    from fieldray.imaging.synthetic import DEMO_PARTS, demo_files
     from fieldray.packs.library import PackLibrary
-    from fieldray.packs.site_choices import PackMemory
+    from fieldray.packs.site_choices import RememberedPacks
     from fieldray.packs.verified import read_verified_manifest
     from fieldray.settings import Settings
 
@@ -61,7 +61,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         library = PackLibrary(home)
         library.keys.trust(read_verified_manifest(options.pack).fingerprint)
         library.install(options.pack)
-    part = next(part for part in PARTS if part.name == options.part)
+    part = next(part for part in DEMO_PARTS if part.name == options.part)
     images = _written(demo_files(part), home / "demo" / part.name)
     pack = read_verified_manifest(options.pack).description.id if options.pack else part.pack
     qt = QApplication(sys.argv[:1])
@@ -87,7 +87,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
 
     taken = until(lambda: any(card.isVisible() for card in window.welcome.cards))
     save("welcome")
-    PackMemory(home).remember([images], pack, ages_confirmed=True)
+    RememberedPacks(home).remember([images], pack, ages_confirmed=True)
     bench.screening.choose([images])
     taken = taken and until(
         lambda: bench.screening.state in ("finished", "failed") and bench.rows.total() == len(list(images.iterdir()))

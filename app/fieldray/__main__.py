@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CANCELLED = 130
-WITHOUT_SCREEN = "fieldray screen FOLDER"
+COMMAND_WITHOUT_WINDOW = "fieldray screen FOLDER"
 CODE_PATH_VARIABLES = (
     "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONWARNINGS",
 )  # fmt: skip
@@ -67,7 +67,7 @@ def _main(arguments: list[str] | None) -> int:
     if arguments is None:
         _leave_current_directory()
         arguments = sys.argv[1:]
-    from fieldray.command_names import command_line_of, names_images, opens_window
+    from fieldray.command_names import command_line_of, has_only_image_paths, opens_window
     from fieldray.offline import stay_offline
 
     package = command_line_of(arguments[0]) if arguments else None
@@ -77,7 +77,7 @@ def _main(arguments: list[str] | None) -> int:
         joins_cluster=package is not None and package.joins_cluster(arguments),
     )
     _prepare()
-    if not names_images(arguments):
+    if not has_only_image_paths(arguments):
         from fieldray.cli import run
 
         return run(arguments, open_window=_open_window)
@@ -101,13 +101,13 @@ def _prepare() -> None:
 
     The console module is imported only after foreign code is kept out.
     """
-    from fieldray.surroundings import disable_core_dumps, keep_foreign_code_out
+    from fieldray.surroundings import disable_core_dumps, restrict_environment
 
-    keep_foreign_code_out()
+    restrict_environment()
     disable_core_dumps()
-    from fieldray.commands.console import open_closed_streams
+    from fieldray.commands.console import replace_closed_streams
 
-    open_closed_streams()
+    replace_closed_streams()
 
 
 def _open_window(paths: Sequence[Path]) -> int:
@@ -132,7 +132,7 @@ def _show(paths: Sequence[Path]) -> int:
     if not has_screen():
         from fieldray.reasons import reason
 
-        system_console().print_error(reason("no_screen", command=WITHOUT_SCREEN).text)
+        system_console().print_error(reason("no_screen", command=COMMAND_WITHOUT_WINDOW).text)
         return 1
     from fieldray.desktop.application import run_application
 

@@ -22,8 +22,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from fieldray.command_names import BUILTIN_COMMANDS, DEFINED_IN_MODULE, OPTIONAL_PACKAGES, command_lines, is_command
-from fieldray.commands.console import Console, add_command, require_typed, system_console
+from fieldray.command_names import (
+    BUILTIN_COMMANDS,
+    DEFINED_IN_MODULE,
+    OPTIONAL_PACKAGES,
+    command_line_modules,
+    is_command,
+)
+from fieldray.commands.console import Console, add_command, refuse_expanded_file_names, system_console
 from fieldray.errors import (
     BackendProblem,
     FieldrayError,
@@ -78,7 +84,7 @@ def run(
         return 2
     with _cancelled_by_signals() as signals:
         try:
-            require_typed(arguments)
+            refuse_expanded_file_names(arguments)
             return _perform(
                 (parser or command_parser(open_window, asked=arguments[0])).parse_args(arguments), console, signals
             )
@@ -101,7 +107,9 @@ def _without_command(arguments: Sequence[str]) -> Reason | None:
     if is_command(first) or first.startswith("-"):
         return None
     if not is_path:
-        return None if len(command_lines()) == len(OPTIONAL_PACKAGES) else reason("command_missing", command=first)
+        return (
+            None if len(command_line_modules()) == len(OPTIONAL_PACKAGES) else reason("command_missing", command=first)
+        )
     missing = next((path for path in arguments if not os.path.lexists(path)), None)
     if missing is not None and missing.startswith("-"):
         return reason("option_without_command", option=missing.partition("=")[0])
@@ -167,12 +175,14 @@ def _check_outputs(options: argparse.Namespace) -> None:
     """
     folders, lines = [getattr(options, name, None) for name in ("out", "maps")], getattr(options, "json", None)
     if any(folders) or lines not in (None, "-"):
-        from fieldray.reports.outputs import is_stream, require_folder, require_free
+        from fieldray.reports.outputs import is_stream, require_folder, require_writable_output
 
         for folder in filter(None, folders):
             require_folder(folder)
         if lines not in (None, "-") and not is_stream(Path(lines)):
-            require_free(Path(lines), getattr(options, "json_kind", "lines"), inputs=getattr(options, "paths", ()))
+            require_writable_output(
+                Path(lines), getattr(options, "json_kind", "lines"), inputs=getattr(options, "paths", ())
+            )
             require_folder(Path(lines).parent, is_made=False)
 
 
@@ -196,7 +206,7 @@ def command_parser(open_window: OpenWindow | None = None, *, asked: str | None =
             add_command(commands, name)
         elif name not in DEFINED_IN_MODULE:
             import_module(f"fieldray.commands.{name}").add_to(commands)
-    for package in command_lines():
+    for package in command_line_modules():
         if asked is None or asked in package.COMMANDS:
             package.add_to(commands)
         else:

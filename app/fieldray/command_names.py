@@ -42,7 +42,7 @@ DEFINED_IN_MODULE: Final[Mapping[str, str]] = {
 OPTIONAL_PACKAGES: Final = ("fieldray_adapt", "fieldray_cluster")
 
 
-class CommandLine(Protocol):
+class CommandLineModule(Protocol):
     """The interface of the module `command_line` in an optional package.
 
     COMMANDS      a line of help for each command
@@ -73,15 +73,15 @@ def optional_modules(name: str) -> Iterator[ModuleType]:
 
 
 @functools.cache
-def command_lines() -> tuple[CommandLine, ...]:
+def command_line_modules() -> tuple[CommandLineModule, ...]:
     """Return the modules `command_line` of the installed optional packages."""
-    return tuple(cast("CommandLine", module) for module in optional_modules("command_line"))
+    return tuple(cast("CommandLineModule", module) for module in optional_modules("command_line"))
 
 
-def command_line_of(name: str) -> CommandLine | None:
+def command_line_of(name: str) -> CommandLineModule | None:
     """Return the command line of the optional package that has the command `name`; None if no package has it."""
     return (
-        next((each for each in command_lines() if name in each.COMMANDS), None)
+        next((each for each in command_line_modules() if name in each.COMMANDS), None)
         if name not in BUILTIN_COMMANDS
         else None
     )
@@ -94,10 +94,10 @@ def is_command(name: str) -> bool:
 
 def opens_window(arguments: Sequence[str]) -> bool:
     """Return whether the command line shows a window in this process."""
-    return names_images(arguments) or (arguments[0] == "demo" and "--no-window" not in arguments)
+    return has_only_image_paths(arguments) or (arguments[0] == "demo" and "--no-window" not in arguments)
 
 
-def names_images(arguments: Sequence[str]) -> bool:
+def has_only_image_paths(arguments: Sequence[str]) -> bool:
     """Return whether the command line is empty, or names only existing files and folders for the window to screen.
 
     A word that is the name of a command always means the command. To open a folder of that name, write `./screen`.

@@ -182,8 +182,8 @@ def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
     return translator.text(
         "Measured at this operating point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
         "confidence interval).",
-        sensitivity=percent(translator, point.sensitivity),
-        specificity=percent(translator, point.specificity),
+        sensitivity=format_percent(translator, point.sensitivity),
+        specificity=format_percent(translator, point.specificity),
         data=translator.pick(point.measured_on),
     )
 
@@ -194,7 +194,7 @@ def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]
     The second sentence is "" if the share of the heat map is not known.
     """
     text, inside = translator.text, lungs.evidence_inside
-    right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
+    right, left = (format_number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
     areas = text("Share of the image: right lung {right} %, left lung {left} %", right=right, left=left)
     share = (
         ""
@@ -238,13 +238,13 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
     return label
 
 
-def number(translator: Translator, value: float, *, digits: int) -> str:
+def format_number(translator: Translator, value: float, *, digits: int) -> str:
     """Format a number with `digits` decimals and the language's decimal mark."""
     return translator.decimal(f"{value:.{digits}f}")
 
 
-def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> int:
-    """Return how many decimals a displayed score needs, at least `least`.
+def score_digits(score: float, point: OperatingPoint | None, *, min_digits: int) -> int:
+    """Return how many decimals a displayed score needs, at least `min_digits`.
 
     Rounding must not move the score across the threshold or an end of the uncertain zone.
 
@@ -258,54 +258,56 @@ def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> i
             (shown >= written) == (score >= border) for border in borders for written in (border, round(border, digits))
         )
 
-    least = border_digits(point.threshold, least=least) if point else least
-    return next((digits for digits in range(least, _MOST_DIGITS) if reads_right(digits)), _MOST_DIGITS)
+    min_digits = border_digits(point.threshold, min_digits=min_digits) if point else min_digits
+    return next((digits for digits in range(min_digits, _MOST_DIGITS) if reads_right(digits)), _MOST_DIGITS)
 
 
-def border_digits(border: float, *, least: int) -> int:
-    """Return the number of decimals with which a threshold is displayed, at least `least`.
+def border_digits(border: float, *, min_digits: int) -> int:
+    """Return the number of decimals with which a threshold is displayed, at least `min_digits`.
 
     A threshold must be displayed as 0 or 1 only if it is exactly 0 or 1.
     """
-    wide = (digits for digits in range(least, _MOST_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1))
+    wide = (
+        digits for digits in range(min_digits, _MOST_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1)
+    )
     return next(wide, _MOST_DIGITS)
 
 
-def score_text(translator: Translator, score: float, point: OperatingPoint | None, *, least: int = 2) -> str:
+def score_text(translator: Translator, score: float, point: OperatingPoint | None, *, min_digits: int = 2) -> str:
     """Format a score with enough decimals to show on which side of each threshold the score lies.
 
-    point  the operating point with the thresholds; None without an operating point
-    least  minimum number of decimals
+    point       the operating point with the thresholds; None without an operating point
+    min_digits  minimum number of decimals
     """
-    return number(translator, score, digits=score_digits(score, point, least=least))
+    return format_number(translator, score, digits=score_digits(score, point, min_digits=min_digits))
 
 
 def threshold_text(translator: Translator, finding: Finding) -> str:
     """Format a finding's threshold with as many decimals as the displayed score; empty without an operating point."""
     point = finding.point
-    digits = score_digits(finding.score, point, least=2)
-    return number(translator, point.threshold, digits=digits) if point else ""
+    digits = score_digits(finding.score, point, min_digits=2)
+    return format_number(translator, point.threshold, digits=digits) if point else ""
 
 
-def border_text(translator: Translator, border: float, *, least: int = 2) -> str:
+def border_text(translator: Translator, border: float, *, min_digits: int = 2) -> str:
     """Format a threshold, or an end of the uncertain zone, that is displayed without a score.
 
     The number has up to six decimals. More are used only if the number would otherwise be displayed as 0 or 1.
 
-    least  minimum number of decimals
+    min_digits  minimum number of decimals
     """
     written = f"{border:.6f}".rstrip("0").partition(".")[2]
-    return number(translator, border, digits=border_digits(border, least=max(least, len(written))))
+    return format_number(translator, border, digits=border_digits(border, min_digits=max(min_digits, len(written))))
 
 
-def count(items: int) -> str:
+def format_count(items: int) -> str:
     """Format a count. From 10,000 on, a thin space separates groups of three digits (ISO 80000-1, 7.3.1)."""
     return f"{items:,}".replace(",", "\u202f") if items >= 10_000 else str(items)
 
 
-def percent(translator: Translator, estimate: Estimate) -> str:
+def format_percent(translator: Translator, estimate: Estimate) -> str:
     """Format a measured share with its 95 % confidence interval: 93.2 % (91.0-95.1)."""
-    value, _, interval = per_hundred(translator, estimate).partition(" ")
+    value, _, interval = format_per_hundred(translator, estimate).partition(" ")
     return f"{value} % {interval}"
 
 
@@ -321,7 +323,7 @@ def class_lines(translator: Translator, manifest: Manifest | None, point: Operat
             values: dict[str, str | int] = {
                 "count": next(iter(shares.values())).of,
                 "classes": ", ".join(
-                    f"{category_label(translator, category, manifest)} {per_hundred(translator, share.estimate)}"
+                    f"{category_label(translator, category, manifest)} {format_per_hundred(translator, share.estimate)}"
                     for category, share in shares.items()
                 ),
             }
@@ -344,15 +346,15 @@ def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values:
     return text("Per 100 test images without the finding: {classes}. Measured on {count} images.", **values)
 
 
-def per_hundred(translator: Translator, estimate: Estimate) -> str:
+def format_per_hundred(translator: Translator, estimate: Estimate) -> str:
     """Format a measured share as images per 100, with its 95 % confidence interval: 93.2 (91.0-95.1)."""
     value, low, high = (
-        number(translator, 100 * share, digits=1) for share in (estimate.value, estimate.low, estimate.high)
+        format_number(translator, 100 * share, digits=1) for share in (estimate.value, estimate.low, estimate.high)
     )
     return f"{value} ({low}–{high})"
 
 
-def date(translator: Translator, dicom_date: str) -> str:
+def format_dicom_date(translator: Translator, dicom_date: str) -> str:
     """Format a DICOM date (PS3.5 6.2, YYYYMMDD) as a date in the translator's language.
 
     A text that is no date is returned unchanged. The year has four digits. English-speaking countries write day and
@@ -363,10 +365,10 @@ def date(translator: Translator, dicom_date: str) -> str:
         day = datetime.date(*map(int, found.groups())) if found else None
     except ValueError:  # such as the 31st of June
         day = None
-    return calendar_date(translator, day) if day else dicom_date
+    return format_date(translator, day) if day else dicom_date
 
 
-def calendar_date(translator: Translator, day: datetime.date) -> str:
+def format_date(translator: Translator, day: datetime.date) -> str:
     """Format a date in the translator's language; English dates are in ISO 8601."""
     # Translators: how a date is written in numbers, with a year of four digits, such as "{day}.{month}.{year}".
     return translator.in_context(
@@ -377,16 +379,16 @@ def calendar_date(translator: Translator, day: datetime.date) -> str:
 def earlier_text(translator: Translator, header: ImageHeader) -> str:
     """Return the words that mark an image of an earlier day than the patient's newest image in a run."""
     # Translators: of an X-ray, in a list below the one of today
-    return translator.text("earlier image, {date}", date=date(translator, header.study_date))
+    return translator.text("earlier image, {date}", date=format_dicom_date(translator, header.study_date))
 
 
 def time_text(translator: Translator, seconds: float) -> str:
     """Format a time (seconds since 1970, UTC) as date and time of day in this computer's time zone."""
     here = datetime.datetime.fromtimestamp(seconds)
-    return f"{calendar_date(translator, here.date())} {here.isoformat()[11:16]}"
+    return f"{format_date(translator, here.date())} {here.isoformat()[11:16]}"
 
 
-def person(dicom_name: str) -> str:
+def format_person_name(dicom_name: str) -> str:
     """Format a DICOM person name (PS3.5 6.2.1): only the first spelling of the name, with blanks between the parts."""
     first = next((form for form in dicom_name.split("=") if form.strip("^ ")), "")
     return " ".join(part for part in first.split("^") if part)
@@ -403,7 +405,7 @@ def view_label(header: ImageHeader) -> str:
     return " ".join(part for part in (header.view, header.image_laterality) if part)
 
 
-def duration(translator: Translator, seconds: float) -> str:
+def format_duration(translator: Translator, seconds: float) -> str:
     """Format a remaining time as minutes and seconds, or as hours and minutes."""
     whole = round(seconds)
     if whole < 3600:

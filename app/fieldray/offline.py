@@ -10,9 +10,9 @@ Every process of the program calls `stay_offline` before any large module is imp
 
 The first exception is the window of a user who works on another machine (`ssh -X`): Qt's native code must connect to
 that user's screen. If DISPLAY names a screen on another machine, the kernel's filter begins only when the screen is
-connected (`screen_connected`). Until then Python code and the child processes are refused sockets as usual. Environment
-variables that would lead Qt to other servers (the desktop's bus, its session) are removed, unless the address is inside
-this computer.
+connected (`block_further_connections`). Until then Python code and the child processes are refused sockets as usual.
+Environment variables that would lead Qt to other servers (the desktop's bus, its session) are removed, unless the
+address is inside this computer.
 
 The second exception is a process of a cluster (`fieldray_cluster`, never part of the installed program). Its Python
 code may connect only to the networks that a person named (`allow_networks`) and to a server of objects by its name
@@ -114,7 +114,7 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, join
                    because TensorFlow imports `requests`, and because a compiler may be the user's script for another
                    machine
     shows_window   whether the process is the window, which may connect to a screen on another machine (`ssh -X`) and
-                   then calls `screen_connected`
+                   then calls `block_further_connections`
     joins_cluster  whether the process may call `allow_networks`; before that call it reaches nothing. Only Python code
                    is limited to the allowed networks, and the process has no window
     """
@@ -224,7 +224,7 @@ def allow_only_display_connection(environment: MutableMapping[str, str]) -> None
         del environment["SESSION_MANAGER"]
 
 
-def screen_connected() -> None:
+def block_further_connections() -> None:
     """Make the kernel refuse all further connections of this process.
 
     Call this after the window's screen is connected.
@@ -313,7 +313,7 @@ _AF_UNIX, _AF_NETLINK = 1, 16
 _MACHINES: Final = {"x86_64": (0xC000_003E, 41, 317, 101, 311), "aarch64": (0xC000_00B7, 198, 277, 117, 271)}
 
 
-def filter_code(architecture: int, socket_call: int, calls_on_others: Sequence[int] = ()) -> bytes:
+def seccomp_filter(architecture: int, socket_call: int, calls_on_others: Sequence[int] = ()) -> bytes:
     """Return a seccomp filter for the Linux kernel as BPF instructions that refuse internet sockets.
 
     Each instruction has 8 bytes: code, jump if true, jump if false, operand.
@@ -359,7 +359,7 @@ def _forbid_in_kernel() -> None:
         _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
     architecture, socket_call, seccomp_call, *calls_on_others = machine
-    code = filter_code(architecture, socket_call, calls_on_others)
+    code = seccomp_filter(architecture, socket_call, calls_on_others)
     program = Program(len(code) // 8, code)
     system = ctypes.CDLL(None)
     if system.prctl(_PR_SET_NO_NEW_PRIVS, *(ctypes.c_ulong(value) for value in (1, 0, 0, 0))):

@@ -13,7 +13,7 @@ from typing import Final
 
 from fieldray.command_names import OPTIONAL_PACKAGES
 from fieldray.errors import StorageProblem
-from fieldray.persistence import clear_abandoned, make_private, storage_problem, temporary_path
+from fieldray.persistence import make_private_folder, remove_unfinished_files, storage_problem, temporary_path
 from fieldray.reasons import reason
 
 APP_NAME: Final = "fieldray"
@@ -100,7 +100,7 @@ def user_data() -> Path:
     """
     folder = _user_folder()
     try:
-        make_private(folder)
+        make_private_folder(folder)
     except OSError as error:
         detail = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or error
         raise StorageProblem(reason("home_unusable", path=folder, detail=detail)) from error
@@ -119,11 +119,11 @@ def scratch_folder() -> Iterator[Path]:
     Temporary folders of processes that were killed are removed first. Raises StorageProblem.
     """
     folder = user_data() / SCRATCH_FOLDER
-    clear_abandoned(folder)
+    remove_unfinished_files(folder)
     own = temporary_path(folder / SCRATCH_FOLDER)
     try:
-        make_private(folder)
-        make_private(own)
+        make_private_folder(folder)
+        make_private_folder(own)
     except OSError as error:
         raise storage_problem(error, own) from error
     try:

@@ -108,7 +108,7 @@ def _this_computer() -> str:
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
-def clear_abandoned(folder: Path) -> None:
+def remove_unfinished_files(folder: Path) -> None:
     """Remove unfinished files that killed processes of this program left in a folder.
 
     Only files of this computer are removed. Companion files of an unfinished database, whose names have a longer
@@ -140,7 +140,7 @@ def _remove(left: Path) -> None:
             left.unlink()
 
 
-def write_new(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
+def write_new_file(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
     """Write a new file in a folder that is later renamed as a whole, and sync the file to the disk.
 
     mode  permissions of the file; by default only this user may access it
@@ -152,7 +152,7 @@ def write_new(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
         _sync(stream)
 
 
-def make_empty(path: Path) -> None:
+def create_empty_file(path: Path) -> None:
     """Create an empty file that only this user may access, to be filled by other code such as SQLite.
 
     Raises OSError. Raises FileExistsError for an existing file.
@@ -179,9 +179,9 @@ def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path,
     temporary  the completed folder, with a name from `temporary_path`
     exchange   exchanges two names and returns whether the system was able to do this
 
-    The files of the folder were synced to the disk by `write_new`; this function syncs the names. On Linux both names
-    are exchanged in one step, if the file system supports this. On other systems there is a moment without a folder at
-    `path`, when both folders have temporary names. Raises OSError.
+    The files of the folder were synced to the disk by `write_new_file`; this function syncs the names. On Linux both
+    names are exchanged in one step, if the file system supports this. On other systems there is a moment without a
+    folder at `path`, when both folders have temporary names. Raises OSError.
     """
     sync_folder(temporary)
     displaced = temporary
@@ -223,7 +223,7 @@ def make_folder(folder: Path, *, is_private: bool = False) -> None:
         sync_folder(folder.parent)
 
 
-def make_private(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """Create a missing folder, and allow only this user to access the folder, whatever the umask. Raises OSError.
 
     A folder of another user is not changed. A folder for all users such as /tmp is not changed either.
@@ -411,7 +411,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
 
 
 @contextlib.contextmanager
-def only_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
+def exclusive_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
     """Prevent other processes that use this function from changing the file at `path` during the block.
 
     wait_s  maximum time in seconds to wait for another writer. A change takes milliseconds, on a slow disk a second

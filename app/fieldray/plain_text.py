@@ -29,7 +29,7 @@ def visible(text: str) -> str:
     return "".join(map(_shown, text))
 
 
-def as_cell(text: str) -> str:
+def console_cell(text: str) -> str:
     """Return a text for a cell of a console table: as `visible` returns it, with repeated blanks escaped, too.
 
     A name with many blanks could otherwise fill its line of the screen, and imitate the next row.
@@ -45,7 +45,7 @@ def is_visible_letter(letter: str) -> bool:
     return unicodedata.category(letter) == "Zs"
 
 
-def comparison_form(number: str) -> str:
+def comparable_patient_number(number: str) -> str:
     """Return a text that is equal for all patient numbers that a person would read as one number.
 
     These differences are ignored: letter case, blanks, zeros before a number, the width of letters, and Latin, Cyrillic
@@ -56,13 +56,14 @@ def comparison_form(number: str) -> str:
 
 
 def find_look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each pair of different patient numbers that a person would read as one number (see `comparison_form`).
+    """Yield each pair of different patient numbers that a person would read as one number (see
+    `comparable_patient_number`).
 
     The number that comes earlier in `numbers` is the first of its pair.
     """
     first: dict[str, str] = {}
     for number in dict.fromkeys(numbers):
-        if number and (first_number := first.setdefault(comparison_form(number), number)) != number:
+        if number and (first_number := first.setdefault(comparable_patient_number(number), number)) != number:
             yield first_number, number
 
 

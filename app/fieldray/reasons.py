@@ -27,21 +27,21 @@ from fieldray.plain_text import visible
 class Plural:
     """A sentence with a number, in singular and plural.
 
-    one   the sentence for exactly 1
-    many  the sentence for any other number
-    by    name of the parameter with the number
+    one              the sentence for exactly 1
+    many             the sentence for any other number
+    count_parameter  name of the parameter with the number
     """
 
     one: str
     many: str
-    by: str
+    count_parameter: str
 
     def number(self, parameters: Sequence[tuple[str, str]]) -> int:
         """Return the number that decides between singular and plural; 0 if the stored parameter is no number.
 
         parameters  names and values of the sentence's parameters
         """
-        value = dict(parameters)[self.by]
+        value = dict(parameters)[self.count_parameter]
         return int(value) if value.isdecimal() else 0
 
 
@@ -218,7 +218,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "image_type": "Not a standard radiograph: the file says {kind} (for example a subtraction, bone or soft-tissue "
                   "image). Screen the standard radiograph of this examination.",
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
-                  "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
+                  "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", count_parameter="age"),
     "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born} "
                      "and is too young.",
     "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} "
@@ -235,7 +235,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "inverted": "The image is inverted: black and white are swapped. The image can be corrected and then screened.",
     "unlike_training": "The image is unlike the chest X-rays that this pack was made for.",
     "too_many_frames": Plural("The file has {frames} frame. At most {limit} frames can be read.",
-                              "The file has {frames} frames. At most {limit} frames can be read.", by="frames"),
+                              "The file has {frames} frames. At most {limit} frames can be read.", count_parameter="frames"),
     "several_images": "The file has {count} images, but only one image per file can be read in this file format. "
                       "Save each image as a separate file. Then screen these files.",
 
@@ -256,7 +256,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "index_alone": Plural("The DICOMDIR lists {count} file, and this file is missing. The DICOMDIR was probably "
                           "copied without the listed files. Open the original disc, or copy the whole disc.",
                           "The DICOMDIR lists {count} files, and all of them are missing. The DICOMDIR was probably "
-                          "copied without the listed files. Open the original disc, or copy the whole disc.", by="count"),
+                          "copied without the listed files. Open the original disc, or copy the whole disc.", count_parameter="count"),
     "index_empty": "The DICOMDIR lists no files. If you opened only the DICOMDIR file, open the folder of the "
                    "DICOMDIR instead.",
     "index_damaged": "The DICOMDIR is damaged or incomplete. If you opened only the DICOMDIR file, open the folder "
@@ -277,7 +277,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "too_many_members": Plural("The zip file contains {count} file. At most {limit} files of a zip file can be "
                                "read. Unpack the zip file and screen the folder.",
                                "The zip file contains {count} files. At most {limit} files of a zip file can be "
-                               "read. Unpack the zip file and screen the folder.", by="count"),
+                               "read. Unpack the zip file and screen the folder.", count_parameter="count"),
     "too_many_records": "The DICOMDIR has more than {limit} records, too many to read. If you opened only the "
                         "DICOMDIR file, open the folder of the DICOMDIR instead.",
     "double_members": Plural("In this zip file, {count} name is used by several different files: {file}. Only the "
@@ -285,7 +285,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                              "different name.",
                              "In this zip file, {count} names are each used by several different files, for example "
                              "{file}. Only the last file of each name was read. Make a new zip file in which every "
-                             "file has a different name.", by="count"),
+                             "file has a different name.", count_parameter="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
     "linked_folder": "This is a link to another folder. The program does not follow links. To screen the images of "
                      "the other folder, choose the other folder too.",
@@ -386,11 +386,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "files_lost": "Files that could not be read: {count}. If the files are on a drive, connect the drive and "
                   "press Start. Only failed files are screened again.",
     "next_run": Plural("{count} file or folder will be screened after this run.",
-                       "{count} files or folders will be screened after this run.", by="count"),
+                       "{count} files or folders will be screened after this run.", count_parameter="count"),
     "question_closed": "You chose another pack before you answered the question about {paths}. Choose the pack for "
                        "these images again.",
     "saved": Plural("{count} file or folder was saved in {folder}.",
-                    "{count} files or folders were saved in {folder}.", by="count"),
+                    "{count} files or folders were saved in {folder}.", count_parameter="count"),
     "nothing_saved": "Nothing was saved: the chosen formats need screened images, and this run has no screened image.",
     "watch_stopped": "Watching the folder has stopped. New results: {results}. Files that are not screened yet: "
                      "{waiting}.",
@@ -403,25 +403,25 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "not_present": Plural("{count} image file of this run no longer exists. The result of this file is kept, but is "
                           "no longer listed.",
                           "{count} image files of this run no longer exist. The results of these files are kept, but "
-                          "are no longer listed.", by="count"),
+                          "are no longer listed.", count_parameter="count"),
     "taken_over": Plural("{count} result was reused from an earlier run, because the file has not changed. Files "
                          "compared by size, times and a sample of the content: {sampled}. Files compared by the "
                          "whole content: {whole}.",
                          "{count} results were reused from an earlier run, because the files have not changed. Files "
                          "compared by size, times and a sample of the content: {sampled}. Files compared by the "
-                         "whole content: {whole}.", by="count"),
+                         "whole content: {whole}.", count_parameter="count"),
     "unlike_images": Plural("{count} image is unlike the images that the pack was measured on. The score may be "
                             "less reliable.",
                             "{count} images are unlike the images that the pack was measured on. The scores may be "
-                            "less reliable.", by="count"),
+                            "less reliable.", count_parameter="count"),
     "asked_for_images": Plural("At a user's request, {count} image was turned or inverted, or was screened although "
                                "not suitable. The result of this image has a note.",
                                "At a user's request, {count} images were turned or inverted, or were screened "
-                               "although not suitable. The results of these images have a note.", by="count"),
+                               "although not suitable. The results of these images have a note.", count_parameter="count"),
     "read_first_images": Plural("Read {count} image first: a lung is missing or hard to see. The image is also "
                                 "counted in the class of its score.",
                                 "Read {count} images first: a lung is missing or hard to see. These images are also "
-                                "counted in the classes of their scores.", by="count"),
+                                "counted in the classes of their scores.", count_parameter="count"),
     "most_failed": "Most files failed: {count} of {of}. The most common reason: {why}",
     "again_busy": "A run is under way. Wait until the run is over or stop the run, then screen this image again.",
     "again_other_pack": "This result was made by the pack {pack} with settings that are not in use now. Choose the "
@@ -431,14 +431,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "maps_incomplete": Plural("The lung mask, class map and overlay (option --maps) of {count} image could not be "
                               "written. The image file has changed or cannot be read.",
                               "The lung masks, class maps and overlays (option --maps) of {count} images could not "
-                              "be written. The image files have changed or cannot be read.", by="count"),
+                              "be written. The image files have changed or cannot be read.", count_parameter="count"),
     "other_patients": Plural("{count} image does not match this pack (age or body part). {patients} Check that "
                              "the right pack was chosen.",
                              "{count} images do not match this pack (age or body part). {patients} Check that the "
-                             "right pack was chosen.", by="count"),
+                             "right pack was chosen.", count_parameter="count"),
     "ages_not_stated": Plural("{count} image file has no patient age, and nobody confirmed the age. {patients}",
                               "{count} image files have no patient age, and nobody confirmed the age. {patients}",
-                              by="count"),
+                              count_parameter="count"),
     "path_missing": "The folder or file {path} does not exist.",
     "path_is_address": "{address} is a network address, but this program opens folders and files of this computer "
                        "only. Name the folder where the network share is mounted, or copy the files to this computer.",
@@ -451,17 +451,17 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "only_hidden": Plural("{count} file or folder in {path} is hidden (the name begins with a dot) and was not "
                           "screened. To screen hidden images, rename the file or folder.",
                           "{count} files or folders in {path} are hidden (the names begin with a dot) and were not "
-                          "screened. To screen hidden images, rename the files or folders.", by="count"),
+                          "screened. To screen hidden images, rename the files or folders.", count_parameter="count"),
     "bins_left_out": Plural("{count} folder was left out, because this folder is a recycle bin, thumbnail cache or "
                             "disk snapshot: {several}. To screen the files in this folder, open this folder itself.",
                             "{count} folders were left out, because these folders are recycle bins, thumbnail caches "
                             "or disk snapshots: {several}. To screen the files in a folder that was left out, open "
-                            "that folder itself.", by="count"),
+                            "that folder itself.", count_parameter="count"),
     "question_waits": "Screening waits for your answer to a question. First finish your work on this page, then "
                       "answer the question.",
     "own_image": "The program made this picture from another image, so the picture was not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
-                          "{count} result files of this program were found among the images and left out.", by="count"),
+                          "{count} result files of this program were found among the images and left out.", count_parameter="count"),
     "ages_apart": "No patient age fits all of these packs: {packs}. Screen without confirming the ages, or with one "
                   "pack at a time.",
     "operating_point": "The pack has no operating point named {name}. The operating points of the pack are: {known}.",

@@ -13,7 +13,7 @@ import pkgutil
 from typing import Any
 
 
-def table_of(package: str, attribute: str) -> dict[str, Any]:
+def discover_entries(package: str, attribute: str) -> dict[str, Any]:
     """Return the entries of a table by their `name`. Each module of a package contains one entry.
 
     package    full name of the package, such as `fieldray.imaging.codecs`

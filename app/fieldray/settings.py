@@ -17,7 +17,7 @@ from typing import Final
 from fieldray.backends import device_choices
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import catalogues, user_data
-from fieldray.persistence import only_writer, require_regular_file, write_atomically
+from fieldray.persistence import exclusive_writer, require_regular_file, write_atomically
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
 
@@ -29,7 +29,7 @@ Value = str | int | float | bool
 class SettingRow:
     """One setting, as a row of the table.
 
-    among      the allowed texts, or a function that returns them; empty for any text
+    allowed    the allowed texts, or a function that returns them; empty for any text
     low, high  the limits of a number
     label      the text in the dialog
     """
@@ -37,7 +37,7 @@ class SettingRow:
     key: str
     label: str
     default: Value
-    among: Sequence[str] | Callable[[], Sequence[str]] = ()
+    allowed: Sequence[str] | Callable[[], Sequence[str]] = ()
     low: float = 0
     high: float = 0
     in_dialog: bool = True
@@ -45,7 +45,7 @@ class SettingRow:
     @property
     def choices(self) -> Sequence[str]:
         """The texts that this setting allows now, in the order of the dialog."""
-        return self.among() if callable(self.among) else self.among
+        return self.allowed() if callable(self.allowed) else self.allowed
 
     def problem(self, value: object) -> Reason | None:
         """Return the reason why `value` is not allowed; None if `value` is allowed."""
@@ -65,17 +65,17 @@ def language_choices() -> tuple[str, ...]:
 
 # fmt: off
 TABLE: Final[tuple[SettingRow, ...]] = (
-    SettingRow(key="language", label="Language", default="system", among=language_choices),
-    SettingRow(key="theme", label="Appearance", default="system", among=("system", "light", "dark")),
+    SettingRow(key="language", label="Language", default="system", allowed=language_choices),
+    SettingRow(key="theme", label="Appearance", default="system", allowed=("system", "light", "dark")),
     SettingRow(key="hide_patient", label="Hide patient names and IDs", default=False),
     SettingRow(key="keep_folders", label="Remember recent folders", default=True),
     SettingRow(key="reader", label="Your name and role, for the verdicts in reports", default=""),
     SettingRow(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
-    SettingRow(key="device", label="Device that runs the model", default="auto", among=device_choices),
+    SettingRow(key="device", label="Device that runs the model", default="auto", allowed=device_choices),
     SettingRow(key="policy", label="Device that runs the model if an Edge TPU (Coral USB Accelerator) is connected",
-        default="accelerator", among=("accelerator", "fastest", "both")),
+        default="accelerator", allowed=("accelerator", "fastest", "both")),
     SettingRow(key="edgetpu_clock", label="Clock speed of the Edge TPU (highest: risk of skin burns)",
-        default="std", among=("std", "max")),
+        default="std", allowed=("std", "max")),
     SettingRow(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64),
     SettingRow(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600),
     SettingRow(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, low=512,
@@ -121,16 +121,16 @@ class Settings:
         """Return the value of a setting whose type is a whole number."""
         return int(self[key])
 
-    def set(self, key: str, value: Value, *, is_kept: bool = False) -> None:
+    def set(self, key: str, value: Value, *, is_from_file: bool = False) -> None:
         """Change one value. Raises UsageProblem for a value that the row does not allow, KeyError for an unknown key.
 
-        is_kept  whether the value comes from the settings file, so that `save` need not write it
+        is_from_file  whether the value comes from the settings file, so that `save` need not write it
         """
         problem = ROWS[key].problem(value)
         if problem:
             raise UsageProblem(problem)
         self._values[key] = value
-        if not is_kept:
+        if not is_from_file:
             self._changed[key] = value
 
     def choose_pack(self, name: str, operating_point: str = "") -> None:
@@ -163,7 +163,7 @@ class Settings:
         """
         path = path or default_path()
         require_regular_file(path)
-        with only_writer(path):
+        with exclusive_writer(path):
             changed, self._changed = self._changed, {}
             try:
                 content = {**_content(path), **changed}
@@ -212,7 +212,7 @@ def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
         return settings, (reason("settings_unreadable", path=path, detail=type(error).__name__),)
     for key, value in values.items() if isinstance(values, dict) else ():
         try:
-            settings.set(key, value, is_kept=True)
+            settings.set(key, value, is_from_file=True)
         except (KeyError, UsageProblem) as error:
             problems.append(getattr(error, "reason", reason("setting_unknown", key=key)))
     return settings, tuple(problems)

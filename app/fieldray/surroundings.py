@@ -45,7 +45,7 @@ _SEARCHED: Final = re.compile(
 )
 
 
-def keep_foreign_code_out(environment: MutableMapping[str, str] = os.environ) -> None:
+def restrict_environment(environment: MutableMapping[str, str] = os.environ) -> None:
     """Remove all unknown environment variables, and the current directory from search paths.
 
     Call this function before any library is loaded.
@@ -172,7 +172,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def give_priority(pid: int | None, priority: Priority) -> bool:
+def set_priority(pid: int | None, priority: Priority) -> bool:
     """Change the priority of a process and all its threads. Returns False if the system did not permit the change.
 
     pid  id of the process; with None nothing happens
@@ -200,7 +200,7 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
 @functools.cache
 def lower_priority() -> None:
     """Lower the priority of this process, so that programs that a person waits for run first. This cannot be undone."""
-    give_priority(os.getpid(), "lowered")
+    set_priority(os.getpid(), "lowered")
 
 
 def _set_class(pid: int, priority: Priority) -> None:

@@ -71,7 +71,7 @@ def library_messages_logged(console: Console) -> Iterator[None]:
     The C++ code of TensorFlow writes to file descriptor 2 directly, not through `sys.stderr`. Therefore file descriptor
     2 is replaced. The messages of `console` go to a duplicate of the original descriptor.
     """
-    if not console.has_own_error:
+    if not console.writes_to_stderr:
         yield
         return
     own = os.dup(2)

@@ -18,7 +18,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import UsageProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, check_golden, system_kinds
 from fieldray.packs import signing
-from fieldray.packs.verified import list_files, read_pack, require_classifier, write_described
+from fieldray.packs.verified import manifest_files, read_pack, require_classifier, write_pack_of_kind
 from fieldray.reasons import reason
 from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out, find_data_problems
@@ -256,13 +256,15 @@ def compile_pack(
     contents["card"] = with_edgetpu_section(model.card, contents).encode()
     description = structs.replace(
         signed.description,
-        files=list_files(contents),
+        files=manifest_files(contents),
         minimum_edgetpu_runtime=placement.least_runtime,
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
     parent = output_folder or folder.resolve().parent
     with undone_on_failure(key, parent):
-        return write_described(parent, description=description, contents=contents, key=signing.load_or_create_key(key))
+        return write_pack_of_kind(
+            parent, description=description, contents=contents, key=signing.load_or_create_key(key)
+        )
 
 
 def _signer(key: Path, data: bytes) -> str:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fieldray import persistence
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
-from fieldray.reports.outputs import Kind, require_free, write_output
+from fieldray.reports.outputs import OutputKind, require_writable_output, write_output
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -56,10 +56,10 @@ def require_publishable(*paths: Path) -> None:
     Called before hours of training, so that the training is not in vain.
     """
     for path in paths:
-        require_free(path, _kind(path))
+        require_writable_output(path, _kind(path))
 
 
-def _kind(path: Path) -> Kind:
+def _kind(path: Path) -> OutputKind:
     return "html" if path.suffix == ".html" else "json"
 
 

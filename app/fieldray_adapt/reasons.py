@@ -14,7 +14,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "recipe_problems": Plural("The recipe {path} has {count} problem and cannot be used: {problem}.",
                               "The recipe {path} has {count} problems and cannot be used. The first problem: "
                               "{problem}.",
-                              by="count"),
+                              count_parameter="count"),
     "recipe_kind": "There is no recipe of the kind {kind}. The kinds are: {known}.",
     "recipe_exists": "{path} already exists. Nothing was written.",
     "not_a_tflite": "This file is not a TensorFlow Lite file, or the file is damaged ({detail}).",
@@ -89,7 +89,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                               "{count} test image. Check the width of the confidence intervals.",
                               "{label}: one of the two groups (with the finding, without the finding) has only "
                               "{count} test images. Check the width of the confidence intervals.",
-                              by="count"),
+                              count_parameter="count"),
     "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike the training images of the pack. Such an image "
                          "is screened with a note if the lungs are found. If no lungs are found, the image is not "
                          "suitable.",

@@ -25,7 +25,7 @@ from typing import Final
 
 from distributed import Client, Future, KilledWorker
 
-from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.finding import FailedOutcome, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.reasons import Reason, reason
 from fieldray.store.rows import ref_of
@@ -209,11 +209,11 @@ class ArchiveDriver:
                 log.warning("results of %d images are made again: %s", piece.size, error)
                 self._folder.delete_results(piece)
                 continue
-            good = [outcome for outcome in outcomes if not isinstance(outcome, Failed)]
+            good = [outcome for outcome in outcomes if not isinstance(outcome, FailedOutcome)]
             self._save(good, True)
             self._resumed += len(good)
             for number, outcome in enumerate(outcomes, piece.start):
-                if isinstance(outcome, Failed):
+                if isinstance(outcome, FailedOutcome):
                     self._failed_in[number] = piece
                     is_next = self._failed_in.get(number - 1) is piece and again[-1].size < self._chunk_images
                     begin = again.pop().start if is_next else number
@@ -386,7 +386,7 @@ class ArchiveDriver:
         elif piece.size == 1 and self._faults.is_image_at_fault(piece, nodes, is_last=is_last):
             ref = ref_of(self._images.refs(piece)[0])
             cause = why or reason("archive_worker_ended", times=piece.deaths)
-            failed = (Failed(ref=ref, stage="decode", reason=cause),)
+            failed = (FailedOutcome(ref=ref, stage="decode", reason=cause),)
             self._keep(piece, pack_outcomes(failed, self._request), failed)
         else:
             self._suspect(piece)

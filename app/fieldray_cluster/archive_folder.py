@@ -40,7 +40,7 @@ from fieldray.paths import scratch_folder
 from fieldray.persistence import (
     FileLock,
     LockHeldError,
-    make_private,
+    make_private_folder,
     storage_problem,
     write_atomically,
     writing_atomically,
@@ -87,8 +87,8 @@ class ArchiveFolder:
         self.path: Final = path
         self._asked: tuple[str, ...] = ()
         try:
-            make_private(path)
-            make_private(path / "chunks")
+            make_private_folder(path)
+            make_private_folder(path / "chunks")
             self._lock = FileLock(path / "driver.lock", holder=str(os.getpid()))
         except LockHeldError as error:
             raise UsageProblem(reason("archive_in_use", folder=path, process=error.holder)) from error

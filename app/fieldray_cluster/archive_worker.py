@@ -26,7 +26,7 @@ import distributed
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fieldray.domain.finding import Failed, Outcome, without_preview
+from fieldray.domain.finding import FailedOutcome, Outcome, without_preview
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.pack_setup import PackSetup, set_up_pack
@@ -49,7 +49,7 @@ from fieldray.workers.pool import number_of_workers, open_workers
 from fieldray_cluster.node import worker_cores
 from fieldray_cluster.object_server import ObjectServer, is_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead
-from fieldray_cluster.worker_registry import AWAITS_SERVER, result_key
+from fieldray_cluster.worker_registry import AWAITS_SERVER_METRIC, result_key
 
 # ---- the request
 
@@ -252,11 +252,11 @@ class SentFiles:
     def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
         """Screen the image `ref` from a file that was sent, by calling the function `screen`. Returns the outcome.
 
-        If the file could not be read before sending, the outcome is `Failed`. Raises the exceptions of `screen`.
+        If the file could not be read before sending, the outcome is `FailedOutcome`. Raises the exceptions of `screen`.
         """
         if ref.path not in self._paths and not ref.problem:
             why = self._files.get(str(ref.path))
-            return Failed(ref=ref, stage="decode", reason=why if isinstance(why, Reason) else reason("missing"))
+            return FailedOutcome(ref=ref, stage="decode", reason=why if isinstance(why, Reason) else reason("missing"))
         outcome = screen(replace(ref, path=self._paths.get(ref.path, ref.path)))
         return replace(outcome, ref=replace(outcome.ref, path=ref.path))
 
@@ -503,7 +503,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
         folder = Path(worker.local_directory)
         server, cache = ObjectServer(spec.request.paths[0]), ObjectCache(folder.parent / "objects")
         # The dictionary is replaced and not changed, because another thread reads it.
-        worker.metrics = {**worker.metrics, AWAITS_SERVER: lambda _: server.is_unreachable}
+        worker.metrics = {**worker.metrics, AWAITS_SERVER_METRIC: lambda _: server.is_unreachable}
         with (
             tempfile.TemporaryDirectory(prefix="objects-", dir=folder, ignore_cleanup_errors=True) as own,
             ReadAhead(server, cache, refs, spec.states, Path(own)) as ahead,
@@ -514,7 +514,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
         with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
             return _session(spec.request).screen(refs, SentFiles(spec.files, Path(own)))
     outcomes = _session(spec.request).screen(refs)
-    if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := first_missing_path(spec.request)):
+    if any(isinstance(outcome, FailedOutcome) for outcome in outcomes) and (path := first_missing_path(spec.request)):
         raise EnvironmentProblem(reason("cluster_no_path", path=path))
     return outcomes
 

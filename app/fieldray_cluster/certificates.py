@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from fieldray.errors import UsageProblem
-from fieldray.persistence import PRIVATE_MODE, is_open_to_others, make_private, storage_problem, write_new
+from fieldray.persistence import PRIVATE_MODE, is_open_to_others, make_private_folder, storage_problem, write_new_file
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def make_certificates(folder: Path, *, days: int = VALID_DAYS) -> tuple[Path, ..
         raise UsageProblem(reason("cluster_certificates_there", folder=folder, name=there[0]))
     contents = _made(days)
     try:
-        make_private(folder)
+        make_private_folder(folder)
         for name, data in contents.items():
-            write_new(folder / name, data, mode=PRIVATE_MODE)
+            write_new_file(folder / name, data, mode=PRIVATE_MODE)
     except OSError as error:
         raise storage_problem(error, folder) from error
     return tuple(folder / name for name in CERTIFICATE_FILES)

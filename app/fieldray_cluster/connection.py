@@ -51,7 +51,7 @@ from fieldray_cluster.node import (
     NodeGroup,
     NodeSettings,
     all_versions,
-    reach_from_own_address,
+    allow_own_address,
     require_own_settings,
     tls_settings,
 )
@@ -126,8 +126,8 @@ class ConnectionSettings:
     workers: int = 1
     certificates: Path | None = None
     role: Role = "client"
-    patience_s: float = 30.0
-    worker_patience_s: float = 30.0
+    scheduler_timeout_s: float = 30.0
+    worker_timeout_s: float = 30.0
     needs_worker: bool = True
 
 
@@ -383,12 +383,12 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
     require_own_settings(host_of(address))
     distributed.protocol.pickle.loads, distributed.client.loads = _plain, _plain_error
     try:
-        reach_from_own_address(host_of(address))
+        allow_own_address(host_of(address))
         client = _Client(
             address,
             security=tls_settings(settings.certificates, settings.role),
             set_as_default=False,
-            timeout=settings.patience_s,
+            timeout=settings.scheduler_timeout_s,
             direct_to_workers=False,
         )
     except (OSError, TimeoutError) as error:
@@ -396,7 +396,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
     try:
         if settings.needs_worker:
             require_same_version(address, _versions_of_scheduler(client, address))
-            _wait_for_worker(client, address, settings.worker_patience_s)
+            _wait_for_worker(client, address, settings.worker_timeout_s)
         yield client
     finally:
         with warnings.catch_warnings(), contextlib.suppress(OSError, TimeoutError):

@@ -116,7 +116,7 @@ def require_own_settings(*networks: str) -> None:
     allow_networks((*_LOOPBACK, *networks))
 
 
-def reach_from_own_address(host: str) -> None:
+def allow_own_address(host: str) -> None:
     """Allow this process to contact its own IP address, which it has in connections to `host`.
 
     Dask looks up both ends of a connection. Raises OSError if there is no route to the host.

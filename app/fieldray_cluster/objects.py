@@ -21,12 +21,12 @@ from typing import Final, Self
 
 import numpy as np
 
-from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.finding import FailedOutcome, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable
 from fieldray.imaging.beginning import Identify, ObjectBeginning
-from fieldray.imaging.discover import Members
-from fieldray.imaging.identify import failed_ref
+from fieldray.imaging.discover import ListMembers
+from fieldray.imaging.identify import ref_with_problem
 from fieldray_cluster.object_server import (
     MAX_OBJECT_BYTES,
     ListedObject,
@@ -47,7 +47,7 @@ _AHEAD: Final = 16  # objects that are downloaded, or being downloaded, before t
 
 
 def list_objects(
-    server: ObjectServer, folder: Path, *, members: Members, identify: Identify
+    server: ObjectServer, folder: Path, *, members: ListMembers, identify: Identify
 ) -> Iterator[tuple[ImageRef, str]]:
     """Yield each image in the objects on a server, with the state (size and tag) of the image's object.
 
@@ -76,7 +76,7 @@ def list_objects(
                     beginning = ObjectBeginning(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
                     found = identify(beginning)
                 except InputProblem as problem:
-                    return [failed_ref(ref, problem)], state, False
+                    return [ref_with_problem(ref, problem)], state, False
                 if found.content != "longer":
                     return found.refs(ref), state, found.content == "zip"
                 length *= _LONGER
@@ -92,13 +92,13 @@ def list_objects(
                 yield from ((ref, state) for ref in refs)
 
 
-def _members(server: ObjectServer, members: Members, address: str, state: str, target: Path) -> Iterator[ImageRef]:
+def _members(server: ObjectServer, members: ListMembers, address: str, state: str, target: Path) -> Iterator[ImageRef]:
     ref = ImageRef(path=address_to_path(address))
     try:
         server.download(address, state, target)
         yield from (replace(each, path=ref.path) for each in members(replace(ref, path=target)))
     except InputProblem as problem:
-        yield failed_ref(ref, problem)
+        yield ref_with_problem(ref, problem)
     finally:
         target.unlink(missing_ok=True)
 
@@ -210,8 +210,8 @@ class ReadAhead:
     def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
         """Screen the image `ref` from the downloaded file of its object, by calling `screen`. Returns the outcome.
 
-        If the object cannot be read, the outcome is `Failed`. Raises the exceptions of `local_file` and of the function
-        `screen`.
+        If the object cannot be read, the outcome is `FailedOutcome`. Raises the exceptions of `local_file` and of the
+        function `screen`.
         """
         if ref.problem:
             return screen(ref)
@@ -219,7 +219,7 @@ class ReadAhead:
             with self.local_file(ref) as path:
                 outcome = screen(replace(ref, path=path))
         except InputProblem as problem:
-            return Failed(ref=ref, stage="decode", reason=problem.reason)
+            return FailedOutcome(ref=ref, stage="decode", reason=problem.reason)
         return replace(outcome, ref=replace(outcome.ref, path=ref.path))
 
     def _used(self, path: Path) -> None:

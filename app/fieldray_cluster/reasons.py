@@ -39,15 +39,15 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_other_answer": "The node sent an invalid answer. Install the program on the node again. Then start the "
                             "node again.",
     "cluster_silent": Plural("A process on the node did not answer for {minutes} minute.",
-                             "A process on the node did not answer for {minutes} minutes.", by="minutes"),
+                             "A process on the node did not answer for {minutes} minutes.", count_parameter="minutes"),
     "cluster_no_reply": "A process on the node does not answer, so the process gets no work. Check whether the "
                         "computer of the node is asleep, or start the node again.",
     "cluster_node_deaths": Plural("The processes on the node ended {times} time during screening. Check the memory "
                                   "and disk space of the node, then start the command again.",
                                   "The processes on the node ended {times} times in a row during screening. Check "
-                                  "the memory and disk space of the node, then start the command again.", by="times"),
+                                  "the memory and disk space of the node, then start the command again.", count_parameter="times"),
     "cluster_clock": Plural("The clock of the node differs by {difference} second from the clock of this computer.", "The clock of the node differs by {difference} seconds from the clock of "
-                                         "this computer.", by="difference"),
+                                         "this computer.", count_parameter="difference"),
     "archive_in_use": "Another program (process {process}) is working on {folder}. Wait until the other program is "
                       "done, or name another folder with --out.",
     "archive_other_work": "The run in {folder} was begun with other paths, another pack ({pack}), other settings or "
@@ -57,7 +57,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "archive_list_lost": "The list of images in {folder} is missing, but the folder has results. Restore the file "
                          "{name}. To begin again, name another folder with --out, or delete the folder {folder}.",
     "archive_failed": Plural("{count} image failed. To try the image again, start the command again.",
-                             "{count} images failed. To try these images again, start the command again.", by="count"),
+                             "{count} images failed. To try these images again, start the command again.", count_parameter="count"),
     "archive_one_address": "To screen images on a server, name only the address of these images, without other "
                            "paths and without --send-files. Every computer reads the images from the server itself.",
     "archive_no_protocol": "The address {address} is not supported. Supported addresses begin with: s3, http, "
@@ -81,7 +81,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "{limit_mb} MB.",
     "archive_worker_ended": Plural("Screening this image crashed the process {times} time. The image was left out.",
                                    "Screening this image crashed the process {times} times. The image was left out.",
-                                   by="times"),
+                                   count_parameter="times"),
     "cluster_certificates": "The folder {folder} has no usable certificates ({detail}). Make certificates with: "
                             "fieldray cluster certificates FOLDER",
     "cluster_certificates_expired": "The certificates in {folder} were valid until {date}. Make new certificates "
@@ -99,7 +99,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "training_needs_mode": Plural("In this mode, only {workers} worker trains. Choose another mode for several "
                                   "workers.",
                                   "To train with {workers} workers, choose a mode: --mode sync-join, sync-split or "
-                                  "async.", by="workers"),
+                                  "async.", count_parameter="workers"),
     "training_staleness_sync": "--staleness needs --mode async: in the other modes the workers wait for each other. "
                                "Remove --staleness, or choose --mode async.",
     "training_staleness": Plural("With {workers} worker in --mode async, gradients are up to {least} updates late. "
@@ -107,25 +107,25 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                  "sync-join.",
                                  "With {workers} workers in --mode async, gradients are up to {least} updates late, "
                                  "even if all workers are equally fast. Replace --staleness {staleness} by "
-                                 "--staleness {least} or more, or choose --mode sync-join.", by="workers"),
+                                 "--staleness {least} or more, or choose --mode sync-join.", count_parameter="workers"),
     "training_small_batch": Plural("A batch has {images} image per class, too few for {workers} workers. Use fewer "
                                    "workers or a larger batch.",
                                    "A batch has {images} images per class, too few for {workers} workers. Use fewer "
-                                   "workers or a larger batch.", by="images"),
+                                   "workers or a larger batch.", count_parameter="images"),
     "training_few_batches": Plural("An epoch has {batches} batch, too few for {workers} workers. Use fewer workers "
                                    "or smaller batches.",
                                    "An epoch has {batches} batches, too few for {workers} workers. Use fewer "
-                                   "workers or smaller batches.", by="batches"),
+                                   "workers or smaller batches.", count_parameter="batches"),
     "training_few_workers": Plural("You asked for {workers} workers, but the cluster has {there} process. Let more "
                                    "computers join, or ask for fewer workers.",
                                    "You asked for {workers} workers, but the cluster has {there} processes. Let more "
-                                   "computers join, or ask for fewer workers.", by="there"),
+                                   "computers join, or ask for fewer workers.", count_parameter="there"),
     "training_server_lost": "The process that stores the network's weights has ended. Training is saved up to the "
                             "last epoch. To resume, start the command again.",
     "training_worker_lost": Plural("Worker {worker} was lost {times} time in one epoch. Training is saved up to the "
                                    "last epoch. To resume, start the command again.",
                                    "Worker {worker} was lost {times} times in one epoch. Training is saved up to "
-                                   "the last epoch. To resume, start the command again.", by="times"),
+                                   "the last epoch. To resume, start the command again.", count_parameter="times"),
     "training_worker_again": "Worker {worker} was lost. Another process replaces this worker.",
     "training_measured_lost": "The process on {host} that measures the network speed does not answer or has ended. "
                               "Check that {host} can be reached, then start the command again.",
@@ -155,7 +155,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "workflow_signal": "The command was ended by the signal {number}.",
     "workflow_not_started": "The command could not be started on {node}: {detail}.",
     "workflow_worker_lost": Plural("The process of this task crashed {count} time.",
-                                   "The processes of this task crashed {count} times.", by="count"),
+                                   "The processes of this task crashed {count} times.", count_parameter="count"),
     "workflow_stopped": "The task was stopped before the end.",
     "workflow_node_failed": "The node {node} could not run the task: {detail}.",
     "workflow_input_missing": "{path} does not exist.",
@@ -177,7 +177,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "objects_left": Plural("{count} object of {address} was not copied. The first problem was with {name}: {detail} "
                            "Run the command again.",
                            "{count} objects of {address} were not copied. The first problem was with {name}: "
-                           "{detail} Run the command again.", by="count"),
+                           "{detail} Run the command again.", count_parameter="count"),
     "estimate_workers": "There are more workers ({workers}) than batches ({batches}), so some workers would be "
                         "idle. Use at most as many workers as batches.",
     "estimate_most_workers": "The training time with {workers} workers cannot be estimated: at most {limit} "
@@ -187,7 +187,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
     "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
                                    "Train on one machine. With {mode}, no number of workers up to {workers} is "
-                                   "faster.", by="workers"),
+                                   "faster.", count_parameter="workers"),
     "estimate_fewest": "Nine tenths of the highest speed are reached with {workers} workers and {server}: "
                        "{speed_up} times as fast as on one machine.",
     "estimate_second": "Two workers with {server} are {speed_up} times as fast as one machine.",

@@ -57,7 +57,7 @@ CONNECTION_ERRORS: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 """The exceptions that Dask raises if the other side of a connection is lost."""
 DEATHS_BEFORE_BLAME: Final = 3
 """How many processes must have crashed while screening an image before the image may count as the cause."""
-AWAITS_SERVER: Final = "awaits_server"
+AWAITS_SERVER_METRIC: Final = "awaits_server"
 """Name of the metric by which a worker reports that it waits for the server from which it downloads images."""
 _CONNECTIONS: Final = 5  # connections without progress before the work ends
 _SILENT_S: Final = 120.0  # time without an answer of any worker before the work ends
@@ -269,7 +269,7 @@ class WorkerRegistry:
         """Return the name of the node (computer) on which the worker with the address `address` runs."""
         return node_name(str(self.workers[address]["name"]))
 
-    def idle_first(self) -> list[str]:
+    def workers_idle_first(self) -> list[str]:
         """Return the addresses of the workers that may get work: first idle workers, then busy workers, each by name.
 
         Raises ConnectionLost.
@@ -306,7 +306,7 @@ class WorkerRegistry:
                 each.pop(address, None)
         for address in self.workers:
             metrics = present[address].get("metrics")
-            if isinstance(metrics, dict) and metrics.get(AWAITS_SERVER) is True:
+            if isinstance(metrics, dict) and metrics.get(AWAITS_SERVER_METRIC) is True:
                 node = self.node(address)
                 if self._looks - self._awaiting.get(node, -math.inf) > _LOOKS_BETWEEN_OUTAGES:
                     self._note(node, reason("archive_server_awaited"))

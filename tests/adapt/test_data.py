@@ -21,7 +21,7 @@ from fieldray_adapt.data.image_set import DIGESTS_NAME, ImageSet, read_images, r
 from fieldray_adapt.data.layouts import (
     Row,
     read_source,
-    refuse_table_patients,
+    require_no_table_patients,
     split_rows,
     without_unknown_training,
 )
@@ -205,10 +205,10 @@ def test_a_digest_may_be_in_capitals_and_beside_the_name_that_it_is_of(tmp_path:
 def test_nobody_whom_a_table_names_is_measured_elsewhere(tmp_path: Path) -> None:
     table = tmp_path / "split.csv"
     table.write_text("patient,part\np1,none\n", encoding="utf-8")
-    refuse_table_patients([_row(2)], Split(by="random", table=table))
-    refuse_table_patients([_row(1)], Split(by="random"))
+    require_no_table_patients([_row(2)], Split(by="random", table=table))
+    require_no_table_patients([_row(1)], Split(by="random"))
     with pytest.raises(UsageProblem, match=r"p1 .*split\.csv \(none\).*\(elsewhere\)"):
-        refuse_table_patients([_row(1), _row(2)], Split(by="random", table=table))
+        require_no_table_patients([_row(1), _row(2)], Split(by="random", table=table))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 from msgspec import structs
 
 from fieldray.audit.figures import audit
-from fieldray.audit.units import Case, Rule
+from fieldray.audit.units import Case, CountingRule
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import Share, auc
@@ -252,7 +252,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
     )
     point = choose_operating_point(wanted, label="x", validation=_evaluated(6))
     found = part_figures({"high": cases}, points=[point])
-    audited = audit(cases, [point], rule=Rule(unit="image", refers="above"))
+    audited = audit(cases, [point], rule=CountingRule(unit="image", refers="above"))
     (at,), own = audited.points, found.points["high"]
     assert (own.detected, own.falsely_referred) == (at.detected, at.falsely_referred)
     assert (own.sensitivity, own.specificity) == (at.sensitivity, at.specificity)

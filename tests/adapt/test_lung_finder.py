@@ -15,7 +15,7 @@ import pytest
 from PIL import Image as Picture
 
 from fieldray.domain.image import Image
-from fieldray.domain.model import InputSpec, Requirement
+from fieldray.domain.model import InputSpec, PackRequirement
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.command import check_recipe, run_recipe
@@ -125,7 +125,7 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     model = read_pack(folder).model
     (required,) = model.manifest.requires
     assert required.key is not None
-    assert required == Requirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0", key=required.key)
+    assert required == PackRequirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0", key=required.key)
     assert model.manifest.input.crop == "lungs" and model.manifest.input.crop_margin == 0.05
     inside = model.manifest.metrics["evidence_inside"]
     assert isinstance(inside, dict) and 0 < inside["chance"] < 1

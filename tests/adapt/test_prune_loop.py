@@ -24,8 +24,8 @@ from fieldray_adapt.prune.iterations import Iteration, RunFolder
 from fieldray_adapt.prune.laws import (
     AnyLaw,
     Bounds,
+    ChangeRatios,
     ConstantLaw,
-    Context,
     ContextDependentLaw,
     LinearLaw,
     MultiplicativeLaw,
@@ -196,7 +196,7 @@ def test_looking_at_a_run_does_not_begin_it(tmp_path: Path) -> None:
         RunFolder(tmp_path / "run", fingerprint="b")
 
 
-HALVED = Context(size=0.5, loss=2.0, time=0.25, batch=4.0)
+HALVED = ChangeRatios(size=0.5, loss=2.0, time=0.25, batch=4.0)
 
 
 def test_constant_linear_and_multiplicative_do_not_look_at_the_context() -> None:
@@ -218,8 +218,8 @@ def test_a_sum_moves_by_doublings_and_may_cross_zero() -> None:
 
 
 def test_values_stay_within_their_bounds() -> None:
-    assert LinearLaw(start=16, step=-6, bounds=Bounds(lowest=8)).next(10, Context()) == 8
-    assert MultiplicativeLaw(start=1, factor=3, bounds=Bounds(highest=2)).next(1, Context()) == 2
+    assert LinearLaw(start=16, step=-6, bounds=Bounds(lowest=8)).next(10, ChangeRatios()) == 8
+    assert MultiplicativeLaw(start=1, factor=3, bounds=Bounds(highest=2)).next(1, ChangeRatios()) == 2
     assert ContextDependentLaw(start=1, time=-1, bounds=Bounds(highest=3)).next(1, HALVED) == 3
 
 

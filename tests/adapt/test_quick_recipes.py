@@ -17,7 +17,7 @@ from fieldray.audit.drift import reference_counts
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
 from fieldray.packs.cards import split_card
-from fieldray.packs.manifest import LungFieldsManifest, parse
+from fieldray.packs.manifest import LungFieldsManifest, parse_manifest
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.command import CLASSIFIER_STEPS
 from fieldray_adapt.lungs.dataset import LungData
@@ -170,7 +170,7 @@ shows = "region"
     runs = tmp_path / "project" / "runs"
     run, pack = runs / "lung-fields-quick", runs / "packs" / "lung-fields-quick-0.1.0"
     found = read_pack(pack)
-    manifest = parse((pack / "manifest.json").read_bytes())
+    manifest = parse_manifest((pack / "manifest.json").read_bytes())
     assert isinstance(manifest, LungFieldsManifest)
     assert tuple(check.name for check in manifest.checks) == LUNG_CHECKS
     assert np.load(pack / "golden_scores.npy", allow_pickle=False).shape == (6, 6)

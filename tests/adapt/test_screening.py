@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldray.domain.model import Manifest, Requirement
+from fieldray.domain.model import Manifest, PackRequirement
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.signing import BUILTIN_LUNGS
 from fieldray.packs.verified import read_verified_manifest
@@ -44,7 +44,7 @@ def test_a_pack_that_is_not_written_yet_has_the_lungs_that_the_program_gives_it(
     assert plain.lungs is not None and plain.lungs.pack_name == BUILTIN_LUNGS
     lungs = write_tiny_lungs(tmp_path)
     signer = read_verified_manifest(lungs).fingerprint
-    required = Requirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0", key=signer)
+    required = PackRequirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0", key=signer)
     model = load_unwritten_pack(replace(_manifest(), requires=(required,)), files, lungs=lungs)
     assert model.lungs is not None and model.lungs.pack_name == "test-lungs-1.0.0"
 

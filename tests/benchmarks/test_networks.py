@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.networks import Engine, Measured, times_as_fast
+from benchmarks.networks import Engine, Measured, speed_up_over_first
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,10 +16,10 @@ def measured(key: str, *batch_ms: float, difference: float | None = 0.0, kind: s
 
 def test_ratios_are_taken_within_a_round_and_only_of_equal_outputs() -> None:
     # 20/10, 40/10 and 90/30: the median is 3.
-    assert times_as_fast(measured("a", 10, 10, 30), measured("b", 20, 40, 90)) == 3
-    assert times_as_fast(measured("a", 10, difference=0.01), measured("b", 20)) is None
-    assert times_as_fast(measured("a", 10, difference=0.01, kind="int8"), measured("b", 20)) == 2
-    assert times_as_fast(measured("a"), measured("b", 20)) is None
+    assert speed_up_over_first(measured("a", 10, 10, 30), measured("b", 20, 40, 90)) == 3
+    assert speed_up_over_first(measured("a", 10, difference=0.01), measured("b", 20)) is None
+    assert speed_up_over_first(measured("a", 10, difference=0.01, kind="int8"), measured("b", 20)) == 2
+    assert speed_up_over_first(measured("a"), measured("b", 20)) is None
     assert measured("a", 10, 30, 20).image_ms == (10, 5, 15)
 
 

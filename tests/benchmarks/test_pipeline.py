@@ -92,7 +92,7 @@ def results_of(archive: Archive) -> Results:
 def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
     results = results_of(archive)
     assert results.images_per_s(PROGRAM) == pytest.approx(25)
-    assert results.times_as_fast() == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
+    assert results.speed_up_over_first() == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
     assert results.cpu_s(PROGRAM) == pytest.approx(0.06)
     assert results.cpu_ratio(SCRIPT, PROGRAM) == pytest.approx((0.25 + 0.2) / 2 / 0.06)
     assert results.cpu_ratio(PROGRAM, LIMIT) is None

@@ -10,14 +10,14 @@ import pytest
 import benchmark_pages
 from benchmark_pages import read_front_matter, state
 from benchmarks.reports import Page, PageRefused, machine_line, plan_page, write_page
-from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, Report, Table
 
 REPORT = Report(
     kind="pipeline",
     title="Fieldray: from files & scores",
     blocks=(
         Table("By kind", ("", "a|b"), (("RLE", "1 < 2"),)),
-        Points("Notes", ("a <b> & c",)),
+        BulletList("Notes", ("a <b> & c",)),
     ),
     data={"x": 1},
 )

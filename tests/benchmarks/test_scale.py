@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.drawn_run import DrawnRun
 from benchmarks.scale import report as measured
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.store.results import ResultQuery
@@ -26,7 +26,7 @@ def test_a_large_run_is_the_same_again_and_has_all_that_a_result_has(tmp_path: P
         outcomes = [result.outcome for result in query.answers(run_id)]
     assert counts == [90]
     assert [outcome.ref for outcome in outcomes] == [outcome.ref for outcome in made.outcomes(0, 90)]
-    screened = [outcome for outcome in outcomes if isinstance(outcome, Screened)]
+    screened = [outcome for outcome in outcomes if isinstance(outcome, ScreenedOutcome)]
     assert 70 < len(screened) < 90
     assert all(one.class_maps is not None and one.lungs and one.facts.thumbnail is not None for one in screened)
     patients = Counter(outcome.ref.header.patient_id for outcome in outcomes)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.imaging.synthetic import write_studies
 from fieldray.store.results import ResultQuery
 from program import write_images
@@ -52,7 +52,7 @@ def _gist(outcome: Any, moved: tuple[str, str]) -> tuple[Any, ...]:
     facts, key = outcome.facts, outcome.ref.key.replace(*moved)
     found = (
         [(each.label, each.score, each.decision) for each in outcome.findings]
-        if isinstance(outcome, Screened)
+        if isinstance(outcome, ScreenedOutcome)
         else outcome.reason.code
     )
     thumbnail = None if facts.thumbnail is None else facts.thumbnail.tobytes()

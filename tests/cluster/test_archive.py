@@ -18,7 +18,7 @@ import pytest
 
 from archives import archive_request, cluster_of_nodes
 from benchmarks.cluster_kills import nodes_of
-from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
+from fieldray.domain.finding import FailedOutcome, Outcome, ReadFacts, RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
@@ -56,7 +56,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
                 os.kill(os.getpid(), signal.SIGKILL)
             if ref.path.name == "fault":
                 raise ArithmeticError
-            outcomes.append(Refused(ref=ref, reason=reason("blank")))
+            outcomes.append(RefusedOutcome(ref=ref, reason=reason("blank")))
         return outcomes
 
     def screen_on_full_disk(spec: PieceSpec) -> list[Outcome]:
@@ -104,7 +104,9 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         refs = [ref_of(text) for text in spec.refs]
         came = [(spec.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
         return [
-            Refused(ref=ref, reason=reason("blank")) if has else Failed(ref=ref, stage="decode", reason=reason("empty"))
+            RefusedOutcome(ref=ref, reason=reason("blank"))
+            if has
+            else FailedOutcome(ref=ref, stage="decode", reason=reason("empty"))
             for ref, has in zip(refs, came, strict=True)
         ]
 
@@ -140,7 +142,7 @@ class Begun:
 
     def keep(self, refs: Sequence[ImageRef], start: int, *, request: ArchiveRequest | None = None) -> None:
         """Results of an earlier start from number `start` on: none of these is an image."""
-        outcomes = [Refused(ref=ref, reason=reason("not_an_image")) for ref in refs]
+        outcomes = [RefusedOutcome(ref=ref, reason=reason("not_an_image")) for ref in refs]
         self.folder.write_results(Piece(start, start + len(refs)), pack_outcomes(outcomes, request or self.request))
 
     def refs(self, start: int, stop: int) -> list[ImageRef]:
@@ -194,14 +196,14 @@ def test_an_image_that_ends_every_worker_is_named_and_the_others_have_results(
     begun: Begun, name: str, why: Reason
 ) -> None:
     begun.write_list(14, name)
-    (failed,) = [outcome for outcome in begun.run() if isinstance(outcome, Failed)]
+    (failed,) = [outcome for outcome in begun.run() if isinstance(outcome, FailedOutcome)]
     assert (failed.ref.path.name, failed.reason) == (name, why)
 
 
 def test_images_that_end_the_one_worker_take_no_other_image_with_them(begun: Begun) -> None:
     begun.write_list(7, "poison-1", "good-1", "good-2", "poison-2", "good-3")
     saved = begun.run(connection=ConnectionSettings(workers=1), chunk_images=1)
-    failed = {outcome.ref.path.name for outcome in saved if isinstance(outcome, Failed)}
+    failed = {outcome.ref.path.name for outcome in saved if isinstance(outcome, FailedOutcome)}
     assert failed == {"poison-1", "poison-2"}
 
 
@@ -240,9 +242,9 @@ def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(begun: Begu
     refs = begun.refs(0, 9)
     codes = ("blank", "missing", "drive_error", "blank", "truncated", "blank", "blank", "blank", "missing")
     outcomes = [
-        Refused(ref=ref, reason=reason("not_an_image"))
+        RefusedOutcome(ref=ref, reason=reason("not_an_image"))
         if code == "blank"
-        else Failed(ref=ref, stage="decode", reason=reason(code))
+        else FailedOutcome(ref=ref, stage="decode", reason=reason(code))
         for ref, code in zip(refs, codes, strict=True)
     ]
     pieces = (Piece(0, 2), Piece(2, 9))  # what failed on both sides of their border stays in the file of each
@@ -275,7 +277,7 @@ def test_results_that_are_not_of_what_was_asked_are_none(
     refs = [ImageRef(path=tmp_path / name) for name in ("a", "b")]
     facts = ReadFacts(content_sha256="ab" * 32)
     large = dataclasses.replace(facts, thumbnail=np.zeros((64, 64), np.uint8), preview=os.urandom(2**21))
-    outcomes: list[Outcome] = [Refused(ref=ref, reason=reason("blank"), facts=facts) for ref in refs]
+    outcomes: list[Outcome] = [RefusedOutcome(ref=ref, reason=reason("blank"), facts=facts) for ref in refs]
     hashes = {tmp_path / "a": "ab" * 32}
     assert [
         one.ref for one in parse_results(refs, pack_outcomes(outcomes, request_made), request_made, hashes=hashes)
@@ -349,12 +351,12 @@ def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: 
 
     def screen(ref: ImageRef) -> Outcome:
         local.append(ref.path)
-        return Refused(ref=ref, reason=reason("blank"))
+        return RefusedOutcome(ref=ref, reason=reason("blank"))
 
     outcomes = [sent.screen(screen, ref) for ref in refs]
     assert [path.read_bytes() for path in local] == [b"1", b""] and {path.parent for path in local} == {own}
     assert [outcome.ref for outcome in outcomes] == refs
-    assert [outcome.reason.code for outcome in outcomes if isinstance(outcome, Failed)] == ["missing", "missing"]
+    assert [outcome.reason.code for outcome in outcomes if isinstance(outcome, FailedOutcome)] == ["missing", "missing"]
     linked = ImageRef(path=tmp_path / "linked", problem=reason("linked_folder"))  # as it was listed
     assert sent.screen(screen, linked).category == "refused"
 
@@ -369,7 +371,7 @@ def test_a_scheduler_that_is_started_again_is_found_again(begun: Begun) -> None:
                 killed.append(scheduler.pid)
                 psutil.Process(scheduler.pid).kill()
 
-        patient = dataclasses.replace(connection, patience_s=60.0, worker_patience_s=60.0)
+        patient = dataclasses.replace(connection, patience_s=60.0, worker_timeout_s=60.0)
         saved = begun.run(on_save=kill_scheduler, connection=patient)
     assert killed and {outcome.category for outcome in saved} == {"refused"}
 

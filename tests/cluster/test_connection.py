@@ -22,7 +22,7 @@ from distributed.protocol.serialize import ToPickle
 from archives import cluster_of_nodes, worker
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import python_command, user_data
-from fieldray.persistence import PRIVATE_MODE, write_new
+from fieldray.persistence import PRIVATE_MODE, write_new_file
 from fieldray_cluster.certificates import CERTIFICATE_FILES, make_certificates, require_certificates
 from fieldray_cluster.connection import (
     ConnectionSettings,
@@ -91,7 +91,7 @@ def test_the_processes_of_this_computer_listen_to_their_own_driver_alone(tmp_pat
         assert not folder.stat().st_mode & 0o077
         for certificates, spelled in ((None, address.replace("tls", "tcp")), (tmp_path / "other", address)):
             stranger = ConnectionSettings(
-                address=spelled, certificates=certificates, needs_worker=False, patience_s=1.0
+                address=spelled, certificates=certificates, needs_worker=False, scheduler_timeout_s=1.0
             )
             with pytest.raises(EnvironmentProblem, match="No scheduler answers"), open_client(stranger):
                 pass
@@ -122,7 +122,7 @@ def test_a_client_s_certificates_give_out_work_and_are_none_of_a_node(tmp_path: 
         (folder / "authority.pem").write_bytes((whole / "authority.pem").read_bytes())
         for ending in ("pem", "key"):
             name = f"{'node' if folder == posing else 'client'}.{ending}"
-            write_new(folder / name, (whole / f"client.{ending}").read_bytes(), mode=PRIVATE_MODE)
+            write_new_file(folder / name, (whole / f"client.{ending}").read_bytes(), mode=PRIVATE_MODE)
     with pytest.raises(UsageProblem, match=r"no usable certificates \(node.pem: No such file"):
         require_certificates(client_only, "node")
     with NodeGroup() as nodes:
@@ -164,7 +164,7 @@ def test_a_clock_that_is_off_and_a_certificate_that_has_ended_are_named(tmp_path
 
 def test_a_cluster_without_workers_says_how_they_join(tmp_path: Path) -> None:
     with cluster_of_nodes(tmp_path, patience_s=30.0) as (_, _, connection):
-        hasty = replace(connection, worker_patience_s=0.2)
+        hasty = replace(connection, worker_timeout_s=0.2)
         with pytest.raises(EnvironmentProblem, match="has no workers"), open_client(hasty):
             pass
 

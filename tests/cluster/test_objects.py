@@ -21,11 +21,11 @@ import fsspec.config
 import pytest
 
 from cluster.conftest import stored
-from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.finding import FailedOutcome, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, Unreadable, UsageProblem
 from fieldray.imaging.beginning import identify_beginning
-from fieldray.imaging.discover import members_here
+from fieldray.imaging.discover import members_in_this_process
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.workers.pool import Workers
@@ -111,7 +111,7 @@ def listed(address: str) -> list[tuple[str, str]]:
     """The address of each image with its member, and what is wrong with it."""
     with tempfile.TemporaryDirectory() as folder:
         server, scratch = ObjectServer(address), Path(folder)
-        found = list(list_objects(server, scratch, members=members_here(), identify=identify_beginning))
+        found = list(list_objects(server, scratch, members=members_in_this_process(), identify=identify_beginning))
     return [
         (path_to_address(ref.path) + (f"!{ref.member}" if ref.member else ""), ref.problem.code if ref.problem else "")
         for ref, _ in found
@@ -283,7 +283,7 @@ def brought(
     """The key of each image, and what its file holds or why there is none."""
 
     def read(ref: ImageRef) -> Outcome:
-        return Failed(ref=ref, stage="decode", reason=reason("internal", detail=ref.path.read_text()))
+        return FailedOutcome(ref=ref, stage="decode", reason=reason("internal", detail=ref.path.read_text()))
 
     server = ObjectServer(address, patience_s=patience_s, max_bytes=most_bytes)
     images, states = [ref for ref, _ in refs], [state for _, state in refs]
@@ -465,7 +465,9 @@ def test_what_may_have_changed_unseen_is_not_screened(server: FolderServer) -> N
     server.faults["image-000.png"] = UNDATED
     with tempfile.TemporaryDirectory() as folder:
         asked = ObjectServer(server.address)
-        ((ref, state),) = list_objects(asked, Path(folder), members=members_here(), identify=identify_beginning)
+        ((ref, state),) = list_objects(
+            asked, Path(folder), members=members_in_this_process(), identify=identify_beginning
+        )
     (server.home.parent / "work").mkdir()
     assert brought([(ref, state)], server.home.parent / "work" / "cache", server.address) == [
         ("image-000.png", "archive_no_tag")

@@ -17,7 +17,7 @@ from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
 from fieldray_cluster.connection import ConnectionSettings
 from fieldray_cluster.worker_registry import (
-    AWAITS_SERVER,
+    AWAITS_SERVER_METRIC,
     ConnectionLost,
     FaultCounts,
     NodeReport,
@@ -63,7 +63,7 @@ def test_a_clock_that_is_far_off_is_said_and_does_no_harm() -> None:
 
 
 def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(tmp_path: Path) -> None:
-    nowhere = ConnectionSettings(address="127.0.0.1:9", patience_s=0.2)
+    nowhere = ConnectionSettings(address="127.0.0.1:9", scheduler_timeout_s=0.2)
     with pytest.raises(EnvironmentProblem, match="No scheduler answers"):
         run_with_reconnects(nowhere, pytest.fail, count_done=lambda: 0, on_problem=pytest.fail)
     tried: list[int] = []
@@ -99,7 +99,7 @@ def test_each_outage_of_a_server_is_told_when_it_begins() -> None:
     registry = WorkerRegistry(client, on_message=lambda node, why: told.append(f"{node} {why.code}"))
     # the server is gone, seen as back by some thread for a moment, gone, back for good, and gone once more
     for looks, is_awaited, times in ((3, True, 1), (2, False, 1), (3, True, 1), (10, False, 1), (3, True, 2)):
-        client.metrics = {AWAITS_SERVER: is_awaited}
+        client.metrics = {AWAITS_SERVER_METRIC: is_awaited}
         for _ in range(looks):
             registry.refresh(at_once=True)
         assert told == ["ward archive_server_awaited"] * times

@@ -67,15 +67,15 @@ def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, well: Fieldray)
     )
     (tmp_path / "copy.dcm").write_bytes(later.read_bytes())
 
-    def doubts(prior: Path, current: Path) -> list[str]:
+    def warnings(prior: Path, current: Path) -> list[str]:
         done = well("compare", prior, current, "--out", out, "--json", "-")
         found = json.loads(done.out)["doubts"]
         assert all(doubt["text"] in done.err for doubt in found)
         return [doubt["code"] for doubt in found]
 
-    assert doubts(earlier, later) == []
-    assert doubts(later, earlier) == ["prior_later"]
-    assert "prior_same_image" in doubts(later, tmp_path / "copy.dcm")
+    assert warnings(earlier, later) == []
+    assert warnings(later, earlier) == ["prior_later"]
+    assert "prior_same_image" in warnings(later, tmp_path / "copy.dcm")
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.domain.model import InputSpec, OutOfDistributionCheck, Requirement
+from fieldray.domain.model import InputSpec, OutOfDistributionCheck, PackRequirement
 from program import Fieldray
 from tiny_lungs import write_tiny_lungs
 from tiny_packs import fingerprint, write_tiny_pack
 
-LUNGS = Requirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0")  # not the one that ships
+LUNGS = PackRequirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0")  # not the one that ships
 SIDE = 256
 Screened = Callable[..., list[dict[str, Any]]]
 

@@ -14,7 +14,7 @@ import pytest
 
 from faults.fault_run import FaultRun, Silence, faults
 from faults.world import Clinic
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.run import Event, ImageDone
 from fieldray.store.results import ResultQuery
 from waiting import Events
@@ -72,7 +72,7 @@ def test_the_device_is_pulled_out_in_mid_run_and_no_image_of_either_pack_is_lost
         for position in (0, 1):
             results = list(query.answers(batch.run_id, position=position))
             assert Counter(found.outcome.ref.path for found in results) == Counter(clinic.images)
-            assert all(isinstance(found.outcome, Screened) for found in results)
+            assert all(isinstance(found.outcome, ScreenedOutcome) for found in results)
             backends.append(Counter(found.outcome.backend for found in results))
     assert backends[0]["edgetpu"] >= 10 and backends[0]["cpu"] > 0
     assert backends[1] == {"cpu": IMAGES}

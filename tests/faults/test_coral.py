@@ -10,7 +10,7 @@ import pytest
 from fake_compilers import fake_compile
 from faults.double import DoubleEdgeTpu
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral import is_compiled, oldest_runtime
+from fieldray.inference.coral import is_compiled, minimum_runtime_version
 from fieldray.inference.coral_status import CoralStatus, LibraryAnswer, ask_library, find_status
 from fieldray.reasons import reason
 from tiny_models import TinyType, tiny_model_bytes
@@ -63,8 +63,8 @@ def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
 def test_a_compiled_file_says_what_it_is(dtype: TinyType) -> None:
     file = tiny_model_bytes(dtype)
     compiled = fake_compile(file, oldest_runtime=13)
-    assert (is_compiled(compiled), oldest_runtime(compiled)) == (True, 13)
-    assert oldest_runtime(compiled + b"DWN1" + compiled[8:400]) == 13  # the mark may stand among weights, too
-    assert (is_compiled(file), oldest_runtime(file)) == (False, None)
+    assert (is_compiled(compiled), minimum_runtime_version(compiled)) == (True, 13)
+    assert minimum_runtime_version(compiled + b"DWN1" + compiled[8:400]) == 13  # the mark may stand among weights, too
+    assert (is_compiled(file), minimum_runtime_version(file)) == (False, None)
     with pytest.raises(ValueError, match="TensorFlow Lite"):
         is_compiled(file[:7])

@@ -28,7 +28,7 @@ from fieldray.inference.engine import Engine
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.verified import load_legacy
 from fieldray.workers.pool import Workers
-from fieldray.workers.readiness import Readiness
+from fieldray.workers.readiness import ModelReadiness
 from fieldray_adapt.command import compile_pack
 from tiny_models import (
     LEGACY_SIDE,
@@ -54,7 +54,7 @@ def opened(
     kinds = [edgetpu.kind(said, run_timeout_s=1.0, start_timeout_s=5.0)]
     with (
         Workers(1, timeout_s=20, memory_limit_mb=1024) as workers,
-        Engine(said, cpu=partial(Readiness, workers), kinds=kinds, **options) as engine,
+        Engine(said, cpu=partial(ModelReadiness, workers), kinds=kinds, **options) as engine,
         ThreadPoolExecutor(4) as threads,
     ):
         engine.open(model)

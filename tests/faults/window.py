@@ -19,7 +19,7 @@ from faults.fault_run import FaultRun
 from fieldray.desktop.application import Application, shorten_switch_interval
 from fieldray.desktop.background import Services
 from fieldray.domain.run import DrivesChanged, Publish
-from fieldray.packs.site_choices import PackMemory
+from fieldray.packs.site_choices import RememberedPacks
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.compare import Priors, system_comparer
@@ -93,22 +93,22 @@ class WindowFrontEnd(QObject):
     def _services(self, settings: Settings, publish: Publish) -> Services:
         self._publish = publish
         session, clinic = self._run.open(publish), self._run.clinic
-        memory = PackMemory(session.database.parent)
+        memory = RememberedPacks(session.database.parent)
         memory.remember([clinic.images[0].parent], clinic.load_pack().manifest.pack_id, ages_confirmed=True)
         return Services(
             session=StartingHere(session, self._begun),
             library=clinic.packs,
             memory=memory,
             may_lack_ages=lambda paths: False,
-            are_empty=lambda paths: False,
+            are_empty_folders=lambda paths: False,
             drives=SimpleNamespace(close=lambda: None),  # the fault run itself announces them
             audit=Auditor(session.database, clinic.packs.site_points),
             history=History(session.database),
             priors=Priors(session.database, system_comparer(settings)),
             constancy=ConstancyRecords(session.database.parent),
             check_constancy=lambda: (),
-            known_load=lambda: None,
-            measure_load=lambda folder, signer, progress: None,
+            read_load_study=lambda: None,
+            run_load_study=lambda folder, signer, progress: None,
         )
 
     def _go(self) -> None:

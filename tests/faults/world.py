@@ -21,7 +21,7 @@ from PIL import Image
 
 from fake_compilers import edgetpu_model
 from faults.double import DoubleEdgeTpu
-from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.finding import Outcome, ScreenedOutcome
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import BackendChanged, BackendState, Event, ImageDone, Publish
 from fieldray.inference.engine import Engine
@@ -31,7 +31,7 @@ from fieldray.pipeline.session import Session, device_choice
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
 from fieldray.workers.pool import Workers, open_workers
-from fieldray.workers.readiness import Readiness
+from fieldray.workers.readiness import ModelReadiness
 from harness.record import Record as Ended
 from program import runner
 from tiny_packs import fingerprint, write_tiny_pack
@@ -75,7 +75,7 @@ class Record:
 
         def found() -> float | None:
             for at_s, told in self._told:
-                if at_s > after_s and isinstance(told, Screened) and told.backend == backend:
+                if at_s > after_s and isinstance(told, ScreenedOutcome) and told.backend == backend:
                     return at_s
             return None
 
@@ -115,7 +115,9 @@ class Verdicts:
     runs_not_finished: int = 0
     remarks: list[str] = field(default_factory=list)
 
-    def judge(self, outcomes: Sequence[Outcome], told: Counter[Path], *, references: Mapping[Path, Screened]) -> None:
+    def judge(
+        self, outcomes: Sequence[Outcome], told: Counter[Path], *, references: Mapping[Path, ScreenedOutcome]
+    ) -> None:
         """Judge a finished run: what was stored against what was told and against those of the CPU before."""
         self.batches += 1
         seen = Counter(outcome.ref.path for outcome in outcomes)
@@ -123,13 +125,13 @@ class Verdicts:
         self.images_done_twice += sum(count > 1 for count in (*seen.values(), *told.values()))
         for outcome in outcomes:
             self.images += 1
-            if isinstance(outcome, Screened):
+            if isinstance(outcome, ScreenedOutcome):
                 self._judge_one(outcome, references[outcome.ref.path])
             else:
                 self.images_not_screened += 1
                 self.remarks.append(f"{outcome.ref.path.name}: {outcome.reason.text}")
 
-    def _judge_one(self, outcome: Screened, reference: Screened) -> None:
+    def _judge_one(self, outcome: ScreenedOutcome, reference: ScreenedOutcome) -> None:
         assert outcome.class_maps is not None and reference.class_maps is not None
         # the double marks its maps in a bit of one cell, by which a score moves a hundredth of what is tolerated
         really: BackendName = "cpu" if np.array_equal(outcome.class_maps, reference.class_maps) else "edgetpu"
@@ -183,7 +185,7 @@ class Clinic:
         self.backends: Final[dict[str, BackendState]] = {}
         self._engines: list[Engine] = []
         self._workers: list[Workers] = []
-        self._references: dict[Path, Screened] = {}
+        self._references: dict[Path, ScreenedOutcome] = {}
 
     def session(self, publish: Publish) -> Session:
         """The real session; what it tells is recorded."""
@@ -199,7 +201,7 @@ class Clinic:
             device, policy = device_choice(settings)
             times_s = {"run_timeout_s": EDGETPU_TIMEOUT_S, "start_timeout_s": _START_TIMEOUT_S}
             options = {"device": device, "policy": policy, "passed": self.packs.record_run}
-            options["cpu"] = partial(Readiness, workers)
+            options["cpu"] = partial(ModelReadiness, workers)
             engine = Engine(heard, kinds=[self.edgetpu.kind(heard, **times_s)], **options)
             self._engines.append(engine)
             return engine
@@ -229,7 +231,9 @@ class Clinic:
         with ResultQuery(session.database) as query:
             outcomes = [stored.outcome for stored in query.answers(batch.run_id)]
         if not self._references:
-            self._references = {outcome.ref.path: outcome for outcome in outcomes if isinstance(outcome, Screened)}
+            self._references = {
+                outcome.ref.path: outcome for outcome in outcomes if isinstance(outcome, ScreenedOutcome)
+            }
             self.verdicts.images_lost += len(self.images) - len(self._references)
         self.verdicts.judge(outcomes, told, references=self._references)
 

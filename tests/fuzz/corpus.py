@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.domain.finding import Refused
+from fieldray.domain.finding import RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.reasons import reason
 from fieldray.store.rows import outcome_columns
@@ -66,7 +66,7 @@ def _members(**changes: Any) -> dict[str, Any]:
 
 def _result(**changes: Any) -> dict[str, Any]:
     """The columns of a refused image, whole but for the changes; a mapping changes what a document says."""
-    refused = Refused(ref=ImageRef(path=Path("/a.dcm"), kind="dicom"), reason=reason("blank"))
+    refused = RefusedOutcome(ref=ImageRef(path=Path("/a.dcm"), kind="dicom"), reason=reason("blank"))
     row = outcome_columns(refused)
     for name, change in changes.items():
         row[name] = json.dumps({**json.loads(row[name]), **change}) if isinstance(change, dict) else change

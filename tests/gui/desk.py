@@ -27,7 +27,7 @@ from recorder import Recorder
 from fieldray.desktop.application import Application
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
-from fieldray.desktop.notices import SignalEnd, notify_run_end
+from fieldray.desktop.notices import NotifyRunEnd, notify_run_end
 from fieldray.domain.run import DrivesChanged, RunChanged
 from fieldray.packs.naming import PackCandidate
 from fieldray.settings import Settings
@@ -127,7 +127,7 @@ class Desk:
     def notices(self) -> str:
         """All words of the banners, unfolded."""
         banners = self.window.banners
-        banners.unfold()
+        banners.show_all_notices()
         return texts(banners)
 
     def dialog(self, kind: type[Box]) -> Box:
@@ -186,7 +186,7 @@ def opened(
     qtbot: QtBot,
     settings: Settings,
     *,
-    notify_run_end: SignalEnd = notify_run_end,
+    notify_run_end: NotifyRunEnd = notify_run_end,
 ) -> Iterator[Desk]:
     """A program on these rooms whose window is shown."""
     application = Application(qapp, settings, services=rooms.open, notify_run_end=notify_run_end)

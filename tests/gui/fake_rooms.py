@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from audits import audit_report
 from fieldray.audit.report import AuditReport
 from fieldray.bench.load import StoredLoadCell, StoredLoadStudy
-from fieldray.bench.machine import LEVELS
+from fieldray.bench.machine import LOAD_LEVELS
 from fieldray.desktop.background import Services
 from fieldray.domain.comparison import (
     PairComparison,
 )
-from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
+from fieldray.domain.finding import FailedOutcome, Finding, Outcome, ReadFacts, RefusedOutcome, ScreenedOutcome, decide
 from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, HeaderRules, InputSpec, Label, Manifest, Model, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
@@ -42,7 +42,7 @@ from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.quality import are_empty_folders
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import PackCandidate
-from fieldray.packs.site_choices import PackMemory, with_site_points
+from fieldray.packs.site_choices import RememberedPacks, with_site_points
 from fieldray.paths import user_data
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.compare import Priors, system_comparer
@@ -132,7 +132,7 @@ def image_image(number: int) -> Image:
     return Image(pixels=chest_phantom(600, 512, number, abnormal=number % 3 == 0), spacing_mm=(0.6, 0.6), view="PA")
 
 
-def screened(number: int, score: float, *, with_thumbnail: bool = False) -> Screened:
+def screened(number: int, score: float, *, with_thumbnail: bool = False) -> ScreenedOutcome:
     """An image with a score; its class map is warm in one place where the score is high."""
     rows, columns = np.mgrid[0:CELLS, 0:CELLS]
     spot = np.exp(-((rows - 8) ** 2 + (columns - 4) ** 2) / 5)
@@ -145,7 +145,7 @@ def screened(number: int, score: float, *, with_thumbnail: bool = False) -> Scre
         pixel_map=PixelMap(600 / SIDE, 0.0, 512 / SIDE, 0.0),
         decode_ms=143.0,
     )
-    return Screened(
+    return ScreenedOutcome(
         ref=image_ref(number),
         facts=facts,
         findings=(Finding(label="opacity", score=score, point=POINT, decision=decide(score, POINT)),),
@@ -157,16 +157,16 @@ def screened(number: int, score: float, *, with_thumbnail: bool = False) -> Scre
     )
 
 
-def refused(number: int, why: Reason | None = None) -> Refused:
+def refused(number: int, why: Reason | None = None) -> RefusedOutcome:
     """An image that is not a usable frontal chest X-ray."""
-    return Refused(ref=image_ref(number), reason=why or reason("view", view="LL"))
+    return RefusedOutcome(ref=image_ref(number), reason=why or reason("view", view="LL"))
 
 
-def failed(number: int, why: Reason | None = None) -> Failed:
+def failed(number: int, why: Reason | None = None) -> FailedOutcome:
     """An image that could not be read."""
     why = why or reason("truncated")
     ref = ImageRef(path=Path(f"/images/scan-{number:05}.png"), kind="png", problem=why)
-    return Failed(ref=ref, stage="decode", reason=why)
+    return FailedOutcome(ref=ref, stage="decode", reason=why)
 
 
 def candidate(folder: str = "/media/Edge TPU/fieldray/made-up-1.2.0", **changes: object) -> PackCandidate:
@@ -341,7 +341,7 @@ class FakeSession:
         if isinstance(self.again, FieldrayError):
             raise self.again
         assert self.again is not None
-        if isinstance(self.again, Refused) and overrides != Overrides():  # which is only told
+        if isinstance(self.again, RefusedOutcome) and overrides != Overrides():  # which is only told
             return self.again
         with ResultStore(self.database) as store:
             image = store.replace(row_id, self.again, run=store.run(self.batches[-1].run_id))
@@ -349,14 +349,14 @@ class FakeSession:
         return self.again
 
     def set_verdict(
-        self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None]
+        self, row_id: int, verdict: Verdict | None, *, judged: Outcome, replaceable: Collection[Verdict | None]
     ) -> Verdict | None:
         self.may_judge.wait(10)
         if self.verdict_problem is not None and not self.keeps_refused:
             raise self.verdict_problem
         self.judged.append(judged)
         with ResultStore(self.database) as store:
-            self.verdicts[row_id] = store.set_verdict(row_id, verdict, judged=judged, over=over)
+            self.verdicts[row_id] = store.set_verdict(row_id, verdict, judged=judged, replaceable=replaceable)
         self.verdicts_by_content[judged.facts.content_sha256] = self.verdicts[row_id]
         if self.verdict_problem is not None:
             raise self.verdict_problem
@@ -403,7 +403,7 @@ class FakeLibrary:
                 for entry, is_it in zip(found, was_asked, strict=True)
             ]
 
-    def doubts(self, model: Model) -> tuple[Reason, ...]:
+    def warnings(self, model: Model) -> tuple[Reason, ...]:
         return (self.lost,) if self.lost else ()
 
     def __post_init__(self) -> None:
@@ -514,7 +514,7 @@ def load_study(*, is_disturbed: bool = False) -> StoredLoadStudy:
             fps_avg=1000 / mean_ms,
             fps_max=110.0,
         )
-        for level, mean_ms in zip(LEVELS, (10.0, 11.0, 12.0, 14.0), strict=True)
+        for level, mean_ms in zip(LOAD_LEVELS, (10.0, 11.0, 12.0, 14.0), strict=True)
     )
     made = datetime.datetime(2026, 3, 4, 5, 6, tzinfo=datetime.UTC)
     return StoredLoadStudy(made=made, is_disturbed=is_disturbed, cells=tuple(cells))
@@ -527,7 +527,7 @@ class FakeRooms:
         self.outcomes: list[Outcome] = []
         self.of_others: dict[str, list[Outcome]] = {}
         self.library = FakeLibrary()
-        self.memory = PackMemory(user_data())
+        self.memory = RememberedPacks(user_data())
         self.lacks_ages = False
         self.drives = FakeDrives()
         self.audit = FakeAudit()
@@ -573,7 +573,7 @@ class FakeRooms:
             session=self.session,
             library=self.library,
             memory=self.memory,
-            are_empty=are_empty_folders,
+            are_empty_folders=are_empty_folders,
             may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,
             audit=self.audit,
@@ -581,8 +581,8 @@ class FakeRooms:
             priors=self.priors,
             constancy=ConstancyRecords(self.database.parent),
             check_constancy=self._check_constancy,
-            known_load=lambda: self.load_study,
-            measure_load=self._measure_load,
+            read_load_study=lambda: self.load_study,
+            run_load_study=self._measure_load,
         )
 
     def _measure_load(self, folder: Path, signer: str, progress: ProgressHandler) -> StoredLoadStudy:

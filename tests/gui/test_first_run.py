@@ -13,7 +13,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QCheckBox, QMessageBox, QScrollArea
 from test_packs import EDGETPU
 
-from fieldray.desktop.packs_page import PackDialog, answer_lines
+from fieldray.desktop.packs_page import PackDialog, choose_button_lines
 from fieldray.domain.prior import prior_from
 from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted
@@ -60,7 +60,7 @@ def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
         replace(candidate("a", names=names), manifest=adults)
         for names in ({"en": "Normal or abnormal"}, {"en": "Tuberculosis"})
     ]
-    assert [answer_lines(Translator("en"), pack) for pack in packs] == [
+    assert [choose_button_lines(Translator("en"), pack) for pack in packs] == [
         ("Normal or abnormal", "patients aged 18 to 95 years"),
         ("Tuberculosis", "patients aged 18 to 95 years"),
     ]
@@ -405,5 +405,5 @@ def test_an_answer_about_a_prior_image_is_for_the_image_that_was_open(desk: Desk
     desk.open_row(2)
     desk.until(lambda: not dialogs(desk.window, QMessageBox))
     desk.until_shown("so the question about the prior image was closed")
-    comparing.answer(question, is_meant=True)
+    comparing.answer(question, is_confirmed=True)
     assert comparing.prior is None and not comparing.priors

@@ -339,7 +339,7 @@ def test_a_run_in_use_by_another_program_stays(desk: Desk, page: HistoryPage, st
         run_id = other.open_run(run_spec())
         page._runs.refresh()
         desk.until(lambda: page.table.rowCount() == 3)
-        page._runs.plan([run_id])
+        page._runs.plan_deletion([run_id])
         desk.until(lambda: "Delete 1 run?" in question(desk))
         press(desk.dialog(QMessageBox), "Delete…")
         press(desk.dialog(QMessageBox), "Delete for good")

@@ -55,7 +55,7 @@ from fieldray.desktop.keys import KeySheet
 from fieldray.desktop.pack_choice import PackQuestion, QuestionKind
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.welcome import ages_box
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.run import Verdict
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS
@@ -335,7 +335,7 @@ def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterat
     used = PackInUse(name=text, version=text, model_sha256="0" * 64, ages_years=(18, 95), source=asked)
     yield ages_box(
         window,
-        IntentQuestion("ages", Intent(since=0, paths=(Path("/images", text),), pack=used)),
+        IntentQuestion("ages", Intent(number=0, paths=(Path("/images", text),), pack=used)),
         bench.screening,
         translator,
     )
@@ -431,7 +431,7 @@ def test_a_button_that_goes_while_it_has_the_keys_gives_them_back_to_the_list(de
     desk.until(lambda: desk.bench.image.is_in_sight and bool(desk.window.result.override_buttons))
     desk.window.result.override_buttons[-1].setFocus()
     QTest.keyClick(focus(), Key.Key_Space)
-    desk.until(lambda: isinstance(desk.bench.image.row and desk.bench.image.row.outcome, Screened))
+    desk.until(lambda: isinstance(desk.bench.image.row and desk.bench.image.row.outcome, ScreenedOutcome))
     desk.until(desk.window.work_list.table.hasFocus)
     assert len(desk.rooms.session.started_with) == 1
 

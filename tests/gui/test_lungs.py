@@ -11,10 +11,10 @@ from fake_rooms import model, refused, screened
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor
 
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.model import InputSpec, Requirement
+from fieldray.domain.model import InputSpec, PackRequirement
 from fieldray.reasons import reason
 from lungs import lungs
 
@@ -27,7 +27,9 @@ def found(**changes: Any) -> LungFields:
     return lungs(pixel_map=WHOLE, rows=600, columns=512, **changes)
 
 
-def with_lungs(number: int, score: float, fields: LungFields, *notes: str, inside: float | None = 0.62) -> Screened:
+def with_lungs(
+    number: int, score: float, fields: LungFields, *notes: str, inside: float | None = 0.62
+) -> ScreenedOutcome:
     said = tuple(reason(code, percent=31) if code == "evidence_outside" else reason(code) for code in notes)
     return replace(screened(number, score), lungs=replace(fields, evidence_inside=inside), notes=said)
 
@@ -130,7 +132,7 @@ def test_what_was_refused_for_its_lungs_says_what_to_do(desk: Desk) -> None:
 def test_the_models_input_is_the_crop_that_it_got(desk: Desk) -> None:
     spec = InputSpec(height=224, width=224, crop="lungs", crop_margin=0.1)
     desk.rooms.library.models[desk.rooms.library.always[0].folder] = model(
-        "builtin", input=spec, requires=(Requirement(kind="lung-fields"),)
+        "builtin", input=spec, requires=(PackRequirement(kind="lung-fields"),)
     )
     desk.bench.packs.use(desk.rooms.library.always[0])
     desk.until(lambda: desk.bench.packs.model.manifest.input == spec)

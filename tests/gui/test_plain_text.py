@@ -29,8 +29,8 @@ from test_keyboard import dialogs as each_dialog
 
 import fieldray.desktop
 from fieldray.desktop.audit_page import LocalPointDialog
-from fieldray.desktop.widgets import PlainButton, plain_tip
-from fieldray.domain.finding import Failed, Outcome, Refused, Screened
+from fieldray.desktop.widgets import PlainButton, plain_tooltip
+from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Label, OperatingPoint
 from fieldray.domain.run import BackendChanged, DeviceChanged, DrivesChanged, RunChanged, Verdict
@@ -73,7 +73,11 @@ def hostile_outcomes(text: str) -> list[Outcome]:
     finding = replace(screened(1, 0.9).findings[0], label=text, point=point)
     seen = replace(screened(1, 0.9), ref=ref, pack_name=text, class_maps=None, backend=text, findings=(finding,))
     nameless = replace(ref, header=ImageHeader(), problem=why, kind="unknown", member=text)
-    return [seen, Refused(ref=hostile_ref(2, text), reason=why), Failed(ref=nameless, stage="decode", reason=why)]
+    return [
+        seen,
+        RefusedOutcome(ref=hostile_ref(2, text), reason=why),
+        FailedOutcome(ref=nameless, stage="decode", reason=why),
+    ]
 
 
 def hostile_point(text: str) -> OperatingPoint:
@@ -209,8 +213,8 @@ def test_names_keep_their_ampersands_and_make_no_shortcut(qapp: QApplication) ->
 
 
 def test_a_tip_shows_markup_as_it_was_written(qapp: QApplication) -> None:
-    assert plain_tip("Image 1", "<b>x</b>") == "Image 1\n<b>x</b>"  # Qt looks for markup in the first line alone
-    assert plain_tip("<b>1 & 2</b>", "x\ny") == "<p>&lt;b&gt;1 &amp; 2&lt;/b&gt;<br>\nx\\ny</p>"
+    assert plain_tooltip("Image 1", "<b>x</b>") == "Image 1\n<b>x</b>"  # Qt looks for markup in the first line alone
+    assert plain_tooltip("<b>1 & 2</b>", "x\ny") == "<p>&lt;b&gt;1 &amp; 2&lt;/b&gt;<br>\nx\\ny</p>"
 
 
 def test_texts_are_set_through_one_door() -> None:
@@ -261,7 +265,7 @@ def two_runs(rooms: FakeRooms, tmp_path: Path, text: str) -> None:
         keep(rooms.database, [*hostile_outcomes(text), screened(number, 0.9)], spec=one)
     with ResultStore(rooms.database) as opened:
         seen = hostile_outcomes(text)[0]
-        assert isinstance(seen, Screened)
+        assert isinstance(seen, ScreenedOutcome)
         opened.set_verdict(1, Verdict(choice="disagree", note=text), judged=seen)
 
 
@@ -307,7 +311,7 @@ def test_nothing_is_markup_in_the_history(desk: Desk, text: str) -> None:
     page.widget().grab()
     for table in (page.table, *page.comparison.findChildren(QTableWidget)):
         table.grab()
-    runs.plan([1])
+    runs.plan_deletion([1])
     desk.until(lambda: any(isinstance(found, QMessageBox) for found in QApplication.topLevelWidgets()))
     assert_plain(text)
     for box in (found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox)):

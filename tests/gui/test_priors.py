@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QMessageBox
 
 from fieldray.desktop.comparing import ComparisonController
 from fieldray.desktop.prior_view import PriorView
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.prior import unscreened_outcome
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
@@ -27,7 +27,7 @@ NOTICE = f"Research use only. {reason('compare_notice').text}"
 Key = Qt.Key
 
 
-def of_patient(number: int, patient: str, day: str, score: float = 0.5, **changes: object) -> Screened:
+def of_patient(number: int, patient: str, day: str, score: float = 0.5, **changes: object) -> ScreenedOutcome:
     """A made-up image of a patient and a day."""
     made = screened(number, score)
     header = replace(
@@ -383,7 +383,7 @@ def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: Compa
     box = desk.dialog(QMessageBox)
     next(button for button in box.buttons() if button is not box.defaultButton()).click()
     assert comparing.prior.outcome is other
-    assert "The two images show different patients" in desk.window.prior_bar.doubts.text()
+    assert "The two images show different patients" in desk.window.prior_bar.warnings.text()
     assert "not screened yet" in texts(desk.window.prior_card)
     desk.open_row(4)
     desk.until(lambda: not comparing.is_searching)
@@ -402,8 +402,8 @@ def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(
     assert bar.dates.text() == (
         "Current image: 2024-04-05. Prior image: date not known, time between the images not known"
     )
-    assert "The program cannot tell whether both images show the same patient" in bar.doubts.text()
-    assert "The order of the two images is unknown" in bar.doubts.text()
+    assert "The program cannot tell whether both images show the same patient" in bar.warnings.text()
+    assert "The order of the two images is unknown" in bar.warnings.text()
 
 
 def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: ComparisonController) -> None:
@@ -414,12 +414,12 @@ def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: Compariso
         desk.rooms.priors.files[path] = unscreened_outcome(image_ref(1))
         comparing.choose_file(path)
         desk.until(lambda: comparing.prior is not None)
-        assert words in desk.window.prior_bar.doubts.text()
+        assert words in desk.window.prior_bar.warnings.text()
     desk.open_row(3)
     desk.rooms.priors.files[desk.rooms.outcomes[0].ref.path] = desk.rooms.outcomes[0]
     comparing.choose_file(desk.rooms.outcomes[0].ref.path)
     desk.until(lambda: comparing.prior is not None)
-    assert "is later than the current image" in desk.window.prior_bar.doubts.text()
+    assert "is later than the current image" in desk.window.prior_bar.warnings.text()
     assert "5 years 3 months later" in desk.window.prior_bar.dates.text()
 
 

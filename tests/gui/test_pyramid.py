@@ -100,10 +100,10 @@ def test_softmax_evidence_is_against_all_other_labels() -> None:
 
 
 def test_smoothing_keeps_an_even_map_and_the_place_of_a_peak() -> None:
-    assert np.allclose(heat_map.smooth(np.full((4, 5), 0.3, np.float32)), 0.3, atol=1e-6)
+    assert np.allclose(heat_map.enlarge_smoothly(np.full((4, 5), 0.3, np.float32)), 0.3, atol=1e-6)
     cells = np.zeros((7, 7), np.float32)
     cells[2, 5] = 1
-    fine = heat_map.smooth(cells)
+    fine = heat_map.enlarge_smoothly(cells)
     assert fine.shape == (112, 112)
     row, column = np.unravel_index(fine.argmax(), fine.shape)
     assert (row // 16, column // 16) == (2, 5)

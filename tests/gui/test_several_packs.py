@@ -14,9 +14,9 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QMessageBox
 
 from fieldray.desktop.list_reader import KEYS
-from fieldray.desktop.packs_page import OtherPackBox, PackButtons
+from fieldray.desktop.packs_page import AdditionalPackBox, PackButtons
 from fieldray.desktop.worklist_delegate import SHAPE_COLUMN_WIDTH
-from fieldray.domain.finding import Finding, Screened, decide
+from fieldray.domain.finding import Finding, ScreenedOutcome, decide
 from fieldray.domain.run import RunChanged, Verdict
 from fieldray.errors import PackProblem
 from fieldray.reasons import reason
@@ -33,7 +33,7 @@ TB_CLASSES = {"abnormal": {"en": "Signs of tuberculosis"}}
 SECOND = len(KEYS)  # the column of the second pack
 
 
-def said_of_tuberculosis(number: int, score: float) -> Screened:
+def said_of_tuberculosis(number: int, score: float) -> ScreenedOutcome:
     """Warm in another place than `screened` is, and judged at another point."""
     maps = np.full((1, CELLS, CELLS), -4.0, np.float32)
     maps[0, 2:4, 10:12] = 4.0
@@ -61,7 +61,7 @@ def rooms() -> FakeRooms:
     return made
 
 
-def box(desk: Desk, pack_id: str) -> OtherPackBox:
+def box(desk: Desk, pack_id: str) -> AdditionalPackBox:
     """That of a pack's card on the page where a folder is opened."""
     found = [entry for entry in desk.bench.packs.candidates if entry.can_screen]
     place = [entry.pack_id for entry in found].index(pack_id)
@@ -253,7 +253,7 @@ def test_a_run_of_two_packs_is_opened_again(screened_by_two: Desk) -> None:
 
 
 def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
-    def of_one(said: Screened, day: str) -> Screened:
+    def of_one(said: ScreenedOutcome, day: str) -> ScreenedOutcome:
         uid = f"9.{day}"
         header = replace(said.ref.header, patient_id="A", patient_sex="F", study_date=day, study_instance_uid=uid)
         return replace(said, ref=replace(said.ref, header=header))

@@ -14,7 +14,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QTableWidget
 
 from fieldray.bench.benchmark_case import Report
-from fieldray.bench.load import StoredLoadStudy, load_study_in_child, store_load_study, stored_load_study
+from fieldray.bench.load import StoredLoadStudy, run_load_study_in_child, store_load_study, stored_load_study
 from fieldray.desktop.past_runs import ComputerLoad
 from fieldray.domain.run import Speed
 from fieldray.errors import Cancelled, UsageProblem
@@ -159,7 +159,7 @@ def test_a_study_is_made_in_a_process_of_its_own_and_ends_when_nobody_wants_it(h
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        load_study_in_child(pack, fingerprint(pack), stop_at_two)
+        run_load_study_in_child(pack, fingerprint(pack), stop_at_two)
     assert calls[-1] == (2, 12) and stored_load_study() is None
     assert not [path for path in home.rglob("*") if "images" in path.name]
 
@@ -167,4 +167,4 @@ def test_a_study_is_made_in_a_process_of_its_own_and_ends_when_nobody_wants_it(h
 def test_the_shown_cases_are_the_first_of_each_backend() -> None:
     study = load_study()
     other = [StoredLoadStudy(made=study.made, is_disturbed=False, cells=(*study.cells, *study.cells[:1]))]
-    assert [cell.case for cell in other[0].shown] == ["cpu, 1 thread"] * 5
+    assert [cell.case for cell in other[0].shown_cells] == ["cpu, 1 thread"] * 5

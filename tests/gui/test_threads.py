@@ -19,8 +19,8 @@ from fake_rooms import screened
 from PySide6.QtCore import QTimer
 from pytestqt.qtbot import QtBot
 
-from fieldray.desktop.background import Background, EventBridge
-from fieldray.desktop.list_reader import KEYS, WorkRow
+from fieldray.desktop.background import BackgroundTasks, EventBridge
+from fieldray.desktop.list_reader import KEYS, WorkListRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.run import RunChanged
@@ -65,8 +65,8 @@ def test_a_flood_of_events_leaves_room_for_the_window(qtbot: QtBot) -> None:
 
 
 @pytest.fixture
-def background(qtbot: QtBot) -> Iterator[Background]:
-    made = Background(NoticeBoard())
+def background(qtbot: QtBot) -> Iterator[BackgroundTasks]:
+    made = BackgroundTasks(NoticeBoard())
     yield made
     made.close()
 
@@ -75,7 +75,7 @@ def refuse(error: Exception) -> None:
     raise error
 
 
-def test_a_channel_works_in_order_and_channels_side_by_side(background: Background, qtbot: QtBot) -> None:
+def test_a_channel_works_in_order_and_channels_side_by_side(background: BackgroundTasks, qtbot: QtBot) -> None:
     gate, got = threading.Event(), []
     background.run(lambda: gate.wait(5), channel="slow", done=lambda _: got.append("slow"), failed=refuse)
     background.run(lambda: 1, channel="slow", done=lambda _: got.append("after"), failed=refuse)
@@ -85,7 +85,7 @@ def test_a_channel_works_in_order_and_channels_side_by_side(background: Backgrou
     qtbot.waitUntil(lambda: got == ["quick", "slow", "after"])
 
 
-def test_the_newest_request_wins(background: Background, qtbot: QtBot) -> None:
+def test_the_newest_request_wins(background: BackgroundTasks, qtbot: QtBot) -> None:
     gate, ran, got = threading.Event(), [], []
 
     def work(number: int) -> int:
@@ -102,7 +102,7 @@ def test_the_newest_request_wins(background: Background, qtbot: QtBot) -> None:
     assert ran[-1] == 4 and len(ran) <= 2
 
 
-def test_what_was_forgotten_is_not_delivered(background: Background, qtbot: QtBot) -> None:
+def test_what_was_forgotten_is_not_delivered(background: BackgroundTasks, qtbot: QtBot) -> None:
     gate, got = threading.Event(), []
     background.run(lambda: gate.wait(5), channel="image", done=got.append, failed=refuse, newest_only=True)
     background.forget("image")
@@ -111,7 +111,7 @@ def test_what_was_forgotten_is_not_delivered(background: Background, qtbot: QtBo
     qtbot.waitUntil(lambda: got == ["next"])
 
 
-def test_an_error_is_delivered_in_the_windows_thread(background: Background, qtbot: QtBot) -> None:
+def test_an_error_is_delivered_in_the_windows_thread(background: BackgroundTasks, qtbot: QtBot) -> None:
     got: list[tuple[str, threading.Thread]] = []
 
     def work() -> None:
@@ -124,7 +124,7 @@ def test_an_error_is_delivered_in_the_windows_thread(background: Background, qtb
     assert got == [("truncated", threading.main_thread())]
 
 
-def test_a_bug_is_said_to_whoever_waits_and_raised(background: Background, qtbot: QtBot) -> None:
+def test_a_bug_is_said_to_whoever_waits_and_raised(background: BackgroundTasks, qtbot: QtBot) -> None:
     got: list[str] = []
     with qtbot.captureExceptions() as caught:
         background.run(lambda: 1 / 0, channel="any", failed=lambda error: got.append(error.reason.code))
@@ -132,7 +132,7 @@ def test_a_bug_is_said_to_whoever_waits_and_raised(background: Background, qtbot
     assert (got, [kind for kind, _, _ in caught]) == (["internal"], [ZeroDivisionError])
 
 
-def test_what_is_asked_before_the_services_are_open_waits_for_them(background: Background, qtbot: QtBot) -> None:
+def test_what_is_asked_before_the_services_are_open_waits_for_them(background: BackgroundTasks, qtbot: QtBot) -> None:
     got: list[object] = []
     for number in range(2):
         background.run_with_services(
@@ -144,7 +144,7 @@ def test_what_is_asked_before_the_services_are_open_waits_for_them(background: B
     qtbot.waitUntil(lambda: got == ["at once", ("services", 0), ("services", 1)])
 
 
-def test_after_close_nothing_comes_any_more(background: Background, qtbot: QtBot) -> None:
+def test_after_close_nothing_comes_any_more(background: BackgroundTasks, qtbot: QtBot) -> None:
     gate, got = threading.Event(), []
     background.run(lambda: gate.wait(5), channel="a", done=got.append, failed=refuse)
     background.close()
@@ -214,7 +214,7 @@ def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_dra
     assert len(inserted) < ROWS / 10
     # To draw every row once asks for more than 30 values a row; how often the rows in sight are drawn depends on time.
     assert 0 < times_called(calls, WorkListModel.data) < 5 * ROWS
-    assert times_called(calls, WorkRow.__post_init__) < ROWS / 4
+    assert times_called(calls, WorkListRow.__post_init__) < ROWS / 4
     assert rows.rowCount() == ROWS
 
 

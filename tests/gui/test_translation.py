@@ -22,7 +22,7 @@ from fieldray.cli import command_parser
 from fieldray.desktop.application import chosen_language
 from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.widgets import ask_for_paths
-from fieldray.formatting import date, number
+from fieldray.formatting import format_dicom_date, format_number
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
 from fieldray.translation import Translator, best_language, languages
@@ -287,14 +287,15 @@ def test_one_file_adds_a_language(polish: Path, desk: Desk, home: Path) -> None:
 
 def test_numbers_and_dates_are_those_of_the_language(polish: Path) -> None:
     written = {
-        code: (number(Translator(code), 1234.5, digits=1), date(Translator(code), "20260304")) for code in languages()
+        code: (format_number(Translator(code), 1234.5, digits=1), format_dicom_date(Translator(code), "20260304"))
+        for code in languages()
     }
     assert written == {
         "en": ("1234.5", "2026-03-04"),
         "pl": ("1234,5", "04.03.2026"),
         "uk": ("1234,5", "04.03.2026"),
     }
-    assert date(Translator("uk"), "20261399") == "20261399"
+    assert format_dicom_date(Translator("uk"), "20261399") == "20261399"
 
 
 def test_a_catalogue_with_other_fields_is_passed_over(polish: Path) -> None:

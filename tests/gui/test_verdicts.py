@@ -27,7 +27,7 @@ from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.overlay import TOP_LEFT, corner_texts
 from fieldray.desktop.verdicts import Commands, ReadVerdict, Verdicts, VerdictSubject, WriteVerdict
 from fieldray.desktop.worklist_model import VERDICT_ROLE
-from fieldray.domain.finding import Outcome, ReadFacts, Screened
+from fieldray.domain.finding import Outcome, ReadFacts, ScreenedOutcome
 from fieldray.domain.run import ImageDone, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
 from fieldray.formatting import time_text
@@ -91,11 +91,11 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     verdicts.choose("agree")
     assert verdicts.handle_written(FIRST, DISAGREE) == ()
     given = verdicts.state_for(FIRST)
-    assert (given.state, given.wanted, given.stored, given.asks) == ("not_saved", AGREE, DISAGREE, True)
+    assert (given.state, given.wanted, given.stored, given.needs_choice) == ("not_saved", AGREE, DISAGREE, True)
     assert verdicts.choose("unsure") == ()  # no answer
     assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
     assert verdicts.handle_written(FIRST, None) == ()  # meanwhile they withdrew it
-    assert (given.asks, given.stored) == (True, None)
+    assert (given.needs_choice, given.stored) == (True, None)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdict(FIRST),)
     assert (given.state, given.wanted) == (None, None)
 
@@ -117,7 +117,7 @@ def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -
     assert (verdicts.state_for(FIRST).state, verdicts.state_for(FIRST).wanted) == ("saved", DISAGREE)
     verdicts.set_draft_note("mine")
     verdicts.handle_read(FIRST, UNSURE)
-    assert verdicts.state_for(FIRST).asks
+    assert verdicts.state_for(FIRST).needs_choice
     assert verdicts.commit() == ()
 
 
@@ -131,10 +131,10 @@ def test_a_withdrawn_verdict_takes_its_note_along_and_comes_back_with_it() -> No
     assert (verdicts.state_for(FIRST).note, verdicts.state_for(FIRST).state) == ("", None)
     verdicts.open(SECOND)  # the image need not be open to have its verdict taken back
     assert verdicts.last_changed == FIRST
-    assert verdicts.take_back() == write(NOTED, None)
+    assert verdicts.undo() == write(NOTED, None)
     verdicts.handle_written(FIRST, NOTED)
     assert verdicts.state_for(FIRST).note == "old scar"
-    assert verdicts.take_back() == ()  # once
+    assert verdicts.undo() == ()  # once
 
 
 def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -> None:
@@ -142,7 +142,7 @@ def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -
     verdicts.set_draft_note("at the apex")
     verdicts.withdraw()
     verdicts.handle_written(FIRST, None)
-    assert verdicts.take_back() == write(Verdict(choice="agree", note="at the apex"), None)
+    assert verdicts.undo() == write(Verdict(choice="agree", note="at the apex"), None)
 
 
 def test_a_verdict_that_is_given_once_more_is_kept() -> None:
@@ -171,7 +171,7 @@ def test_what_another_window_said_since_is_not_taken_back() -> None:
     verdicts.open(FIRST, AGREE)
     verdicts.handle_read(FIRST, DISAGREE)
     assert verdicts.last_changed is None
-    assert verdicts.take_back() == ()
+    assert verdicts.undo() == ()
 
 
 def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
@@ -206,7 +206,7 @@ class Window:
         self.commands.extend(commands)
         for image in IMAGES:
             given = self.verdicts.state_for(image)
-            if not given.asks:
+            if not given.needs_choice:
                 self.seen[image].add(given.stored)
 
     def person_wants(self) -> None:
@@ -287,12 +287,12 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         image, before = window.verdicts.last_changed, window.verdicts._last
         if image is None or before is None:
-            assert window.verdicts.take_back() == ()
+            assert window.verdicts.undo() == ()
             return
-        window.take(window.verdicts.take_back())
-        assert window.verdicts.take_back() == ()
+        window.take(window.verdicts.undo())
+        assert window.verdicts.undo() == ()
         given = window.verdicts.state_for(image)
-        assert given.wanted == before[1] or given.asks
+        assert given.wanted == before[1] or given.needs_choice
         window.last[image] = given.wanted
         window.seen[image].add(given.wanted)
         window.seen[image].add(before[2])
@@ -341,7 +341,7 @@ class RandomWalk(RuleBasedStateMachine):
         image, (found, writer) = command.judged, self.store[command.judged]
         if isinstance(command, ReadVerdict):
             window.answers.append(("found", image, found))
-        elif found != command.verdict and found not in command.over:
+        elif found != command.verdict and found not in command.replaceable:
             window.answers.append(("written", image, found))
         elif self.is_full:
             self.refused[image] = command.verdict
@@ -414,7 +414,7 @@ class RandomWalk(RuleBasedStateMachine):
                 for image in IMAGES:
                     if window.verdicts.state_for(image).problem is not None:
                         window.take(window.verdicts.keep_own_verdict(image))
-            assert all(given.asks for _, given in window.verdicts.unsaved())
+            assert all(given.needs_choice for _, given in window.verdicts.unsaved())
 
 
 class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]
@@ -664,7 +664,7 @@ def overwrite(desk: Desk, row_id: int, outcome: Outcome) -> None:
     desk.until(lambda: desk.bench.image.is_replaced)
 
 
-def another_patient(row_id: int) -> Screened:
+def another_patient(row_id: int) -> ScreenedOutcome:
     """Lies in the file of a row, and is another person's image."""
     return replace(screened(50, 0.2), ref=replace(screened(50, 0.2).ref, path=screened(row_id, 0.9).ref.path))
 

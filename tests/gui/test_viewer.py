@@ -16,7 +16,7 @@ from PySide6.QtGui import QColor, QFont, QGuiApplication, QImage, QMouseEvent, Q
 from PySide6.QtPrintSupport import QPrintDialog
 from PySide6.QtWidgets import QLineEdit, QMenu
 
-from fieldray.desktop.image_area import ImageArea, lay_on_page, picture_of
+from fieldray.desktop.image_area import ImageArea, draw_on_page, draw_picture
 from fieldray.desktop.image_painting import Line, Size, ViewState, matching_window
 from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
@@ -381,26 +381,26 @@ def test_a_region_is_seen(desk: Desk, viewer: Viewer) -> None:
 
 def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_research(desk: Desk, viewer: Viewer) -> None:
     words = Translator("en")
-    plain = picture_of(viewer, words)
+    plain = draw_picture(viewer, words)
     assert plain is not None
     assert (plain.width(), plain.height() > 2 * viewer.height()) == (2 * viewer.width(), True)
     strip = plain.copy(0, 2 * viewer.height(), plain.width(), plain.height() - 2 * viewer.height())
     assert len(colours_of(strip)) > 2  # words on the ground
     desk.bench.switches.set(heat_map=False)
-    bare = picture_of(viewer, words)
-    viewer.apply(viewer.state.measured((100, 100), (400, 300), viewer.image_size))
-    marked = picture_of(viewer, words)
+    bare = draw_picture(viewer, words)
+    viewer.apply(viewer.state.with_measurement((100, 100), (400, 300), viewer.image_size))
+    marked = draw_picture(viewer, words)
     desk.bench.switches.set(hide_patient=True)
     assert desk.application.settings["hide_patient"] is True
-    hidden = picture_of(viewer, words)
+    hidden = draw_picture(viewer, words)
     pictures = [plain, bare, marked, hidden]
     assert all(one != other for one, other in itertools.combinations(pictures, 2))
     desk.bench.switches.set(magnifier=True)
-    assert picture_of(viewer, words) == hidden  # a glass is no mark
+    assert draw_picture(viewer, words) == hidden  # a glass is no mark
 
 
 def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> None:
-    picture = picture_of(viewer, Translator("en"))
+    picture = draw_picture(viewer, Translator("en"))
     desk.qtbot.keyClick(viewer, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
     desk.until_shown("The image was copied to the clipboard as shown.")
     assert QGuiApplication.clipboard().image() == picture
@@ -408,7 +408,7 @@ def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> N
     assert "is copied" not in desk.notices
     page = QImage(600, 900, QImage.Format.Format_RGB32)
     page.fill(Qt.GlobalColor.white)
-    lay_on_page(page, picture)
+    draw_on_page(page, picture)
     height = round(600 * picture.height() / picture.width())
     assert page.pixelColor(300, height // 2) != Qt.GlobalColor.white
     assert page.pixelColor(300, height + 3) == Qt.GlobalColor.white
@@ -429,7 +429,7 @@ def colours_of(image: QImage) -> set[int]:
 
 
 def test_nothing_is_measured_outside_the_image() -> None:
-    state = ViewState().measured((-5, 10), (200, 90), Size(100, 80))
+    state = ViewState().with_measurement((-5, 10), (200, 90), Size(100, 80))
     assert state.zoomed(2, Size(100, 80), Size(100, 100)).lines == state.lines == (Line((0, 10), (100, 80)),)
 
 
@@ -568,5 +568,5 @@ def test_a_window_of_another_image_is_as_far_from_its_own(area: ImageArea) -> No
 
 def test_a_place_is_a_share_of_the_image() -> None:
     leader = ViewState(zoom=2.0, center=(50.0, 25.0), turns=1, inverted=True)
-    state = ViewState(turns=3).following(leader, None, image=Size(1000, 400), other_image=Size(100, 100))
+    state = ViewState(turns=3).linked_to(leader, None, image=Size(1000, 400), other_image=Size(100, 100))
     assert state == ViewState(zoom=2.0, center=(500.0, 100.0), turns=3, inverted=True)

@@ -33,7 +33,7 @@ from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import DocumentDialog, SettingsDialog, choice_label
-from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
+from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_equivalents
 from fieldray.desktop.list_reader import KEYS as COLUMNS
 from fieldray.desktop.notices import notify_run_end
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
@@ -257,9 +257,13 @@ def test_the_key_sheet_names_every_key(desk: Desk) -> None:
 
 
 def test_no_two_commands_share_a_key_and_letters_work_under_a_ukrainian_layout_too() -> None:
-    keys = [text for key in KEYS for text in (*key.keys, *cyrillic_twins(key.keys))]
+    keys = [text for key in KEYS for text in (*key.keys, *cyrillic_equivalents(key.keys))]
     assert len(keys) == len(set(keys))
-    assert cyrillic_twins(("H", "Ctrl+F", "?", "+", "1", "Space", "Ctrl+Shift+O")) == ("Р", "Ctrl+А", "Ctrl+Shift+Щ")
+    assert cyrillic_equivalents(("H", "Ctrl+F", "?", "+", "1", "Space", "Ctrl+Shift+O")) == (
+        "Р",
+        "Ctrl+А",
+        "Ctrl+Shift+Щ",
+    )
 
 
 def test_dropped_files_are_screened(desk: Desk) -> None:

@@ -31,11 +31,11 @@ from PySide6.QtWidgets import QApplication, QMessageBox
 from recorder import Recorder
 
 from fieldray.desktop.application import Application
-from fieldray.desktop.background import Background
-from fieldray.desktop.list_reader import KEYS, WorkRow
+from fieldray.desktop.background import BackgroundTasks
+from fieldray.desktop.list_reader import KEYS, WorkListRow
 from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.worklist_model import VERDICT_ROLE
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
 from fieldray.domain.run import ImageDone, RunChanged, Verdict
@@ -78,7 +78,7 @@ class SteppedChannel(ThreadPoolExecutor):
             task.run()
 
 
-class SteppedBackground(Background):
+class SteppedBackground(BackgroundTasks):
     """The same walk goes the same way each time."""
 
     def _begin(self, channel: str) -> SteppedChannel:
@@ -94,7 +94,7 @@ class SteppedBackground(Background):
         return [each for name, each in named if (self.services or name == "open") and not each._work_queue.empty()]
 
 
-def plain(number: int, score: float) -> Screened:
+def plain(number: int, score: float) -> ScreenedOutcome:
     """An image that is quickly shown: small, and without a heat map."""
     made = screened(number, score)
     return replace(made, facts=replace(made.facts, rows=SIDE, columns=SIDE), class_maps=None)
@@ -290,10 +290,10 @@ class WindowWalk(RuleBasedStateMachine):
         for _ in range(2):
             self.window.result.verdict.buttons[choice].click()
         given = self.bench.judging.verdicts.state_for(VerdictSubject(row.answer_id, row.outcome))
-        if self.bench._why_not_judged() is None and not given.asks:
+        if self.bench._why_not_judged() is None and not given.needs_choice:
             assert given.wanted is not None and given.wanted.choice == choice
         else:
-            assert given.wanted == before or given.asks
+            assert given.wanted == before or given.needs_choice
 
     def _withdraw(self, which: int) -> None:
         """Also a verdict that another window gave."""
@@ -341,7 +341,7 @@ class WindowWalk(RuleBasedStateMachine):
     def _hide(self, which: int) -> None:
         self.window.actions_by_name["hide_patient"].trigger()
 
-    def _judge(self, row: WorkRow) -> None:
+    def _judge(self, row: WorkListRow) -> None:
         self._judged.add(row.outcome.facts.content_sha256)
 
     def _second(self, which: int) -> None:
@@ -353,7 +353,9 @@ class WindowWalk(RuleBasedStateMachine):
         self._opened, before = row.row_id, self._stored((row.row_id,)).get(row.row_id)  # what is open was read before
         try:
             with _roomy(), ResultStore(self.rooms.database) as store:
-                self._theirs[row.row_id] = store.set_verdict(row.answer_id, given, judged=row.outcome, over=(before,))
+                self._theirs[row.row_id] = store.set_verdict(
+                    row.answer_id, given, judged=row.outcome, replaceable=(before,)
+                )
         except StorageProblem:  # its run was deleted
             return
         self._seen.setdefault(row.row_id, set()).add(before)

@@ -22,14 +22,14 @@ from PySide6.QtTest import QAbstractItemModelTester
 from PySide6.QtWidgets import QStyle, QStyleOptionViewItem, QWidget
 from pytestqt.qtbot import QtBot
 
-from fieldray.desktop.background import Background
-from fieldray.desktop.image_painting import Switches
-from fieldray.desktop.list_reader import KEYS, RowCache, WorkRow
+from fieldray.desktop.background import BackgroundTasks
+from fieldray.desktop.image_painting import DisplaySwitches
+from fieldray.desktop.list_reader import KEYS, RowCache, WorkListRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Verdicts, VerdictSubject
 from fieldray.desktop.worklist_delegate import WorkListDelegate, wrap_text
 from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, VERDICT_ROLE, WorkListModel
-from fieldray.domain.finding import Outcome, Refused
+from fieldray.domain.finding import Outcome, RefusedOutcome
 from fieldray.domain.run import ImageDone, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.history import History
@@ -50,8 +50,8 @@ class StoredList:
     def __init__(self, path: Path, qtbot: QtBot) -> None:
         self.path, self._qtbot = path, qtbot
         self.board = NoticeBoard()
-        self.background = Background(self.board)
-        self.verdicts, self.switches = Verdicts(), Switches()
+        self.background = BackgroundTasks(self.board)
+        self.verdicts, self.switches = Verdicts(), DisplaySwitches()
         self.switches.by_patient = False
         self.words = Translator("en", lambda: self.switches.hide_patient)
         self.model = WorkListModel(self.words, self.background, self.verdicts, self.switches)
@@ -91,7 +91,7 @@ class StoredList:
             pass
         self.rows(40)
 
-    def rows(self, most: int = 10**9) -> list[WorkRow]:
+    def rows(self, most: int = 10**9) -> list[WorkListRow]:
         """The first rows as they are shown, read for it."""
         places = range(min(self.model.rowCount(), most))
         self.until(lambda: all(self.model.row_at(self.model.index(place, 0)) for place in places))
@@ -170,7 +170,7 @@ def test_the_selection_stays_on_its_row_while_others_arrive(listed: StoredList, 
 def test_an_image_done_again_takes_its_old_place_in_the_counts(listed: StoredList, model: WorkListModel) -> None:
     before = failed(1)
     listed.add(before, screened(2, 0.6))
-    row, replaced = next(row for row in listed.rows() if row.row_id == 1), list[WorkRow]()
+    row, replaced = next(row for row in listed.rows() if row.row_id == 1), list[WorkListRow]()
     model.replaced.connect(replaced.append)
     listed.add(replace(screened(1, 0.95), ref=before.ref))
     listed.until(lambda: listed.shown() == [1, 2])
@@ -442,9 +442,9 @@ def test_a_cell_looks_the_same_again(table: Table, key: str) -> None:
 @pytest.mark.parametrize("key", ["patient", "date", "view", "status"])
 @pytest.mark.parametrize("text", [FORGED_LINE, STEERS, REORDERS, BREAKS])
 def test_what_is_painted_is_one_line_in_its_own_order(table: Table, key: str, text: str) -> None:
-    def refused_with(said: str) -> Refused:
+    def refused_with(said: str) -> RefusedOutcome:
         header = replace(image_ref(1).header, patient_name=said, patient_id=said, study_date=said, view_position=said)
-        return Refused(ref=image_ref(1, header=header), reason=Reason("modality", (("modality", said),)))
+        return RefusedOutcome(ref=image_ref(1, header=header), reason=Reason("modality", (("modality", said),)))
 
     second = replace(refused_with(visible(text)), ref=replace(refused_with(visible(text)).ref, path=Path("/images/2")))
     table.add(refused_with(text), second)
@@ -512,11 +512,11 @@ def test_a_reason_has_two_lines_of_the_list(qapp: object) -> None:
     words = QFontMetrics(font)
     text = reason("unlike_training").text
     for width in (words.horizontalAdvance("The image is unlike"), words.horizontalAdvance(text) + 1, 1):
-        lines = wrap_text(text, font, width, most=2)
+        lines = wrap_text(text, font, width, max_lines=2)
         assert " ".join(lines) == text
         assert len(lines) == (1 if width > words.horizontalAdvance(text) else 2)
         assert width == 1 or words.horizontalAdvance(lines[0]) <= width
-    assert wrap_text("", font, 100, most=2) == []
+    assert wrap_text("", font, 100, max_lines=2) == []
 
 
 def test_a_list_that_is_not_by_urgency_names_its_column(listed: StoredList, model: WorkListModel) -> None:
@@ -561,6 +561,6 @@ def test_a_reason_takes_neither_number_nor_date(table: Table) -> None:
     for number in (1, 2):
         header = replace(image_ref(1).header, patient_name="SMITH^JOHN", patient_id=f"MRN-{number}")
         why = reason("age", age=40, youngest=1, oldest=5)
-        table.add(Refused(ref=image_ref(number, header=header), reason=why))
+        table.add(RefusedOutcome(ref=image_ref(number, header=header), reason=why))
     table.delegate.date_below = True
     assert table.painted("patient", place=0) != table.painted("patient", place=1)

@@ -10,7 +10,7 @@ from typing import Final
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import TrustStore
-from fieldray.packs.site_choices import PackMemory, SitePoints
+from fieldray.packs.site_choices import RememberedPacks, SitePointFile
 from fieldray.packs.verified import read_pack
 from fieldray.reports.exporter import pseudonym_key
 from fieldray.settings import Settings, load
@@ -82,11 +82,11 @@ def _steps(place: Place) -> list[Step]:
         ("key 1", lambda home: TrustStore(home).trust(_KEYS[1])),
         ("version", lambda home: TrustStore(home).record(_KEYS[0], pack_id="tiny", version="1.0.0", content="0" * 64)),
         ("without key 1", lambda home: TrustStore(home).forget(_KEYS[1])),
-        ("images", lambda home: PackMemory(home).remember([place.images], "tiny")),
-        ("drive", lambda home: PackMemory(home).remember([place.drive], "other")),
-        ("point a", lambda home: SitePoints(home).add(site_point(name="a"))),
-        ("point b", lambda home: SitePoints(home).add(site_point(name="b"))),
-        ("without point a", lambda home: SitePoints(home).remove("a", _PACK, "a" * 64)),
+        ("images", lambda home: RememberedPacks(home).remember([place.images], "tiny")),
+        ("drive", lambda home: RememberedPacks(home).remember([place.drive], "other")),
+        ("point a", lambda home: SitePointFile(home).add(site_point(name="a"))),
+        ("point b", lambda home: SitePointFile(home).add(site_point(name="b"))),
+        ("without point a", lambda home: SitePointFile(home).remove("a", _PACK, "a" * 64)),
         ("pseudonyms", pseudonym_key),
     ]
 
@@ -112,10 +112,10 @@ def check_kept(place: Place, log: Log, end: str) -> None:
     settings, problems = load(place.home / "settings.json")
     if problems:
         raise Lost(f"the settings cannot be read: {problems[0].text}")
-    trust, points = TrustStore(place.home), SitePoints(place.home)
+    trust, points = TrustStore(place.home), SitePointFile(place.home)
     keys = set(trust.trusted())
     names = {point.name for point in points.all()}
-    memory = PackMemory(place.home)
+    memory = RememberedPacks(place.home)
     holds = {
         "theme dark": settings["theme"] == "dark",
         "decoders 3": settings["decoders"] == 3,

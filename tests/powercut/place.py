@@ -20,7 +20,7 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Event, Run, RunSpec, StoredResult, StoreRepaired
 from fieldray.errors import FieldrayError
 from fieldray.imaging.discover import IsKnown
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.paths import DATABASE_NAME
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.batch_ports import BatchPorts, RunPack
@@ -166,9 +166,9 @@ class _Stamping:
     """Stamps of every other image, however lately its file was changed; the others are known by their content."""
 
     def __init__(self) -> None:
-        self._stamps: Stamps | None = None
+        self._stamps: FileStamper | None = None
 
-    def begin(self, stamps: Stamps) -> None:
+    def begin(self, stamps: FileStamper) -> None:
         """Make them with these."""
         self._stamps = stamps
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fieldray.store.database import damage_mark
+from fieldray.store.database import damage_mark_path
 from powercut.acts import ACTS
 from powercut.figures import Figures
 from powercut.place import Log, Lost, Place
@@ -64,7 +64,9 @@ def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None =
         with figures.judging(fault):
             if done.crash:
                 raise Lost(done.crash.strip().splitlines()[-1])
-            marked = {"database_damaged"} if damage_mark(place.store).exists() else set()  # not fixed yet: it is true
+            marked = (
+                {"database_damaged"} if damage_mark_path(place.store).exists() else set()
+            )  # not fixed yet: it is true
             if wrong := set(given) - kind.reasons - marked:
                 raise Lost(f"the reason given is {', '.join(sorted(wrong))}")
             _require_ended(place, kind)
@@ -82,7 +84,7 @@ def _reasons(done: Performed, log: Log) -> list[str]:
 
 def _require_ended(place: Place, kind: Kind) -> None:
     """No run passes for running; where nothing can be written any more, or before mending, that cannot be noted."""
-    if kind.how == "from then on" or not place.store.exists() or damage_mark(place.store).exists():
+    if kind.how == "from then on" or not place.store.exists() or damage_mark_path(place.store).exists():
         return
     if states := [run.state for run in place.runs() if run.state in ("running", "paused")]:
         raise Lost(f"a run is left {states[0]}")

@@ -56,7 +56,7 @@ def give_verdicts(place: Place, emit: Emit) -> None:
             try:
                 with ResultStore(place.store) as store:
                     over = {None, *(asked for asked_on, asked in _verdicts() if asked_on == name)}
-                    store.set_verdict(row.row_id, verdict, judged=row.outcome, over=over)
+                    store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=over)
             except StorageProblem as problem:
                 emit("problem", problem.reason.code)
             else:

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.finding import Finding
 from fieldray.domain.run import Run
-from fieldray.formatting import border_text, count, decision_sentence, score_digits, score_text, time_text
+from fieldray.formatting import border_text, decision_sentence, format_count, score_digits, score_text, time_text
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 from outcomes import POINT
@@ -22,7 +22,7 @@ from report_runs import run_with
     [(0, "0"), (999, "999"), (9999, "9999"), (10_000, "10\u202f000"), (1_234_567, "1\u202f234\u202f567")],
 )
 def test_many_items_are_counted_in_groups_of_three_digits(items: int, text: str) -> None:
-    assert count(items) == text
+    assert format_count(items) == text
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_score_reads_on_the_side_of_the_border_where_it_was_decided(
     point = replace(POINT, threshold=middle, unsure_low=low, unsure_high=high)
     assert score_text(Translator("en"), score, point) == written
     assert score_text(Translator("uk"), score, point) == written.replace(".", ",")
-    digits = score_digits(score, point, least=6)
+    digits = score_digits(score, point, min_digits=6)
     assert all((round(score, digits) >= border) == (score >= border) for border in borders)
 
 

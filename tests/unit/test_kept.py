@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.errors import StorageProblem
 from fieldray.packs.signing import TrustStore
-from fieldray.packs.site_choices import FOLDERS_NAME, POINTS_NAME, PackMemory, SitePoints
+from fieldray.packs.site_choices import FOLDERS_NAME, POINTS_NAME, RememberedPacks, SitePointFile
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.settings import load
 from packs_factory import site_point
@@ -44,17 +44,17 @@ def test_trusted_keys_with_a_field_of_a_later_version_are_refused_and_stay(tmp_p
 def test_operating_points_with_a_field_of_a_later_version_are_refused_and_stay(tmp_path: Path) -> None:
     point = json.loads(msgspec.json.encode(site_point(HASH)))
     write(tmp_path / POINTS_NAME, [point])
-    assert len(SitePoints(tmp_path).all()) == 1
+    assert len(SitePointFile(tmp_path).all()) == 1
     write(tmp_path / POINTS_NAME, [point | {"of_the_future": 1}])
     before = (tmp_path / POINTS_NAME).read_bytes()
     with pytest.raises(StorageProblem):
-        SitePoints(tmp_path).all()
+        SitePointFile(tmp_path).all()
     assert (tmp_path / POINTS_NAME).read_bytes() == before
 
 
 def test_packs_of_folders_that_cannot_be_read_are_taken_for_none(tmp_path: Path) -> None:
     write(tmp_path / FOLDERS_NAME, ["of the future"])
-    assert PackMemory(tmp_path).find([tmp_path]) is None
+    assert RememberedPacks(tmp_path).find([tmp_path]) is None
 
 
 def test_checks_of_constancy_with_a_field_of_a_later_version_are_refused_and_stay(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ import fieldray
 from fieldray.command_names import (
     BUILTIN_COMMANDS,
     OPTIONAL_PACKAGES,
+    command_line_modules,
     command_line_of,
-    command_lines,
+    has_only_image_paths,
     is_command,
-    names_images,
     opens_window,
 )
-from fieldray.offline import allow_only_display_connection, filter_code, is_screen_remote
+from fieldray.offline import allow_only_display_connection, is_screen_remote, seccomp_filter
 from fieldray.paths import child_command, program_command
 from program import python
 
@@ -292,7 +292,7 @@ CONNECTED = (
     NATIVE.partition("shell = ")[0]
     + """
 import threading
-from fieldray.offline import screen_connected
+from fieldray.offline import block_further_connections
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
 child = Child("fieldray.bench.machine:handle")
@@ -306,7 +306,7 @@ thread = threading.Thread(target=work); thread.start()
 before = attempt(2)
 try: socket.socket()
 except PermissionError: python_is_held = True
-screen_connected()
+block_further_connections()
 is_there.set(); thread.join()
 print(json.dumps([before, python_is_held, child_is_held, others[0], [attempt(family) for family in (1, 2, 10)]]))
 """
@@ -353,7 +353,7 @@ def test_files_and_folders_alone_are_for_the_window(tmp_path: Path, monkeypatch:
         (tmp_path / name).mkdir()
     (tmp_path / "image.dcm").touch()
     for arguments in ([], ["images"], ["image.dcm", "images"], [str(tmp_path)], ["./screen"], ["images", "screen"]):
-        assert names_images(arguments), arguments
+        assert has_only_image_paths(arguments), arguments
     for arguments in (
         ["screen"],
         ["screen", "images"],
@@ -366,14 +366,14 @@ def test_files_and_folders_alone_are_for_the_window(tmp_path: Path, monkeypatch:
         ["x" * 5000],
         ["images\0"],
     ):
-        assert not names_images(arguments), arguments
+        assert not has_only_image_paths(arguments), arguments
 
 
 def test_the_names_of_the_commands_are_known_before_they_are_imported() -> None:
     shown = re.search(r"\n\s+COMMAND\n(.*?)\n\n", run("from fieldray.cli import run; run(['--help'])"), re.DOTALL)
     assert shown
     named = re.findall(r"^    (\w+)", shown.group(1), re.MULTILINE)
-    assert set(named) == {*BUILTIN_COMMANDS}.union(*(each.COMMANDS for each in command_lines()))
+    assert set(named) == {*BUILTIN_COMMANDS}.union(*(each.COMMANDS for each in command_line_modules()))
     assert named[: len(BUILTIN_COMMANDS)] == list(BUILTIN_COMMANDS)
 
 
@@ -445,7 +445,7 @@ def verdict(code: bytes, *, architecture: int, number: int, argument: int) -> in
     ("architecture", "socket_call", "on_others"), [(0xC000003E, 41, (101, 311)), (0xC00000B7, 198, (117, 271))]
 )
 def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call: int, on_others: tuple[int]) -> None:
-    code = filter_code(architecture, socket_call, on_others)
+    code = seccomp_filter(architecture, socket_call, on_others)
     allow, refuse, absent = 0x7FFF0000, 0x50000 | errno.EACCES, 0x50000 | errno.ENOSYS
 
     def asked(number: int, argument: int = 0, machine: int = architecture) -> int:

@@ -17,16 +17,16 @@ from fieldray.errors import StorageProblem
 from fieldray.persistence import (
     PRIVATE_MODE,
     SHARED_MODE,
-    clear_abandoned,
     exchange_names,
     make_folder,
-    make_private,
+    make_private_folder,
+    remove_unfinished_files,
     replace_atomically,
     require_regular_file,
     sync_folder,
     temporary_path,
     write_atomically,
-    write_new,
+    write_new_file,
     writing_atomically,
 )
 
@@ -101,7 +101,7 @@ def test_private_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> No
     write_atomically(tmp_path / "shared", b"", mode=SHARED_MODE)
     assert mode_of(tmp_path / "private") == 0o600
     assert mode_of(tmp_path / "shared") == 0o666 & ~umask
-    make_private(tmp_path / "home")
+    make_private_folder(tmp_path / "home")
     assert mode_of(tmp_path / "home") == 0o700
     for mode in (PRIVATE_MODE, SHARED_MODE):
         write_atomically(tmp_path / f"{mode}" / "deep" / "file", b"", mode=mode)
@@ -112,21 +112,21 @@ def test_private_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> No
 @posix
 def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    make_private(tmp_path)
+    make_private_folder(tmp_path)
     assert mode_of(tmp_path) == 0o700
 
 
 @posix
 def test_a_folder_for_everybody_stays_so(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    make_private(tmp_path)
+    make_private_folder(tmp_path)
     assert mode_of(tmp_path) == 0o1777
 
 
 def test_a_new_file_is_never_written_over(tmp_path: Path) -> None:
-    write_new(tmp_path / "file", b"first")
+    write_new_file(tmp_path / "file", b"first")
     with pytest.raises(FileExistsError):
-        write_new(tmp_path / "file", b"second")
+        write_new_file(tmp_path / "file", b"second")
     assert (tmp_path / "file").read_bytes() == b"first"
 
 
@@ -156,7 +156,7 @@ def completed(path: Path, content: bytes) -> Path:
     """A folder with one file, beside its place."""
     temporary = temporary_path(path)
     temporary.mkdir()
-    write_new(temporary / "file", content)
+    write_new_file(temporary / "file", content)
     return temporary
 
 
@@ -216,5 +216,5 @@ def test_what_processes_left_that_have_ended_is_removed_and_nothing_else(tmp_pat
     for name in (*gone, *stays):
         (tmp_path / name).touch()
     (tmp_path / f".{ended.pid}-{here}folder.new" / "inner").mkdir(parents=True)
-    clear_abandoned(tmp_path)
+    remove_unfinished_files(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(stays)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.paths import child_command, installed_program, program_command
-from fieldray.surroundings import has_screen, keep_foreign_code_out
+from fieldray.surroundings import has_screen, restrict_environment
 from program import python
 
 _CODE = """
@@ -43,7 +43,7 @@ def test_variables_that_are_known_are_kept_and_no_others() -> None:
     naming_code += ("DASK_CONFIG", "OMP_TOOL_LIBRARIES", "KERAS_BACKEND", "SSLKEYLOGFILE", "PYTHONPATH", "OF_TOMORROW")
     naming_code += ("AWS_DATA_PATH", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
     environment = known | dict.fromkeys(naming_code, "/x")
-    keep_foreign_code_out(environment)
+    restrict_environment(environment)
     assert environment == known
 
 
@@ -60,7 +60,7 @@ def test_the_current_directory_is_in_no_search_path() -> None:
         "HOMEPATH": "me",
         "AWS_SHARED_CREDENTIALS_FILE": "credentials",
     }
-    keep_foreign_code_out(environment)
+    restrict_environment(environment)
     assert environment == {
         "LD_LIBRARY_PATH": separator.join([first, last]),
         "LD_PRELOAD": separator.join([first, last]),

@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from fieldray.plain_text import as_cell, visible
+from fieldray.plain_text import console_cell, visible
 from hostile import ALL, forbidden_in
 
 CLEAN = ("image-001.png", "Знімок грудної клітки №1", "Müller^Jürgen", "胸部Ｘ線", "שלום", "a  b", "5 мг", "胸 部", "")
@@ -51,7 +51,11 @@ def test_every_character_without_a_shape_is_escaped() -> None:
 
 
 def test_a_cell_cannot_fill_its_row_with_blanks() -> None:
-    assert as_cell("a b") == "a b"
-    assert [as_cell(path) for path in ("s3:/box/a.png", "s3://box", "C:/a")] == ["s3://box/a.png", "s3://box", "C:/a"]
-    assert as_cell("a    normal 0.01") == "a \\x20\\x20\\x20normal 0.01"
-    assert as_cell("a\u3000\u2003 b") == "a\u3000\\u2003\\x20b"
+    assert console_cell("a b") == "a b"
+    assert [console_cell(path) for path in ("s3:/box/a.png", "s3://box", "C:/a")] == [
+        "s3://box/a.png",
+        "s3://box",
+        "C:/a",
+    ]
+    assert console_cell("a    normal 0.01") == "a \\x20\\x20\\x20normal 0.01"
+    assert console_cell("a\u3000\u2003 b") == "a\u3000\\u2003\\x20b"

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from fieldray.audit.units import Case, Rule, is_referred
+from fieldray.audit.units import Case, CountingRule, is_referred
 from fieldray.domain import metrics
 from fieldray.domain.model import OperatingPoint
 
@@ -36,7 +36,7 @@ def agreements(
     cases: Sequence[Case],
     points: Sequence[OperatingPoint],
     *,
-    rule: Rule,
+    rule: CountingRule,
     readers: Mapping[str, Mapping[str, bool]],
 ) -> Iterator[Agreement]:
     """Yield the agreement of every two judges over the images that both judged.

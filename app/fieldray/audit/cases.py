@@ -16,8 +16,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.audit.layouts import NO_FINDING, LabelLayout, LabelRow, finding_test, named_columns, published_layout
-from fieldray.domain.finding import Screened, leading_finding
+from fieldray.audit.layouts import (
+    NO_FINDING,
+    LabelLayout,
+    LabelRow,
+    finding_predicate,
+    layout_of_columns,
+    published_layout,
+)
+from fieldray.domain.finding import ScreenedOutcome, leading_finding
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
@@ -63,7 +70,7 @@ USUAL_NAMES: Final = ClassNames()  # English names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class ReferenceLabels:
     """The reference labels of images, by image key (`ImageRef.key`).
 
     truths           whether the finding is present. With several readers the majority decides; a tie gives no label
@@ -82,9 +89,9 @@ class Reference:
     notes: tuple[Reason, ...] = ()
 
 
-def folder_labels(
+def labels_from_folders(
     refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_NAMES
-) -> Reference:
+) -> ReferenceLabels:
     """Label each image by the name of the folder that contains the image file.
 
     For a file inside a zip file, the folder is the folder inside the zip file.
@@ -95,8 +102,8 @@ def folder_labels(
     Raises UsageProblem if the folders are not of two classes, or if the positive class is unknown.
     """
     classes = {ref.key: _folder(ref) for ref in refs}
-    is_positive = positive_classes(set(classes.values()), positive=positive, usual=usual)
-    return Reference(
+    is_positive = class_truths(set(classes.values()), positive=positive, usual=usual)
+    return ReferenceLabels(
         truths={key: is_positive[name] for key, name in classes.items()}, notes=_counted(is_positive, usual)
     )
 
@@ -106,7 +113,7 @@ def _folder(ref: ImageRef) -> str:
     return parts[-2] if len(parts) > 1 else ref.path.parent.name
 
 
-def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_NAMES) -> dict[str, bool]:
+def class_truths(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_NAMES) -> dict[str, bool]:
     """Return for each class name whether the class is positive.
 
     With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
@@ -152,14 +159,14 @@ def _counted(is_positive: Mapping[str, bool], usual: ClassNames) -> tuple[Reason
     return tuple(notes)
 
 
-def table_labels(
+def labels_from_table(
     table: Path,
     refs: Iterable[ImageRef],
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
     usual: ClassNames = USUAL_NAMES,
-) -> Reference:
+) -> ReferenceLabels:
     """Read labels from a CSV file with a header line: one row per image, or one row per image and reader.
 
     A row names an image in one of three ways:
@@ -174,7 +181,7 @@ def table_labels(
     recognised as well.
 
     refs      the images screened or to be screened
-    positive  the labels that mean positive; see `positive_classes`
+    positive  the labels that mean positive; see `class_truths`
     columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
     usual     class names that are recognised without `positive`
 
@@ -198,7 +205,7 @@ def check_table(
 ) -> None:
     """Raise UsageProblem for an unusable label table, before any image is searched for.
 
-    The check covers only problems that do not depend on the images. The errors are those of `table_labels`.
+    The check covers only problems that do not depend on the images. The errors are those of `labels_from_table`.
     """
     rows, layout = _laid_out(table, columns or {})
     found = _Matching(table, (), layout, usual)
@@ -206,10 +213,10 @@ def check_table(
         found.add(line, row)
     found.check_rows()
     labels = _certain({one.text for one in found.read}, positive)
-    if not layout.has_many and (positive or len({label.casefold() for label in labels}) < 2):
-        positive_classes(labels, positive=positive, usual=usual)
-    if layout.has_many:
-        finding_test(found.read, positive, negatives=usual.negative)
+    if not layout.has_several_classes and (positive or len({label.casefold() for label in labels}) < 2):
+        class_truths(labels, positive=positive, usual=usual)
+    if layout.has_several_classes:
+        finding_predicate(found.read, positive, negatives=usual.negative)
 
 
 def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], LabelLayout]:
@@ -218,8 +225,8 @@ def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, 
     layout = None if columns.keys() & set(_NEEDED) else published_layout(header)
     if layout is None:
         names = _columns(table, header, columns)
-        has_many = any("|" in row[names["label"]].strip("|") for _, row in rows)
-        layout = named_columns(names, has_many=has_many)
+        has_several_classes = any("|" in row[names["label"]].strip("|") for _, row in rows)
+        layout = layout_of_columns(names, has_several_classes=has_several_classes)
     return rows, layout
 
 
@@ -354,7 +361,7 @@ class _Matching:
         before = self._rows.get((key, row.reader))
         if before is None:
             self._rows[key, row.reader] = row
-        elif self._layout.adds_up:
+        elif self._layout.merges_rows:
             classes = (before.classes | row.classes) - (NEGATIVE_NAMES if row.classes != before.classes else set())
             self._rows[key, row.reader] = replace(before, classes=classes)
         else:
@@ -392,15 +399,15 @@ class _Matching:
             rows = self._listed()
             raise UsageProblem(reason("audit_table_no_match", path=self._table, rows=rows))
 
-    def reference(self, positive: Sequence[str]) -> Reference:
+    def reference(self, positive: Sequence[str]) -> ReferenceLabels:
         """Return the labels of all matched images. Raises UsageProblem, which lists all problems of the table."""
         self.check_rows()
         counted: tuple[Reason, ...] = ()
-        if self._layout.has_many:
-            truth = finding_test(self.read, positive, negatives=self._usual.negative)
+        if self._layout.has_several_classes:
+            truth = finding_predicate(self.read, positive, negatives=self._usual.negative)
         else:
             certain = _certain({row.text for row in self.read}, positive)
-            is_positive = positive_classes(certain, positive=positive, usual=self._usual)
+            is_positive = class_truths(certain, positive=positive, usual=self._usual)
             counted = _counted(is_positive, self._usual)
 
             def truth(row: LabelRow) -> bool | None:
@@ -415,7 +422,7 @@ class _Matching:
         truths = {key: 2 * sum(own) > len(own) for key, own in votes.items() if 2 * sum(own) != len(own)}
         uncertain = sum(truth(row) is None for row in self.read)
         missing = Counter(map(truth, self._unknown))
-        return Reference(
+        return ReferenceLabels(
             truths=truths,
             patients={key: row.patient for (key, _), row in self._rows.items() if row.patient},
             exams={key: row.exam for (key, _), row in self._rows.items() if row.exam},
@@ -473,7 +480,7 @@ def verdict_truths(results: Iterable[StoredResult], *, label: str) -> dict[str, 
     for result in results:
         outcome, confirms = result.outcome, result.verdict.value.confirms if result.verdict else None
         leading = leading_finding(outcome)
-        if leading is None or confirms is None or not isinstance(outcome, Screened):
+        if leading is None or confirms is None or not isinstance(outcome, ScreenedOutcome):
             continue
         has_one = leading.is_by_larger_output or len(outcome.findings) == 1
         is_known = {"abnormal": leading.label == label, "normal": confirms or has_one}

@@ -31,19 +31,19 @@ import numpy as np
 from fieldray.domain.run import DriftSample
 from fieldray.reasons import Reason, reason
 
-Quantity = Literal["scores", "refused", "exposure", "evidence"]
-Reference = Literal["pack", "earlier"]
-Counts = Mapping[Quantity, Sequence[int]]
+DriftQuantity = Literal["scores", "refused", "exposure", "evidence"]
+DriftReference = Literal["pack", "earlier"]
+DriftHistograms = Mapping[DriftQuantity, Sequence[int]]
 
 SCORE_BINS: Final = 10
 EXPOSURE_BINS: Final = 10
-SMALLEST_RUN: Final = 50  # images from which a run is compared
-NOTABLE: Final = 0.1  # below this a difference is too small to matter, however certain it is
+MIN_RUN_IMAGES: Final = 50  # images from which a run is compared
+MIN_NOTABLE_DRIFT: Final = 0.1  # below this a difference is too small to matter, however certain it is
 # Limit for evidence inside the lungs (decision 55). Share of images below the pack's evidence limit: 73 to 80 % for
 # children's images under a pack for adults, at most 20 % for adults of any hospital, 42 % for adults in bed with
 # opacities. A share of one half gives this index, and 20 images are enough to detect it.
-OTHER_PATIENTS: Final = 1.25
-SMALLEST_OF_OTHERS: Final = 20
+EVIDENCE_DRIFT_LIMIT: Final = 1.25
+MIN_EVIDENCE_IMAGES: Final = 20
 _BELOW_LIMIT: Final = 0.05  # share of the pack's own images below its `evidence_inside.limit`, by definition
 _Z_95: Final = 1.644854
 
@@ -65,8 +65,8 @@ class Drift:
                        percentage of images in the last bin
     """
 
-    of: Quantity
-    against: Reference
+    of: DriftQuantity
+    against: DriftReference
     index: float
     limit: float
     images: int
@@ -100,7 +100,9 @@ class Drift:
         )
 
 
-def drift_of(now: Sequence[int], before: Sequence[int], *, of: Quantity, against: Reference = "earlier") -> Drift:
+def drift_of(
+    now: Sequence[int], before: Sequence[int], *, of: DriftQuantity, against: DriftReference = "earlier"
+) -> Drift:
     """Compute the population stability index of two histograms with the same bins.
 
     Half an image is added to every bin of both histograms, so that an empty bin does not make the index infinite.
@@ -119,14 +121,14 @@ def drift_of(now: Sequence[int], before: Sequence[int], *, of: Quantity, against
     chance = _chi_squared_95(max(used - 1, 1)) * (1 / sum(now) + 1 / sum(before))
     images, reference = sum(now), sum(before)
     levels = {"now": _level(of, now), "before": _level(of, before)}
-    limit = max(chance, OTHER_PATIENTS if of == "evidence" else NOTABLE)
+    limit = max(chance, EVIDENCE_DRIFT_LIMIT if of == "evidence" else MIN_NOTABLE_DRIFT)
     is_more = bool(p[-1] > q[-1])
     return Drift(
         of=of, against=against, index=index, limit=limit, images=images, reference=reference, is_more=is_more, **levels
     )
 
 
-def _level(of: Quantity, counts: Sequence[int]) -> float:
+def _level(of: DriftQuantity, counts: Sequence[int]) -> float:
     """Return one value that describes a histogram, for messages.
 
     The value for "refused" and "evidence" is the percentage in the last bin. The value for "scores" (0..1) and
@@ -154,7 +156,7 @@ def score_counts(scores: Sequence[float]) -> tuple[int, ...]:
     return tuple(int(count) for count in counts)
 
 
-def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None) -> Counts:
+def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None) -> DriftHistograms:
     """Return one histogram of a run's images for each quantity whose drift is measured.
 
     The histogram "refused" has two bins: suitable images, and images that were not suitable. The histogram "evidence"
@@ -177,12 +179,12 @@ def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: 
     }
 
 
-def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
+def reference_counts(metrics: Mapping[str, object], label: str) -> DriftHistograms:
     """Return the histograms of the images that a pack was measured on, from the pack's `metrics`.
 
     A quantity is left out if `metrics` does not contain it in the expected form.
     """
-    counts: dict[Quantity, Sequence[int]] = {}
+    counts: dict[DriftQuantity, Sequence[int]] = {}
     evidence, found = metrics.get("evidence_inside"), cast(object, metrics)
     number = evidence.get("images") if isinstance(evidence, Mapping) else None
     if type(number) is int and number > 0:
@@ -195,7 +197,7 @@ def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
     return counts
 
 
-def compare_histograms(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
+def compare_histograms(now: DriftHistograms, before: DriftHistograms, *, against: DriftReference) -> tuple[Drift, ...]:
     """Return the drift of each quantity between a run and a reference.
 
     now, before  histograms of the run and of the reference, by quantity
@@ -207,5 +209,5 @@ def compare_histograms(now: Counts, before: Counts, *, against: Reference) -> tu
         drift_of(now[of], before[of], of=of, against=against)
         for of in now
         if of in before
-        and min(sum(now[of]), sum(before[of])) >= (SMALLEST_OF_OTHERS if of == "evidence" else SMALLEST_RUN)
+        and min(sum(now[of]), sum(before[of])) >= (MIN_EVIDENCE_IMAGES if of == "evidence" else MIN_RUN_IMAGES)
     )

@@ -1,6 +1,6 @@
 """The performance of a pack on a site's own images: figures with 95 % intervals.
 
-All figures count units: images, examinations or patients, as `units.Rule` says. Images of one patient are not
+All figures count units: images, examinations or patients, as `units.CountingRule` says. Images of one patient are not
 independent, so the intervals are computed by patient.
 """
 
@@ -18,24 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.audit.agreement import Agreement, agreements
-from fieldray.audit.units import ALWAYS_REFERRED, Case, Rule, is_assessed, is_referred
+from fieldray.audit.units import ALWAYS_REFERRED, Case, CountingRule, is_assessed, is_referred
 from fieldray.domain import metrics
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Decision, decide
-from fieldray.domain.image import day_of
+from fieldray.domain.image import parse_dicom_date
 from fieldray.domain.metrics import Scores, Share, Truth, share_of_hits
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, merged_by_code, reason
 
-SMALLEST_GROUP: Final = 20  # units of each class from which a subgroup has figures of its own
-HALF_WIDTH: Final = 0.05
+MIN_GROUP_UNITS: Final = 20  # units of each class from which a subgroup has figures of its own
+MAX_INTERVAL_HALF_WIDTH: Final = 0.05
 _Z: Final = 1.959964
 _LARGEST_BINS: Final = 10
 _IMAGES_PER_BIN: Final = 20
 _AGE_GROUPS: Final = ((0, 18), (18, 40), (40, 65), (65, 200))
 _MOST_IMAGES: Final = 1_000_000
 _ALWAYS: Final = frozenset({"abnormal", "unsure", "normal", "refused"})
-_EACH_IMAGE: Final = Rule()
+_EACH_IMAGE: Final = CountingRule()
 _NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
 
 
@@ -61,8 +61,8 @@ class PointPerformance:
     classes: Mapping[bool, Mapping[Category, Share]]
     sensitivity: Share
     specificity: Share
-    positive_value: Estimate | None
-    negative_value: Estimate | None
+    ppv: Estimate | None
+    npv: Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Audit:
     cases              all images
     """
 
-    rule: Rule
+    rule: CountingRule
     images: int
     patients: int
     units: int
@@ -163,7 +163,7 @@ def audit(
     cases: Sequence[Case],
     points: Sequence[OperatingPoint],
     *,
-    rule: Rule = _EACH_IMAGE,
+    rule: CountingRule = _EACH_IMAGE,
     prevalence: float | None = None,
     readers: Mapping[str, Mapping[str, bool]] = _NOBODY,
 ) -> Audit:
@@ -228,7 +228,9 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), *((float(alarm), float(hit)) for alarm, hit in pairs))
 
 
-def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> PointPerformance:
+def performance_at(
+    units: Sequence[Case], point: OperatingPoint, *, rule: CountingRule, prevalence: float
+) -> PointPerformance:
     """Return the performance of an operating point on units (images, examinations or patients).
 
     The units must be of both classes; units that were not assessed may be among them. The operating point must have
@@ -253,8 +255,8 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
         classes=class_shares(categories, truth, patients=patients),
         sensitivity=part(referred, truth & assessed),
         specificity=part(~referred, ~truth & assessed),
-        positive_value=positive,
-        negative_value=negative,
+        ppv=positive,
+        npv=negative,
     )
 
 
@@ -359,8 +361,9 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
     return tuple(found)
 
 
-def images_needed(value: float) -> int:
-    """Return the number of images for a 95 % interval that extends at most `HALF_WIDTH` to either side of a share.
+def images_needed_for_interval(value: float) -> int:
+    """Return the number of images for a 95 % interval that extends at most `MAX_INTERVAL_HALF_WIDTH` to either side of
+    a share.
 
     The interval is Wilson's interval of a share around `value`, with each image of another patient. The images are of
     one class: positives for a sensitivity, negatives for a specificity.
@@ -368,7 +371,7 @@ def images_needed(value: float) -> int:
 
     def is_enough(number: int) -> bool:
         inner = value * (1 - value) / number + _Z**2 / (4 * number**2)
-        return _Z / (1 + _Z**2 / number) * math.sqrt(inner) <= HALF_WIDTH
+        return _Z / (1 + _Z**2 / number) * math.sqrt(inner) <= MAX_INTERVAL_HALF_WIDTH
 
     return 1 + bisect_left(range(1, _MOST_IMAGES), True, key=is_enough)
 
@@ -385,7 +388,7 @@ def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessed]:
         yield NotAssessed(why=why, positives=positives, negatives=negatives)
 
 
-def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule: Rule) -> list[Case]:
+def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule: CountingRule) -> list[Case]:
     """Return the units falsely referred or missed at the first operating point, the most certain mistakes first.
 
     If `points` is empty, the units of the classes *abnormal* and *read first* count as referred.
@@ -424,7 +427,7 @@ def _age_group(years: float | None) -> str:
     return next((f"{low} to {high - 1}" for low, high in _AGE_GROUPS if low <= years < high), "")
 
 
-def subgroups(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
+def subgroups(cases: Sequence[Case], rule: CountingRule) -> Iterator[tuple[str, str, list[Case]]]:
     """Yield each subgroup with enough scored units of both classes for figures.
 
     Each item is (attribute, value, units of the subgroup), for example ("sex", "F", units).
@@ -433,12 +436,12 @@ def subgroups(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, lis
         for name in sorted({grouping(case) for case in cases} - {""}):
             units = rule.units(case for case in cases if grouping(case) == name)
             truths = [unit.truth for unit in units if unit.score is not None]
-            if min(sum(truths), len(truths) - sum(truths)) >= SMALLEST_GROUP:
+            if min(sum(truths), len(truths) - sum(truths)) >= MIN_GROUP_UNITS:
                 yield by, name, units
 
 
 def _groups(
-    cases: Sequence[Case], points: Sequence[OperatingPoint], *, rule: Rule, prevalence: float
+    cases: Sequence[Case], points: Sequence[OperatingPoint], *, rule: CountingRule, prevalence: float
 ) -> tuple[Subgroup, ...]:
     found = []
     for by, name, units in subgroups(cases, rule):
@@ -449,21 +452,21 @@ def _groups(
     return tuple(found)
 
 
-def _notes(cases: Sequence[Case], units: Sequence[Case], rule: Rule) -> Iterator[Reason]:
+def _notes(cases: Sequence[Case], units: Sequence[Case], rule: CountingRule) -> Iterator[Reason]:
     if left := sum(case.score is None for case in cases):
         yield reason("audit_no_score", count=left)
-    if asked := sum(case.is_asked for case in cases):
+    if asked := sum(case.is_overridden for case in cases):
         yield reason("asked_for_images", count=asked)
     positives = sum(unit.truth for unit in units if unit.score is not None)
     scored = sum(unit.score is not None for unit in units)
-    if (fewer := min(positives, scored - positives)) < SMALLEST_GROUP:
+    if (fewer := min(positives, scored - positives)) < MIN_GROUP_UNITS:
         yield reason("audit_few", count=fewer)
     if sum(not case.has_patient for case in cases) > len(cases) / 2:
         yield reason("audit_patients_unknown")
     yield from _patient_notes(cases, rule)
 
 
-def _patient_notes(cases: Sequence[Case], rule: Rule) -> Iterator[Reason]:
+def _patient_notes(cases: Sequence[Case], rule: CountingRule) -> Iterator[Reason]:
     """Yield notes about two groups of patients: with both labels, and with several examinations that count once."""
     images = defaultdict[str, list[Case]](list)
     for case in cases:
@@ -474,7 +477,7 @@ def _patient_notes(cases: Sequence[Case], rule: Rule) -> Iterator[Reason]:
         return
     several = [own for own in images.values() if len({case.exam for case in own}) > 1]
     if several:
-        days = [{day_of(case.header.study_date) for case in own} - {None} for own in several]
+        days = [{parse_dicom_date(case.header.study_date) for case in own} - {None} for own in several]
         spans = [(max(own) - min(own)).days for own in days if own]  # type: ignore[type-var,operator]
         far = max(spans, default=0)
         yield reason("audit_several_exams", count=len(several), days=far or "?")

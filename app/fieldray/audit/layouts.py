@@ -52,16 +52,17 @@ class LabelRow:
 class LabelLayout:
     """The layout of a table of labels, with the function that reads a row.
 
-    read      takes a line number and the cells of the row by column name. Returns None for a row without a frontal
-              image. Raises ValueError for a cell with unknown content
-    has_many  whether an image may have several classes. Every class except *no finding* then counts as a finding
-    adds_up   whether an image may have several rows by one reader, such as one row for each box that the reader drew.
-              The classes of these rows are then merged
+    read                 takes a line number and the cells of the row by column name. Returns None for a row without a
+                         frontal image. Raises ValueError for a cell with unknown content
+    has_several_classes  whether an image may have several classes. Every class except *no finding* then counts as a
+                         finding
+    merges_rows          whether an image may have several rows by one reader, such as one row for each box that the
+                         reader drew. The classes of these rows are then merged
     """
 
     read: Callable[[int, Cells], LabelRow | None]
-    has_many: bool = False
-    adds_up: bool = False
+    has_several_classes: bool = False
+    merges_rows: bool = False
 
 
 def published_layout(header: Sequence[str]) -> LabelLayout | None:
@@ -71,19 +72,20 @@ def published_layout(header: Sequence[str]) -> LabelLayout | None:
     """
     has_class_columns = NO_FINDING in header
     if has_class_columns and set(_CHEXPERT) <= set(header):
-        return LabelLayout(read=_chexpert, has_many=True)
+        return LabelLayout(read=_chexpert, has_several_classes=True)
     if has_class_columns and set(_VINDR_IMAGES) <= set(header):
-        return LabelLayout(read=_vindr_image, has_many=True)
+        return LabelLayout(read=_vindr_image, has_several_classes=True)
     if set(_VINDR_BOXES) <= set(header):
-        return LabelLayout(read=_vindr_box, has_many=True, adds_up=True)
+        return LabelLayout(read=_vindr_box, has_several_classes=True, merges_rows=True)
     return None
 
 
-def named_columns(names: Mapping[str, str], *, has_many: bool) -> LabelLayout:
+def layout_of_columns(names: Mapping[str, str], *, has_several_classes: bool) -> LabelLayout:
     """Return the layout of a table in which each column has a role, such as image or label.
 
-    names     column name by role. The roles are "image" and "label", and optionally "patient", "exam" and "reader"
-    has_many  whether a cell may contain several labels, joined by `|`
+    names                column name by role. The roles are "image" and "label", and optionally "patient", "exam" and
+                         "reader"
+    has_several_classes  whether a cell may contain several labels, joined by `|`
     """
 
     def read(line: int, cells: Cells) -> LabelRow:
@@ -94,7 +96,7 @@ def named_columns(names: Mapping[str, str], *, has_many: bool) -> LabelLayout:
         classes = split_classes(label)
         return LabelRow(line=line, image=image, text=label, classes=classes, patient=patient, exam=exam, reader=reader)
 
-    return LabelLayout(read=read, has_many=has_many)
+    return LabelLayout(read=read, has_several_classes=has_several_classes)
 
 
 def split_classes(cell: str) -> frozenset[str]:
@@ -138,7 +140,7 @@ def _by_columns(
     )
 
 
-def finding_test(
+def finding_predicate(
     rows: Sequence[LabelRow], positive: Sequence[str], *, negatives: frozenset[str]
 ) -> Callable[[LabelRow], bool | None]:
     """Return a function that says whether the row of a label table has the finding: True, False, or None if uncertain.

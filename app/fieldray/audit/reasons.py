@@ -31,32 +31,32 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                  "{count} rows of the table match no image of this run and were left out. Lines: "
                                  "{rows}. An image after the sign ≠ has the file name of that line, but is in "
                                  "another folder.",
-                                 by="count"),
+                                 count_parameter="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier row and was counted once.",
-                                 "{count} rows of the table repeat an earlier row and were counted once.", by="count"),
+                                 "{count} rows of the table repeat an earlier row and were counted once.", count_parameter="count"),
     "audit_rows_uncertain": Plural("{count} row has the label -1 or uncertain (neither positive nor negative) and "
                                    "was left out.",
                                    "{count} rows have the label -1 or uncertain (neither positive nor negative) and "
-                                   "were left out.", by="count"),
+                                   "were left out.", count_parameter="count"),
     "audit_readers_split": Plural("{count} image was left out, because half of the readers saw the finding and half "
                                   "did not.",
                                   "{count} images were left out, because half of the readers saw the finding and "
                                   "half did not.",
-                                  by="count"),
+                                  count_parameter="count"),
     "audit_both_labels": Plural("{count} patient has images with the condition and images without the condition: "
                                 "{numbers}. An audit by patient counts such a patient as having the condition.",
                                 "{count} patients have images with the condition and images without the condition: "
-                                "{numbers}. An audit by patient counts such a patient as having the condition.", by="count"),
+                                "{numbers}. An audit by patient counts such a patient as having the condition.", count_parameter="count"),
     "audit_several_exams": Plural("{count} patient has images of several examinations, up to {days} days apart. An "
                                   "audit by patient applies the label of one examination to all examinations of the "
                                   "patient. To count each examination separately, audit by examination.",
                                   "{count} patients have images of several examinations, up to {days} days apart. An "
                                   "audit by patient applies the label of one examination to all examinations of the "
-                                  "patient. To count each examination separately, audit by examination.", by="count"),
+                                  "patient. To count each examination separately, audit by examination.", count_parameter="count"),
     "audit_counted_positive": "Labels counted as positive: {names}.",
     "audit_counted_negative": "Labels counted as negative: {names}.",
     "audit_images_unlabelled": Plural("{count} screened image has no label and was left out of the audit.",
-                                      "{count} screened images have no label and were left out of the audit.", by="count"),
+                                      "{count} screened images have no label and were left out of the audit.", count_parameter="count"),
     "audit_unseen": "The figures are valid only if the pack {pack} was not trained on images of these patients. The "
                     "model card names the training images.",
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
@@ -81,11 +81,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_no_score": Plural("{count} image with a label has no score, because the image is not suitable or failed.",
                              "{count} images with a label have no score, because these images are not suitable or "
                              "failed.",
-                             by="count"),
+                             count_parameter="count"),
     "audit_few": Plural("The smaller group (with or without the condition) has only {count} score. That is too few "
                         "to judge a pack. Check the width of the confidence intervals.",
                         "The smaller group (with or without the condition) has only {count} scores. That is too few "
-                        "to judge a pack. Check the width of the confidence intervals.", by="count"),
+                        "to judge a pack. Check the width of the confidence intervals.", count_parameter="count"),
     "audit_verdicts": "The labels are readers' verdicts, given after the readers saw the result of the pack "
                       "(automation bias). The figures of this audit overestimate the pack.",
     "audit_patients_unknown": "Most images have no patient ID, so each study (or image without a study) counts as "
@@ -106,7 +106,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "instances_shared": Plural("{count} file shares a SOP Instance UID with a different image. A PACS will treat the "
                                "two images as one image. Correct the UID before archiving.",
                                "{count} files share a SOP Instance UID with a different image. A PACS will treat "
-                               "images with the same UID as one image. Correct the UIDs before archiving.", by="count"),
+                               "images with the same UID as one image. Correct the UIDs before archiving.", count_parameter="count"),
     "drift_evidence": "The images may show other patients than the pack was made for. Check that the right pack was "
                       "chosen. The heat map lies outside the lungs in {now} of 100 images of this run, and in "
                       "{before} of 100 images of the reference ({reference}). Population stability index: {index} "

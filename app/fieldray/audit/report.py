@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import Audit, complement_share, predictive_values, scored_arrays, subgroups
-from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_zone, score_and_category, scores_and_truths
+from fieldray.audit.units import (
+    Case,
+    CountingRule,
+    is_assessed,
+    is_referred,
+    score_and_category,
+    scores_and_truths,
+    shifted_uncertain_zone,
+)
 from fieldray.domain import metrics
 from fieldray.domain.metrics import Scores, Share, share_of
 from fieldray.domain.model import Estimate, OperatingPoint, Trust
@@ -55,7 +63,7 @@ class ProposalGoal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class ThresholdProposal:
     """A proposed threshold, with the performance on the images for which the threshold was chosen.
 
     wanted                   the goal of the choice
@@ -69,7 +77,7 @@ class Proposal:
     """
 
     label: str
-    rule: Rule
+    rule: CountingRule
     wanted: ProposalGoal
     threshold: float
     unsure_low: float
@@ -92,9 +100,9 @@ class Proposal:
         return self.sensitivity.value >= self.wanted.sensitivity - _ROUNDING
 
 
-def propose(
-    cases: Sequence[Case], *, label: str, pattern: OperatingPoint | None, rule: Rule, wanted: ProposalGoal
-) -> Proposal:
+def propose_operating_point(
+    cases: Sequence[Case], *, label: str, base_point: OperatingPoint | None, rule: CountingRule, wanted: ProposalGoal
+) -> ThresholdProposal:
     """Propose the threshold that suits the goal `wanted`.
 
     wanted         proposed threshold
@@ -102,8 +110,8 @@ def propose(
     a specificity  the lowest threshold that reaches the specificity
     a threshold    the given threshold
 
-    cases    images of the label; scored units of both classes are needed
-    pattern  the operating point whose uncertain zone is moved to the threshold; None for no zone
+    cases       images of the label; scored units of both classes are needed
+    base_point  the operating point whose uncertain zone is moved to the threshold; None for no zone
 
     Raises UsageProblem for a given threshold outside [0, 1], or for a threshold that no unit with the condition
     reaches.
@@ -115,8 +123,8 @@ def propose(
             edge = metrics.threshold_for_specificity(scores, truth, wanted=wanted.specificity)
         else:
             edge = metrics.threshold_for_sensitivity(scores, truth, wanted=wanted.sensitivity)
-        chosen = rule.threshold_of(edge, pattern)
-    edge, (low, high) = rule.referral_score_at(chosen, pattern), moved_zone(pattern, chosen)
+        chosen = rule.threshold_of(edge, base_point)
+    edge, (low, high) = rule.referral_score_at(chosen, base_point), shifted_uncertain_zone(base_point, chosen)
     hits = metrics.sensitivity(scores, truth, threshold=edge, patients=patients)
     if wanted.threshold is not None and not (hits.count and 0 <= chosen <= 1):
         raise UsageProblem(reason("audit_threshold", value=chosen))
@@ -128,7 +136,7 @@ def propose(
         caught = wanted.sensitivity if wanted.threshold is None else hits.value
         near = metrics.specificity_at_sensitivity(scores, truth, wanted=caught, patients=patients)
         spared = replace(spared, low=min(spared.low, near.low), high=max(spared.high, near.high))
-    return Proposal(
+    return ThresholdProposal(
         label=label,
         rule=rule,
         wanted=wanted,
@@ -245,7 +253,12 @@ class PackComparison:
 
 
 def compare_packs(
-    cases: Sequence[Case], results: Iterable[StoredResult], *, first: ComparedPack, second: ComparedPack, rule: Rule
+    cases: Sequence[Case],
+    results: Iterable[StoredResult],
+    *,
+    first: ComparedPack,
+    second: ComparedPack,
+    rule: CountingRule,
 ) -> PackComparison:
     """Compare two packs on the images whose bytes are in both runs.
 
@@ -338,7 +351,7 @@ class AuditReport:
     audit: Audit
     missing: Mapping[bool, int]
     drifts: tuple[Drift, ...]
-    proposal: Proposal
+    proposal: ThresholdProposal
     plan: ThresholdPlan | None = None
     paired: PackComparison | None = None
 
@@ -430,15 +443,15 @@ def threshold_plan(
     cases: Sequence[Case],
     points: Iterable[float],
     *,
-    rule: Rule,
-    pattern: OperatingPoint | None,
+    rule: CountingRule,
+    base_point: OperatingPoint | None,
     prevalence: float,
     prices: Prices | None,
 ) -> ThresholdPlan | None:
     """Compute the threshold plan of an audit; None if all units have the condition, or none has.
 
     points      thresholds to include besides the scores of the units
-    pattern     the operating point whose uncertain zone is moved to each threshold; None for no zone
+    base_point  the operating point whose uncertain zone is moved to each threshold; None for no zone
     prevalence  share with the condition among the patients to be screened, 0..1, exclusive
 
     Raises UsageProblem for prices that `require_prices` rejects.
@@ -447,7 +460,7 @@ def threshold_plan(
     units, points = rule.units(cases), set(points)
     (scores, truth, _), groups = scores_and_truths(units), {}
     thresholds = sorted(points | {math.floor(_STEPS * score) / _STEPS for score in scores if math.isfinite(score)})
-    zones = {at: (rule.referral_score_at(at, pattern), *moved_zone(pattern, at)) for at in thresholds}
+    zones = {at: (rule.referral_score_at(at, base_point), *shifted_uncertain_zone(base_point, at)) for at in thresholds}
     for by, name, members in ((*ALL_UNITS, units), *subgroups(cases, rule)):
         if both := _by_truth(members):
             groups[by, name] = {

@@ -14,8 +14,16 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.audit.cases import Reference
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, calibrate, override_notes, reason_of
+from fieldray.audit.cases import ReferenceLabels
+from fieldray.domain.finding import (
+    WORK_LIST_ORDER,
+    Category,
+    Outcome,
+    ScreenedOutcome,
+    calibrate,
+    override_notes,
+    reason_of,
+)
 from fieldray.domain.image import ImageHeader, valid_patient_id
 from fieldray.domain.metrics import Referral, Scores, Truth, Unit, logit
 from fieldray.domain.model import Calibration, OperatingPoint
@@ -29,17 +37,17 @@ ALWAYS_REFERRED: Final[frozenset[str]] = frozenset({"read_first"})  # the top of
 class Case:
     """One image of an audit: its reference label, and the pack's result.
 
-    image        the key of the image (`ImageRef.key`)
-    row_id       row of the image in the results database
-    patient      key of the patient: equal for all images of one patient
-    exam         key of the examination: equal for all images of one examination
-    truth        whether the finding is present, by the reference label
-    score        calibrated score, 0..1; None if the image was not suitable or failed
-    category     class of the image by the audited label
-    why          the reason why the image has no score, or is to be read first; None for every other image
-    is_asked     whether a person had the image turned, or screened although the image was not suitable
-    has_patient  whether a table or the header names the patient; if not, each examination counts as a patient
-    identity     identity of the image's bytes (`StoredResult.identity`)
+    image          the key of the image (`ImageRef.key`)
+    row_id         row of the image in the results database
+    patient        key of the patient: equal for all images of one patient
+    exam           key of the examination: equal for all images of one examination
+    truth          whether the finding is present, by the reference label
+    score          calibrated score, 0..1; None if the image was not suitable or failed
+    category       class of the image by the audited label
+    why            the reason why the image has no score, or is to be read first; None for every other image
+    is_overridden  whether a person had the image turned, or screened although the image was not suitable
+    has_patient    whether a table or the header names the patient; if not, each examination counts as a patient
+    identity       identity of the image's bytes (`StoredResult.identity`)
     """
 
     image: str
@@ -51,7 +59,7 @@ class Case:
     header: ImageHeader
     exam: str = ""
     why: Reason | None = None
-    is_asked: bool = False
+    is_overridden: bool = False
     has_patient: bool = True
     identity: tuple[str, int] = ("", 0)
 
@@ -61,13 +69,13 @@ def score_and_category(outcome: Outcome, label: str) -> tuple[float | None, Cate
 
     The score is calibrated, 0..1, or None if the image has no score for the label.
     """
-    if not isinstance(outcome, Screened):
+    if not isinstance(outcome, ScreenedOutcome):
         return None, outcome.category
     own = tuple(finding for finding in outcome.findings if finding.label == label)
     return own[0].score if own else None, replace(outcome, findings=own).category
 
 
-def make_cases(results: Iterable[StoredResult], reference: Reference, *, label: str) -> Iterator[Case]:
+def make_cases(results: Iterable[StoredResult], reference: ReferenceLabels, *, label: str) -> Iterator[Case]:
     """Yield the images of one run that have a reference label, each with the pack's result.
 
     The patient of an image is the patient in the reference, or else the Patient ID if it is valid, or else the
@@ -91,14 +99,14 @@ def make_cases(results: Iterable[StoredResult], reference: Reference, *, label: 
                 category=category,
                 header=ref.header,
                 why=reason_of(result.outcome),
-                is_asked=bool(override_notes(result.outcome)),
+                is_overridden=bool(override_notes(result.outcome)),
                 has_patient=bool(patient),
                 identity=result.identity,
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class CountingRule:
     """The rule of an audit: the unit that is counted, and the score from which a unit is referred.
 
     unit    an image, an examination or a patient
@@ -128,23 +136,23 @@ class Rule:
         """Return the lowest calibrated score (0..1) with which an operating point refers a unit."""
         return point.threshold if self.refers == "above" else point.unsure_low
 
-    def referral_score_at(self, threshold: float, pattern: OperatingPoint | None) -> float:
+    def referral_score_at(self, threshold: float, base_point: OperatingPoint | None) -> float:
         """Return the lowest calibrated score (0..1) with which a unit is referred at a given threshold.
 
-        pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
+        base_point  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
-        return threshold if self.refers == "above" else moved_zone(pattern, threshold)[0]
+        return threshold if self.refers == "above" else shifted_uncertain_zone(base_point, threshold)[0]
 
-    def threshold_of(self, edge: float, pattern: OperatingPoint | None) -> float:
-        """Return the threshold that refers exactly the units with a score of `edge` (0..1) or more.
+    def threshold_of(self, referral_score: float, base_point: OperatingPoint | None) -> float:
+        """Return the threshold that refers exactly the units with a score of `referral_score` (0..1) or more.
 
         The function is the inverse of `referral_score_at`.
 
-        pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
+        base_point  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
-        if self.refers == "above" or pattern is None or pattern.unsure_low in (0, 1, pattern.threshold):
-            return edge
-        return max(_shifted(edge, of=pattern.unsure_low, to=pattern.threshold), edge)
+        if self.refers == "above" or base_point is None or base_point.unsure_low in (0, 1, base_point.threshold):
+            return referral_score
+        return max(_shifted(referral_score, of=base_point.unsure_low, to=base_point.threshold), referral_score)
 
 
 def _merged_case(images: Sequence[Case]) -> Case:
@@ -155,7 +163,7 @@ def _merged_case(images: Sequence[Case]) -> Case:
         deciding,
         truth=any(case.truth for case in images),
         score=max(scores, default=None),
-        is_asked=any(case.is_asked for case in images),
+        is_overridden=any(case.is_overridden for case in images),
     )
 
 
@@ -164,9 +172,11 @@ def is_assessed(case: Case) -> bool:
     return case.score is not None or case.category in ALWAYS_REFERRED
 
 
-def is_referred(case: Case, edge: float) -> bool:
-    """Return whether a unit is referred: the image is to be read first, or the score is `edge` (0..1) or more."""
-    return ranking_score(case) >= edge
+def is_referred(case: Case, referral_score: float) -> bool:
+    """Return whether a unit is referred: the image is to be read first, or the score is `referral_score` (0..1) or
+    more.
+    """
+    return ranking_score(case) >= referral_score
 
 
 def ranking_score(case: Case) -> float:
@@ -191,19 +201,19 @@ def scores_and_truths(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
     )
 
 
-def moved_zone(pattern: OperatingPoint | None, threshold: float) -> tuple[float, float]:
+def shifted_uncertain_zone(base_point: OperatingPoint | None, threshold: float) -> tuple[float, float]:
     """Return the ends of an operating point's uncertain zone, moved to another threshold.
 
     The distance of each end to the threshold stays equal in log-odds. An end at 0 or 1 stays in place. Without an
     operating point the zone is empty: both ends are the threshold.
     """
-    if pattern is None:
+    if base_point is None:
         return threshold, threshold
 
     def moved(end: float) -> float:
-        return end if end in (0, 1) else _shifted(end, of=pattern.threshold, to=threshold)
+        return end if end in (0, 1) else _shifted(end, of=base_point.threshold, to=threshold)
 
-    return min(moved(pattern.unsure_low), threshold), max(moved(pattern.unsure_high), threshold)
+    return min(moved(base_point.unsure_low), threshold), max(moved(base_point.unsure_high), threshold)
 
 
 def _shifted(score: float, *, of: float, to: float) -> float:

@@ -33,14 +33,14 @@ from fieldray.inference.backend import Backend, BackendKind, BackendOptions, sys
 from fieldray.inference.worker import cpu_kind
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import Points, Table
+from fieldray.reports.document import BulletList, Table
 from fieldray.reports.outputs import open_output
 from fieldray.settings import Settings
-from fieldray.surroundings import Priority, give_priority
+from fieldray.surroundings import Priority, set_priority
 from fieldray.workers.pool import Workers
 
-START_UP: Final = 2  # images at the start of a repetition that are reported separately
-MIN_IMAGES: Final = START_UP + 1
+START_UP_IMAGES: Final = 2  # images at the start of a repetition that are reported separately
+MIN_IMAGES: Final = START_UP_IMAGES + 1
 
 Repetitions = Sequence[Sequence[float]]
 Item = TypeVar("Item")
@@ -85,7 +85,7 @@ def summarise(repetitions: Repetitions) -> Summary:
     """
     if not repetitions or any(len(times_ms) < MIN_IMAGES for times_ms in repetitions):
         raise ValueError(f"every repetition needs {MIN_IMAGES} images")
-    later = np.concatenate([np.asarray(times_ms[START_UP:], np.float64) for times_ms in repetitions])
+    later = np.concatenate([np.asarray(times_ms[START_UP_IMAGES:], np.float64) for times_ms in repetitions])
     if not bool((later > 0).all()):
         raise ValueError("a time must be above 0")
     p50, p95, p99 = np.percentile(later, (50, 95, 99))
@@ -107,7 +107,7 @@ def summarise(repetitions: Repetitions) -> Summary:
 
 def later_mean_ms(times_ms: Sequence[float]) -> float:
     """Return the mean time in milliseconds of the third and later images of one repetition."""
-    return statistics.fmean(times_ms[START_UP:])
+    return statistics.fmean(times_ms[START_UP_IMAGES:])
 
 
 def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
@@ -124,7 +124,7 @@ def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
     return statistics.median(later_mean_ms(times_ms) / later_mean_ms(base_ms) for times_ms, base_ms in pairs)
 
 
-def rotated(items: Iterable[Item], by: int) -> list[Item]:
+def rotate_left(items: Iterable[Item], by: int) -> list[Item]:
     """Return items rotated left by `by` positions, for example (2, 3, 1) from (1, 2, 3) by 1.
 
     Each round of a benchmark uses a different rotation. No item then always runs after the same neighbour.
@@ -147,19 +147,19 @@ class LoadedImage:
     values: NDArray[np.uint8]
 
 
-def one_worker() -> Workers:
+def open_one_worker() -> Workers:
     """Start a pool with one fresh worker process that reads images."""
     return Workers(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
 
 
-def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[ImageRef, ...]:
-    """Find up to `count` images in a folder. Without a folder, draw synthetic images into `drawn_in`.
+def find_images(folder: Path | None, *, count: int, synthetic_folder: Path) -> tuple[ImageRef, ...]:
+    """Find up to `count` images in a folder. Without a folder, draw synthetic images into `synthetic_folder`.
 
     Raises UsageProblem (nothing_to_screen) if the folder does not exist.
     """
     if folder is None:
-        write_studies(drawn_in, count=count)
-    wanted = (ref for ref in discover([folder or drawn_in]) if ref.problem is None)
+        write_studies(synthetic_folder, count=count)
+    wanted = (ref for ref in discover([folder or synthetic_folder]) if ref.problem is None)
     return tuple(itertools.islice(wanted, count))
 
 
@@ -176,7 +176,7 @@ def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class MeasurementSize:
     """The size of a measurement: `repeats` repetitions, each with `images` images in a fresh process."""
 
     repeats: int
@@ -200,7 +200,7 @@ class BenchmarkCase:
     details: set[str] = field(default_factory=set)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Backend]:
+    def open_backend(self) -> Iterator[Backend]:
         """Open a fresh backend for the length of the block, ready to run a first image. Raises BackendProblem."""
         unavailable_reason = self.kind.unavailable_reason(self.model)
         if unavailable_reason:
@@ -208,7 +208,7 @@ class BenchmarkCase:
         backend = self.kind.open()
         try:
             backend.start(self.model)
-            if not give_priority(backend.pid, self.priority):
+            if not set_priority(backend.pid, self.priority):
                 raise BackendProblem(reason("priority_denied"))
             self.details.add(backend.detail)
             yield backend
@@ -262,7 +262,7 @@ def find_usable_cases(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCa
     found, problems = [], {}
     for case in cases:
         try:
-            with case.opened():
+            with case.open_backend():
                 found.append(case)
         except BackendProblem as problem:
             if not found:
@@ -287,10 +287,10 @@ def time_images(
     return times_ms
 
 
-__all__ = ["Points", "Table"]
+__all__ = ["BulletList", "Table"]
 
 
-Block = Points | Table
+Block = BulletList | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +308,7 @@ class Report:
     data: Mapping[str, Any]
 
 
-def write(report: Report, folder: Path) -> Path:
+def write_report(report: Report, folder: Path) -> Path:
     """Write a report as `<kind>.json` into a folder, and return the path of the file.
 
     Raises UsageProblem, StorageProblem.

@@ -25,21 +25,21 @@ from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
     BenchmarkCase,
-    Effort,
+    BulletList,
     LoadedImage,
-    Points,
+    MeasurementSize,
     Report,
     Summary,
     Table,
     accelerator_cases,
     cpu_case,
-    one_worker,
+    open_one_worker,
     paired_ratio,
-    rotated,
+    rotate_left,
     summarise,
     time_images,
 )
-from fieldray.bench.machine import NO_LOAD, Level, MeasuredLoad, measured_load, parallel_load
+from fieldray.bench.machine import NO_LOAD, LoadLevel, MeasuredLoad, measure_cpu_load, parallel_load
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import LineHandler
 from fieldray.reasons import Reason, reason
@@ -61,7 +61,7 @@ class Measurement:
 
     case: BenchmarkCase
     scope: str = NETWORK_SCOPE
-    level: Level = NO_LOAD
+    level: LoadLevel = NO_LOAD
     repetitions: list[list[float]] = field(default_factory=list)
     energy: list[tuple[float, float]] = field(default_factory=list)
     loads: list[MeasuredLoad] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Measurement:
         return summarise(self.repetitions)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def json_values(self) -> dict[str, Any]:
         """All values of the measurement for the JSON file, by name."""
         return {
             "case": self.case.name,
@@ -86,7 +86,7 @@ class Measurement:
             "times_ms": self.repetitions,
         }
 
-    def times_as_fast(self, measured: Iterable[Measurement]) -> float:
+    def speed_up_over_first(self, measured: Iterable[Measurement]) -> float:
         """Return how many times as fast this case is as the first case in `measured` with the same scope and load."""
         base = next(one for one in measured if (one.scope, one.level) == (self.scope, self.level))
         return 1 / paired_ratio(self.repetitions, base.repetitions)
@@ -117,7 +117,7 @@ class EnergyMeter:
         return []
 
     @contextlib.contextmanager
-    def counting(self, energy: list[tuple[float, float]]) -> Iterator[None]:
+    def measuring(self, energy: list[tuple[float, float]]) -> Iterator[None]:
         """Measure the energy of the CPU during the block, and append (joules, seconds) to the list `energy`.
 
         If the counters cannot be read, nothing is appended, and `problem` then gives the reason.
@@ -146,17 +146,17 @@ class MeasureOptions:
     """
 
     scopes: Sequence[str] = (NETWORK_SCOPE, FILE_SCOPE)
-    levels: Sequence[Level] = (NO_LOAD,)
+    levels: Sequence[LoadLevel] = (NO_LOAD,)
     cores: int = 1
     settle_s: float = 0.0
     min_duration_s: float = 0.0
-    readers: Callable[[], Workers] = one_worker
+    readers: Callable[[], Workers] = open_one_worker
     meter: EnergyMeter | None = None
 
 
 def measure(
     cases: Mapping[BenchmarkCase, Sequence[LoadedImage]],
-    effort: Effort,
+    effort: MeasurementSize,
     *,
     notify: LineHandler,
     options: MeasureOptions = MeasureOptions(),
@@ -177,15 +177,15 @@ def measure(
         for scope in scopes
     }
     for repetition in range(effort.repeats):
-        for level in rotated(levels, repetition):
+        for level in rotate_left(levels, repetition):
             under_load = f", {level.name}" if len(levels) > 1 else ""
             notify(f"repetition {repetition + 1} of {effort.repeats}{under_load}")
             with parallel_load(level, cores=cores) as processes:
-                load = measured_load(processes, cores=cores, within_s=options.settle_s)
-                for case, scope in itertools.product(rotated(cases, repetition), scopes):
+                load = measure_cpu_load(processes, cores=cores, within_s=options.settle_s)
+                for case, scope in itertools.product(rotate_left(cases, repetition), scopes):
                     one = found[case, level, scope]
                     one.loads.append(load)
-                    with meter.counting(one.energy) if meter else contextlib.nullcontext():
+                    with meter.measuring(one.energy) if meter else contextlib.nullcontext():
                         one.repetitions.append(timed(case, cases[case], scope))
     return tuple(found.values())
 
@@ -197,7 +197,7 @@ def time_case(
     *,
     count: int,
     min_duration_s: float = 0.0,
-    readers: Callable[[], Workers] = one_worker,
+    readers: Callable[[], Workers] = open_one_worker,
 ) -> list[float]:
     """Time `count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
 
@@ -209,10 +209,10 @@ def time_case(
     Raises BackendProblem.
     """
     if scope == NETWORK_SCOPE:
-        with case.opened() as backend:
+        with case.open_backend() as backend:
             return time_images(backend, images, count=count, min_duration_s=min_duration_s)
     times_ms = list[float]()
-    with readers() as pool, case.opened() as backend:
+    with readers() as pool, case.open_backend() as backend:
         for image in itertools.islice(itertools.cycle(images), count):
             began_s = time.perf_counter()
             tensor = pool.read_network_input(image.ref, case.model.manifest.input)
@@ -264,9 +264,9 @@ def device_report(
         kind="bench-device",
         title="Fieldray: time and rate of each backend",
         blocks=(
-            times_table((f"{one.case.name}, {one.scope}", one.summary) for one in measured),
+            timing_table((f"{one.case.name}, {one.scope}", one.summary) for one in measured),
             _rates(rows),
-            Points("How it was measured, and what was not", (*notes, *more)),
+            BulletList("How it was measured, and what was not", (*notes, *more)),
         ),
         data={
             "images": images,
@@ -276,7 +276,7 @@ def device_report(
     )
 
 
-def times_table(named: Iterable[tuple[str, Summary]]) -> Table:
+def timing_table(named: Iterable[tuple[str, Summary]]) -> Table:
     """Make a table of time statistics from pairs (name, summary), one row for each pair."""
     rows = tuple((name, *_figure_cells(summary)) for name, summary in named)
     return Table("Milliseconds per image; iterations 1, 2 and 3+ apart", _FIGURE_COLUMNS, rows)
@@ -314,8 +314,8 @@ def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> di
     power_w = joules / seconds if is_measured else costs.power_w.get(one.case.kind.name)
     price_usd, fps = costs.price_usd.get(one.case.kind.name), one.summary.fps_avg
     return {
-        **one.facts,
-        "times_as_fast": one.times_as_fast(measured),
+        **one.json_values,
+        "times_as_fast": one.speed_up_over_first(measured),
         "power_w": power_w,
         "power_is": None if power_w is None else "measured" if is_measured else "typed in",
         "fps_per_w": fps / power_w if power_w else None,
@@ -332,7 +332,7 @@ NOT_MEASURED: Final = (
 )
 
 
-def host_variants(model: Model, *, cores: int, float_file: bytes | None, max_clock: bool) -> tuple[BenchmarkCase, ...]:
+def host_cases(model: Model, *, cores: int, float_file: bytes | None, max_clock: bool) -> tuple[BenchmarkCase, ...]:
     """Return the ways to run a model on this computer; the simplest way comes first.
 
     cores       maximum number of threads

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fieldray.backends import CPU, EDGE_TPU
-from fieldray.bench.benchmark_case import Points, Report, find_images, one_worker
+from fieldray.bench.benchmark_case import BulletList, Report, find_images, open_one_worker
 from fieldray.bench.machine import MachineFacts, machine_facts
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceState
@@ -58,11 +58,11 @@ _OPTIONAL: Final = frozenset({"PySide6", RUNTIME})  # a missing runtime has a me
 class HostFinding:
     """One finding about a computer: a sentence for a person, and how serious the finding is.
 
-    weight  "stop": screening is impossible until the problem is fixed; "change": a change would help; "well": no change
-            is needed
+    severity  "stop": screening is impossible until the problem is fixed; "change": a change would help; "well": no
+              change is needed
     """
 
-    weight: Severity
+    severity: Severity
     reason: Reason
 
 
@@ -75,7 +75,7 @@ class ComputerPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ScreeningTrial:
     """The outcome of screening one image as a trial.
 
     problem           the reason why the trial failed, or None
@@ -89,7 +89,7 @@ class Trial:
     has_edgetpu_file: bool = False
 
 
-def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> tuple[ComputerPart, ...]:
+def inspect_computer(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> tuple[ComputerPart, ...]:
     """Inspect the whole computer, and screen one image as a trial. The inspection takes a few seconds.
 
     home     the user's data folder
@@ -107,21 +107,21 @@ def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> t
     )
 
 
-def findings(parts: Iterable[ComputerPart]) -> tuple[HostFinding, ...]:
+def findings_by_severity(parts: Iterable[ComputerPart]) -> tuple[HostFinding, ...]:
     """Return the findings about all parts of a computer, the most serious first, without duplicates."""
     found = dict.fromkeys(finding for part in parts for finding in part.findings)
-    return tuple(sorted(found, key=lambda finding: tuple(_TITLES).index(finding.weight)))
+    return tuple(sorted(found, key=lambda finding: tuple(_TITLES).index(finding.severity)))
 
 
 def can_screen(found: Iterable[HostFinding]) -> bool:
     """Return whether the computer can screen: no finding in `found` has the weight "stop"."""
-    return all(finding.weight != "stop" for finding in found)
+    return all(finding.severity != "stop" for finding in found)
 
 
 # ---- the trial
 
 
-def try_screening(load: Callable[[], Model]) -> Trial:
+def try_screening(load: Callable[[], Model]) -> ScreeningTrial:
     """Screen one synthetic image, from file to result, with the pack that `load` returns.
 
     The function never raises. If the trial fails, `Trial.problem` is the reason.
@@ -131,22 +131,22 @@ def try_screening(load: Callable[[], Model]) -> Trial:
         model = load()
         pack_name = model.pack_name
         with tempfile.TemporaryDirectory() as folder:
-            (ref,) = find_images(None, count=1, drawn_in=Path(folder))
+            (ref,) = find_images(None, count=1, synthetic_folder=Path(folder))
             began_s = time.perf_counter()
-            with one_worker() as readers:
+            with open_one_worker() as readers:
                 seen = readers.analyse(AnalyseRequest(ref=ref, runs="here"), model=model)
                 if seen.answer is None:
                     raise FieldrayError(seen.problem or reason("wrong_answer"))
                 seconds = time.perf_counter() - began_s
     except FieldrayError as problem:
-        return Trial(pack_name=pack_name, problem=problem.reason)
+        return ScreeningTrial(pack_name=pack_name, problem=problem.reason)
     except OSError as error:
-        return Trial(pack_name=pack_name, problem=reason("host_trial_stopped", detail=error))
+        return ScreeningTrial(pack_name=pack_name, problem=reason("host_trial_stopped", detail=error))
     has_file = not model.files.keys().isdisjoint(EDGE_TPU.roles)
-    return Trial(pack_name=pack_name, seconds=seconds, has_edgetpu_file=has_file)
+    return ScreeningTrial(pack_name=pack_name, seconds=seconds, has_edgetpu_file=has_file)
 
 
-def _of_trial(trial: Trial) -> HostFinding:
+def _of_trial(trial: ScreeningTrial) -> HostFinding:
     if trial.problem:
         return HostFinding("stop", trial.problem)
     seconds = f"{trial.seconds:.1f}"
@@ -185,7 +185,7 @@ def _version(name: str, installed_as: str) -> str:
 
 
 def inspect_storage(
-    home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[PackCandidate], trial: Trial
+    home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[PackCandidate], trial: ScreeningTrial
 ) -> ComputerPart:
     """Describe the results folder, the trusted keys and the available packs.
 
@@ -220,28 +220,32 @@ def inspect_storage(
 
 def _slow(machine: MachineFacts) -> Iterator[Reason]:
     """Yield each reason why this computer is slower than it could be."""
-    if machine.vectors is not None and not _FAST & set(machine.vectors):
+    if machine.vector_instructions is not None and not _FAST & set(machine.vector_instructions):
         yield reason("host_no_vectors")
-    if machine.is_saving and machine.governor:
+    if machine.saves_power and machine.governor:
         yield reason("host_governor", governor=machine.governor)
-    elif machine.is_saving:
-        yield reason("host_power_plan", plan=machine.plan)
+    elif machine.saves_power:
+        yield reason("host_power_plan", plan=machine.power_plan)
     if machine.is_on_battery:
         yield reason("host_battery")
     if machine.free_memory_mb < MIN_MEMORY_MB:
         yield reason("host_memory", free_mb=machine.free_memory_mb, needed_mb=MIN_MEMORY_MB)
-    if machine.busy > _BUSY:
-        yield reason("host_busy", percent=f"{machine.busy * 100:.0f}")
+    if machine.cpu_load > _BUSY:
+        yield reason("host_busy", percent=f"{machine.cpu_load * 100:.0f}")
     if machine.usable_threads < machine.threads:
         yield reason("host_few_threads", usable=machine.usable_threads, threads=machine.threads)
 
 
 def inspect_machine(machine: MachineFacts) -> ComputerPart:
     """Describe operating system, CPU, power and memory."""
-    vectors = ", ".join(machine.vectors) if machine.vectors is not None else "not reported by the system"
+    vectors = (
+        ", ".join(machine.vector_instructions)
+        if machine.vector_instructions is not None
+        else "not reported by the system"
+    )
     clock = f"{machine.clock_mhz:.0f} MHz" if machine.clock_mhz else "not reported by the system"
     highest = f", at most {machine.highest_clock_mhz:.0f} MHz" if machine.highest_clock_mhz else ""
-    plan = machine.governor or machine.plan or "not reported by the system"
+    plan = machine.governor or machine.power_plan or "not reported by the system"
     cores = f"{machine.cores} cores, {machine.threads} threads, {machine.usable_threads} for this program"
     facts = {
         "System": machine.system,
@@ -249,12 +253,12 @@ def inspect_machine(machine: MachineFacts) -> ComputerPart:
         "Vector instructions": vectors or "none",
         "Clock": f"{clock}{highest}; power plan: {plan}{', on battery' if machine.is_on_battery else ''}",
         "Memory": f"{machine.memory_mb} MB, {machine.free_memory_mb} MB free",
-        "Busy with other programs": f"{machine.busy:.0%}",
+        "Busy with other programs": f"{machine.cpu_load:.0%}",
     }
     return ComputerPart([HostFinding("change", why) for why in _slow(machine)], facts)
 
 
-def inspect_edgetpu(edgetpu: CoralStatus, trial: Trial) -> ComputerPart:
+def inspect_edgetpu(edgetpu: CoralStatus, trial: ScreeningTrial) -> ComputerPart:
     """Describe the Edge TPU and its runtime library.
 
     A missing runtime is reported only on a computer with an Edge TPU.
@@ -294,30 +298,30 @@ def host_report(parts: Sequence[ComputerPart], *, measured: Report | None = None
 
     measured  the report of `bench host`; None for the report of `fieldray doctor`
     """
-    found = findings(parts)
+    found = findings_by_severity(parts)
     verdict = "This computer can screen." if can_screen(found) else "This computer cannot screen yet."
     facts = {name: value for part in parts for name, value in part.facts.items()}
-    listed = Points("Facts", tuple(f"{name}: {value}" for name, value in facts.items()))
+    listed = BulletList("Facts", tuple(f"{name}: {value}" for name, value in facts.items()))
     return Report(
         kind="bench-host" if measured else "doctor",
         title="Fieldray: this computer",
         blocks=(
-            Points("Verdict", (verdict,)),
+            BulletList("Verdict", (verdict,)),
             *_lists(found),
             *(measured.blocks if measured else ()),
             listed,
         ),
         data={
             "can_screen": can_screen(found),
-            "findings": [{"weight": one.weight, "code": one.reason.code, "text": one.reason.text} for one in found],
+            "findings": [{"weight": one.severity, "code": one.reason.code, "text": one.reason.text} for one in found],
             "facts": facts,
             **(measured.data if measured else {}),
         },
     )
 
 
-def _lists(found: Sequence[HostFinding]) -> Iterator[Points]:
+def _lists(found: Sequence[HostFinding]) -> Iterator[BulletList]:
     for weight, title in _TITLES.items():
-        sentences = tuple(one.reason.text for one in found if one.weight == weight)
+        sentences = tuple(one.reason.text for one in found if one.severity == weight)
         if sentences:
-            yield Points(title, sentences)
+            yield BulletList(title, sentences)

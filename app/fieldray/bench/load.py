@@ -21,21 +21,21 @@ from typing import Any, Final
 from fieldray.bench.benchmark_case import (
     MAX_IMAGES,
     BenchmarkCase,
-    Effort,
-    Points,
+    BulletList,
+    MeasurementSize,
     Report,
     Table,
     accelerator_cases,
     cpu_case,
     find_images,
     find_usable_cases,
-    one_worker,
+    open_one_worker,
     paired_ratio,
     read_images,
     report_header,
 )
-from fieldray.bench.device import NETWORK_SCOPE, Measurement, MeasureOptions, measure, times_table
-from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad
+from fieldray.bench.device import NETWORK_SCOPE, Measurement, MeasureOptions, measure, timing_table
+from fieldray.bench.machine import LOAD_LEVELS, NO_LOAD, LoadLevel, MeasuredLoad
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import ProgressHandler
 from fieldray.packs.library import PackLibrary
@@ -48,10 +48,12 @@ from fieldray.surroundings import usable_cores
 from fieldray.typed_json import parse_json
 
 # Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.
-LOAD_STUDY_OPTIONS: Final = MeasureOptions(scopes=(NETWORK_SCOPE,), levels=LEVELS, settle_s=1.0, min_duration_s=1.5)
+LOAD_STUDY_OPTIONS: Final = MeasureOptions(
+    scopes=(NETWORK_SCOPE,), levels=LOAD_LEVELS, settle_s=1.0, min_duration_s=1.5
+)
 
 
-def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
+def load_study_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
     """Return the ways to run a model that `bench load` compares.
 
     The ways are: one CPU thread, all CPU threads, raised and lowered priority, and each accelerator. Load slows some of
@@ -72,7 +74,7 @@ DISSERTATION_INCREASES: Final[IncreaseByCase] = {
 _QUIET: Final = 0.1  # share of the CPU that other programs may use, or by which a load may fall short
 
 
-def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str) -> Report:
+def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str) -> Report:
     """Make the report of `bench load`.
 
     cells     the measurements, including every case under no load
@@ -85,8 +87,8 @@ def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason],
     for (backend, level), mark in marks.items():
         of_both = [one for one in cells if (one.case.kind.name, one.level.name) == (backend, level)]
         if of_both:
-            least = min(of_both, key=partial(increase, cells=cells))
-            found = f"{signed_percent(increase(least, cells))} ({least.case.name})"
+            least = min(of_both, key=partial(relative_increase, cells=cells))
+            found = f"{signed_percent(relative_increase(least, cells))} ({least.case.name})"
             notes.append(
                 f"The least increase of {backend} at {level} is {found}, the dissertation's {signed_percent(mark)}."
             )
@@ -97,8 +99,8 @@ def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason],
         title="Fieldray: time of an image while other programs work",
         blocks=(
             _increases(cells, marks),
-            Points("What helps", tuple(notes)),
-            times_table((f"{one.case.name}, {one.level.name}", one.summary) for one in cells),
+            BulletList("What helps", tuple(notes)),
+            timing_table((f"{one.case.name}, {one.level.name}", one.summary) for one in cells),
         ),
         data={
             "images": images,
@@ -110,7 +112,7 @@ def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason],
     )
 
 
-def increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
+def relative_increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
     """Return the relative increase of a case's time per image under load, compared with no load; 0.273 means +27.3 %.
 
     cell   the measurement under load
@@ -120,7 +122,7 @@ def increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
     return paired_ratio(cell.repetitions, base.repetitions) - 1
 
 
-def load_of(cell: Measurement) -> MeasuredLoad:
+def cpu_load_of(cell: Measurement) -> MeasuredLoad:
     """Return the CPU load that was measured before the images of a case were timed: medians over the repetitions."""
     made, machine = ([getattr(load, name) for load in cell.loads] for name in ("made", "machine"))
     return MeasuredLoad(made=statistics.median(made), machine=statistics.median(machine))
@@ -130,10 +132,10 @@ def _increases(cells: Sequence[Measurement], marks: IncreaseByCase) -> Table:
     rows = tuple(
         (
             f"{cell.case.name}, {cell.level.name}",
-            f"{load_of(cell).machine:.0%}",
+            f"{cpu_load_of(cell).machine:.0%}",
             f"{cell.summary.mean_ms:.2f}",
             f"{cell.summary.p95_ms:.2f}",
-            signed_percent(increase(cell, cells)) if cell.level != NO_LOAD else "",
+            signed_percent(relative_increase(cell, cells)) if cell.level != NO_LOAD else "",
             signed_percent(marks.get((cell.case.kind.name, cell.level.name))),
         )
         for cell in cells
@@ -148,14 +150,14 @@ def _increases(cells: Sequence[Measurement], marks: IncreaseByCase) -> Table:
 def _disturbance(cells: Sequence[Measurement]) -> list[str]:
     """Return warnings if other programs were busy without a load, or if a wanted load was not reached."""
     warnings = []
-    others = max(load_of(cell).machine for cell in cells if cell.level == NO_LOAD)
+    others = max(cpu_load_of(cell).machine for cell in cells if cell.level == NO_LOAD)
     if others > _QUIET:
         warnings.append(
             f"This computer was not idle: other programs used {others:.0%} of its CPU while nothing was measured and "
             "no load was made, so these increases say little. Measure again with other programs closed."
         )
     # a user's load is irregular: one second of it may be far from the average
-    made = {cell.level: load_of(cell).made for cell in cells if not cell.level.is_irregular}
+    made = {cell.level: cpu_load_of(cell).made for cell in cells if not cell.level.is_irregular}
     warnings += [
         f"The load of {level.name} fell short: it got {share:.0%} of the CPU."
         for level, share in made.items()
@@ -170,14 +172,18 @@ def signed_percent(share: float | None) -> str:
 
 
 def _data(cell: Measurement, cells: Sequence[Measurement]) -> dict[str, Any]:
-    measured = {"level": asdict(cell.level), "load": asdict(load_of(cell)), "increase": increase(cell, cells)}
-    return {**cell.facts, **measured}
+    measured = {
+        "level": asdict(cell.level),
+        "load": asdict(cpu_load_of(cell)),
+        "increase": relative_increase(cell, cells),
+    }
+    return {**cell.json_values, **measured}
 
 
 # ---- The latest study of this computer. The window shows the study, and runs a new one in a separate process.
 
 _KEPT: Final = "bench-load.json"
-_STUDY_EFFORT: Final = Effort(repeats=3, images=MAX_IMAGES)
+_STUDY_EFFORT: Final = MeasurementSize(repeats=3, images=MAX_IMAGES)
 _LONGEST_S: Final = 120.0  # time limit of one repetition under one load
 
 
@@ -196,7 +202,7 @@ class StoredLoadCell:
     case: str
     backend: BackendName
     pack: str
-    level: Level
+    level: LoadLevel
     increase: float
     mean_ms: float
     fps_min: float
@@ -218,7 +224,7 @@ class StoredLoadStudy:
     cells: tuple[StoredLoadCell, ...]
 
     @property
-    def shown(self) -> tuple[StoredLoadCell, ...]:
+    def shown_cells(self) -> tuple[StoredLoadCell, ...]:
         """The figures to show a person: only those of the first case of each backend."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
@@ -246,10 +252,10 @@ def stored_load_study() -> StoredLoadStudy | None:
     return None
 
 
-STUDY: Final = Call("load", tuple[Path, str], StoredLoadStudy)
+LOAD_STUDY: Final = Call("load", tuple[Path, str], StoredLoadStudy)
 
 
-def load_study_in_child(folder: Path, signer: str, progress: ProgressHandler) -> StoredLoadStudy:
+def run_load_study_in_child(folder: Path, signer: str, progress: ProgressHandler) -> StoredLoadStudy:
     """Run a load study of a pack on this computer in a separate process, and store the study.
 
     folder    the folder of the pack
@@ -258,7 +264,9 @@ def load_study_in_child(folder: Path, signer: str, progress: ProgressHandler) ->
 
     Raises the exceptions of `Call.run_in_child`.
     """
-    return STUDY.run_in_child(Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S)
+    return LOAD_STUDY.run_in_child(
+        Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S
+    )
 
 
 def _study(of: tuple[Path, str]) -> StoredLoadStudy:
@@ -268,20 +276,22 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
     """
     folder, signer = of
     model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
-    cases, problems = find_usable_cases((load_cases(model, cores=1)[0], *accelerator_cases(model)))
+    cases, problems = find_usable_cases((load_study_cases(model, cores=1)[0], *accelerator_cases(model)))
     steps = itertools.count(1)
 
     def notify(_: str) -> None:
-        announce(f"{next(steps)}/{_STUDY_EFFORT.repeats * len(LEVELS)}")
+        announce(f"{next(steps)}/{_STUDY_EFFORT.repeats * len(LOAD_LEVELS)}")
 
-    with scratch_folder() as drawn_in, one_worker() as decoders:
-        images = read_images(find_images(None, count=MAX_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
+    with scratch_folder() as synthetic_folder, open_one_worker() as decoders:
+        images = read_images(
+            find_images(None, count=MAX_IMAGES, synthetic_folder=synthetic_folder), model.manifest.input, decoders
+        )
     options = replace(LOAD_STUDY_OPTIONS, cores=usable_cores())
     cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
-    store_load_study(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
+    store_load_study(load_study_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
     study = stored_load_study()
     assert study is not None
     return study
 
 
-handle: Final = handler_of((STUDY, _study))
+handle: Final = handler_of((LOAD_STUDY, _study))

@@ -37,21 +37,21 @@ _BUSY_S = 0.5
 class MachineFacts:
     """The facts of a computer. Clocks are in MHz (0 if unknown), memory is in MB.
 
-    vectors         instruction sets that speed up networks; None if unknown
-    governor        name of the clock control on Linux; empty if the name is unknown or there is no clock control
-    plan            name of the power plan on Windows; empty if unknown
-    is_saving       whether the system slows the processor down to save power
-    threads         number of hardware threads of the processor
-    usable_threads  number of hardware threads that this process may use
-    busy            share of the CPU that other programs use, 0..1
+    vector_instructions  instruction sets that speed up networks; None if unknown
+    governor             name of the clock control on Linux; empty if the name is unknown or there is no clock control
+    power_plan           name of the power plan on Windows; empty if unknown
+    saves_power          whether the system slows the processor down to save power
+    threads              number of hardware threads of the processor
+    usable_threads       number of hardware threads that this process may use
+    cpu_load             share of the CPU that other programs use, 0..1
     """
 
     system: str
     processor: str
-    vectors: tuple[str, ...] | None
+    vector_instructions: tuple[str, ...] | None
     governor: str
-    plan: str
-    is_saving: bool
+    power_plan: str
+    saves_power: bool
     cores: int
     threads: int
     usable_threads: int
@@ -60,7 +60,7 @@ class MachineFacts:
     is_on_battery: bool
     memory_mb: int
     free_memory_mb: int
-    busy: float
+    cpu_load: float
 
 
 def machine_facts() -> MachineFacts:
@@ -70,10 +70,10 @@ def machine_facts() -> MachineFacts:
     return MachineFacts(
         system=platform.platform(),
         processor=processor or platform.processor(),
-        vectors=vectors,
+        vector_instructions=vectors,
         governor=governor,
-        plan=plan,
-        is_saving=is_saving,
+        power_plan=plan,
+        saves_power=is_saving,
         cores=psutil.cpu_count(logical=False) or 0,
         threads=os.cpu_count() or 1,
         usable_threads=usable_cores(),
@@ -82,7 +82,7 @@ def machine_facts() -> MachineFacts:
         is_on_battery=bool(battery and battery.power_plugged is False),
         memory_mb=memory.total // 2**20,
         free_memory_mb=memory.available // 2**20,
-        busy=psutil.cpu_percent(_BUSY_S) / 100,
+        cpu_load=psutil.cpu_percent(_BUSY_S) / 100,
     )
 
 
@@ -97,7 +97,7 @@ def _power() -> tuple[str, str, bool]:
     if sys.platform == "win32":
         return "", *windows_power_plan()
     governor = linux_governor()
-    return governor, "", governor == "powersave" and not linux_scales_itself()
+    return governor, "", governor == "powersave" and not linux_scales_clock_in_powersave()
 
 
 def _clock() -> tuple[float, float]:
@@ -146,7 +146,7 @@ def linux_governor(*, cpufreq: Path = CPUFREQ) -> str:
     return _file_text(cpufreq / "scaling_governor").strip()
 
 
-def linux_scales_itself(*, cpufreq: Path = CPUFREQ) -> bool:
+def linux_scales_clock_in_powersave(*, cpufreq: Path = CPUFREQ) -> bool:
     """Return whether Linux's clock driver raises the CPU's clock under load, even with the governor "powersave"."""
     return _file_text(cpufreq / "scaling_driver").strip() in _OWN_CHOICE
 
@@ -183,10 +183,10 @@ def windows_power_plan() -> tuple[str, bool]:
         answer = subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_S)
     except (KeyError, OSError, subprocess.SubprocessError):
         return "", False
-    return parse_plan(answer.stdout.decode(errors="replace"))
+    return parse_power_plan(answer.stdout.decode(errors="replace"))
 
 
-def parse_plan(text: str) -> tuple[str, bool]:
+def parse_power_plan(text: str) -> tuple[str, bool]:
     """Parse the output of `powercfg /getactivescheme`: a GUID, then a name in brackets in the user's language.
 
     Returns (name, whether the plan saves power).
@@ -203,7 +203,7 @@ _BURSTS_S: Final = (0.1, 1.0)  # programs in use work in bursts of many lengths
 _ELEMENTS: Final = 65_536  # half a megabyte, so that the load takes its share of the caches
 
 
-def bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[float, float]]:
+def load_bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[float, float]]:
     """Yield bursts of work without end, each as (length in seconds, busy seconds within the length).
 
     share         average share of the time that is busy: 0..1, or at most 0.5 for irregular bursts
@@ -224,7 +224,7 @@ def handle(message: Message) -> Message:
     The message contains the arguments of `bursts`.
     """
     body = message.body
-    plan = bursts(body["share"], is_irregular=body["is_irregular"], seed=body["seed"])
+    plan = load_bursts(body["share"], is_irregular=body["is_irregular"], seed=body["seed"])
     threading.Thread(target=_work, args=(plan,), name="burner", daemon=True).start()
     return Message({})
 
@@ -244,7 +244,7 @@ _START_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class LoadLevel:
     """A level of CPU load under which networks are timed.
 
     share         share of every core that the load keeps busy, 0..1
@@ -256,12 +256,12 @@ class Level:
     is_irregular: bool = False
 
 
-NO_LOAD: Final = Level(name="no load", share=0.0)
-LEVELS: Final = (
+NO_LOAD: Final = LoadLevel(name="no load", share=0.0)
+LOAD_LEVELS: Final = (
     NO_LOAD,
-    Level(name="a user, 40 %", share=0.4, is_irregular=True),
-    Level(name="60 %", share=0.6),
-    Level(name="100 %", share=1.0),
+    LoadLevel(name="a user, 40 %", share=0.4, is_irregular=True),
+    LoadLevel(name="60 %", share=0.6),
+    LoadLevel(name="100 %", share=1.0),
 )
 
 
@@ -278,7 +278,7 @@ class MeasuredLoad:
 
 
 @contextlib.contextmanager
-def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process, ...]]:
+def parallel_load(level: LoadLevel, *, cores: int) -> Iterator[tuple[psutil.Process, ...]]:
     """Run one busy process for each core during the block, and yield the processes.
 
     level  how busy the processes are; with the share 0 no process is started
@@ -297,7 +297,7 @@ def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process,
         yield tuple(psutil.Process(child.pid) for child in children)
 
 
-def measured_load(processes: Sequence[psutil.Process], *, cores: int, within_s: float) -> MeasuredLoad:
+def measure_cpu_load(processes: Sequence[psutil.Process], *, cores: int, within_s: float) -> MeasuredLoad:
     """Wait `within_s` seconds, and return the CPU load during that time.
 
     processes  the processes that make the load; if empty, `MeasuredLoad.made` is 0

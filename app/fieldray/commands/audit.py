@@ -230,13 +230,13 @@ def _request(options: argparse.Namespace) -> AuditRequest:
 
 def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
     """Raise UsageProblem for each wrong option that can be found before the screening, which may take hours."""
-    from fieldray.pipeline.auditing import require_point, require_usable
+    from fieldray.pipeline.auditing import require_point_name, require_usable_request
     from fieldray.reports.audit_files import require_audit_files
 
     if options.accept_local:
-        require_point(options.accept_local, options.name)
+        require_point_name(options.accept_local, options.name)
     require_audit_files(Path(options.json) if options.json not in (None, "-") else None, options.out)
-    require_usable(request, options.paths)
+    require_usable_request(request, options.paths)
 
 
 def _audit_screened(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
@@ -288,12 +288,12 @@ def _audit(
 
 
 def _accept(report: AuditReport, options: argparse.Namespace, console: Console, model: Model | None) -> None:
-    from fieldray.packs.site_choices import SitePoints
+    from fieldray.packs.site_choices import SitePointFile
     from fieldray.pipeline.auditing import adopt_local_point
 
     today = datetime.date.today()
     point = adopt_local_point(
-        SitePoints(user_data()), report, name=options.accept_local, person=options.name, model=model, day=today
+        SitePointFile(user_data()), report, name=options.accept_local, person=options.name, model=model, day=today
     )
     console.print_line(f"Accepted by {options.name.strip()}: use it with --operating-point {point.name}")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.backends import BACKENDS
 from fieldray.commands.console import Console, add_command, add_commands, duration_text, path_option, text_option
 from fieldray.commands.options import (
-    OnePack,
+    SinglePackAction,
     add_pack_options,
     add_pack_rules,
     load_pack,
@@ -26,7 +26,7 @@ from fieldray.reasons import reason
 from fieldray.surroundings import usable_cores
 
 if TYPE_CHECKING:
-    from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Report
+    from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, MeasurementSize, Report
     from fieldray.bench.device import EnergyMeter, Measurement
     from fieldray.bench.host import ComputerPart
     from fieldray.domain.model import Model
@@ -66,7 +66,7 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
         help="a pack to measure; can be given more than once",
     )
     device.add_argument(
-        "--threads", type=minimum_number(1), default=1, metavar="N", help="threads on the CPU (default: 1)"
+        "--threads", type=whole_number_from(1), default=1, metavar="N", help="threads on the CPU (default: 1)"
     )
     for option, unit, text in (
         (
@@ -78,9 +78,11 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
     ):
         device.add_argument(option, type=_of_backend, action="append", default=[], metavar=f"DEVICE={unit}", help=text)
     load = add_command(actions, "load", "measure the time per image under CPU load", run=run_load)
-    load.add_argument("--pack", type=text_option, action=OnePack, metavar="DIR|ID", help="the pack to measure")
+    load.add_argument("--pack", type=text_option, action=SinglePackAction, metavar="DIR|ID", help="the pack to measure")
     host = add_command(actions, "host", "compare the speed with more threads or another device", run=run_host)
-    host.add_argument("--pack", type=text_option, action=OnePack, metavar="DIR|ID", help="the pack to measure with")
+    host.add_argument(
+        "--pack", type=text_option, action=SinglePackAction, metavar="DIR|ID", help="the pack to measure with"
+    )
     host.add_argument(
         "--float-file",
         type=path_option,
@@ -98,13 +100,13 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
 
 def run_doctor(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray doctor`: inspect this computer. Returns the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.bench.host import ComputerPart, HostFinding, can_screen, findings, host_report
+    from fieldray.bench.host import ComputerPart, HostFinding, can_screen, findings_by_severity, host_report
 
     parts = _parts(lambda: chosen_model(options), console)
     if options.home_problem:  # the other checks were made in a temporary folder
         parts = (*parts, ComputerPart([HostFinding("stop", options.home_problem)], {}))
     print_report(host_report(parts), options.out, console)
-    return 0 if can_screen(findings(parts)) else 1
+    return 0 if can_screen(findings_by_severity(parts)) else 1
 
 
 def run_device(options: argparse.Namespace, console: Console) -> int:
@@ -137,10 +139,10 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench import device, load
 
     model, cores = chosen_model(options), usable_cores()
-    cases = load.load_cases(model, cores=cores)
+    cases = load.load_study_cases(model, cores=cores)
     under_loads = partial(device.measure, options=replace(load.LOAD_STUDY_OPTIONS, cores=cores))
     cells, problems, images = _measured(options, console, cases, under_loads)
-    report = load.load_report(cells, problems=problems, images=images)
+    report = load.load_study_report(cells, problems=problems, images=images)
     load.store_load_study(report)
     return print_report(report, options.out, console)
 
@@ -155,7 +157,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
 
     model = chosen_model(options)
     parts = _parts(lambda: model, console)
-    cases = device.host_variants(
+    cases = device.host_cases(
         model,
         cores=usable_cores(),
         float_file=file_bytes(options.float_file) if options.float_file else None,
@@ -169,10 +171,10 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
 
 def _parts(load: Callable[[], Model], console: Console) -> tuple[ComputerPart, ...]:
     """Inspect this computer part by part, with a trial of the pack that `load` returns. Raises StorageProblem."""
-    from fieldray.bench.host import inspect
+    from fieldray.bench.host import inspect_computer
 
     console.show_bar("checking this computer")
-    return inspect(user_data(), pack_library(), load=load)
+    return inspect_computer(user_data(), pack_library(), load=load)
 
 
 def chosen_model(options: argparse.Namespace) -> Model:
@@ -189,12 +191,12 @@ def print_report(report: Report, out: Path | None, console: Console) -> int:
 
     Raises StorageProblem.
     """
-    from fieldray.bench.benchmark_case import write
+    from fieldray.bench.benchmark_case import write_report
     from fieldray.reports.document import console_lines
 
     console.print_lines(console_lines(report.blocks))
     if out:
-        console.print_line(f"Written: {write(report, out)}")
+        console.print_line(f"Written: {write_report(report, out)}")
     return 0
 
 
@@ -206,13 +208,13 @@ def file_bytes(path: Path) -> bytes:
         raise UsageProblem(reason("unreadable", detail=f"{path}: {error.strerror}")) from error
 
 
-def minimum_number(least: int) -> Callable[[str], int]:
-    """Return an argparse type for whole numbers of at least `least`."""
+def whole_number_from(minimum: int) -> Callable[[str], int]:
+    """Return an argparse type for whole numbers of at least `minimum`."""
 
     def number(text: str) -> int:
         found = int(text)
-        if found < least:
-            raise argparse.ArgumentTypeError(f"{least} or more")
+        if found < minimum:
+            raise argparse.ArgumentTypeError(f"{minimum} or more")
         return found
 
     return number
@@ -233,21 +235,23 @@ def _measured(
 
     from fieldray.bench.benchmark_case import (
         MAX_IMAGES,
-        Effort,
+        MeasurementSize,
         find_images,
         find_usable_cases,
-        one_worker,
+        open_one_worker,
         read_images,
     )
 
     console.logs_progress = True
     cases, problems = find_usable_cases(asked)
-    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
-        refs = find_images(options.folder, count=min(options.images, MAX_IMAGES), drawn_in=Path(drawn_in))
-        with one_worker() as readers:
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as synthetic_folder:
+        refs = find_images(
+            options.folder, count=min(options.images, MAX_IMAGES), synthetic_folder=Path(synthetic_folder)
+        )
+        with open_one_worker() as readers:
             images = {spec: read_images(refs, spec, readers) for spec in {case.model.manifest.input for case in cases}}
         given = {case: images[case.model.manifest.input] for case in cases}
-        effort = Effort(repeats=options.repeats, images=options.images)
+        effort = MeasurementSize(repeats=options.repeats, images=options.images)
         measured = measure(given, effort, notify=console.show_bar)
     source = f"images of {options.folder}" if options.folder else "images drawn by the program"
     return measured, problems, f"{len(refs)} {source}"
@@ -255,7 +259,7 @@ def _measured(
 
 def _measured_after_rehearsal(
     given: Mapping[BenchmarkCase, Sequence[LoadedImage]],
-    effort: Effort,
+    effort: MeasurementSize,
     *,
     notify: Callable[[str], None],
     console: Console,
@@ -277,13 +281,13 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         "folder", nargs="?", type=path_option, help="folder of images to use (default: the program draws some)"
     )
     add_pack_rules(parser)
-    least = minimum_number(3)  # the first two are reported separately
+    least = whole_number_from(3)  # the first two are reported separately
     parser.add_argument(
         "--images", type=least, default=50, metavar="N", help="images per repetition, 3 or more (default: 50)"
     )
     parser.add_argument(
         "--repeats",
-        type=minimum_number(1),
+        type=whole_number_from(1),
         default=5,
         metavar="N",
         help="repetitions, each in a fresh process (default: 5)",

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)
     console.print_lines(f"Written: {path}" for path in written)
-    text = pair_text(pair.comparison, doubts=() if pair.is_unreadable else pair.doubts)
+    text = pair_text(pair.comparison, warnings=() if pair.is_unreadable else pair.warnings)
     write_json(options.json, text, console, kind="comparison", inputs=inputs)
     return 1 if pair.is_unreadable else 0
 
@@ -71,7 +71,7 @@ def _print(pair: ComparedPair, console: Console) -> None:
     from fieldray.reports.images import pair_notice
 
     comparison, print_line = pair.comparison, console.print_line
-    console.print_lines(doubt.text for doubt in (() if pair.is_unreadable else pair.doubts))
+    console.print_lines(doubt.text for doubt in (() if pair.is_unreadable else pair.warnings))
     if comparison.problem:
         names = {"prior": "The prior image: ", "current": "The current image: ", "both": ""}
         print_line(f"The images are not comparable. {names[comparison.problem.image]}{comparison.problem.reason.text}")

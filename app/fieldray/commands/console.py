@@ -65,7 +65,7 @@ class Console:
         self._write(self._error, f"fieldray: {visible(text)}\n")
 
     @property
-    def has_own_error(self) -> bool:
+    def writes_to_stderr(self) -> bool:
         """Whether errors go to the standard error of this process, rather than to a file or another stream."""
         with contextlib.suppress(OSError, ValueError):
             return self._error.fileno() == 2
@@ -166,7 +166,7 @@ def system_console() -> Console:
     return Console(sys.stdout, sys.stderr)
 
 
-def open_closed_streams() -> None:
+def replace_closed_streams() -> None:
     """Open the null device for each standard stream that the caller closed (`>&-`), also for child processes.
 
     Call this function before any file is opened. Otherwise the next opened file gets the descriptor of the closed
@@ -222,7 +222,7 @@ def duration_text(seconds: float) -> str:
 _END_OF_OPTIONS: Final = "--"
 
 
-def require_typed(arguments: Sequence[str]) -> None:
+def refuse_expanded_file_names(arguments: Sequence[str]) -> None:
     """Raise UsageProblem for options and commands that a shell may have made from file names by `*`.
 
     An option is rejected if a file in the current folder has the option's name. A command line is rejected if every

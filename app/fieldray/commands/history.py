@@ -24,8 +24,8 @@ from fieldray.commands.options import (
 )
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path, user_data
-from fieldray.persistence import clear_abandoned
-from fieldray.plain_text import as_cell
+from fieldray.persistence import remove_unfinished_files
+from fieldray.plain_text import console_cell
 from fieldray.reasons import COMMON_NOTES, Reason, reason
 from fieldray.settings import load
 
@@ -170,7 +170,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     from fieldray.domain.history import has_verdict
     from fieldray.pipeline.history import History
     from fieldray.reports.content import class_texts
-    from fieldray.store.bookkeeping import is_there
+    from fieldray.store.bookkeeping import file_exists
     from fieldray.store.work_list import HistoryQuery
 
     database = results_path()
@@ -182,7 +182,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
             for _, of_image in itertools.groupby(query.result_briefs(options.run), lambda one: one.row_id)
         ]
     console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, {_packs(run.spec)}")
-    console.print_lines(f"Screened: {as_cell(path)}" for path in run.spec.paths)
+    console.print_lines(f"Screened: {console_cell(path)}" for path in run.spec.paths)
     shown = [
         answers
         for answers in images
@@ -198,13 +198,13 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
             line.format(*(_result_cells(found[at], texts[at]) if at in found else ("",) * len(heads)))
             for at, line in enumerate(lines)
         )
-        console.print_line(" ".join((*cells, as_cell(answers[0].image))))
+        console.print_line(" ".join((*cells, console_cell(answers[0].image))))
         said = (why for one in answers for why in (*([one.why] if one.why else ()), *one.notes))
         texts_said = dict.fromkeys(why.text for why in said if why.code not in COMMON_NOTES)
         console.print_lines(f"{left} {text}" for text in texts_said)
     for position, model in enumerate(models):
-        console.print_lines(doubt.text for doubt in History(database).doubts(run, position, model))
-    gone = sum(not is_there(answers[0].key) for answers in shown)
+        console.print_lines(doubt.text for doubt in History(database).warnings(run, position, model))
+    gone = sum(not file_exists(answers[0].key) for answers in shown)
     if gone:
         console.print_line(reason("history_files_gone", count=gone).text)
     return 0
@@ -292,7 +292,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
     run_ids = [found.run.run_id for found in history.runs()] if options.all else options.runs
     if not run_ids:
         if options.yes:
-            history.clear()
+            history.remove_temporary_files()
         console.print_line("There are no runs.")
         return 0
     return _delete(history, history.plan_deletion(run_ids), options, console)
@@ -351,7 +351,7 @@ def run_backup(options: argparse.Namespace, console: Console) -> int:
     """
     from fieldray.store.maintenance import backup
 
-    clear_abandoned(options.folder)  # an interrupted backup may have left names of patients there
+    remove_unfinished_files(options.folder)  # an interrupted backup may have left names of patients there
     written = backup(
         _store(),
         options.folder,
@@ -432,7 +432,7 @@ def _packs(spec: RunSpec) -> str:
 
     label = partial(pack_label, Translator())
     lungs = (f", lung fields {pack.lungs_pack}" if pack.lungs_pack else "" for pack in spec.packs)
-    return as_cell("; ".join(f"pack {label(pack)}{of}" for pack, of in zip(spec.packs, lungs, strict=True)))
+    return console_cell("; ".join(f"pack {label(pack)}{of}" for pack, of in zip(spec.packs, lungs, strict=True)))
 
 
 def _run_cells(summary: RunSummary) -> tuple[object, ...]:
@@ -445,11 +445,11 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         run.run_id,
         _moment(run.started_s),
         run.state,
-        as_cell(packs_of_run(Translator(), run.spec)),
+        console_cell(packs_of_run(Translator(), run.spec)),
         summary.total,
         *(counts.get(category, 0) for category in CATEGORY_TEXTS),
         summary.with_verdict,
-        as_cell(", ".join(run.spec.paths)),
+        console_cell(", ".join(run.spec.paths)),
     )
 
 

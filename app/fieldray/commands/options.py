@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from fieldray.commands.console import text_option
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.paths import results_path, user_data
-from fieldray.plain_text import as_cell
+from fieldray.plain_text import console_cell
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions, default_exporters, exporters
 from fieldray.settings import language_choices
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fieldray.domain.run import LineHandler, PackOfRun, PackSpec
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.naming import PackCandidate
-    from fieldray.reports.outputs import Kind
+    from fieldray.reports.outputs import OutputKind
     from fieldray.settings import Settings
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class OnePack(argparse.Action):
+class SinglePackAction(argparse.Action):
     """The argparse action of `--pack` for commands in which the option may be given only once.
 
     Without this action, argparse would silently use the last of several values.
@@ -56,18 +56,18 @@ def add_pack_options(
     parser: argparse.ArgumentParser,
     *,
     default: str = "the one of `fieldray packs default`, else none",
-    has_several: bool = False,
+    allows_several: bool = False,
 ) -> None:
     """Add the option `--pack`, and the options that decide which packs are accepted, to a parser.
 
-    default      phrase for the help: the pack that is used without `--pack`
-    has_several  whether `--pack` may be repeated; the value is then a list
+    default         phrase for the help: the pack that is used without `--pack`
+    allows_several  whether `--pack` may be repeated; the value is then a list
     """
-    several = "; repeat to screen each image with several packs" if has_several else ""
+    several = "; repeat to screen each image with several packs" if allows_several else ""
     parser.add_argument(
         "--pack",
         type=text_option,
-        action="append" if has_several else OnePack,
+        action="append" if allows_several else SinglePackAction,
         metavar="DIR|ID[@FINGERPRINT]",
         help=f"the pack to use; @FINGERPRINT selects a signer (default: {default}){several}",
     )
@@ -127,13 +127,13 @@ def load_pack(
 
     Raises PackNotChosen, PackProblem, StorageProblem.
     """
-    name = name or chosen_default(library)
+    name = name or default_pack_name(library)
     broken: dict[Path, Reason] = {}
     while True:
         folder = library.find(name, without=broken).folder
         try:
             load = partial(library.load, folder, allow_legacy=options.allow_legacy)
-            model = with_trust(library, name, options, load)
+            model = call_with_trust(library, name, options, load)
         except PackProblem as problem:
             if problem.reason.code in NEEDS_CONFIRMATION or folder in broken:
                 raise
@@ -141,12 +141,12 @@ def load_pack(
         else:
             for passed_over, why in broken.items():
                 print_error(reason("pack_passed_over", folder=passed_over, detail=why.text).text)
-            for doubt in library.doubts(model):
+            for doubt in library.warnings(model):
                 print_error(doubt.text)
             return model
 
 
-def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use: Callable[..., T]) -> T:
+def call_with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use: Callable[..., T]) -> T:
     """Call `use`, which loads or installs a pack, with the trust that the options grant. Returns the result of `use`.
 
     name  name of the pack, with or without the signer
@@ -170,19 +170,19 @@ def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use
         return use()
 
 
-def chosen_default(library: PackLibrary) -> str:
+def default_pack_name(library: PackLibrary) -> str:
     """Return the name of the site's default pack.
 
     Raises PackNotChosen, with a list of choices, if there is no default: the program never chooses a pack silently.
     Raises PackProblem (no_pack) if no pack can screen.
     """
-    from fieldray.packs.naming import packs_meant
+    from fieldray.packs.naming import packs_named
     from fieldray.settings import load
 
     settings, _ = load()
     name = str(settings["pack"])
     packs = [candidate for candidate in library.available() if candidate.can_screen]
-    if packs_meant(name, packs):
+    if packs_named(name, packs):
         return name
     if not packs:
         raise PackProblem(reason("no_pack"))
@@ -196,7 +196,7 @@ def pack_to_measure(library: PackLibrary) -> str:
     Benchmarks involve no patients, so a pack may be chosen without asking the user.
     """
     try:
-        return chosen_default(library)
+        return default_pack_name(library)
     except PackNotChosen:
         found = [candidate for candidate in library.available() if candidate.problem is None]
         if not found:
@@ -210,13 +210,16 @@ def choice_line(candidate: PackCandidate) -> str:
 
     manifest = candidate.manifest
     description = f"{manifest.names['en']}. {patients_sentence(manifest.accepted).text}" if manifest else ""
-    return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(description)}".rstrip()
+    columns = f"{console_cell(candidate.pack_id):<24} {console_cell(candidate.version):<8}"
+    return f"{columns} {console_cell(description)}".rstrip()
 
 
 # ---- writing the results of a run
 
 
-def write_json(target: str | None, text: str, console: Console, *, kind: Kind, inputs: Sequence[Path] = ()) -> bool:
+def write_json(
+    target: str | None, text: str, console: Console, *, kind: OutputKind, inputs: Sequence[Path] = ()
+) -> bool:
     """Write an ASCII text to standard output (`-`), a file, a pipe or a device. Returns whether there was a target.
 
     target  where to write; None writes nothing
@@ -296,7 +299,7 @@ def _formats(text: str) -> Sequence[str]:
 
 def print_update_notice(console: Console) -> None:
     """Print a message if the results database has an older format. The update of the database may take minutes."""
-    from fieldray.store.opening import is_older
+    from fieldray.store.opening import is_older_version
 
-    if is_older(results_path()):
+    if is_older_version(results_path()):
         console.print_error(reason("store_updating").text)

@@ -16,13 +16,13 @@ from fieldray.commands.options import (
     NEEDS_CONFIRMATION,
     add_pack_options,
     add_trust_options,
+    call_with_trust,
     load_pack,
     pack_library,
-    with_trust,
 )
 from fieldray.errors import PackProblem, UsageProblem
 from fieldray.paths import user_data
-from fieldray.plain_text import as_cell
+from fieldray.plain_text import console_cell
 from fieldray.reasons import reason
 from fieldray.settings import load
 
@@ -147,7 +147,7 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
     library = pack_library()
     chosen = library.find(name)
-    is_here = chosen.folder in [pack.folder for pack in library.available() if pack.is_called(name)]
+    is_here = chosen.folder in [pack.folder for pack in library.available() if pack.has_name(name)]
     if not is_here or not chosen.can_screen:
         raise PackProblem(chosen.problem if is_here and chosen.problem else reason("pack_not_found", name=name))
     known = dict.fromkeys(point.name for point in chosen.manifest.operating_points) if chosen.manifest else {}
@@ -163,7 +163,7 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
     """
     library = pack_library()
     folder = library.find(options.pack).folder
-    installed = with_trust(library, options.pack, options, partial(library.install, folder))
+    installed = call_with_trust(library, options.pack, options, partial(library.install, folder))
     console.print_line(f"Installed: {installed}")
     return 0
 
@@ -213,15 +213,15 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
         "broken": "broken",
     }[candidate.trust]
     origin = "" if candidate.trust == "builtin" else {"drive": "on a drive, "}.get(candidate.origin, "installed, ")
-    name, folder = as_cell(candidate.pack_name), as_cell(str(candidate.folder))
+    name, folder = console_cell(candidate.pack_name), console_cell(str(candidate.folder))
     yield f"{name:<32} {origin + trust:<24} {folder}"
     if candidate.problem:
         yield f"    {candidate.problem.text}"
     manifest = candidate.manifest
     if manifest is not None:
-        yield f"    {as_cell(manifest.names['en'])}. {patients_sentence(manifest.accepted).text}"
+        yield f"    {console_cell(manifest.names['en'])}. {patients_sentence(manifest.accepted).text}"
         warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
         sentences = (one.sentence for one in performance_of_pack(Translator(), manifest))
         measured = (*sentences, *(why.text for why in performance_sentences(manifest)))
         for text in (manifest.descriptions["en"], *measured, *warnings, manifest.limits["en"]):
-            yield from textwrap.wrap(as_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")
+            yield from textwrap.wrap(console_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")

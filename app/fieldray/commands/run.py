@@ -37,12 +37,12 @@ from fieldray.domain.run import (
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
-from fieldray.persistence import clear_abandoned, make_empty, make_folder, storage_problem
-from fieldray.plain_text import as_cell
+from fieldray.persistence import create_empty_file, make_folder, remove_unfinished_files, storage_problem
+from fieldray.plain_text import console_cell
 from fieldray.reasons import BACKENDS, COMMON_NOTES, FOLDER_PROBLEMS, Reason, reason
 from fieldray.reports.content import NOTICE, class_texts, image_line, listed_score, listed_threshold
 from fieldray.reports.exporter import ReportOptions, exporters
-from fieldray.reports.outputs import is_stream, open_output, require_free
+from fieldray.reports.outputs import is_stream, open_output, require_writable_output
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -108,25 +108,25 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
                     stream = stack.enter_context(path.open("w", encoding="ascii", newline="\n"))
                     yield lambda: stream
                 else:
-                    require_free(path, "lines", inputs=inputs)
+                    require_writable_output(path, "lines", inputs=inputs)
                     make_folder(path.parent, is_private=True)
                     path.unlink(missing_ok=True)
 
                     @functools.cache
                     def begun() -> TextIO:
-                        make_empty(path)
+                        create_empty_file(path)
                         return stack.enter_context(path.open("a", encoding="ascii", newline="\n"))
 
                     yield begun
         except OSError as error:
             raise storage_problem(error, path) from error
     else:
-        clear_abandoned(path.parent)
+        remove_unfinished_files(path.parent)
         with open_output(path, "lines", encoding="ascii", inputs=inputs) as whole:
             yield lambda: whole
 
 
-class PackRun:
+class PackSummary:
     """One pack of a run on the console, with the counts of the pack's results.
 
     heading     name that distinguishes the pack from the other packs of the run
@@ -138,14 +138,14 @@ class PackRun:
 
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
         self.model, self.texts = model, class_texts(model.manifest)
-        self.heading = as_cell(heading)
+        self.heading = console_cell(heading)
         self.lead = f"{self.heading}: " if is_one_of_several else ""
         self.counts: Counter[Category] = Counter()
         self.patients = PatientCount()
         self.folders = self.resumed = self.read_first = 0
         self.last_notes: Sequence[Reason] = ()
 
-    def count(self, kinds: Iterable[ResultCount]) -> None:
+    def add_counts(self, kinds: Iterable[ResultCount]) -> None:
         """Add results to the counts of the pack. Each item has a class and the number of results with this class."""
         for kind in kinds:
             self.counts[kind.category] += kind.number
@@ -153,13 +153,13 @@ class PackRun:
             self.folders += kind.number * (not FOLDER_PROBLEMS.isdisjoint(kind.codes))
             self.read_first += kind.read_first_in_class
 
-    def count_once(self, kinds: Iterable[ResultCount]) -> None:
+    def set_counts(self, kinds: Iterable[ResultCount]) -> None:
         """Replace the pack's counts by the counts `kinds`, which were read from the database after the run.
 
         The replacement is needed for watched folders, where an image may be screened again or be moved.
         """
         self.counts, self.patients, self.folders, self.read_first = Counter(), PatientCount(), 0, 0
-        self.count(kinds)
+        self.add_counts(kinds)
 
     def summary_lines(self) -> Iterator[str]:
         """Yield lines for the console: the number of images in each class, and the notes on the pack's results."""
@@ -180,7 +180,7 @@ class PackRun:
 
         of  the run, and the position of the pack in the run
         """
-        from fieldray.pipeline.doubts import drifts_of
+        from fieldray.pipeline.run_warnings import drifts_of
         from fieldray.store.work_list import HistoryQuery
 
         with HistoryQuery(database) as query:
@@ -211,7 +211,9 @@ class RunReport:
         self._console = console
         self._emit = emit
         headings = pack_headings([(model.manifest.names["en"], model.pack_name) for model in models])
-        self._packs = [PackRun(*pair, is_one_of_several=len(models) > 1) for pair in zip(models, headings, strict=True)]
+        self._packs = [
+            PackSummary(*pair, is_one_of_several=len(models) > 1) for pair in zip(models, headings, strict=True)
+        ]
         self._has_list, self._watches = has_list and not watches, watches
         self._lock = threading.Lock()
         self._is_nothing_there = False
@@ -255,7 +257,7 @@ class RunReport:
         if len(self._packs) > 1 and len(self._packs[0].model.files) > 1:  # there is a network for another device, too
             self._console.print_line("A device beside the CPU runs the first pack alone; the CPU runs the others.")
 
-    def _introduce(self, pack: PackRun, points: Sequence[OperatingPoint], *, ages_confirmed: bool) -> None:
+    def _introduce(self, pack: PackSummary, points: Sequence[OperatingPoint], *, ages_confirmed: bool) -> None:
         model = pack.model
         signer = {
             "builtin": "comes with the program",
@@ -274,7 +276,7 @@ class RunReport:
         for point in points:
             borders = point.threshold, point.unsure_low, point.unsure_high
             has_band = point.unsure_low < point.unsure_high
-            middle, low, high = (border_text(Translator(), border, least=3) for border in borders)
+            middle, low, high = (border_text(Translator(), border, min_digits=3) for border in borders)
             threshold = f"threshold {middle}, " if point.threshold != point.unsure_high else ""
             band = f", uncertain from {low}" if has_band else ""
             flagged = pack.texts["abnormal"]
@@ -302,7 +304,7 @@ class RunReport:
             self._list(batch.run_id, session.database)
         if self._watches and batch.run_id:
             for pack, kinds in zip(self._packs, result_counts_of_run(session.database, batch.run_id), strict=False):
-                pack.count_once(kinds)
+                pack.set_counts(kinds)
         self._sum_up()
         if batch.state == "finished":
             for position, pack in enumerate(self._packs):
@@ -336,7 +338,7 @@ class RunReport:
             code = self._add_maps(session, of, pack, own) or code
         return code
 
-    def _add_maps(self, session: Session, of: PackOfRun, pack: PackRun, folder: Path) -> int:
+    def _add_maps(self, session: Session, of: PackOfRun, pack: PackSummary, folder: Path) -> int:
         total = sum(pack.counts.values())
         number, missing = session.write_maps(
             of, folder, pack=pack.model, progress=lambda done: self._console.show_bar(f"Maps {done}/{total}")
@@ -383,7 +385,7 @@ class RunReport:
 
     def _note_taken_over(self, event: ResultsTakenOver) -> None:
         for pack, kinds in zip(self._packs, event.kinds, strict=True):
-            pack.count(kinds)
+            pack.add_counts(kinds)
             pack.resumed += len(event.row_ids)
 
     def _note(self, image: StoredImage) -> None:
@@ -392,7 +394,7 @@ class RunReport:
 
     def _note_answer(self, answer: StoredResult) -> None:
         pack, kind = self._packs[answer.position], count_of_outcome(answer.outcome)
-        pack.count([kind])
+        pack.add_counts([kind])
         pack.resumed += answer.is_resumed
         if self._emit or self._watches:
             model = pack.model
@@ -434,7 +436,7 @@ class RunReport:
         print_line(NOTICE)
 
 
-def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iterator[str]:
+def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackSummary]) -> Iterator[str]:
     """Yield the lines of the work list.
 
     The header comes first. Each image then has a line with result, score and threshold of each pack, and the file.
@@ -453,7 +455,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iter
             yield "  ".join(f"{'result':<{width}} {'score':>6} {'threshold':>9}" for width in widths) + "  file"
             is_first = False
         cells = (_cells(found.get(position), pack, widths[position]) for position, pack in enumerate(packs))
-        yield "  ".join((*cells, as_cell(next(iter(found.values())).image)))
+        yield "  ".join((*cells, console_cell(next(iter(found.values())).image)))
         said = {position: list(_said(answer)) for position, answer in found.items()}
         of_all = [text for text in next(iter(said.values())) if all(text in texts for texts in said.values())]
         left = "" if len(packs) > 1 else f"{'':<{max(widths) + 12}}"
@@ -481,7 +483,7 @@ def _said(result: ResultBrief) -> Iterator[str]:
     yield from (note.text for note in result.notes if note.code not in COMMON_NOTES)
 
 
-def _cells(result: ResultBrief | None, pack: PackRun, width: int) -> str:
+def _cells(result: ResultBrief | None, pack: PackSummary, width: int) -> str:
     if result is None:
         return " " * (width + 17)
     name = pack.texts[result.category]

@@ -54,7 +54,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "Research use only. Not for diagnostic use.",
     )
     parser.add_argument("paths", nargs="+", type=path_option, metavar="PATH", help="a file or folder to screen")
-    add_pack_options(parser, has_several=True)
+    add_pack_options(parser, allows_several=True)
     parser.add_argument(
         "--watch",
         action="store_true",
@@ -289,10 +289,10 @@ def run_demo(options: argparse.Namespace, console: Console) -> int:
 
 def _write_synthetic(folder: Path, console: Console) -> None:
     from fieldray.imaging.synthetic import write_studies
-    from fieldray.reports.outputs import require_own
+    from fieldray.reports.outputs import require_own_output
 
     for path in folder.glob("study-*.dcm") if folder.is_dir() else ():
-        require_own(path, "demo")  # a clinic's own studies may have such names
+        require_own_output(path, "demo")  # a clinic's own studies may have such names
     console.print_line(f"Drawing synthetic studies in {folder}")
     console.print_line(
         "They are drawings, not X-rays. Their results show how the program works, not how well the pack performs."
@@ -305,22 +305,22 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
 
     Without `--pack`, the pack that suits these images is chosen, and stored as the pack of the folder.
     """
-    from fieldray.imaging.synthetic import PARTS, credits_file
-    from fieldray.packs.site_choices import PackMemory
+    from fieldray.imaging.synthetic import DEMO_PARTS, credits_path
+    from fieldray.packs.site_choices import RememberedPacks
 
-    part = next(part for part in PARTS if part.name == options.part)
+    part = next(part for part in DEMO_PARTS if part.name == options.part)
     for name, content in _files_to_write(part, folder, is_own=options.folder is None):
         write_atomically(folder / name, content, mode=SHARED_MODE)
     console.print_line(
-        f"Images of {part.of} in {folder}. Their names give the published labels; some are to be refused."
+        f"Images of {part.patients} in {folder}. Their names give the published labels; some are to be refused."
     )
     console.print_line(
-        f"They were chosen to show every kind of answer, not how well the pack performs: {credits_file()}"
+        f"They were chosen to show every kind of answer, not how well the pack performs: {credits_path()}"
     )
     if options.pack is None:
         options.pack = part.pack
         options.ages_confirmed = part.has_ages
-        PackMemory(user_data()).remember([folder], part.pack, ages_confirmed=part.has_ages)
+        RememberedPacks(user_data()).remember([folder], part.pack, ages_confirmed=part.has_ages)
 
 
 def _files_to_write(part: DemoPart, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:

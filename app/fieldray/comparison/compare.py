@@ -54,11 +54,11 @@ from fieldray.comparison.matching import (
 from fieldray.domain.comparison import (
     FRAME_SIDE,
     WEAKEST_SHOWN_CHANGE,
-    Aligned,
+    AlignedPair,
     Alignment,
     ChangeRegion,
+    ComparisonProblem,
     FramedImage,
-    Incomparable,
     MatchedSquare,
     PairComparison,
     sample_at,
@@ -81,7 +81,8 @@ class Placement:
     """A placement of the prior over the current image, with its similarity (NCC: normalised cross-correlation, -1..1).
 
     affine               maps positions of the current image to the prior
-    similarity           NCC around the lungs at this placement, between the two images as `structure` filters them
+    similarity           NCC around the lungs at this placement, between the two images as `filter_structures` filters
+                         them
     mirrored_similarity  best NCC with the prior mirrored left to right
     inverted_similarity  best NCC with black and white of the prior swapped
     """
@@ -95,7 +96,7 @@ class Placement:
 def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> Placement:
     """Find the best placement of the prior over the current image by a coarse search.
 
-    prior, current              images as `structure` returns them
+    prior, current              images as `filter_structures` returns them
     prior_lungs, current_lungs  lung masks (rows, columns); each must contain a lung pixel
     """
     small, box = (_coarse(prior), _coarse(current)), _box(current_lungs)
@@ -106,7 +107,7 @@ def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lun
     return Placement(affine, similarity=best, mirrored_similarity=mirrored, inverted_similarity=-worst)
 
 
-def structure(pixels: NDArray[np.uint8]) -> Grey:
+def filter_structures(pixels: NDArray[np.uint8]) -> Grey:
     """Reduce an image (rows, columns) uint8 to ribs, heart and diaphragm: float32, almost independent of exposure."""
     return normalise_locally(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
 
@@ -188,14 +189,14 @@ _SLACK_PX: Final = 2.0  # tolerance: two outlines of one pair of lungs differ by
 _REACH_PX: Final = 48.0
 
 
-def outline(lungs: Mask) -> Points:
+def outline_points(lungs: Mask) -> Points:
     """Return the outline of a mask as positions (n, 2): mask pixels that have a neighbour outside the mask."""
     padded = np.pad(lungs, 1)
     inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return np.argwhere(lungs & ~inner).astype(np.float64)
 
 
-def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[Points, Points]:
+def outline_matches(prior: Points, current: Points, field: Displacement) -> tuple[Points, Points]:
     """Return points of the current image's lung outline, and the positions in the prior to which they should move.
 
     Parameters
@@ -259,19 +260,19 @@ _SIMILARITY_PX: Final = 12.0
 
 def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placement]:
     """Align the prior to the current image; both must have lungs. Returns the alignment and the first placement."""
-    structures = structure(prior.pixels), structure(current.pixels)
+    structures = filter_structures(prior.pixels), filter_structures(current.pixels)
     overlay = find_placement(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
-    outlines = outline(prior.lungs), outline(current.lungs)
+    outlines = outline_points(prior.lungs), outline_points(current.lungs)
     field, rest, matches = overlay.affine.displacement(), overlay.affine, tuple[MatchedSquare, ...]()
     for number, step in enumerate(_ROUNDS):
         positions, found = _matches(*compared, field, step)
         points = positions + np.stack([found.rows, found.columns], axis=1) - step.reach_px
         targets = points_in_prior(points, field)
-        is_good = credible_peaks(found)
+        is_good = are_peaks_credible(found)
         if number == 0:
             rest = _affine(positions, targets, is_good, otherwise=rest)
-        pull = outline_pull(*outlines, field)
+        pull = outline_matches(*outlines, field)
         field, is_good = _relaxed(positions, targets, found, is_good, pull, rest=rest, step=step)
         found_at = zip(positions.tolist(), is_good.tolist(), strict=True)
         matches = tuple(MatchedSquare(row, column, kept) for (row, column), kept in found_at)
@@ -323,12 +324,12 @@ def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray
     return np.asarray(local > _LEAST_TEXTURE**2 * energy.mean())
 
 
-def credible_peaks(found: Peaks) -> NDArray[np.bool_]:
+def are_peaks_credible(found: Peaks) -> NDArray[np.bool_]:
     """Return which peaks of a template search are credible: a mask (n,) bool.
 
     A credible peak is high, clearly above the second value, and not at the border of the search area.
     """
-    alike = (found.first >= _LEAST_PEAK) & (found.first - found.second >= _LEAST_DIFFERENCE)
+    alike = (found.highest >= _LEAST_PEAK) & (found.highest - found.second_highest >= _LEAST_DIFFERENCE)
     return np.asarray(alike & ~found.is_at_border)
 
 
@@ -367,7 +368,7 @@ def _relaxed(
     """Relax the mesh, reject matches that the mesh contradicts, and repeat until no match is rejected.
 
     positions, targets  the matches (n, 2) in the current frame and in the prior's frame
-    pull                outline points in both frames, as `outline_pull` returns them
+    pull                outline points in both frames, as `outline_matches` returns them
     rest                the mapping to which the springs pull
 
     Returns the displacement, and a mask (n,) of the matches that were kept.
@@ -375,7 +376,7 @@ def _relaxed(
     points, targets = np.concatenate([positions, pull[0]]), np.concatenate([targets, pull[1]])
     held = np.full(len(pull[0]), step.outline)
     for _ in range(_REJECTIONS):
-        weights = np.concatenate([np.where(is_good, found.first.clip(0, None) ** 2, 0.0), held])
+        weights = np.concatenate([np.where(is_good, found.highest.clip(0, None) ** 2, 0.0), held])
         field, moved = relax_mesh(points, targets, weights, rest=rest, stiffness=step.stiffness)
         errors = np.linalg.norm(points + moved - targets, axis=1)[: len(is_good)]
         if not is_good.any():
@@ -389,7 +390,7 @@ def _relaxed(
 
 
 def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displacement | None) -> float:
-    """Return the mean NCC of two images, filtered by `structure`, inside a mask: -1..1; 0 for an empty mask.
+    """Return the mean NCC of two images, filtered by `filter_structures`, inside a mask: -1..1; 0 for an empty mask.
 
     displacement  the displacement by which the prior is warped first; None for no warping
     """
@@ -399,7 +400,9 @@ def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displa
 
 
 def local_similarity(first: Grey, second: Grey) -> Grey:
-    """Return the NCC of two images from `structure` in a Gaussian window around each pixel: (rows, columns), -1..1."""
+    """Return the NCC of two images from `filter_structures` in a Gaussian window around each pixel: (rows,
+    columns), -1..1.
+    """
     one, other = (image - blur(image, _SIMILARITY_PX) for image in (first, second))
     energies = blur(np.square(one), _SIMILARITY_PX) * blur(np.square(other), _SIMILARITY_PX)
     local = blur(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
@@ -416,21 +419,23 @@ def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
     """Align two framed images and find the change. Images that cannot be compared give a result with the reason."""
     for name, image in (("prior", prior), ("current", current)):
         if image.lungs.mean() < _LEAST_LUNGS:
-            problem = Incomparable(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
+            problem = ComparisonProblem(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
             return PairComparison(prior=prior, current=current, problem=problem)
     alignment, overlay = align(prior, current)
     figure = reliability(alignment, overlay, current.lungs)
     why = alignment_problem(alignment, overlay, current.lungs)
     if why is not None:
-        problem = Incomparable(reason=why)
-        return PairComparison(prior=prior, current=current, problem=problem, tried=alignment, reliability=figure)
+        problem = ComparisonProblem(reason=why)
+        return PairComparison(
+            prior=prior, current=current, problem=problem, rejected_alignment=alignment, reliability=figure
+        )
     moved = warp(prior.pixels, alignment.displacement)
     change = find_change(prior, current, alignment.displacement)
-    aligned = Aligned(
+    aligned = AlignedPair(
         alignment=alignment,
         warped_prior=np.rint(moved).astype(np.uint8),
         change=change,
-        regions=regions(change),
+        regions=change_regions(change),
     )
     return PairComparison(prior=prior, current=current, aligned=aligned, reliability=figure)
 
@@ -454,10 +459,12 @@ def reliability(alignment: Alignment, overlay: Placement, lungs: Mask) -> float:
     overlay    the placement from which the alignment started
     lungs      mask (rows, columns) of the current image's lungs
     """
-    return _SIMILAR * overlay.similarity + _KEPT * kept_share(alignment, lungs) + _AFTER * alignment.similarity_after
+    return (
+        _SIMILAR * overlay.similarity + _KEPT * kept_match_share(alignment, lungs) + _AFTER * alignment.similarity_after
+    )
 
 
-def kept_share(alignment: Alignment, lungs: Mask) -> float:
+def kept_match_share(alignment: Alignment, lungs: Mask) -> float:
     """Return which share of the matches in the lungs was kept, 0..1; 0 if there are too few matches."""
     inside = [match.is_kept for match in alignment.matches if lungs[round(match.row), round(match.column)]]
     return float(np.mean(inside)) if len(inside) >= _LEAST_IN_LUNGS else 0.0
@@ -474,7 +481,7 @@ def alignment_problem(alignment: Alignment, overlay: Placement, lungs: Mask) -> 
         return reason("compare_mirrored")
     if overlay.inverted_similarity > overlay.similarity + _INVERTED_BY:
         return reason("compare_inverted")
-    if kept_share(alignment, lungs) == 0:
+    if kept_match_share(alignment, lungs) == 0:
         return reason("compare_no_matches")
     if not reliability(alignment, overlay, lungs) >= MIN_RELIABILITY:
         return reason("compare_unlike")
@@ -484,10 +491,14 @@ def alignment_problem(alignment: Alignment, overlay: Placement, lungs: Mask) -> 
 # Sizes at which the difference is averaged: (standard deviation of the average, of its surroundings) in pixels of the
 # frame, and the minimum noise of the average in units of the lungs' deviation. The minimum is several times the 0.004
 # that warping alone leaves in copies of images (`python -m benchmarks comparison DATA --part choose`).
-BANDS: Final[Mapping[tuple[float, float], float]] = {(8.0, 20.0): 0.02, (14.0, 35.0): 0.02, (22.0, 55.0): 0.02}
+BAND_NOISE_FLOORS: Final[Mapping[tuple[float, float], float]] = {
+    (8.0, 20.0): 0.02,
+    (14.0, 35.0): 0.02,
+    (22.0, 55.0): 0.02,
+}
 # Multiple of the noise at which a region begins. On 15 stable pairs of the choosing part, a multiple of 4.5 gave 1.1
 # regions per pair, and 5 gives 0.8.
-REGION_STRENGTH: Final = 5.0
+MIN_REGION_STRENGTH: Final = 5.0
 _LEAST_AREA_PX: Final = 60
 _MOST_REGIONS: Final = 20
 _ERODED_PX: Final = 4.0
@@ -512,13 +523,13 @@ def averaged_differences(
 ) -> Mapping[tuple[float, float], Grey]:
     """Return the difference of two images (rows, columns), averaged over areas of several sizes.
 
-    The keys are those of `BANDS`: (smaller size, larger size). Each value is the average over the smaller size minus
-    the average over the larger size, and 0 outside the mask `inside`.
+    The keys are those of `BAND_NOISE_FLOORS`: (smaller size, larger size). Each value is the average over the smaller
+    size minus the average over the larger size, and 0 outside the mask `inside`.
     """
     difference = (_normalised(current.pixels, inside) - _normalised(warped_prior, inside)) * inside
     weights = inside.astype(np.float32)
     found = {}
-    for fine, coarse in BANDS:
+    for fine, coarse in BAND_NOISE_FLOORS:
         near = blur(difference, fine) / blur(weights, fine).clip(0.05, None)
         far = blur(difference, coarse) / blur(weights, coarse).clip(0.05, None)
         found[fine, coarse] = np.where(inside, near - far, np.float32(0)).astype(np.float32)
@@ -543,20 +554,21 @@ def find_change(prior: FramedImage, current: FramedImage, displacement: Displace
     """Return the change of each pixel: (rows, columns) float32 in units of the noise.
 
     The change is positive where the current image is denser (whiter). Each pixel has the strongest change of all sizes
-    in `BANDS`. Outside the compared area the change is 0.
+    in `BAND_NOISE_FLOORS`. Outside the compared area the change is 0.
     """
     inside = compared_area(prior, current, displacement)
     strongest = np.zeros(inside.shape, np.float32)
     if inside.sum() < _LEAST_INSIDE_PX:
         return strongest
     for band, average in averaged_differences(warp(prior.pixels, displacement), current, inside).items():
-        strength = (average / max(BANDS[band], robust_deviation(average, inside))).astype(np.float32)
+        strength = (average / max(BAND_NOISE_FLOORS[band], robust_deviation(average, inside))).astype(np.float32)
         strongest = np.where(np.abs(strength) > np.abs(strongest), strength, strongest)
     return strongest
 
 
-def regions(change: Grey) -> tuple[ChangeRegion, ...]:
-    """Return the connected regions whose change, in units of the noise, reaches `REGION_STRENGTH`; the strongest first.
+def change_regions(change: Grey) -> tuple[ChangeRegion, ...]:
+    """Return the connected regions whose change, in units of the noise, reaches `MIN_REGION_STRENGTH`; the strongest
+    first.
 
     A region extends as far as the change is at least `WEAKEST_SHOWN_CHANGE`.
     """
@@ -568,7 +580,7 @@ def _regions(change: Grey, *, sign: int) -> list[ChangeRegion]:
     signed = sign * change
     labels = components(signed >= WEAKEST_SHOWN_CHANGE)
     found = list[ChangeRegion]()
-    for number in np.unique(labels[signed >= REGION_STRENGTH]):
+    for number in np.unique(labels[signed >= MIN_REGION_STRENGTH]):
         part = labels == number
         area = int(part.sum())
         if number == 0 or area < _LEAST_AREA_PX:
@@ -588,12 +600,12 @@ SERVICE: Final = "fieldray.comparison.compare:handle"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Pair:
+class CompareRequest:
     """A request to compare two images: a prior and a current image, each in its square frame."""
 
     prior: FramedImage
     current: FramedImage
 
 
-COMPARE: Final = Call("compare", Pair, PairComparison)
+COMPARE: Final = Call("compare", CompareRequest, PairComparison)
 handle: Final = handler_of((COMPARE, lambda pair: compare(pair.prior, pair.current)))

@@ -9,11 +9,12 @@ large numbers would lose digits. References: D. Buniatyan, synopsis of the thesi
 the place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 1995.
 
 The mesh turns matches into a smooth displacement over the frame. Matches pull at the nodes of the mesh, and springs
-connect the nodes. Nodes lie `SPACING_PX` apart and extend one spacing beyond the frame. Between nodes the displacement
-is a cubic B-spline, which adds no folds and no edges. Springs between neighbours resist unequal displacement, and
-stiffer springs keep a row of nodes straight. All forces are linear, so the mesh at rest is the solution of one linear
-system. References: S. Saalfeld et al., Elastic volume reconstruction from series of ultra-thin microscopy sections,
-Nature Methods 2012; D. Rueckert et al., Nonrigid registration using free-form deformations, IEEE TMI 1999.
+connect the nodes. Nodes lie `MESH_SPACING_PX` apart and extend one spacing beyond the frame. Between nodes the
+displacement is a cubic B-spline, which adds no folds and no edges. Springs between neighbours resist unequal
+displacement, and stiffer springs keep a row of nodes straight. All forces are linear, so the mesh at rest is the
+solution of one linear system. References: S. Saalfeld et al., Elastic volume reconstruction from series of ultra-thin
+microscopy sections, Nature Methods 2012; D. Rueckert et al., Nonrigid registration using free-form deformations, IEEE
+TMI 1999.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from fieldray.domain.comparison import FRAME_SIDE, sample_at
 Grey = NDArray[np.float32]
 
 # Standard deviations of the two Gaussians of the band-pass, in pixels of a frame of 512.
-FINE_PX: Final = 1.5
-COARSE_PX: Final = 8.0
+FINE_SIGMA_PX: Final = 1.5
+COARSE_SIGMA_PX: Final = 8.0
 # Standard deviation of the Gaussian window for local mean and deviation, in pixels of a frame of 512.
-LOCAL_PX: Final = 32.0
+LOCAL_SIGMA_PX: Final = 32.0
 _REACH: Final = 3.5  # half width of a Gaussian filter, in standard deviations
 _LEAST_DEVIATION: Final = 2.0  # grey levels: flatter parts are noise, which must not look like structure
 
 
-def band_pass(image: NDArray[Any], *, fine_px: float = FINE_PX, coarse_px: float = COARSE_PX) -> Grey:
+def band_pass(image: NDArray[Any], *, fine_px: float = FINE_SIGMA_PX, coarse_px: float = COARSE_SIGMA_PX) -> Grey:
     """Filter an image by a difference of two Gaussians. Returns (rows, columns, 1) float32.
 
     The result shows structures of the size of ribs and vessels. Finer noise and coarser brightness are removed.
@@ -63,8 +64,8 @@ def normalise_locally(image: NDArray[Any]) -> Grey:
     The result hardly depends on exposure and processing.
     """
     grey = image.astype(np.float32)
-    centred = grey - blur(grey, LOCAL_PX)
-    deviation = np.sqrt(blur(np.square(centred), LOCAL_PX).clip(0, None))
+    centred = grey - blur(grey, LOCAL_SIGMA_PX)
+    deviation = np.sqrt(blur(np.square(centred), LOCAL_SIGMA_PX).clip(0, None))
     normal: Grey = (centred / np.maximum(deviation, _LEAST_DEVIATION)).astype(np.float32, copy=False)
     return normal
 
@@ -86,13 +87,13 @@ def _gaussian(size: int, sigma_px: float) -> Grey:
     return matrix.astype(np.float32)
 
 
-Surface = NDArray[np.float64]
+CorrelationSurface = NDArray[np.float64]
 
 # A window is flat if its variance is below this share of the image's mean square. Rounding errors are far smaller.
 _FLAT_SHARE: Final = 1e-9
 
 
-def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> Surface:
+def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> CorrelationSurface:
     """Return the normalised cross-correlation (NCC) of templates with every window of images, n pairs at a time.
 
     Parameters
@@ -126,7 +127,7 @@ def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> Surface:
     least_norm = _FLAT_SHARE * height * width * np.square(_with_channels(templates)).mean(axis=(2, 3), keepdims=True)
     is_flat = (energies <= least) | (norms <= least_norm)
     scale = np.sqrt(np.where(is_flat, 1.0, energies * norms))
-    surface: Surface = np.where(is_flat, 0.0, products / scale).clip(-1, 1).mean(axis=1)
+    surface: CorrelationSurface = np.where(is_flat, 0.0, products / scale).clip(-1, 1).mean(axis=1)
     return surface
 
 
@@ -172,20 +173,20 @@ def _window_sums(values: NDArray[np.float64], height: int, width: int) -> NDArra
 class Peaks:
     """The highest value of each of n correlation surfaces, and the second highest value at a distance from the first.
 
-    rows, columns  (n,) float64: position of the highest value, to a fraction of a pixel
-    first          (n,) float64: the highest value
-    second         (n,) float64: the highest value at `exclusion_px` or more from the first value
-    is_at_border   (n,) bool: whether the highest value is at the border, so that the true position may be outside
+    rows, columns   (n,) float64: position of the highest value, to a fraction of a pixel
+    highest         (n,) float64: the highest value
+    second_highest  (n,) float64: the highest value at `exclusion_px` or more from the first value
+    is_at_border    (n,) bool: whether the highest value is at the border, so that the true position may be outside
     """
 
     rows: NDArray[np.float64]
     columns: NDArray[np.float64]
-    first: NDArray[np.float64]
-    second: NDArray[np.float64]
+    highest: NDArray[np.float64]
+    second_highest: NDArray[np.float64]
     is_at_border: NDArray[np.bool_]
 
 
-def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
+def find_peaks(surfaces: CorrelationSurface, *, exclusion_px: int) -> Peaks:
     """Find the highest value of each surface, and the second highest value at a distance from the first.
 
     Parameters
@@ -214,8 +215,8 @@ def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
     return Peaks(
         rows=row + _vertex(surfaces, each, row, column, axis=1),
         columns=column + _vertex(surfaces, each, row, column, axis=2),
-        first=surfaces[each, row, column],
-        second=second,
+        highest=surfaces[each, row, column],
+        second_highest=second,
         is_at_border=(row == 0) | (row == rows - 1) | (column == 0) | (column == columns - 1),
     )
 
@@ -259,7 +260,7 @@ def join_peaks(parts: Sequence[Peaks]) -> Peaks:
 
 
 def _vertex(
-    surfaces: Surface, each: NDArray[np.intp], row: NDArray[np.intp], column: NDArray[np.intp], *, axis: int
+    surfaces: CorrelationSurface, each: NDArray[np.intp], row: NDArray[np.intp], column: NDArray[np.intp], *, axis: int
 ) -> NDArray[np.float64]:
     """Return the subpixel offset (-0.5..0.5) of a peak, from a parabola through the peak and its two neighbours."""
     last = surfaces.shape[axis] - 1
@@ -281,8 +282,8 @@ def _vertex(
 Points = NDArray[np.float64]
 Displacement = NDArray[np.float32]
 
-SPACING_PX: Final = 32
-_NODES: Final = FRAME_SIDE // SPACING_PX + 3
+MESH_SPACING_PX: Final = 32
+_NODES: Final = FRAME_SIDE // MESH_SPACING_PX + 3
 _STRETCH: Final = 0.02
 _BEND: Final = 0.2
 MIN_JACOBIAN: Final = 0.15
@@ -300,7 +301,7 @@ class Affine:
     matrix: NDArray[np.float64]
     offset: NDArray[np.float64]
 
-    def at(self, points: Points) -> Points:
+    def map_points(self, points: Points) -> Points:
         """Map points (n, 2) of the current frame to the prior's frame."""
         return points @ self.matrix.T + self.offset
 
@@ -337,16 +338,16 @@ def relax_mesh(
     """
     down, across = _weights(points[:, 0]), _weights(points[:, 1])
     basis = (down[:, :, None] * across[:, None, :]).reshape(len(points), -1)  # (n, nodes * nodes)
-    pull = targets - rest.at(points)
+    pull = targets - rest.map_points(points)
     straight = rest.displacement()
     for _ in range(_MOST_TRIES):
         matrix = basis.T @ (weights[:, None] * basis) + stiffness * _springs()
         nodes = np.linalg.solve(matrix, np.matmul(basis.T, weights[:, None] * pull))
         field: Displacement = np.add(straight, _over_frame(np.asarray(nodes, np.float64)))
         if min_jacobian(field) >= MIN_JACOBIAN:
-            return field, basis @ nodes + rest.at(points) - points
+            return field, basis @ nodes + rest.map_points(points) - points
         stiffness *= _STIFFER
-    return straight, rest.at(points) - points
+    return straight, rest.map_points(points) - points
 
 
 def min_jacobian(displacement: Displacement) -> float:
@@ -368,7 +369,7 @@ def min_jacobian(displacement: Displacement) -> float:
 
 def _weights(offsets: NDArray[Any]) -> Points:
     """Return the weights (n, nodes) of a cubic B-spline at n positions along one side, in pixels."""
-    scaled = np.asarray(offsets, np.float64) / SPACING_PX + 1  # node 0 lies one spacing before the frame
+    scaled = np.asarray(offsets, np.float64) / MESH_SPACING_PX + 1  # node 0 lies one spacing before the frame
     distance = np.abs(scaled[:, None] - np.arange(_NODES))
     near = 2 / 3 - np.square(distance) + 0.5 * distance**3
     far = (2 - distance.clip(0, 2)) ** 3 / 6

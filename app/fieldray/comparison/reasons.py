@@ -42,7 +42,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "prior_no_number": "The program cannot look for prior images: this file has no patient ID. You can choose the "
                        "file of a prior image.",
     "prior_gone": Plural("{count} prior image is known from an earlier run, but the image file no longer exists.",
-                         "{count} prior images are known from earlier runs, but the image files no longer exist.", by="count"),
+                         "{count} prior images are known from earlier runs, but the image files no longer exist.", count_parameter="count"),
     "prior_no_image": "{path} contains no chest X-ray to compare with the current image.",
     "prior_in_zip": "{path} is a zip file. Unpack the zip file and choose one image.",
     "prior_question_closed": "Another image is open now, so the question about the prior image was closed.",

@@ -33,13 +33,13 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop import style
-from fieldray.desktop.background import Background, OpenServices, open_services
+from fieldray.desktop.background import BackgroundTasks, OpenServices, open_services
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
-from fieldray.desktop.notices import SignalEnd, notify_run_end, run_end_text
+from fieldray.desktop.notices import NotifyRunEnd, notify_run_end, run_end_text
 from fieldray.desktop.style import program_icon
 from fieldray.log_file import configure_logging
-from fieldray.offline import screen_connected
+from fieldray.offline import block_further_connections
 from fieldray.reasons import Reason
 from fieldray.settings import Settings, Value, load
 from fieldray.surroundings import shutdown_signals
@@ -78,8 +78,8 @@ class Application(QObject):
         settings: Settings,
         *,
         services: OpenServices = open_services,
-        background: type[Background] = Background,
-        notify_run_end: SignalEnd = notify_run_end,
+        background: type[BackgroundTasks] = BackgroundTasks,
+        notify_run_end: NotifyRunEnd = notify_run_end,
     ) -> None:
         """Create the program without a window.
 
@@ -302,7 +302,7 @@ def run_application(paths: Sequence[Path]) -> int:
     QGuiApplication.setDesktopFileName("fieldray")
     disable_dialog_history()
     qt = cast("QApplication", QApplication.instance() or QApplication(sys.argv[:1]))
-    screen_connected()
+    block_further_connections()
     qt.setQuitOnLastWindowClosed(False)
     qt.setWindowIcon(program_icon())
     with configure_logging():

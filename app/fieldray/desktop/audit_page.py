@@ -32,20 +32,20 @@ from fieldray.desktop.widgets import (
     ask_for_paths,
     card,
     choice_box,
-    discard,
+    column_layout,
     label,
-    lay_column,
-    lay_row,
     number_box,
     push_button,
-    reading_table,
+    read_only_table,
+    remove_widgets,
+    row_layout,
     without_markup,
 )
 from fieldray.domain.run import PackOfRun, Run
-from fieldray.formatting import number, pack_label, time_text
+from fieldray.formatting import format_number, pack_label, time_text
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit import AuditText
-from fieldray.reports.document import Block, Paragraph, Points, ShareChart, Table
+from fieldray.reports.document import Block, BulletList, Paragraph, ShareChart, Table
 from fieldray.translation import Translator
 
 _PLAN_HEIGHT: Final = 600
@@ -55,7 +55,7 @@ _FIELD_WIDTH: Final = 328  # wide enough for the longest hint in both languages
 class AuditPage(Page):
     """The page of audits: a form for a new audit; figures, charts and disagreements of the last audit."""
 
-    image_wanted = Signal(int)
+    image_requested = Signal(int)
 
     def __init__(self, auditing: AuditController, translator: Translator, theme: Theme) -> None:
         title = translator.text("Audit: how good is the pack on the images of this run?")
@@ -67,7 +67,7 @@ class AuditPage(Page):
         self._column.insertWidget(2, self.problem)
         self._result: QWidget | None = None
         self._shown: tuple[AuditReport | None, bool] = None, False
-        self.follow(auditing.changed)
+        self.refresh_on(auditing.changed)
         self.refresh()
 
     # ---- the form
@@ -108,7 +108,7 @@ class AuditPage(Page):
         for field in fields:
             field.setFixedWidth(_FIELD_WIDTH)
         rows = form_layout(
-            (text("Source of the reference labels"), lay_row(None, self.labels, self.table_button, 1)),
+            (text("Source of the reference labels"), row_layout(None, self.labels, self.table_button, 1)),
             (text("Label that means positive"), self.positive),
             (text("Count images, examinations or patients"), self.unit),
             (text("Images that count as referred"), self.refers),
@@ -120,7 +120,7 @@ class AuditPage(Page):
             (text("Compare with another run"), self.against),
         )
         self.button = push_button(text("Audit"), self._audit, role="primary")
-        return card(label(why, role="muted"), rows, lay_row(None, self.button, 1))
+        return card(label(why, role="muted"), rows, row_layout(None, self.button, 1))
 
     def _choose_table(self) -> None:
         title = self._translator.text("Choose the table with the labels")
@@ -135,7 +135,7 @@ class AuditPage(Page):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._auditing.list_others()
+        self._auditing.list_comparable_runs()
 
     def _audit(self, threshold: float | None = None) -> None:
         choice, prevalence = self.labels.currentData(), _number(self.prevalence.text())
@@ -201,7 +201,7 @@ class AuditPage(Page):
         self.against.setCurrentIndex(max(self.against.findData(chosen), 0))
 
     def _show_report(self) -> None:
-        discard(self._result)
+        remove_widgets(self._result)
         self._result = None
         report = self._auditing.report
         if report is not None:
@@ -210,16 +210,16 @@ class AuditPage(Page):
 
     def _make_result(self, audit: AuditText) -> QWidget:
         page = QWidget()
-        figures = lay_row(None, (self._make_figures(audit), 1), self._make_charts(audit), spacing=24)
+        figures = row_layout(None, (self._make_figures(audit), 1), self._make_charts(audit), spacing=24)
         found = card(label(audit.title, role="title"), figures, self._make_buttons(audit.report))
         sentences = card(*map(label, (*audit.notes(), *audit.drifts(), audit.proposal())))
         others = [card(*_shown(blocks)) for blocks in (audit.groups(), audit.comparison()) if blocks]
         parts = [found, sentences, self._make_planning(audit), *others]
-        lay_column(page, *parts, self._make_disagreements(audit), spacing=12)
+        column_layout(page, *parts, self._make_disagreements(audit), spacing=12)
         return page
 
     def _make_planning(self, audit: AuditText) -> QWidget:
-        blocks, plan = audit.planning(), audit.report.plan
+        blocks, plan = audit.threshold_plan(), audit.report.plan
         if plan is None:
             return card(*_shown(blocks))
         how = self._translator.text(
@@ -227,12 +227,12 @@ class AuditPage(Page):
             "threshold, and proposes this threshold as the local operating point."
         )
         *_, workload = audit.charts()
-        chart = UnitChart(workload, spoken=workload.titles[0], translator=self._translator, theme=self._theme)
-        said = lay_column(None, *_shown((*blocks[:1], Paragraph(how))), 1)
+        chart = AuditChart(workload, alt_text=workload.titles[0], translator=self._translator, theme=self._theme)
+        said = column_layout(None, *_shown((*blocks[:1], Paragraph(how))), 1)
         tables = _shown(blocks[1:])
         self.steps = next(part for part in tables if isinstance(part, QTableWidget))
         self.steps.cellActivated.connect(lambda row, _: self._audit(plan.shown[row]))
-        return card(lay_row(None, (said, 1), chart, spacing=24), *tables)
+        return card(row_layout(None, (said, 1), chart, spacing=24), *tables)
 
     def _make_figures(self, audit: AuditText) -> QGridLayout:
         grid = QGridLayout()
@@ -253,17 +253,17 @@ class AuditPage(Page):
         return grid
 
     def _make_charts(self, audit: AuditText) -> QVBoxLayout:
-        chart = partial(UnitChart, translator=self._translator, theme=self._theme)
+        chart = partial(AuditChart, translator=self._translator, theme=self._theme)
         curve, calibration, *_ = audit.charts()
-        self.curve = chart(curve, spoken=audit.auc(audit.report.audit.auc))
-        self.calibration = chart(calibration, spoken=audit.calibration().value)
-        return lay_column(None, self.curve, self.calibration, 1)
+        self.curve = chart(curve, alt_text=audit.auc(audit.report.audit.auc))
+        self.calibration = chart(calibration, alt_text=audit.calibration().value)
+        return column_layout(None, self.curve, self.calibration, 1)
 
     def _make_buttons(self, report: AuditReport) -> QHBoxLayout:
         text, export = self._translator.text, icon("export", self._theme)
         self.save_button = push_button(text("Save the report…"), partial(self._save, report), icon=export)
         self.take_button = push_button(text("Use as local operating point…"), partial(self._take, report))
-        return lay_row(None, self.save_button, self.take_button, 1)
+        return row_layout(None, self.save_button, self.take_button, 1)
 
     def _make_disagreements(self, audit: AuditText) -> QWidget:
         found, cases = audit.disagreements(), audit.report.audit.disagreements
@@ -273,9 +273,9 @@ class AuditPage(Page):
         how = self._translator.text("To see an image, double-click the row or select the row and press Enter.")
         names = [self._translator.name_or_number(Path(case.image).name, row_id=case.row_id) for case in cases]
         rows = [(*row[:2], row[4], name) for row, name in zip(found.rows, names, strict=True)]
-        self.disagreements = reading_table([found.columns[column] for column in (0, 1, 4, 3)], rows)
+        self.disagreements = read_only_table([found.columns[column] for column in (0, 1, 4, 3)], rows)
         self.disagreements.setAccessibleName(found.title)
-        self.disagreements.cellActivated.connect(lambda row, _: self.image_wanted.emit(cases[row].row_id))
+        self.disagreements.cellActivated.connect(lambda row, _: self.image_requested.emit(cases[row].row_id))
         return card(heading, label(how, role="muted"), self.disagreements)
 
     # ---- saving
@@ -315,10 +315,10 @@ def _shown(blocks: Sequence[Block]) -> list[QWidget]:
             continue
         if block.title:
             parts.append(label(block.title, role="heading"))
-        if isinstance(block, Points):
+        if isinstance(block, BulletList):
             parts += map(label, block.sentences)
         elif isinstance(block, Table):
-            table = reading_table(block.columns, block.rows, most=_PLAN_HEIGHT)
+            table = read_only_table(block.columns, block.rows, max_height=_PLAN_HEIGHT)
             table.setAccessibleName(block.title)
             table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
             table.horizontalHeader().setMinimumSectionSize(-1)  # undo the common width of all headings
@@ -355,7 +355,7 @@ class LocalPointDialog(QDialog):
         self.no_button = push_button(text("Do not use"))
         buttons = dialog_buttons(self, self.no_button, self.yes_button)
         parts = (label(title, role="title"), label(proposal), label(advice), fields, buttons)
-        lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=12)
+        column_layout(self, *parts, margins=DIALOG_MARGINS, spacing=12)
         self._check()
 
     def _check(self) -> None:
@@ -369,14 +369,14 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 _DOT: Final = 4.0
 
 
-class UnitChart(QWidget):
-    """A widget that draws one chart of an audit report. `spoken` describes the chart for screen readers."""
+class AuditChart(QWidget):
+    """A widget that draws one chart of an audit report. `alt_text` describes the chart for screen readers."""
 
-    def __init__(self, chart: ShareChart, *, spoken: str, translator: Translator, theme: Theme) -> None:
+    def __init__(self, chart: ShareChart, *, alt_text: str, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._chart, self._translator, self._theme = chart, translator, theme
         self.setAccessibleName(without_markup(chart.titles[0]))
-        self.setAccessibleDescription(without_markup(spoken))
+        self.setAccessibleDescription(without_markup(alt_text))
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:
@@ -409,7 +409,7 @@ class UnitChart(QWidget):
         painter.drawLine(_at(box, 0, 0), _at(box, 1, 1))
         painter.setPen(colour(self._theme, "muted"))
         for tick in _TICKS:
-            text = number(self._translator, tick, digits=1)
+            text = format_number(self._translator, tick, digits=1)
             corner = _at(box, tick, tick)
             below = QRectF(corner.x() - 20, box.bottom() + 2, 40, height)
             painter.drawText(below, Qt.AlignmentFlag.AlignHCenter, text)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fieldray.bench.load import StoredLoadStudy
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import DriveWatch
-    from fieldray.packs.site_choices import PackMemory
+    from fieldray.packs.site_choices import RememberedPacks
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.compare import Priors
     from fieldray.pipeline.constancy import ConstancyRecords
@@ -35,7 +35,7 @@ _Done = Callable[[Any], None]
 _Failed = Callable[[FieldrayError], None]
 
 
-class Background(QObject):
+class BackgroundTasks(QObject):
     """Runs tasks outside the window's thread, on named channels.
 
     Tasks of one channel run one after another; different channels run in parallel. All methods must be called in the
@@ -226,18 +226,19 @@ class EventBridge(QObject):
 class Services:
     """The services behind the window: session, packs, history, audit and others. Tests pass substitutes.
 
-    are_empty        function that returns whether paths are folders without any file
-    may_lack_ages    function that returns whether paths may contain images without the patient's age
-    check_constancy  function that runs the constancy test of the pack in use (`pipeline.constancy.run_constancy_test`)
-    known_load       function that returns the latest load study of this computer, or None
-    measure_load     function that runs a load study with the pack in a folder. Its arguments are the folder, the
-                     fingerprint of the signing key, and a function for the progress
+    are_empty_folders  function that returns whether paths are folders without any file
+    may_lack_ages      function that returns whether paths may contain images without the patient's age
+    check_constancy    function that runs the constancy test of the pack in use
+                       (`pipeline.constancy.run_constancy_test`)
+    read_load_study    function that returns the latest load study of this computer, or None
+    run_load_study     function that runs a load study with the pack in a folder. Its arguments are the folder, the
+                       fingerprint of the signing key, and a function for the progress
     """
 
     session: Session
     library: PackLibrary
-    memory: PackMemory
-    are_empty: Callable[[Sequence[Path]], bool]
+    memory: RememberedPacks
+    are_empty_folders: Callable[[Sequence[Path]], bool]
     may_lack_ages: Callable[[Sequence[Path]], bool]
     drives: DriveWatch
     audit: Auditor
@@ -245,8 +246,8 @@ class Services:
     priors: Priors
     constancy: ConstancyRecords
     check_constancy: Callable[[], tuple[Reason, ...]]
-    known_load: Callable[[], StoredLoadStudy | None]
-    measure_load: Callable[[Path, str, ProgressHandler], StoredLoadStudy]
+    read_load_study: Callable[[], StoredLoadStudy | None]
+    run_load_study: Callable[[Path, str, ProgressHandler], StoredLoadStudy]
 
 
 OpenServices = Callable[[Settings, Publish], Services]
@@ -259,11 +260,11 @@ def open_services(settings: Settings, publish: Publish) -> Services:
 
     publish  function that receives the events of runs and drives, from any thread
     """
-    from fieldray.bench.load import load_study_in_child, stored_load_study
+    from fieldray.bench.load import run_load_study_in_child, stored_load_study
     from fieldray.imaging.quality import are_empty_folders, may_lack_ages
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import DriveWatch
-    from fieldray.packs.site_choices import PackMemory
+    from fieldray.packs.site_choices import RememberedPacks
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.compare import Priors, system_comparer
@@ -281,8 +282,8 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     return Services(
         session=session,
         library=library,
-        memory=PackMemory(user_data()),
-        are_empty=are_empty_folders,
+        memory=RememberedPacks(user_data()),
+        are_empty_folders=are_empty_folders,
         may_lack_ages=may_lack_ages,
         drives=drives,
         audit=Auditor(database, library.site_points),
@@ -290,6 +291,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
         check_constancy=lambda: run_constancy_test(session, constancy),
-        known_load=stored_load_study,
-        measure_load=load_study_in_child,
+        read_load_study=stored_load_study,
+        run_load_study=run_load_study_in_child,
     )

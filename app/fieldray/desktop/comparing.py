@@ -13,9 +13,9 @@ from typing import Final
 
 from PySide6.QtCore import QObject, Signal
 
-from fieldray.desktop.background import Background, Services
+from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.image_painting import ImageOverlays, Point, image_overlays
-from fieldray.desktop.list_reader import WorkRow
+from fieldray.desktop.list_reader import WorkListRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.comparison import ImageOfPair, PairComparison
@@ -49,12 +49,12 @@ class ComparisonController(QObject):
     question_changed = Signal()
 
     def __init__(
-        self, background: Background, rows: WorkListModel, *, image: OpenImage, second_image: OpenImage
+        self, background: BackgroundTasks, rows: WorkListModel, *, image: OpenImage, second_image: OpenImage
     ) -> None:
         super().__init__()
         self._background, self._board, self._rows = background, background.board, rows
         self.image, self.second_image = image, second_image
-        self._listed: tuple[WorkRow, ...] = ()
+        self._listed: tuple[WorkListRow, ...] = ()
         self._gone, self._before, self._chosen_files = 0, tuple[StoredResult, ...](), tuple[Outcome, ...]()
         self._wanted: object | None = None  # identifies the running comparison
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
@@ -134,15 +134,15 @@ class ComparisonController(QObject):
             work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found)
         )
 
-    def answer(self, question: Prior, *, is_meant: bool) -> None:
+    def answer(self, question: Prior, *, is_confirmed: bool) -> None:
         """Handle a person's answer to the question whether to compare with an image of another patient.
 
-        question  the image of the question
-        is_meant  whether the person wants the comparison
+        question      the image of the question
+        is_confirmed  whether the person wants the comparison
         """
         if question is self.question:
             self._put(None)
-            if is_meant:
+            if is_confirmed:
                 self._add_file(question)
 
     # ---- state for other modules
@@ -158,7 +158,7 @@ class ComparisonController(QObject):
         return "current" if self.image.problem is not None else "both"
 
     @property
-    def doubts(self) -> Sequence[Reason]:
+    def warnings(self) -> Sequence[Reason]:
         """The warnings to show with the comparison in sight."""
         row, note = self.image.row, self.second_image.preview_note
         if row is None or self.prior is None:
@@ -166,7 +166,7 @@ class ComparisonController(QObject):
         return (*prior_warnings(self.prior, row.outcome), *([note] if note else ()))
 
     @property
-    def may_show_prior(self) -> bool:
+    def may_find_prior_soon(self) -> bool:
         """Whether a search for prior images is running, after which a prior image may be shown."""
         return self.is_on and self.is_searching and self.prior is None
 
@@ -222,7 +222,7 @@ class ComparisonController(QObject):
             self._choose_first()
         self.changed.emit()
 
-    def _search(self, row: WorkRow) -> None:
+    def _search(self, row: WorkListRow) -> None:
         """Search for prior images of the patient of a row.
 
         The result is discarded if another image is opened meanwhile.
@@ -240,7 +240,7 @@ class ComparisonController(QObject):
     def _has_found(self, run_id: int | None, stored: StoredPriors) -> None:
         listed = (self._rows.row_of(image) for image in stored.images if image.run_id == run_id)
         row = self.image.row
-        self._listed = (*self._listed, *((one.of_pack(row.position) if row else None) or one for one in listed))
+        self._listed = (*self._listed, *((one.row_of_pack(row.position) if row else None) or one for one in listed))
         model = getattr(row.outcome, "model_sha256", "") if row else ""
         before = (image for image in stored.images if image.run_id != run_id)
         self._before = tuple(image.result_of_model(model) for image in before)
@@ -275,9 +275,9 @@ class ComparisonController(QObject):
             self.second_image.show(None)
         self.changed.emit()
 
-    def _has_read_file(self, row: WorkRow, found: Outcome, listed: StoredImage | None) -> None:
+    def _has_read_file(self, row: WorkListRow, found: Outcome, listed: StoredImage | None) -> None:
         known = self._rows.row_of(listed) if listed else None
-        known = known and (known.of_pack(row.position) or known)
+        known = known and (known.row_of_pack(row.position) or known)
         if known is not None:
             self._listed = (*self._listed, known)
         prior = prior_from(known.outcome if known else found, row.outcome, "file")
@@ -299,7 +299,7 @@ class ComparisonController(QObject):
         self.priors = (*self.priors, prior)
         self.choose(prior)
 
-    def _row_of(self, prior: Prior) -> WorkRow:
+    def _row_of(self, prior: Prior) -> WorkListRow:
         """Return the work-list row of a prior image. An image that is not listed gets a new row."""
         listed = next((row for row in self._listed if row.outcome is prior.outcome), None)
         if listed is not None:
@@ -310,8 +310,8 @@ class ComparisonController(QObject):
         is_same_model = row is not None and models[0] == models[1] != ""
         manifest = row.manifest if row is not None and is_same_model else None
         if stored is None:
-            return WorkRow(_NO_ROW, prior.outcome, manifest)
-        return WorkRow(stored.row_id, prior.outcome, manifest, stored.verdict, answer_id=stored.answer_id)
+            return WorkListRow(_NO_ROW, prior.outcome, manifest)
+        return WorkListRow(stored.row_id, prior.outcome, manifest, stored.verdict, answer_id=stored.answer_id)
 
     # ---- comparing
 
@@ -366,7 +366,9 @@ class ComparisonController(QObject):
             failed=self._not_compared,
         )
 
-    def _has_compared(self, prior: Prior, row: WorkRow, comparison: PairComparison, laid: ImageOverlays | None) -> None:
+    def _has_compared(
+        self, prior: Prior, row: WorkListRow, comparison: PairComparison, laid: ImageOverlays | None
+    ) -> None:
         self.comparison, self.laid, self.is_running = comparison, laid, False
         self.problem = comparison.problem.reason if comparison.problem else None
         self._keep(pair_record(prior, row.outcome, comparison))

@@ -17,11 +17,11 @@ from typing import Final
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.backends import EDGE_TPU
-from fieldray.desktop.background import Background, EventBridge, OpenServices, Services
+from fieldray.desktop.background import BackgroundTasks, EventBridge, OpenServices, Services
 from fieldray.desktop.comparing import ComparisonController
-from fieldray.desktop.image_painting import Switches
+from fieldray.desktop.image_painting import DisplaySwitches
 from fieldray.desktop.judging import ReadMarks, VerdictController
-from fieldray.desktop.list_reader import WorkRow, pack_title
+from fieldray.desktop.list_reader import WorkListRow, pack_title
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
@@ -32,11 +32,11 @@ from fieldray.desktop.past_runs import (
     ExportController,
     PastRuns,
 )
-from fieldray.desktop.screening import RUN_NOTICE_PREFIX, ScreeningController, level_of
+from fieldray.desktop.screening import RUN_NOTICE_PREFIX, ScreeningController, notice_level
 from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.worklist_model import WorkListModel
-from fieldray.domain.finding import Failed, Outcome, count_of_outcome
-from fieldray.domain.history import Deletion
+from fieldray.domain.finding import FailedOutcome, Outcome, count_of_outcome
+from fieldray.domain.history import DeletionResult
 from fieldray.domain.model import BackendName, Manifest
 from fieldray.domain.purpose import PatientCount, patients_sentence
 from fieldray.domain.run import (
@@ -75,14 +75,19 @@ class Controller(QObject):
     """
 
     ready = Signal()
-    measured = Signal(object)
+    speed_measured = Signal(object)
     folders_changed = Signal()
     ended = Signal()  # a run ended that nobody stopped
     backends_changed = Signal()
     closed = Signal()
 
     def __init__(
-        self, settings: Settings, translator: Translator, *, open_services: OpenServices, background: type[Background]
+        self,
+        settings: Settings,
+        translator: Translator,
+        *,
+        open_services: OpenServices,
+        background: type[BackgroundTasks],
     ) -> None:
         super().__init__()
         self.settings = settings
@@ -100,7 +105,7 @@ class Controller(QObject):
         self.exporting = ExportController(self.background)
         self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the position of the pack
         self._lost_files = 0
-        self.switches = Switches()
+        self.switches = DisplaySwitches()
         self.apply_settings(ROWS)
         self.switches.changed.connect(self._keep_switched)
         self.image = OpenImage(self.background)
@@ -125,7 +130,7 @@ class Controller(QObject):
         self.image.changed.connect(self._image_changed)
         self.image.replaced.connect(self._image_replaced)
         self.image.screened_again.connect(self._screened_again)
-        self.rows.replaced.connect(self.image.note_replaced)
+        self.rows.replaced.connect(self.image.mark_replaced)
         self.judging.changed.connect(self.rows.verdict_changed)
         self.judging.verdict_about_to_change.connect(self._note_read)
         self.reading.changed.connect(self.rows.reading_changed)
@@ -174,7 +179,7 @@ class Controller(QObject):
         self._is_closing = True
         self.board.post("closing", lambda t: t.text("Closing…"))
         for image in (self.image, self.second_image):
-            image.stop_waiting()
+            image.discard_pending_results()
         self.rows.end()
         self.machine.stop()
         self.judging.commit()
@@ -213,7 +218,7 @@ class Controller(QObject):
         for judged, given in self.judging.verdicts.unsaved():
             why = given.problem.code if given.problem else given.state
             log.warning("closing without the verdict on answer %d: %s", judged.answer_id, why)
-        services, finish = self.background.services, self.screening.end()
+        services, finish = self.background.services, self.screening.run_ender()
 
         def work() -> None:
             try:
@@ -263,7 +268,7 @@ class Controller(QObject):
         if before is not None:
             self.image.show(self.rows.row_in_memory(before.row_id))
 
-    def _screened_again(self, row: WorkRow, outcome: Outcome) -> None:
+    def _screened_again(self, row: WorkListRow, outcome: Outcome) -> None:
         """Handle the outcome of an image that was screened again.
 
         If the old result is still open, the new result is shown.
@@ -281,7 +286,7 @@ class Controller(QObject):
             and row.answer_id == judged.answer_id
             and self.judging.verdicts.state_for(judged).wanted is not None
         ):
-            self.reading.note()
+            self.reading.mark_read()
 
     def refresh_all(self) -> None:
         """Read the work list again, because another window may have changed it. Images that were deleted are closed."""
@@ -297,7 +302,7 @@ class Controller(QObject):
                 failed=lambda error: self.board.post_error("list", error),
             )
 
-    def _close_deleted(self, rows: Sequence[WorkRow], present: Collection[int]) -> None:
+    def _close_deleted(self, rows: Sequence[WorkListRow], present: Collection[int]) -> None:
         deleted = [row for row in rows if row.answer_id and row.row_id not in present]
         closed = [image for image in (self.image, self.second_image) if image.row in deleted]
         for image in closed:
@@ -320,7 +325,7 @@ class Controller(QObject):
             case Speed():
                 self.speed = event
                 self.machine.add_speed(event)
-                self.measured.emit(event)
+                self.speed_measured.emit(event)
             case RunChanged():
                 self._handle_run_changed(event)
             case BackendChanged():
@@ -388,15 +393,15 @@ class Controller(QObject):
         self.rows.open(run.run_id, self.screening.manifest, *(one.manifest if one else None for one in models[1:]))
         self._note_other_pack()
 
-        def noted(doubts: Sequence[Reason]) -> None:
+        def noted(warnings: Sequence[Reason]) -> None:
             if self.screening.run_id == run.run_id:
-                self.screening.show_notes(doubts)
+                self.screening.show_notes(warnings)
 
         self.background.run_with_services(
-            lambda services: services.history.doubts(run, 0, models[0]), channel="doubts", done=noted
+            lambda services: services.history.warnings(run, 0, models[0]), channel="doubts", done=noted
         )
 
-    def _forget_deleted(self, done: Deletion) -> None:
+    def _forget_deleted(self, done: DeletionResult) -> None:
         """Hide results that were deleted: those of a patient, or of the visible run."""
         self.comparing.forget()
         if done.plan.patient_id:  # the runs stay
@@ -424,7 +429,7 @@ class Controller(QObject):
         """
         before = self._patients[pack].others
         self._patients[pack].add(count_of_outcome(outcome))
-        self._lost_files += pack == 0 and isinstance(outcome, Failed) and outcome.reason.code in _LOST_FILES
+        self._lost_files += pack == 0 and isinstance(outcome, FailedOutcome) and outcome.reason.code in _LOST_FILES
         if before == 0 and self._patients[pack].others:
             self._note_patients()
 
@@ -438,7 +443,7 @@ class Controller(QObject):
         for note in notes:
             key = RUN_NOTICE_PREFIX + (f"{number} {note.code}" if number else note.code)
             text = partial(_note_of_pack, note, packs[number], is_named=len(packs) > 1)
-            self.board.post(key, text, level=level_of(note))
+            self.board.post(key, text, level=notice_level(note))
 
     def _note_other_pack(self) -> None:
         """Show a notice if the list was made with other packs than those in use."""
@@ -469,7 +474,7 @@ class Controller(QObject):
                     "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
                 ),
                 level="warning",
-                action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
+                action=Action(lambda t: t.text("Try again"), lambda: self.screening.retry_backend(event.backend)),
             )
         elif event.state == "ready":
             self.board.withdraw(_lost(event.backend))
@@ -485,7 +490,7 @@ class Controller(QObject):
         if event.state == "absent" or not advice:
             self.board.withdraw(event.backend)
         else:
-            again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend))
+            again = Action(lambda t: t.text("Try again"), lambda: self.screening.retry_backend(event.backend))
             self.board.post_reason(event.backend, advice[0], level="warning", action=again if event.reason else None)
         self.backends_changed.emit()
 
@@ -531,7 +536,7 @@ class Controller(QObject):
         """
         self.settings.choose_pack(pack, operating_point)
         self.save_settings()
-        self.packs.listed.emit()
+        self.packs.packs_listed.emit()
 
     def apply_settings(self, changed: Collection[str]) -> None:
         """Apply those changed settings that also have a switch in the window, such as the heat map.

@@ -30,14 +30,14 @@ from fieldray.desktop.widgets import (
     PlainLabel,
     card,
     choice_box,
+    column_layout,
+    in_scroll_area,
     label,
-    lay_column,
-    lay_row,
-    name_surface,
     number_box,
     push_button,
-    scrolled,
+    row_layout,
     search_field,
+    set_surface,
     without_markup,
 )
 from fieldray.formatting import research_only
@@ -81,9 +81,9 @@ def dialog_buttons(dialog: QDialog, no: str | PlainButton, yes: PlainButton | No
 
 def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
     """Lay out a dialog with a page and buttons, as high as the page needs. On a small screen the page scrolls."""
-    area = scrolled(page)
+    area = in_scroll_area(page)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-    column = lay_column(dialog, (area, 1), buttons, margins=DIALOG_MARGINS, spacing=12)
+    column = column_layout(dialog, (area, 1), buttons, margins=DIALOG_MARGINS, spacing=12)
     for part in page.findChildren(QWidget):
         part.ensurePolished()  # applies the style, so that the height is computed correctly
     layout, sides = page.layout(), column.contentsMargins()
@@ -162,7 +162,7 @@ class AboutDialog(QDialog):
         super().__init__(parent)
         self.setWindowTitle(translator.text("About Fieldray"))
         text, page = translator.text, QWidget()
-        name_surface(page, "page")
+        set_surface(page, "page")
         silent = text(
             "The program opens no network connection, sends nothing and does not update itself. Images are only "
             "read, never changed."
@@ -173,7 +173,7 @@ class AboutDialog(QDialog):
             "licences and changes: {file}",
             file=asset("demonstration/CREDITS.md"),
         )
-        column = lay_column(
+        column = column_layout(
             page,
             label(f"Fieldray {VERSION}", role="title"),
             label(research_only(translator), role="heading"),
@@ -217,7 +217,7 @@ class LicencesDialog(QDialog):
             "to debug your builds. The Qt project publishes the source code of Qt (code.qt.io).",
             folder=program_folder(),
         )
-        lay_column(
+        column_layout(
             self,
             label(translator.text("Fieldray itself is licensed under the Apache License 2.0.")),
             label(about_qt),
@@ -276,10 +276,10 @@ class DocumentDialog(QDialog):
         close.setAutoDefault(False)  # Enter in the search field goes to the next match
         self.nothing = label(translator.text("Nothing found."), role="warning")
         self.nothing.hide()
-        lay_column(side, self.search, self.nothing, (self.contents, 1), spacing=6)
+        column_layout(side, self.search, self.nothing, (self.contents, 1), spacing=6)
         panes = make_splitter(side, self.page, [240, 880])
         panes.setStretchFactor(1, 1)
-        lay_column(self, (panes, 1), dialog_buttons(self, close), margins=(12, 12, 12, 12))
+        column_layout(self, (panes, 1), dialog_buttons(self, close), margins=(12, 12, 12, 12))
 
     def _show_first(self) -> None:
         """Scroll to the first match of the search. Without a match, scroll to the beginning and show a message."""
@@ -342,8 +342,8 @@ class SettingsDialog(QDialog):
         self.advanced = push_button(translator.text("Advanced"), role="choice")
         self.advanced.toggled.connect(more.setVisible)
         self.advanced.toggled.connect(lambda is_on: fit_dialog(self, 760, 640 if is_on else 480))
-        button = lay_row(None, self.advanced, 1, margins=(_FORM_MARGIN, 0, 0, 0))
-        lay_column(page, self._form(is_advanced=False), button, more, 1, spacing=14)
+        button = row_layout(None, self.advanced, 1, margins=(_FORM_MARGIN, 0, 0, 0))
+        column_layout(page, self._form(is_advanced=False), button, more, 1, spacing=14)
         when = translator.text(
             "A new language, appearance or device is used at once. A new clock speed of the Edge TPU is used when "
             "the program next starts. All other changes are used from the next run on."
@@ -351,8 +351,8 @@ class SettingsDialog(QDialog):
         title, save = translator.text("Settings"), push_button(translator.text("Save"), role="primary")
         save.setDefault(True)
         buttons = dialog_buttons(self, translator.text("Cancel"), save)
-        parts = (label(title, role="title"), (scrolled(page), 1), label(when, role="muted"), buttons)
-        lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=14)
+        parts = (label(title, role="title"), (in_scroll_area(page), 1), label(when, role="muted"), buttons)
+        column_layout(self, *parts, margins=DIALOG_MARGINS, spacing=14)
 
     def changes(self) -> dict[str, Value]:
         """Return the settings that the person changed, by key."""
@@ -438,7 +438,7 @@ class ExportDialog(QDialog):
         self.comma_box.setChecked(translator.decimal(".") == ",")
         self.names_box = QCheckBox(translator.text("Include patient names"))
         page = QWidget()
-        name_surface(page, "page")
+        set_surface(page, "page")
         title = label(translator.text("Save the results"), role="title")
         formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
         why = (
@@ -454,7 +454,7 @@ class ExportDialog(QDialog):
             translator.reason(reason("pixels_not_cleaned")),
         )
         warnings = (label(said, role="muted") for said in why)
-        lay_column(page, title, formats, card(self.names_box, *warnings), spacing=12)
+        column_layout(page, title, formats, card(self.names_box, *warnings), spacing=12)
         lay_out_dialog(self, page, dialog_buttons(self, translator.text("Cancel"), self.save))
         self.save.setEnabled(bool(self.formats()))
 

@@ -18,20 +18,20 @@ from fieldray.desktop.widgets import (
     ask_for_text,
     card,
     choice_box,
-    discard,
+    column_layout,
     label,
-    lay_column,
-    lay_row,
     push_button,
     question_box,
-    reading_table,
+    read_only_table,
+    remove_widgets,
+    row_layout,
     search_field,
-    set_tip,
+    set_tooltip,
 )
 from fieldray.desktop.worklist import RARE_CATEGORIES, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
-from fieldray.formatting import calendar_date, category_label, packs_of_run, run_state, time_text
+from fieldray.formatting import category_label, format_date, packs_of_run, run_state, time_text
 from fieldray.pipeline.history import comparison_blocks, plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -47,7 +47,7 @@ _SEARCH_WIDTH: Final = 260
 class HistoryPage(Page):
     """The page of past runs: filters, the table of runs with buttons, and the last comparison of two runs."""
 
-    export_wanted = Signal(int)
+    export_requested = Signal(int)
 
     def __init__(self, runs: PastRuns, translator: Translator, theme: Theme) -> None:
         title = translator.text("History of runs")
@@ -65,13 +65,13 @@ class HistoryPage(Page):
             role="muted",
         )
         filters, buttons = self._make_filters(), self._make_buttons()
-        self._inside = lay_column(None, filters, self.count, self.table, hint, buttons, self.problem, spacing=6)
+        self._inside = column_layout(None, filters, self.count, self.table, hint, buttons, self.problem, spacing=6)
         self._column.insertWidget(1, card(self._inside))
         self.quality: QWidget | None = None
         self._taken = runs.quality
         self.comparison: QWidget | None = None
-        self.follow(runs.changed)
-        runs.planned.connect(self._ask)
+        self.refresh_on(runs.changed)
+        runs.deletion_planned.connect(self._ask)
         self.refresh()
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -102,7 +102,7 @@ class HistoryPage(Page):
         boxes = self.dates, self.verdicts, self.devices
         for box in boxes:
             box.activated.connect(lambda _: self._filter())
-        return lay_row(None, (self.search, 100), *boxes, 1)  # the search field shrinks in a narrow window
+        return row_layout(None, (self.search, 100), *boxes, 1)  # the search field shrinks in a narrow window
 
     def _make_buttons(self) -> QHBoxLayout:
         text = self._translator.text
@@ -110,15 +110,15 @@ class HistoryPage(Page):
         self.compare_button = push_button(text("Compare two runs"), lambda: self._runs.compare(*self.selected_runs()))
         self.export_button = push_button(
             text("Save the results…"),
-            lambda: self.export_wanted.emit(self.selected_runs()[0]),
+            lambda: self.export_requested.emit(self.selected_runs()[0]),
             icon=icon("export", self._theme),
         )
-        self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.selected_runs()))
+        self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan_deletion(self.selected_runs()))
         self.patient_button = push_button(text("Delete the results of a patient…"), self._ask_patient)
         self.month_button = push_button(text("Monthly report"))
         self.month_button.setMenu(self._make_months())
         buttons = self.open_button, self.compare_button, self.export_button, self.month_button
-        return lay_row(None, *buttons, 1, self.patient_button, self.delete_button)
+        return row_layout(None, *buttons, 1, self.patient_button, self.delete_button)
 
     def _make_months(self) -> QMenu:
         """Make the menu with the current and the previous month. The command line exports earlier months."""
@@ -143,7 +143,7 @@ class HistoryPage(Page):
         classes = (category_label(self._translator, category) for category in WORK_LIST_ORDER)
         cells = [self._cells(found) for found in self._listed]
         headings = (text("Run"), text("Pack"), text("Images"), *classes, text("Verdicts"), text("Folder"))
-        table = reading_table(headings, cells, most=_TABLE_HEIGHT)
+        table = read_only_table(headings, cells, max_height=_TABLE_HEIGHT)
         table.setFixedHeight(max(_LEAST_HEIGHT, table.minimumHeight()))
         table.setWordWrap(False)
         table.setAccessibleName(text("History of runs"))
@@ -152,7 +152,7 @@ class HistoryPage(Page):
             table.setColumnHidden(column, not is_there)
         for row, found in enumerate(self._listed):
             if (item := table.item(row, 0)) is not None:
-                set_tip(item, run_state(self._translator, found.run))
+                set_tooltip(item, run_state(self._translator, found.run))
         table.itemSelectionChanged.connect(self._refresh_buttons)
         table.cellActivated.connect(lambda _row, _column: self._open())
         return table
@@ -250,7 +250,7 @@ class HistoryPage(Page):
         self._listed = summaries
         before, self.table = self.table, self._make_table()
         self._inside.replaceWidget(before, self.table)
-        discard(before)
+        remove_widgets(before)
         mark = QItemSelectionModel.SelectionFlag.Select | QItemSelectionModel.SelectionFlag.Rows
         for row, found in enumerate(summaries):
             if found.run.run_id in chosen:
@@ -262,17 +262,17 @@ class HistoryPage(Page):
         Hidden if no image has a note on quality.
         """
         translator, self._taken = self._translator, self._runs.quality
-        discard(self.quality)
+        remove_widgets(self.quality)
         self.quality = None
         rows = [
-            (calendar_date(translator, datetime.date.fromisoformat(day)), translator.reason(reason(code)), number)
+            (format_date(translator, datetime.date.fromisoformat(day)), translator.reason(reason(code)), number)
             for day, of in self._taken.items()
             for code, number in ((code, f"{of[code]} / {of['images']}") for code in sorted(of.keys() - {"images"}))
         ]
         if rows:
             title = translator.text("Image quality, by day")
             headings = translator.text("Day"), translator.text("Note"), translator.text("Images")
-            table = reading_table(headings, rows)
+            table = read_only_table(headings, rows)
             table.setAccessibleName(title)
             self.quality = card(label(title, role="title"), table)
             self._column.insertWidget(2, self.quality)
@@ -287,7 +287,7 @@ class HistoryPage(Page):
 
     def _show_comparison(self) -> None:
         """Show the comparison of two runs image by image. A double click on an image opens its run."""
-        discard(self.comparison)
+        remove_widgets(self.comparison)
         self.comparison, text = None, self._translator.text
         self._compared = found = self._runs.comparison
         if found is None:
@@ -296,7 +296,7 @@ class HistoryPage(Page):
         said, moves, changes = comparison_blocks(found, self._translator, pairs=pairs)
         parts: list[QWidget] = [label(said.title, role="title"), *map(label, said.sentences)]
         if pairs:
-            tables = [reading_table(table.columns, table.rows) for table in (moves, changes)]
+            tables = [read_only_table(table.columns, table.rows) for table in (moves, changes)]
             for table in tables:
                 table.setAccessibleName(said.title)
             tables[1].cellActivated.connect(lambda row, column: self._open_side(pairs[row], column))

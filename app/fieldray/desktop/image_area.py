@@ -24,22 +24,22 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparing import ComparisonController
-from fieldray.desktop.image_painting import TOOLS, Switches, ViewState, matching_window
-from fieldray.desktop.list_reader import WorkRow, image_title, pack_title
+from fieldray.desktop.image_painting import TOOLS, DisplaySwitches, ViewState, matching_window
+from fieldray.desktop.list_reader import WorkListRow, image_title, pack_title
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.desktop.prior_view import PriorView, day_text
-from fieldray.desktop.style import Theme, colour, icon, saved_painter, scaled_font
+from fieldray.desktop.prior_view import PriorView, study_date_text
+from fieldray.desktop.style import Theme, colour, icon, restoring_painter, scaled_font
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import (
     PlainLabel,
+    column_layout,
     connect_button,
-    lay_column,
-    lay_row,
-    name_surface,
     push_button,
+    row_layout,
+    set_surface,
     without_markup,
 )
-from fieldray.formatting import date, research_only
+from fieldray.formatting import format_dicom_date, research_only
 from fieldray.translation import Translator
 
 # Commands that switch a display option for all images.
@@ -52,7 +52,7 @@ class ImageArea(QWidget):
     switched = Signal()  # the number of views changed, or the link between them
 
     def __init__(
-        self, comparing: ComparisonController, switches: Switches, translator: Translator, theme: Theme
+        self, comparing: ComparisonController, switches: DisplaySwitches, translator: Translator, theme: Theme
     ) -> None:
         super().__init__()
         self._comparing, self.switches, self._translator = comparing, switches, translator
@@ -68,9 +68,9 @@ class ImageArea(QWidget):
         self._splitter.setChildrenCollapsible(False)
         self._parts = QWidget(), QWidget()
         for part, head, viewer in zip(self._parts, self._heads, self.viewers, strict=True):
-            lay_column(part, head, (viewer, 1), spacing=0)
+            column_layout(part, head, (viewer, 1), spacing=0)
             self._splitter.addWidget(part)
-        lay_column(self, self._splitter)
+        column_layout(self, self._splitter)
         self._connect()
         self._show_kept()
 
@@ -116,7 +116,7 @@ class ImageArea(QWidget):
             "wider": acting(Viewer.change_window, 1, 0),
             "brighter": acting(Viewer.change_window, 0, 1),
             "darker": acting(Viewer.change_window, 0, -1),
-            "mark": acting(Viewer.mark),
+            "mark": acting(Viewer.set_line_point),
             **self.prior_view.commands(),
             **{f"tool_{tool}": partial(self.switches.set, tool=tool) for tool in TOOLS},
             **{f"preset_{number}": acting(Viewer.set_preset, number) for number in range(1, 6)},
@@ -178,7 +178,7 @@ class ImageArea(QWidget):
         if not self.is_linked or shown is None or other is None or self._kept.row is None:
             return
         window = matching_window(leader.state.window, shown, other)
-        state = follower.state.following(
+        state = follower.state.linked_to(
             leader.state,
             window,
             image=follower.image_size,
@@ -188,7 +188,7 @@ class ImageArea(QWidget):
         follower.follow(state)
 
     def _show_kept(self) -> None:
-        comes_soon = self._comparing.may_show_prior and self._parts[1].isVisibleTo(self)
+        comes_soon = self._comparing.may_find_prior_soon and self._parts[1].isVisibleTo(self)
         self.has_two = self._kept.row is not None or comes_soon
         is_seen = self.has_two and self.prior_view.mode == "side_by_side"
         if not is_seen and self.second_viewer.hasFocus():
@@ -203,7 +203,7 @@ class ImageArea(QWidget):
         """Show name and date above each image."""
         text, opened, kept = self._translator.text, self._image.row, self._kept.row
         if self._comparing.prior is not None:  # the corners show the names, so this line shows the dates
-            days = [day_text(self._translator, row.header) if row else "" for row in (opened, kept)]
+            days = [study_date_text(self._translator, row.header) if row else "" for row in (opened, kept)]
             texts = text("Current image: {image}", image=days[0]), text("Prior image: {day}", day=days[1])
         else:
             texts = (
@@ -213,12 +213,14 @@ class ImageArea(QWidget):
         for head, caption in zip(self._heads, texts, strict=True):
             head.name.setText(without_markup(caption))
 
-    def _named(self, row: WorkRow) -> str:
+    def _named(self, row: WorkListRow) -> str:
         title = image_title(self._translator, row.row_id, row.outcome)
         rows = [image.row for image in (self._image, self._kept) if image.row]
         is_of_one = all(not other.others and other.run_id == row.run_id for other in rows)
         pack = "" if is_of_one else pack_title(self._translator, row.manifest)
-        return ", ".join(part for part in (title, date(self._translator, row.header.study_date), pack) if part)
+        return ", ".join(
+            part for part in (title, format_dicom_date(self._translator, row.header.study_date), pack) if part
+        )
 
 
 class _Head(QWidget):
@@ -226,10 +228,10 @@ class _Head(QWidget):
 
     def __init__(self, *close: QWidget) -> None:
         super().__init__()
-        name_surface(self, "panel")
+        set_surface(self, "panel")
         self.name = PlainLabel()
         self.name.setMinimumWidth(1)
-        lay_row(self, (self.name, 1), *close, margins=(10, 4, 6, 4))
+        row_layout(self, (self.name, 1), *close, margins=(10, 4, 6, 4))
         self.setFixedHeight(44)
 
 
@@ -273,8 +275,8 @@ class ViewTools(QWidget):
 
     def __init__(self, area: ImageArea, actions: Mapping[str, QAction], theme: Theme) -> None:
         super().__init__()
-        name_surface(self, "panel")
-        row = lay_row(self, 1, margins=(_GAP, 6, _GAP, 6), spacing=3)
+        set_surface(self, "panel")
+        row = row_layout(self, 1, margins=(_GAP, 6, _GAP, 6), spacing=3)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.buttons: dict[str, QToolButton] = {}
         for command, icon_name, is_checkable, _ in _BUTTONS:
@@ -331,7 +333,7 @@ class ViewTools(QWidget):
 _PIXELS_PER_POINT: Final = 2.0  # minimum resolution, more than that of a screen
 
 
-def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
+def draw_picture(viewer: Viewer, translator: Translator) -> QImage | None:
     """Draw a viewer's image as a person sees it, with the notice *research use only*; None without an image."""
     pyramid, font = viewer.pyramid, scaled_font(viewer.font(), 0.92)
     if pyramid is None:
@@ -342,7 +344,7 @@ def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
     picture.setDevicePixelRatio(ratio)
     picture.fill(colour("dark", "image"))
     painter = QPainter(picture)
-    with saved_painter(painter):
+    with restoring_painter(painter):
         painter.setClipRect(viewer.rect())
         viewer.draw(painter, pyramid)
     painter.setFont(font)
@@ -354,7 +356,7 @@ def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
 
 def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> None:
     """Copy a picture of a viewer to the clipboard, and show a notice that the picture was copied."""
-    picture = picture_of(viewer, translator)
+    picture = draw_picture(viewer, translator)
     if picture is not None:
         QGuiApplication.clipboard().setImage(picture)
         board.post("copied", lambda t: t.text("The image was copied to the clipboard as shown."))
@@ -364,7 +366,7 @@ def print_picture(viewer: Viewer, translator: Translator) -> None:
     """Ask a person for a printer or a PDF file, and print a picture of a viewer."""
     from PySide6.QtPrintSupport import QPrintDialog, QPrinter
 
-    picture = picture_of(viewer, translator)
+    picture = draw_picture(viewer, translator)
     if picture is None:
         return
     printer = QPrinter(QPrinter.PrinterMode.HighResolution)
@@ -373,12 +375,12 @@ def print_picture(viewer: Viewer, translator: Translator) -> None:
     printer.setPageOrientation(QPageLayout.Orientation.Landscape if is_wide else QPageLayout.Orientation.Portrait)
     dialog = QPrintDialog(printer, viewer.window())
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-    dialog.accepted.connect(lambda: lay_on_page(printer, picture))
+    dialog.accepted.connect(lambda: draw_on_page(printer, picture))
     dialog.setModal(True)
     dialog.show()
 
 
-def lay_on_page(page: QPaintDevice, picture: QImage) -> None:
+def draw_on_page(page: QPaintDevice, picture: QImage) -> None:
     """Draw a picture at the top of a printed page, as large as possible."""
     painter = QPainter(page)
     room = painter.viewport()

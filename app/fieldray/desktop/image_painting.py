@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QImage, QPainter, QPainterPath, QTransform
 
-from fieldray.desktop.list_reader import WorkRow
-from fieldray.desktop.style import saved_painter
+from fieldray.desktop.list_reader import WorkListRow
+from fieldray.desktop.style import restoring_painter
 from fieldray.domain import heat_map
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sample_at
 from fieldray.domain.image import Image, PixelMap, Window
@@ -133,13 +133,15 @@ class HeatMap:
     is_blank: bool
 
 
-def heat_map_of(row: WorkRow) -> HeatMap | None:
+def heat_map_of(row: WorkListRow) -> HeatMap | None:
     """Return the heat map of the finding that decides the class in a row; None without such a map."""
     shown = heat_map.shown_map(row.outcome, row.manifest) if row.manifest else None
     if shown is None:
         return None
     shares = shown.strength
-    return HeatMap(colour_image(heat_map.colours(heat_map.smooth(shares))), QRectF(*shown.region), not shares.any())
+    return HeatMap(
+        colour_image(heat_map.colours(heat_map.enlarge_smoothly(shares))), QRectF(*shown.region), not shares.any()
+    )
 
 
 def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
@@ -162,7 +164,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
     if right <= left or bottom <= top:
         return
     grey = pyramid.table(state.window, inverted=state.inverted).take(level[top:bottom, left:right])
-    with saved_painter(painter):
+    with restoring_painter(painter):
         painter.setTransform(transform, combine=True)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
         painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), grey_image(grey))
@@ -175,7 +177,7 @@ def draw_heat_map(painter: QPainter, heat: HeatMap, transform: QTransform, *, im
     image      size of the image in pixels
     opacity    0 (invisible) to 1
     """
-    with saved_painter(painter):
+    with restoring_painter(painter):
         painter.setTransform(transform, combine=True)
         painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
@@ -192,7 +194,7 @@ def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, 
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())
     target.moveCenter(box.center())
-    with saved_painter(painter):
+    with restoring_painter(painter):
         painter.setOpacity(opacity)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.drawImage(target, small)
@@ -230,13 +232,13 @@ class Size(NamedTuple):
 
 
 # A length; an angle and a cardiothoracic ratio, which need two lines each; a region, drawn from corner to corner.
-Measure = Literal["measure", "angle", "ratio", "region"]
-Tool = Literal["window", "zoom", "pan"] | Measure
-MEASURES: Final = get_args(Measure)
+MeasureTool = Literal["measure", "angle", "ratio", "region"]
+Tool = Literal["window", "zoom", "pan"] | MeasureTool
+MEASURES: Final = get_args(MeasureTool)
 TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
 
 
-class Switches(QObject):
+class DisplaySwitches(QObject):
     """The display switches, such as *heat map on*. All images and windows share the switches.
 
     changed  emitted with the names of the changed switches
@@ -282,7 +284,7 @@ class Line(NamedTuple):
 
     start: Point
     end: Point
-    kind: Measure = "measure"
+    kind: MeasureTool = "measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +378,7 @@ class ViewState:
         now = closer.transform(image, view).map(QPointF(*self.image_point(about, image, view)))
         return closer.panned((about[0] - now.x(), about[1] - now.y()), image, view)
 
-    def measured(self, start: Point, end: Point, image: Size, kind: Measure = "measure") -> ViewState:
+    def with_measurement(self, start: Point, end: Point, image: Size, kind: MeasureTool = "measure") -> ViewState:
         """Return the view with one more line of measurement between two points of the image.
 
         Points outside the image are moved to its edge.
@@ -400,7 +402,7 @@ class ViewState:
         waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.line_pair(-1)) == 1
         return replace(self, lines=self.lines[:-1]) if waits else self
 
-    def following(
+    def linked_to(
         self,
         other: ViewState,
         window: Window | None,
@@ -451,21 +453,21 @@ _MESH_STEP: Final = 32
 class ImageOverlays:
     """The overlays of the current image that come from its comparison with a prior image.
 
-    prior       the prior image, aligned to the current image, with the prior image's display windows
-    step        one pixel of `prior` covers `step` x `step` pixels of the current image
-    difference  colours of the change, and the region of the current image that they cover
-    mesh        lines of a straight grid on the prior image, aligned to the current image, in pixels of the current
-                image
-    kept        points of the current image that were matched with the prior image and used to align it, in pixels
-    middles     middle of each region that differs, the strongest difference first, in pixels
+    prior           the prior image, aligned to the current image, with the prior image's display windows
+    step            one pixel of `prior` covers `step` x `step` pixels of the current image
+    difference      colours of the change, and the region of the current image that they cover
+    mesh            lines of a straight grid on the prior image, aligned to the current image, in pixels of the current
+                    image
+    matched_points  points of the current image that were matched with the prior image and used to align it, in pixels
+    region_centres  middle of each region that differs, the strongest difference first, in pixels
     """
 
     prior: Pyramid
     step: int
     difference: HeatMap
     mesh: QPainterPath
-    kept: tuple[QPointF, ...]
-    middles: tuple[QPointF, ...]
+    matched_points: tuple[QPointF, ...]
+    region_centres: tuple[QPointF, ...]
 
 
 def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) -> ImageOverlays:
@@ -492,8 +494,8 @@ def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: 
         step=step,
         difference=HeatMap(colour_image(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
         mesh=_mesh(pair, there),
-        kept=tuple(_in_file(match.row + 0.5, match.column + 0.5, here) for match in matches),
-        middles=tuple(_in_file(box.top + box.rows / 2, box.left + box.columns / 2, here) for box in boxes),
+        matched_points=tuple(_in_file(match.row + 0.5, match.column + 0.5, here) for match in matches),
+        region_centres=tuple(_in_file(box.top + box.rows / 2, box.left + box.columns / 2, here) for box in boxes),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fieldray.domain.purpose import shared_ages
-from fieldray.packs.naming import PackCandidate, packs_meant
+from fieldray.packs.naming import PackCandidate, packs_named
 
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
@@ -48,7 +48,7 @@ class PackInUse:
             source=source,
         )
 
-    def is_of(self, candidate: PackCandidate) -> bool:
+    def is_same_pack(self, candidate: PackCandidate) -> bool:
         """Return whether a listed pack is this pack. The folders may differ."""
         return (self.name, self.version) == (candidate.signed_id, candidate.version)
 
@@ -77,36 +77,36 @@ class AvailablePacks:
 
         None also if several signers have packs of this name.
         """
-        found = packs_meant(name, self.ready)
+        found = packs_named(name, self.ready)
         return found[0] if len({entry.signed_id for entry in found}) == 1 else None
 
     def is_in_use(self, name: str) -> bool:
         """Return whether the pack in use has this name."""
-        return self.used is not None and bool(packs_meant(name, [self.used.source]))
+        return self.used is not None and bool(packs_named(name, [self.used.source]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """A person's wish to screen some paths, with the answers given so far.
 
-    since           number of earlier intents, which distinguishes two intents with equal folder and pack
-    paths           files and folders to screen
-    images          number of images in the shown list; 0 if the list belongs to other paths
-    chosen          the pack on whose card a person clicked
-    is_chosen_here  whether the card was clicked after this folder was opened, not before
-    only_a_card     whether only a click on a card decides the pack, because an earlier question was lost or declined
-    pack            the pack to use; None until it is known
-    others          additional packs at the time when the ages were last decided
-    ages_confirmed  whether a person confirmed the ages; None until that is known
-    watches         whether new images in these folders are screened, too
+    number            number of earlier intents, which distinguishes two intents with equal folder and pack
+    paths             files and folders to screen
+    images            number of images in the shown list; 0 if the list belongs to other paths
+    chosen            the pack on whose card a person clicked
+    is_chosen_here    whether the card was clicked after this folder was opened, not before
+    needs_card_click  whether only a click on a card decides the pack, because an earlier question was lost or declined
+    pack              the pack to use; None until it is known
+    others            additional packs at the time when the ages were last decided
+    ages_confirmed    whether a person confirmed the ages; None until that is known
+    watches           whether new images in these folders are screened, too
     """
 
-    since: int
+    number: int
     paths: tuple[Path, ...]
     images: int = 0
     chosen: PackCandidate | None = None
     is_chosen_here: bool = False
-    only_a_card: bool = False
+    needs_card_click: bool = False
     pack: PackInUse | None = None
     others: tuple[PackInUse, ...] = ()
     ages_confirmed: bool | None = None
@@ -204,7 +204,7 @@ class IntentStateMachine:
 
         watches  whether new images in the folders are screened, too
         """
-        return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
+        return self._begin(Intent(number=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
 
     def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
         """Handle the Start button: screen paths with the pack that the header of the window names.
@@ -214,7 +214,7 @@ class IntentStateMachine:
         """
         used, folders = self._packs.used, tuple(paths)
         watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
-        return self._begin(Intent(since=self._count, paths=folders, images=images, pack=used, watches=watches))
+        return self._begin(Intent(number=self._count, paths=folders, images=images, pack=used, watches=watches))
 
     def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
         """Cancel the waiting intent with its answers, and report that its paths were not screened.
@@ -252,7 +252,7 @@ class IntentStateMachine:
         remembered  the pack that a person chose for these paths earlier, or None
         lacks_ages  whether files may lack the patient's age
         """
-        if self.intent is None or self.intent.since != intent.since:
+        if self.intent is None or self.intent.number != intent.number:
             return ()
         self._known = remembered, lacks_ages
         return self._advance()
@@ -263,7 +263,7 @@ class IntentStateMachine:
         default  names of the site's default pack and of its operating point; "" for no default
         """
         self._packs, self._default = packs, default
-        if packs.is_settled and self._prepared and not (packs.used and packs.used.is_of(self._prepared)):
+        if packs.is_settled and self._prepared and not (packs.used and packs.used.is_same_pack(self._prepared)):
             self._prepared = None
         return self._advance()
 
@@ -285,7 +285,7 @@ class IntentStateMachine:
         elif self.question is not None:
             has_said_ages = candidate.problem is None and _ages_of(candidate) is not None
             self._change(chosen=candidate, is_chosen_here=True, ages_confirmed=has_said_ages or None)
-        if self._packs.used and self._packs.used.is_of(candidate):
+        if self._packs.used and self._packs.used.is_same_pack(candidate):
             return self._advance()
         self._tried = UsePack(candidate, "", is_by_card=True)
         return (self._tried,)
@@ -295,7 +295,7 @@ class IntentStateMachine:
         assert self.intent is not None
         before = self.intent
         self.intent = Intent(
-            since=self._count, paths=before.paths, images=before.images, only_a_card=True, watches=before.watches
+            number=self._count, paths=before.paths, images=before.images, needs_card_click=True, watches=before.watches
         )
         self._count += 1
         self.question = IntentQuestion("pack", self.intent)
@@ -315,7 +315,12 @@ class IntentStateMachine:
     def _settle_pack(self, intent: Intent) -> Commands:
         packs, used, chosen = self._packs, self._packs.used, intent.chosen
         name, point = self._wanted(intent)
-        if used and packs.is_in_use(name) and packs.point in (None, point) and (not chosen or used.is_of(chosen)):
+        if (
+            used
+            and packs.is_in_use(name)
+            and packs.point in (None, point)
+            and (not chosen or used.is_same_pack(chosen))
+        ):
             is_said = chosen is None or _ages_of(chosen) == used.ages_years
             self._change(pack=used, ages_confirmed=intent.ages_confirmed if is_said else None)
             return self._advance()
@@ -338,13 +343,13 @@ class IntentStateMachine:
         remembered, chosen, packs = self._known[0], intent.chosen, self._packs
         if chosen is not None:
             is_doubtful = (
-                not intent.is_chosen_here and remembered is not None and not packs_meant(remembered.pack, [chosen])
+                not intent.is_chosen_here and remembered is not None and not packs_named(remembered.pack, [chosen])
             )
             return ("" if is_doubtful else chosen.signed_id), ""
-        if remembered is not None and not intent.only_a_card:
+        if remembered is not None and not intent.needs_card_click:
             return remembered.pack, remembered.operating_point
         is_other = packs.is_persons_choice and packs.used is not None and not packs.is_in_use(self._default[0])
-        return ("", "") if is_other or intent.only_a_card else self._default
+        return ("", "") if is_other or intent.needs_card_click else self._default
 
     def _settle_ages(self, intent: Intent) -> Commands:
         """Decide whether the patients' ages are confirmed, and start the run; or ask a person.

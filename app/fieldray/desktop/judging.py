@@ -14,19 +14,19 @@ from typing import Final, get_args
 from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 
-from fieldray.desktop.background import Background
-from fieldray.desktop.list_reader import WorkRow, image_title
+from fieldray.desktop.background import BackgroundTasks
+from fieldray.desktop.list_reader import WorkListRow, image_title
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.verdicts import Commands, ReadVerdict, State, Verdicts, VerdictState, VerdictSubject, WriteVerdict
 from fieldray.desktop.widgets import (
     PlainButton,
+    column_layout,
     label,
-    lay_column,
-    lay_row,
     push_button,
     question_box,
-    set_tip,
+    row_layout,
+    set_tooltip,
     without_markup,
 )
 from fieldray.domain.run import Verdict, VerdictChoice
@@ -40,7 +40,7 @@ _NOT_GIVEN: Final = "verdict_not_given"
 _READ_MS: Final = 2000
 
 
-WhyNot = Callable[[], Reason | None]  # the reason why no verdict is possible, or None
+ReasonNotToJudge = Callable[[], Reason | None]  # the reason why no verdict is possible, or None
 
 
 class VerdictController(QObject):
@@ -57,7 +57,7 @@ class VerdictController(QObject):
     verdict_about_to_change = Signal(object)
     all_saved = Signal()
 
-    def __init__(self, background: Background, why_not: WhyNot) -> None:
+    def __init__(self, background: BackgroundTasks, why_not: ReasonNotToJudge) -> None:
         super().__init__()
         self._background, self._board, self._why_not = background, background.board, why_not
         self.verdicts = Verdicts()
@@ -71,7 +71,7 @@ class VerdictController(QObject):
 
     # ---- commands of a person
 
-    def open(self, row: WorkRow | None) -> None:
+    def open(self, row: WorkListRow | None) -> None:
         """Make an image the current one; None means that no image is open.
 
         A typed note on the previous image is saved with the verdict on that image.
@@ -110,11 +110,11 @@ class VerdictController(QObject):
         if not self._is_refused():
             self._give(self.verdicts.withdraw())
 
-    def take_back(self) -> VerdictSubject | None:
+    def undo(self) -> VerdictSubject | None:
         """Undo the last change of a verdict, on any image. Returns the image; None if there is nothing to undo."""
         judged = self.verdicts.last_changed
         if judged is not None:
-            self._change(self.verdicts.take_back(), judged)
+            self._change(self.verdicts.undo(), judged)
             before = self.verdicts.state_for(judged).wanted
             self._board.post("taken_back", partial(_taken_back, judged, before))
         return judged
@@ -174,9 +174,9 @@ class VerdictController(QObject):
                 failed=lambda _: None,
             )
             return
-        verdict, over = command.verdict, command.over
+        verdict, over = command.verdict, command.replaceable
         self._background.run_with_services(
-            lambda services: services.session.set_verdict(answer_id, verdict, judged=outcome, over=over),
+            lambda services: services.session.set_verdict(answer_id, verdict, judged=outcome, replaceable=over),
             channel=_CHANNEL,
             done=lambda stored: self._carry_out(self.verdicts.handle_written(judged, stored), judged),
             failed=lambda error: self._carry_out(self.verdicts.handle_failed_write(judged, error.reason), judged),
@@ -216,7 +216,7 @@ class VerdictController(QObject):
         image = image_title(translator, judged.answer_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
-        if given.asks:
+        if given.needs_choice:
             return translator.text(
                 "Another window changed the verdict on {image}. To choose between the two verdicts, open the image.",
                 image=image,
@@ -249,7 +249,7 @@ class ReadMarks(QObject):
 
     changed = Signal(object)
 
-    def __init__(self, background: Background, image: OpenImage, why_not: WhyNot) -> None:
+    def __init__(self, background: BackgroundTasks, image: OpenImage, why_not: ReasonNotToJudge) -> None:
         super().__init__()
         self._background, self._board, self._image, self._why_not = background, background.board, image, why_not
         self.is_covered = False
@@ -270,12 +270,12 @@ class ReadMarks(QObject):
             self._soon.stop()
             self._note(self._image.packs[0], is_read=not self._image.packs[0].is_read)
 
-    def note(self) -> None:
+    def mark_read(self) -> None:
         """Record that a person has read the current image."""
         if self._image.row is not None and self._why_not() is None:
             self._note(self._image.packs[0], is_read=True)
 
-    def _note(self, row: WorkRow, *, is_read: bool) -> None:
+    def _note(self, row: WorkListRow, *, is_read: bool) -> None:
         """Store whether the result in a row of the work list was read.
 
         Does nothing if the row has this state already.
@@ -293,15 +293,15 @@ class ReadMarks(QObject):
     def _look(self) -> None:
         is_looked_at = QApplication.activeWindow() is not None and QApplication.activeModalWidget() is None
         if is_looked_at and not self.is_covered:
-            self.note()
+            self.mark_read()
         else:
             self._soon.start()
 
-    def _show(self, row: WorkRow, *, is_read: bool) -> None:
+    def _show(self, row: WorkListRow, *, is_read: bool) -> None:
         row.is_read = is_read
         self.changed.emit(row)
 
-    def _not_noted(self, row: WorkRow, was_read: bool, error: FieldrayError) -> None:
+    def _not_noted(self, row: WorkListRow, was_read: bool, error: FieldrayError) -> None:
         self._show(row, is_read=not was_read)
         self._board.post_error("reading", error)
 
@@ -317,10 +317,10 @@ _MOST_NAMED: Final = 8
 class VerdictBar(QWidget):
     """The widget for the verdict on the current image: three buttons, a note, the state of the verdict, and *Withdraw*.
 
-    In the field for the note, Enter saves the text and Esc discards it. Both keys emit `note_left`.
+    In the field for the note, Enter saves the text and Esc discards it. Both keys emit `note_finished`.
     """
 
-    note_left = Signal()
+    note_finished = Signal()
 
     def __init__(self, judging: VerdictController, reader: Callable[[], str], translator: Translator) -> None:
         """Make the verdict bar.
@@ -339,17 +339,19 @@ class VerdictBar(QWidget):
         self.note.setMaxLength(_LONGEST_NOTE)
         self.note.textEdited.connect(judging.set_draft_note)
         self.note.editingFinished.connect(judging.commit)
-        self.note.returnPressed.connect(self.note_left)
+        self.note.returnPressed.connect(self.note_finished)
         self._meaning, self._how = label(), label()
         self._why_not = label(role="warning")
         self.again = push_button("", lambda: self._answer(judging.keep_own_verdict))
         self.keep_stored_verdict = push_button("", lambda: self._answer(judging.keep_stored_verdict))
         self.withdraw = push_button(translator.text("Withdraw"), judging.withdraw)
-        set_tip(self.withdraw, translator.text("Withdraw my verdict") + " (Ctrl+0)")
-        choices = lay_row(None, *((button, 1) for button in self.buttons.values()), spacing=6)
+        set_tooltip(self.withdraw, translator.text("Withdraw my verdict") + " (Ctrl+0)")
+        choices = row_layout(None, *((button, 1) for button in self.buttons.values()), spacing=6)
         # One below the other, so that long words in a narrow column are not cut.
-        answers = lay_column(None, self.again, self.keep_stored_verdict, lay_row(None, self.withdraw, 1), spacing=6)
-        lay_column(self, self._meaning, choices, self.note, self._how, self._why_not, answers)
+        answers = column_layout(
+            None, self.again, self.keep_stored_verdict, row_layout(None, self.withdraw, 1), spacing=6
+        )
+        column_layout(self, self._meaning, choices, self.note, self._how, self._why_not, answers)
         judging.changed.connect(self.refresh)
         self.refresh()
 
@@ -387,18 +389,18 @@ class VerdictBar(QWidget):
         for widget in (self._why_not, self.again, self.keep_stored_verdict):
             widget.setVisible(is_lost)
         self.withdraw.setVisible(not is_lost and given.wanted is not None)
-        self.again.setText(text("Save my verdict") if given.asks else text("Try again"))
+        self.again.setText(text("Save my verdict") if given.needs_choice else text("Try again"))
         keeps = text("Keep my verdict") if given.wanted is None else text("Withdraw")
-        self.keep_stored_verdict.setText(text("Keep the saved verdict") if given.asks else keeps)
+        self.keep_stored_verdict.setText(text("Keep the saved verdict") if given.needs_choice else keeps)
 
     def discard_note(self) -> None:
         """Discard the note that a person typed, after the key Esc."""
         self._judging.discard_note()
-        self.note_left.emit()
+        self.note_finished.emit()
 
     def _problem(self, given: VerdictState) -> tuple[str, ...]:
         text = self._translator.text
-        if given.asks:
+        if given.needs_choice:
             theirs = text(
                 "Another window changed the verdict on this image: {verdict}.", verdict=self._said(given.stored)
             )

@@ -15,7 +15,7 @@ from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridLayout, QLineEdit, QTextEdit, QWidget
 
 from fieldray.desktop.dialogs import dialog_buttons, fit_dialog
-from fieldray.desktop.widgets import card, label, lay_column, lay_row, name_surface, scrolled, set_tip
+from fieldray.desktop.widgets import card, column_layout, in_scroll_area, label, row_layout, set_surface, set_tooltip
 from fieldray.domain.run import VERDICT_VALUES
 from fieldray.translation import LocalText, Translator
 
@@ -164,7 +164,7 @@ class HeldKeys:
 _CYRILLIC: Final = str.maketrans("QWERTYUIOPASDFGHJKLZXCVBNM", "ЙЦУКЕНГШЩЗФІВАПРОЛДЯЧСМИТЬ")
 
 
-def cyrillic_twins(keys: tuple[str, ...]) -> tuple[str, ...]:
+def cyrillic_equivalents(keys: tuple[str, ...]) -> tuple[str, ...]:
     """Return the letters that a Ukrainian keyboard layout has on the keys of these Latin letters.
 
     The letters must be shortcuts as well, because a system without a Latin layout does not translate them.
@@ -203,7 +203,7 @@ def make_actions(
         caption, written = key.text(translator), key_name(key.keys[0])
         action = QAction(f"{caption}\t{written}", window)
         action.setIconText(caption)
-        set_tip(action, f"{caption} ({written})")
+        set_tooltip(action, f"{caption} ({written})")
         action.triggered.connect(lambda _=False, run=commands[key.command]: run())
         for widget in reading if key.place == "reading" else (window,):
             _listen(widget, key, action)
@@ -211,17 +211,19 @@ def make_actions(
     return actions
 
 
-def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QWidget | None = None) -> None:
+def enable_image_actions(
+    actions: Mapping[str, QAction], *, is_image_visible: bool, focused: QWidget | None = None
+) -> None:
     """Enable or disable the actions that act on images.
 
-    is_seen  whether the images are in sight, not covered by another page
-    focused  the widget with the focus, or None; in a field for text, numbers or values the keys of the list are
-             disabled
+    is_image_visible  whether the images are in sight, not covered by another page
+    focused           the widget with the focus, or None; in a field for text, numbers or values the keys of the list
+                      are disabled
     """
     is_field = isinstance(focused, QLineEdit | QTextEdit | QAbstractSpinBox | QAbstractSlider)
     for key in KEYS:
         if key.command in _ON_IMAGE or (key.group != "program" and key.command != "full_screen"):
-            actions[key.command].setEnabled(is_seen and not (is_field and key.place == "images"))
+            actions[key.command].setEnabled(is_image_visible and not (is_field and key.place == "images"))
 
 
 def key_name(key: str) -> str:
@@ -236,7 +238,7 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     ignores the shortcuts of an action. So both letters become separate shortcuts that trigger the action.
     """
     shortcut = QShortcut(widget)
-    shortcut.setKeys([QKeySequence(text) for text in (*key.keys, *cyrillic_twins(key.keys))])
+    shortcut.setKeys([QKeySequence(text) for text in (*key.keys, *cyrillic_equivalents(key.keys))])
     shortcut.setAutoRepeat(key.command not in _ONCE)
     within = Qt.ShortcutContext.WidgetWithChildrenShortcut
     shortcut.setContext(within if key.place == "reading" else Qt.ShortcutContext.WindowShortcut)
@@ -259,12 +261,12 @@ class KeySheet(QDialog):
         self.setWindowTitle(translator.text("Keys and mouse"))
         fit_dialog(self, 1160, 660)
         page = QWidget()
-        name_surface(page, "page")
+        set_surface(page, "page")
         wide = self.width() >= _THREE_COLUMNS
         groups_of = _COLUMNS if wide else (sum(_COLUMNS[:2], ()), _COLUMNS[2])
         columns = [[_group_card(translator, group) for group in groups] for groups in groups_of]
-        lay_row(page, *((lay_column(None, *cards, 1), 1) for cards in columns), margins=_MARGINS)
-        lay_column(self, (scrolled(page), 1), dialog_buttons(self, translator.text("Close")), margins=_MARGINS)
+        row_layout(page, *((column_layout(None, *cards, 1), 1) for cards in columns), margins=_MARGINS)
+        column_layout(self, (in_scroll_area(page), 1), dialog_buttons(self, translator.text("Close")), margins=_MARGINS)
 
 
 def _group_card(translator: Translator, group: Group) -> QWidget:

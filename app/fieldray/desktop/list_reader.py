@@ -15,9 +15,9 @@ from typing import Final, Literal, get_args
 
 from PySide6.QtCore import QObject, Signal
 
-from fieldray.desktop.background import Background
+from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.verdicts import VerdictSubject
-from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, reason_of
+from fieldray.domain.finding import Category, Finding, Outcome, ScreenedOutcome, leading_finding, notes_of, reason_of
 from fieldray.domain.history import ListColumn
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import Manifest
@@ -26,10 +26,10 @@ from fieldray.errors import FieldrayError
 from fieldray.formatting import (
     backend_name,
     category_label,
-    date,
     file_name,
-    number,
-    person,
+    format_dicom_date,
+    format_number,
+    format_person_name,
     score_text,
     unsigned_notice,
     view_label,
@@ -57,12 +57,12 @@ class RowCache(QObject):
     rows_missing = Signal()
     replaced = Signal(object)  # the old WorkRow of a changed result
 
-    def __init__(self, background: Background, parent: QObject) -> None:
+    def __init__(self, background: BackgroundTasks, parent: QObject) -> None:
         super().__init__(parent)
         self._background, self._board = background, background.board
         self.manifests: Sequence[Manifest | None] = ()  # manifests of the run's packs, by position
-        self._kept: deque[WorkRow] = deque(maxlen=_MOST_KEPT)
-        self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
+        self._kept: deque[WorkListRow] = deque(maxlen=_MOST_KEPT)
+        self._alive: weakref.WeakValueDictionary[int, WorkListRow] = weakref.WeakValueDictionary()
         self._waiting: deque[Sequence[int]] = deque(maxlen=_MOST_WAITING)
         self._is_reading = False
         self._outdated: set[int] = set()  # images screened again while their rows were being read
@@ -78,11 +78,11 @@ class RowCache(QObject):
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
-    def row_in_memory(self, row_id: int) -> WorkRow | None:
+    def row_in_memory(self, row_id: int) -> WorkListRow | None:
         """Return the row of an image if it is in memory; None otherwise. The database is not read."""
         return self._alive.get(row_id)
 
-    def row_of_result(self, answer_id: int) -> WorkRow | None:
+    def row_of_result(self, answer_id: int) -> WorkListRow | None:
         """Return the row with a stored result if it is in memory; None otherwise. The database is not read."""
         rows = list(self._alive.values())
         return next((one for row in rows for one in row.answers if one.answer_id == answer_id), None)
@@ -94,7 +94,7 @@ class RowCache(QObject):
         if not self._is_reading:
             self._read()
 
-    def row_of(self, image: StoredImage) -> WorkRow:
+    def row_of(self, image: StoredImage) -> WorkListRow:
         """Return the row of a stored image. If no row is in memory, a new row is made."""
         row = self._alive.get(image.row_id)
         if row is None:
@@ -108,18 +108,18 @@ class RowCache(QObject):
         is_held = image.row_id in self._alive  # most images are not in sight and need no row
         return self._replace(image.row_id, [self._made(answer) for answer in image.answers] if is_held else ())
 
-    def replace_answer(self, before: WorkRow, outcome: Outcome) -> bool:
+    def replace_answer(self, before: WorkListRow, outcome: Outcome) -> bool:
         """Replace the row of a result after its image was screened again.
 
         Returns whether the image's row is in memory.
         """
-        made = WorkRow(before.row_id, outcome, before.manifest, run_id=before.run_id, answer_id=before.answer_id)
+        made = WorkListRow(before.row_id, outcome, before.manifest, run_id=before.run_id, answer_id=before.answer_id)
         made.position = before.position
         return self._replace(before.row_id, [made])
 
-    def _made(self, answer: StoredResult) -> WorkRow:
+    def _made(self, answer: StoredResult) -> WorkListRow:
         manifest = self.manifests[answer.position] if answer.position < len(self.manifests) else None
-        return WorkRow(
+        return WorkListRow(
             answer.row_id,
             answer.outcome,
             manifest,
@@ -130,12 +130,12 @@ class RowCache(QObject):
             position=answer.position,
         )
 
-    def _replace(self, row_id: int, answers: Sequence[WorkRow]) -> bool:
+    def _replace(self, row_id: int, answers: Sequence[WorkListRow]) -> bool:
         if self._is_reading:
             self._outdated.add(row_id)
         return self._renew(row_id, answers)
 
-    def _renew(self, row_id: int, answers: Sequence[WorkRow]) -> bool:
+    def _renew(self, row_id: int, answers: Sequence[WorkListRow]) -> bool:
         """Replace the rows of an image whose results have changed. Returns whether the image's row is in memory.
 
         The old row object keeps its result. The old row object may be open in the window, and the result in sight must
@@ -193,7 +193,7 @@ class RowCache(QObject):
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class WorkRow:
+class WorkListRow:
     """A row of the work list: the result of one pack for an image, with the data to show the result.
 
     A new result makes a new row object.
@@ -217,7 +217,7 @@ class WorkRow:
     run_id: int | None = None
     answer_id: int = 0
     position: int = 0
-    others: tuple[WorkRow, ...] = ()
+    others: tuple[WorkListRow, ...] = ()
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
     object_number: int = field(init=False)
@@ -228,11 +228,11 @@ class WorkRow:
         self.finding = leading_finding(self.outcome)
 
     @property
-    def answers(self) -> tuple[WorkRow, ...]:
+    def answers(self) -> tuple[WorkListRow, ...]:
         """The rows with the results of all packs for the image; this row is the first."""
         return (self, *self.others)
 
-    def of_pack(self, position: int) -> WorkRow | None:
+    def row_of_pack(self, position: int) -> WorkListRow | None:
         """Return the row with the result of another pack of the run; None if that pack has no result for the image.
 
         position  the pack's position in the run
@@ -250,7 +250,7 @@ class WorkRow:
         return reason_of(self.outcome)
 
 
-def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
+def _kept_or(row: WorkListRow, before: WorkListRow | None) -> WorkListRow:
     """Return the old row if its result is equal to that of the new row, else the new row.
 
     row     the new row
@@ -272,7 +272,9 @@ def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
 
     While names are hidden, the title is the row id of the image.
     """
-    return translator.name_or_number(person(outcome.ref.header.patient_name) or file_name(outcome.ref), row_id=row_id)
+    return translator.name_or_number(
+        format_person_name(outcome.ref.header.patient_name) or file_name(outcome.ref), row_id=row_id
+    )
 
 
 # ---- columns, and texts of the cells
@@ -284,35 +286,39 @@ class Column:
 
     key: ListColumn | Literal["pack"]
     title: Callable[[Translator], str]
-    text: Callable[[Translator, WorkRow], str]
+    text: Callable[[Translator, WorkListRow], str]
 
 
-def score_cell(translator: Translator, row: WorkRow) -> str:
+def score_cell(translator: Translator, row: WorkListRow) -> str:
     """Return the text of a row's cell with the score and the threshold of the operating point."""
     return score_text(translator, row.finding.score, row.finding.point) if row.finding else "–"
 
 
-def _class_text(translator: Translator, row: WorkRow) -> str:
+def _class_text(translator: Translator, row: WorkListRow) -> str:
     word = category_label(translator, row.category, row.manifest)
     return f"{word} ({unsigned_notice(translator)})" if row.finding and row.finding.is_by_larger_output else word
 
 
-def answer_text(translator: Translator, row: WorkRow) -> str:
+def answer_text(translator: Translator, row: WorkListRow) -> str:
     """Return a pack's result for an image as text: the pack's name for the class, and the score with its threshold."""
     spoken = _class_text(translator, row)
     return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
 
 
-def _device_text(translator: Translator, row: WorkRow) -> str:
-    return backend_name(translator, row.outcome.backend) if isinstance(row.outcome, Screened) else ""
+def _device_text(translator: Translator, row: WorkListRow) -> str:
+    return backend_name(translator, row.outcome.backend) if isinstance(row.outcome, ScreenedOutcome) else ""
 
 
-def _time_text(translator: Translator, row: WorkRow) -> str:
+def _time_text(translator: Translator, row: WorkListRow) -> str:
     """Return the inference time of a row's image as text; a dash if the network did not run."""
-    return number(translator, row.outcome.inference_ms, digits=1) if isinstance(row.outcome, Screened) else "–"
+    return (
+        format_number(translator, row.outcome.inference_ms, digits=1)
+        if isinstance(row.outcome, ScreenedOutcome)
+        else "–"
+    )
 
 
-def _status_text(translator: Translator, row: WorkRow) -> str:
+def _status_text(translator: Translator, row: WorkListRow) -> str:
     said = notes_of(row.outcome) or ((row.reason,) if row.reason else ())
     return " ".join(map(translator.reason, said)) if said else translator.text("Screened")
 
@@ -320,7 +326,7 @@ def _status_text(translator: Translator, row: WorkRow) -> str:
 COLUMNS: Final[tuple[Column, ...]] = (
     Column("image", lambda t: t.text("Image"), lambda _, __: ""),
     Column("patient", lambda t: t.text("Patient"), lambda t, row: image_title(t, row.row_id, row.outcome)),
-    Column("date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date)),
+    Column("date", lambda t: t.text("Date"), lambda t, row: format_dicom_date(t, row.header.study_date)),
     Column(
         "view",
         lambda t: t.in_context("projection of a radiograph", "Projection"),
@@ -348,6 +354,6 @@ def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
     return *own, *(Column("pack", title, partial(_text_of_pack, number)) for number, title in enumerate(titles[1:], 1))
 
 
-def _text_of_pack(position: int, translator: Translator, row: WorkRow) -> str:
-    other = row.of_pack(position)
+def _text_of_pack(position: int, translator: Translator, row: WorkListRow) -> str:
+    other = row.row_of_pack(position)
     return answer_text(translator, other) if other else "–"

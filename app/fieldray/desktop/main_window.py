@@ -30,23 +30,23 @@ from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, prin
 from fieldray.desktop.image_painting import TOOLS
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.judging import close_when_saved
-from fieldray.desktop.keys import Group, HeldKeys, KeySheet, allow_on_image, group_title, make_actions
+from fieldray.desktop.keys import Group, HeldKeys, KeySheet, enable_image_actions, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
-from fieldray.desktop.prior_card import PriorBar, PriorCard, prior_box
+from fieldray.desktop.prior_card import PriorBar, PriorCard, prior_question_box
 from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
-from fieldray.desktop.toolbar import Status, Toolbar
+from fieldray.desktop.toolbar import StatusBar, Toolbar
 from fieldray.desktop.welcome import Welcome, ages_box
 from fieldray.desktop.widgets import (
     ask_for_paths,
+    column_layout,
     connect_button,
+    in_scroll_area,
     is_input_in_progress,
-    lay_column,
     question_box,
-    scrolled,
 )
 from fieldray.desktop.worklist import MIN_WIDTH, NARROW_WIDTH, WorkList
 from fieldray.domain.prior import Prior
@@ -110,7 +110,7 @@ class MainWindow(QMainWindow):
         connect_button(self.work_list.filter_bar.next_unread, self.actions_by_name["next_unread"])
         connect_button(self.work_list.filter_bar.by_patient, self.actions_by_name["by_patient"])
         self._lay_out()
-        self.setStatusBar(Status(controller, translator))
+        self.setStatusBar(StatusBar(controller, translator))
         self._connect()
         self._give_room()
         self._show_images_or_welcome()
@@ -119,7 +119,7 @@ class MainWindow(QMainWindow):
 
     def _lay_out(self) -> None:
         self._image = image = QWidget()
-        lay_column(image, self.tools, self.prior_bar, (self.area, 1), spacing=0)
+        column_layout(image, self.tools, self.prior_bar, (self.area, 1), spacing=0)
         self.panes = QSplitter(Qt.Orientation.Horizontal)
         self.panes.setChildrenCollapsible(False)
         self.panes.setHandleWidth(6)
@@ -128,14 +128,14 @@ class MainWindow(QMainWindow):
             self.panes.setStretchFactor(self.panes.count() - 1, stretch)
         self.panes.setSizes([340, 688, 322])  # of 1366 pixels: half for the image, and no word of the result is cut
         self.pages = QStackedWidget()
-        self.images = scrolled(self.panes)  # scrolls if list, image and result do not fit
+        self.images = in_scroll_area(self.panes)  # scrolls if list, image and result do not fit
         self.images.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.pages.currentChanged.connect(self._allow_keys)
         pages = self.packs_page, self.audit_page, self.history_page, self.status_page
         for page in (self.welcome, self.images, *pages):
             self.pages.addWidget(page)
         middle = QWidget()
-        lay_column(middle, self.toolbar, (self.pages, 1), self.banners, spacing=0)
+        column_layout(middle, self.toolbar, (self.pages, 1), self.banners, spacing=0)
         self.setCentralWidget(middle)
 
     def _connect(self) -> None:
@@ -151,11 +151,11 @@ class MainWindow(QMainWindow):
         self.work_list.filter_bar.search.returnPressed.connect(self._focus_list)
         for box in (self.work_list.filter_bar.verdicts, self.work_list.filter_bar.devices):
             box.activated.connect(self._focus_list)
-        self.result.verdict.note_left.connect(self._focus_list)
+        self.result.verdict.note_finished.connect(self._focus_list)
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
-            viewer.menu_wanted.connect(self._show_menu)
-            viewer.screen_wanted.connect(self._toggle_full_screen)
+            viewer.menu_requested.connect(self._show_menu)
+            viewer.full_screen_requested.connect(self._toggle_full_screen)
         for turned in (self.work_list.row_chosen, self.pages.currentChanged):
             turned.connect(lambda _: bench.board.withdraw("copied"))
         bench.switches.changed.connect(self._show_names)
@@ -165,17 +165,17 @@ class MainWindow(QMainWindow):
             news.connect(self._fit_image)
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
             page.back_clicked.connect(self._show_images_or_welcome)
-        self.audit_page.image_wanted.connect(self._show_row)
-        self.history_page.export_wanted.connect(self._export)
+        self.audit_page.image_requested.connect(self._show_row)
+        self.history_page.export_requested.connect(self._export)
         bench.past_runs.opened.connect(self._show_row)
-        self.prior_card.file_wanted.connect(self._choose_prior)
+        self.prior_card.file_requested.connect(self._choose_prior)
         for room in (bench.packs, bench.comparing, bench.screening):
             room.question_changed.connect(self._ask)
         focus_changed = QApplication.instance().focusChanged  # type: ignore[union-attr]
         focus_changed.connect(self._ask, Qt.ConnectionType.QueuedConnection)
         focus_changed.connect(self._allow_keys, Qt.ConnectionType.QueuedConnection)
         bench.packs.card_read.connect(self._show_card)
-        self.result.card_wanted.connect(self._show_card_of_run)
+        self.result.card_requested.connect(self._show_card_of_run)
         bench.screening.started.connect(self._show_images_or_welcome)
         bench.rows.all_deleted.connect(self._leave_deleted_run)
 
@@ -240,7 +240,7 @@ class MainWindow(QMainWindow):
         viewer, judging = self.area.active, self._bench.judging
         if viewer.can_undo and viewer.changed_s > judging.given_s:
             viewer.undo()
-        elif judged := judging.take_back():
+        elif judged := judging.undo():
             row_id = self._bench.rows.listed_row_of_result(judged.answer_id)
             if row_id is not None:
                 self.work_list.choose(row_id, may_show_all=True)
@@ -329,7 +329,7 @@ class MainWindow(QMainWindow):
             case PackQuestion():
                 self._box = PackDialog(question, bench.packs, self._translator, self)
             case Prior():
-                self._box = prior_box(self, question, bench.comparing, self._translator)
+                self._box = prior_question_box(self, question, bench.comparing, self._translator)
             case IntentQuestion(kind="pack"):
                 self.welcome.scroll_to_top()
             case IntentQuestion(kind="ages"):
@@ -345,7 +345,7 @@ class MainWindow(QMainWindow):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.toolbar.fit()
+        self.toolbar.fit_to_window()
         self.banners.refresh()
         self._fit_image()
 
@@ -463,7 +463,7 @@ class MainWindow(QMainWindow):
     def _allow_keys(self) -> None:
         is_seen = self.pages.currentWidget() is self.images
         self._bench.reading.is_covered = not is_seen
-        allow_on_image(self.actions_by_name, is_seen=is_seen, focused=QApplication.focusWidget())
+        enable_image_actions(self.actions_by_name, is_image_visible=is_seen, focused=QApplication.focusWidget())
 
     def _focus_list(self) -> None:
         """Give the list the focus if the images are shown."""
@@ -502,7 +502,7 @@ class MainWindow(QMainWindow):
             self._show_images_or_welcome()
             return
         if self._bench.screening.question is not None:
-            self._bench.screening.go_back()
+            self._bench.screening.cancel_waiting_run()
             return
         self.leave_full_screen()
         self.area.cancel()

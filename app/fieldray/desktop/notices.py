@@ -11,7 +11,15 @@ from PySide6.QtCore import QEvent, QObject, Signal
 from PySide6.QtWidgets import QApplication, QFrame, QSystemTrayIcon, QWidget
 
 from fieldray.desktop.style import Theme, icon, program_icon
-from fieldray.desktop.widgets import discard, icon_label, label, lay_column, lay_row, push_button, show_tray
+from fieldray.desktop.widgets import (
+    column_layout,
+    icon_label,
+    label,
+    push_button,
+    remove_widgets,
+    row_layout,
+    show_tray_message,
+)
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.errors import FieldrayError
 from fieldray.formatting import category_label
@@ -21,7 +29,7 @@ from fieldray.translation import LocalText, Translator
 if TYPE_CHECKING:
     from fieldray.desktop.worklist_model import WorkListModel
 
-Level = Literal["info", "warning", "error"]
+NoticeLevel = Literal["info", "warning", "error"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,7 +57,7 @@ class Notice:
     """
 
     key: str
-    level: Level
+    level: NoticeLevel
     text: LocalText
     action: Action | None = None
 
@@ -68,7 +76,7 @@ class NoticeBoard(QObject):
         """The notices that the window shows now, the newest notice last."""
         return tuple(self._notices.values())
 
-    def post(self, key: str, text: LocalText, *, level: Level = "info", action: Action | None = None) -> None:
+    def post(self, key: str, text: LocalText, *, level: NoticeLevel = "info", action: Action | None = None) -> None:
         """Show a notice in the window. The notice replaces a notice with an equal key.
 
         The parameters are the fields of `Notice`.
@@ -77,7 +85,7 @@ class NoticeBoard(QObject):
         self._notices[key] = Notice(key=key, level=level, text=text, action=action)
         self.changed.emit()
 
-    def post_reason(self, key: str, why: Reason, *, level: Level = "error", action: Action | None = None) -> None:
+    def post_reason(self, key: str, why: Reason, *, level: NoticeLevel = "error", action: Action | None = None) -> None:
         """Show the sentence of a `Reason` as a notice in the window.
 
         The other parameters are the fields of `Notice`.
@@ -97,7 +105,7 @@ class NoticeBoard(QObject):
         if self._notices.pop(key, None):
             self.changed.emit()
 
-    def supersede(self, start: str) -> None:
+    def withdraw_all(self, start: str) -> None:
         """Remove all notices whose key begins with `start`, because newer work makes them obsolete."""
         for key in [key for key in self._notices if key.startswith(start)]:
             self.withdraw(key)
@@ -115,7 +123,7 @@ class Banner(QFrame):
         self.setProperty("level", notice.level)
         self.sentence = label()
         sign = icon_label(icon(_SIGNS[notice.level], theme), side=20)
-        layout = lay_row(self, sign, (self.sentence, 1), margins=(12, 6, 8, 6))
+        layout = row_layout(self, sign, (self.sentence, 1), margins=(12, 6, 8, 6))
         if (action := notice.action) is not None:
             self.button = push_button(action.text(translator), partial(board.withdraw, notice.key))
             self.button.clicked.connect(lambda _=False: action.command())
@@ -139,14 +147,14 @@ class BannerArea(QWidget):
         self._shown: Sequence[Notice] = ()
         self.more = push_button("", self._turn, role="fold")
         banners = QWidget()
-        self._layout = lay_column(banners, spacing=0)
-        lay_row(
+        self._layout = column_layout(banners, spacing=0)
+        row_layout(
             self, self.more, (banners, 1), margins=(8, 0, 0, 0), spacing=8
         )  # the buttons that close notices do not move
         board.changed.connect(self.refresh)
         self.refresh()
 
-    def unfold(self) -> None:
+    def show_all_notices(self) -> None:
         """Show all notices. A second click on the button folds the notices away again."""
         self._is_unfolded = True
         self.refresh()
@@ -161,7 +169,7 @@ class BannerArea(QWidget):
         for notice in notices:
             self._keep_banner(notice)
         for notice in [known for known in self._banners if known not in notices]:
-            discard(self._banners.pop(notice))
+            remove_widgets(self._banners.pop(notice))
         for notice in notices:
             if notice not in self._banners:
                 self._banners[notice] = Banner(notice, self._board, self._translator, self._theme)
@@ -208,7 +216,7 @@ class BannerArea(QWidget):
 
 # ---- notifications of the operating system
 
-SignalEnd = Callable[[QWidget, str, str], None]
+NotifyRunEnd = Callable[[QWidget, str, str], None]
 
 
 def run_end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
@@ -234,4 +242,4 @@ def notify_run_end(window: QWidget, title: str, caption: str) -> None:
     sign.activated.connect(window.activateWindow)
     QApplication.instance().focusChanged.connect(sign.deleteLater)  # type: ignore[union-attr]
     sign.show()
-    show_tray(sign, title, caption)
+    show_tray_message(sign, title, caption)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QImage
 
-from fieldray.desktop.background import Background
+from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.image_painting import Pyramid, pyramid_of
-from fieldray.desktop.list_reader import WorkRow
-from fieldray.domain.finding import Failed, Outcome, Refused, Screened, lungs_of
+from fieldray.desktop.list_reader import WorkListRow
+from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, ScreenedOutcome, lungs_of
 from fieldray.domain.image import Box, Image, Window
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Overrides
@@ -40,11 +40,11 @@ class OpenImage(QObject):
     screening_changed = Signal()
     screened_again = Signal(object, object)  # the row with the old result, and the new outcome
 
-    def __init__(self, background: Background, *, channel: str = "image") -> None:
+    def __init__(self, background: BackgroundTasks, *, channel: str = "image") -> None:
         super().__init__()
         self._background, self._board, self._channel = background, background.board, channel
-        self.row: WorkRow | None = None
-        self.packs: tuple[WorkRow, ...] = ()  # the results of all packs for the image, `row` included
+        self.row: WorkListRow | None = None
+        self.packs: tuple[WorkListRow, ...] = ()  # the results of all packs for the image, `row` included
         self.pyramid: Pyramid | None = None
         self.network_image: Pyramid | None = None
         self.problem: Reason | None = None
@@ -52,9 +52,9 @@ class OpenImage(QObject):
         self.is_loading = self.is_screening = self.is_in_sight = self.is_replaced = False
         self.pixels_content = ""
         self._chosen: tuple[int | None, int] | None = None  # run, and position of the chosen pack in the run
-        self._asked_again: WorkRow | None = None
+        self._asked_again: WorkListRow | None = None
 
-    def show(self, row: WorkRow | None) -> None:
+    def show(self, row: WorkListRow | None) -> None:
         """Open the image of a row. With None, close the current image.
 
         If the run has several packs, the result of the pack that a person chose last in this run is shown.
@@ -65,7 +65,7 @@ class OpenImage(QObject):
             next((one for one in self.packs if (one.run_id, one.position) == self._chosen), row), keeps_pixels=False
         )
 
-    def show_pack(self, row: WorkRow) -> None:
+    def show_pack(self, row: WorkListRow) -> None:
         """Show another pack's result for the current image, and for images opened later.
 
         row  the row with the result of the other pack
@@ -75,7 +75,7 @@ class OpenImage(QObject):
         before, after = ((one.outcome.facts.content_sha256, one.outcome.ref.turn) for one in (self.row, row))
         self._open(row, keeps_pixels=before == after)
 
-    def note_replaced(self, row: WorkRow) -> None:
+    def mark_replaced(self, row: WorkListRow) -> None:
         """Record that the database has a newer result in place of the shown result.
 
         The shown result stays visible, but no verdict on it is possible any more.
@@ -84,7 +84,7 @@ class OpenImage(QObject):
             self.is_replaced = True
             self.replaced.emit()
 
-    def _open(self, row: WorkRow | None, *, keeps_pixels: bool) -> None:
+    def _open(self, row: WorkListRow | None, *, keeps_pixels: bool) -> None:
         if not keeps_pixels:
             self.pyramid, self.pixels_content = None, ""
         self.row, self.network_image, self.problem = row, None, None
@@ -109,7 +109,7 @@ class OpenImage(QObject):
             failed=lambda error: self._not_read(row, error.reason),
         )
 
-    def stop_waiting(self) -> None:
+    def discard_pending_results(self) -> None:
         """Discard all results of background tasks from now on, because the session is closing."""
         self._background.forget(self._channel)
 
@@ -131,11 +131,11 @@ class OpenImage(QObject):
             failed=self._not_screened_again,
         )
 
-    def _has_screened_again(self, row: WorkRow, outcome: Outcome, overrides: Overrides) -> None:
+    def _has_screened_again(self, row: WorkListRow, outcome: Outcome, overrides: Overrides) -> None:
         self._asked_again = None
         self._set_screening(False)
-        if isinstance(outcome, Failed) or (isinstance(outcome, Refused) and overrides != Overrides()):
-            why = reason("again_refused") if isinstance(outcome, Refused) else outcome.reason
+        if isinstance(outcome, FailedOutcome) or (isinstance(outcome, RefusedOutcome) and overrides != Overrides()):
+            why = reason("again_refused") if isinstance(outcome, RefusedOutcome) else outcome.reason
             self._board.post_reason("again", why, level="warning")
             return
         self.screened_again.emit(row, outcome)
@@ -149,26 +149,26 @@ class OpenImage(QObject):
         self.is_screening = is_screening
         self.screening_changed.emit()
 
-    def _has_read(self, row: WorkRow, pyramid: Pyramid, network_image: Pyramid | None) -> None:
+    def _has_read(self, row: WorkListRow, pyramid: Pyramid, network_image: Pyramid | None) -> None:
         if row is self.row:
             self.pyramid, self.network_image = pyramid, network_image
             self._has_loaded(row)
 
-    def _has_loaded(self, row: WorkRow) -> None:
+    def _has_loaded(self, row: WorkListRow) -> None:
         """Handle the end of loading an image. The image counts as in sight when the window's thread is idle."""
         self.is_loading = False
         self.pixels_content = row.outcome.facts.content_sha256 if self.pyramid is not None else ""
         self.loaded.emit()
         self._soon_in_sight(row)
 
-    def _soon_in_sight(self, row: WorkRow) -> None:
+    def _soon_in_sight(self, row: WorkListRow) -> None:
         QTimer.singleShot(0, self, lambda: self._has_painted(row))
 
-    def _has_painted(self, row: WorkRow) -> None:
+    def _has_painted(self, row: WorkListRow) -> None:
         if row is self.row and (self.pyramid is not None or not self.is_loading):
             self.is_in_sight = True
 
-    def _not_read(self, row: WorkRow, why: Reason) -> None:
+    def _not_read(self, row: WorkListRow, why: Reason) -> None:
         """Show the stored preview of an image whose file cannot be read, with a notice.
 
         why  the reason why the file cannot be read
@@ -189,13 +189,13 @@ class OpenImage(QObject):
             failed=lambda error: self._show_kept(row, why, None, error.reason),
         )
 
-    def _show_kept(self, row: WorkRow, why: Reason, pyramid: Pyramid | None, note: Reason | None) -> None:
+    def _show_kept(self, row: WorkListRow, why: Reason, pyramid: Pyramid | None, note: Reason | None) -> None:
         if row is self.row:
             self.problem, self.pyramid, self.preview_note = why, pyramid, note
             self._has_loaded(row)
 
 
-def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
+def _seen(row: WorkListRow) -> tuple[InputSpec, Box | None] | None:
     """Return the specification of the network's input, and the region of a row's image that the network saw.
 
     The region is None for the whole image. Returns None without a pack, or if lungs that the network needs were not
@@ -207,7 +207,7 @@ def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
     if spec.crop == "none":
         return spec, None
     if lungs is None or lungs.refusal:
-        return (spec, None) if isinstance(row.outcome, Screened) else None
+        return (spec, None) if isinstance(row.outcome, ScreenedOutcome) else None
     return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin, crop=spec.crop)
 
 

@@ -12,12 +12,12 @@ from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
 from fieldray.desktop.image_painting import Line, Point, Pyramid, Size, ViewState
-from fieldray.desktop.style import saved_painter
+from fieldray.desktop.style import restoring_painter
 from fieldray.desktop.widgets import without_markup
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane
 from fieldray.domain.lungs import LungFields
-from fieldray.formatting import date, file_name, number, person, sex_label, view_label
+from fieldray.formatting import file_name, format_dicom_date, format_number, format_person_name, sex_label, view_label
 from fieldray.translation import Translator
 
 _MARGIN: Final = 12
@@ -45,11 +45,15 @@ def corner_texts(
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
     width = window.width * abs(pyramid.image.value_scale)
     # A file name is cut into lines, because it has no spaces at which lines could break.
-    named = () if person(header.patient_name) else textwrap.wrap(file_name(ref), _FILE_NAME)
+    named = () if format_person_name(header.patient_name) else textwrap.wrap(file_name(ref), _FILE_NAME)
     return {
         TOP_LEFT: () if hides_names else (*named, *patient_lines(translator, header)),
         TOP_RIGHT: _kept(
-            (date(translator, header.study_date), "" if hides_names else header.study_description, header.modality)
+            (
+                format_dicom_date(translator, header.study_date),
+                "" if hides_names else header.study_description,
+                header.modality,
+            )
         ),
         BOTTOM_LEFT: _kept((view_label(header), _size_line(translator, pyramid))),
         BOTTOM_RIGHT: _kept(
@@ -146,7 +150,7 @@ def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...
     sex = sex_label(translator, header)
     years = header.patient_age_years
     age = "" if years is None else translator.plural("{count} y", "{count} y", int(years))
-    return _kept((person(header.patient_name), header.patient_id, "  ".join(_kept((sex, age)))))
+    return _kept((format_person_name(header.patient_name), header.patient_id, "  ".join(_kept((sex, age)))))
 
 
 def _size_line(translator: Translator, pyramid: Pyramid) -> str:
@@ -154,7 +158,7 @@ def _size_line(translator: Translator, pyramid: Pyramid) -> str:
     spacing = pyramid.image.spacing_mm
     if spacing is None:
         return size
-    step = number(translator, spacing[0], digits=3)
+    step = format_number(translator, spacing[0], digits=3)
     return f"{size}  " + translator.text("{spacing} mm/px", spacing=step)
 
 
@@ -179,7 +183,7 @@ _CROSS: Final = 14.0
 _BESIDE: Final = 8
 
 
-def length(line: Line, image: Image) -> float:
+def line_length(line: Line, image: Image) -> float:
     """Return the length of a line in millimetres if the image states its pixel spacing, else in pixels."""
     return math.hypot(*_reach(line, image))
 
@@ -234,10 +238,10 @@ def measurement_text(translator: Translator, state: ViewState, index: int, image
         return translator.text("Draw the second line") if is_last else ""
     if line.kind == "angle":
         angle = angle_degrees(pair[0], line, image)
-        figures = [number(translator, degrees, digits=1) for degrees in (angle, 180 - angle)]
+        figures = [format_number(translator, degrees, digits=1) for degrees in (angle, 180 - angle)]
         return translator.text("{angle}° ({other}°)", angle=figures[0], other=figures[1])
-    short, long = sorted(length(each, image) for each in pair)
-    ratio = number(translator, short / long if long else 0.0, digits=2)
+    short, long = sorted(line_length(each, image) for each in pair)
+    ratio = format_number(translator, short / long if long else 0.0, digits=2)
     return translator.text("Cardiothoracic ratio {ratio}", ratio=ratio)
 
 
@@ -245,11 +249,11 @@ def _region_text(translator: Translator, line: Line, image: Image) -> str:
     figures = region_figures(line, image)
     if figures is None:
         return ""
-    mean, deviation, area = (number(translator, figure, digits=1) for figure in figures)
+    mean, deviation, area = (format_number(translator, figure, digits=1) for figure in figures)
     if image.spacing_mm is None:
         covered = translator.text("{area} px²", area=area)
     else:
-        measured_in = plane_text(translator, image.spacing_plane)
+        measured_in = spacing_plane_text(translator, image.spacing_plane)
         covered = translator.text("{area} mm² ({plane})", area=area, plane=measured_in)
     if image.is_approximate:  # a preview has displayed grey levels, not values of the file
         return covered
@@ -258,14 +262,14 @@ def _region_text(translator: Translator, line: Line, image: Image) -> str:
 
 def length_text(translator: Translator, line: Line, image: Image) -> str:
     """Format the length of a line with its unit. Millimetres are followed by the plane in which they are measured."""
-    figure = number(translator, length(line, image), digits=1)
+    figure = format_number(translator, line_length(line, image), digits=1)
     if image.spacing_mm is None:
         return translator.text("{length} px", length=figure)
-    measured_in = plane_text(translator, image.spacing_plane)
+    measured_in = spacing_plane_text(translator, image.spacing_plane)
     return translator.text("{length} mm ({plane})", length=figure, plane=measured_in)
 
 
-def plane_text(translator: Translator, plane: SpacingPlane) -> str:
+def spacing_plane_text(translator: Translator, plane: SpacingPlane) -> str:
     """Return the name of the plane in which an image's millimetres are measured, such as the detector."""
     return {
         "detector": translator.text("in the detector plane"),
@@ -290,7 +294,7 @@ def draw_outline(painter: QPainter, outline: QPainterPath, transform: QTransform
     outline    the outline in pixels of the image
     transform  maps pixels of the image to points of the view
     """
-    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
+    with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
         shown = transform.map(outline)
         for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*heat_map.OUTLINE_COLOUR), 1.8)):
             painter.strokePath(shown, QPen(shade, width))
@@ -304,7 +308,7 @@ def draw_lines(
     view  size of the view in points
     """
     transform = state.transform(pyramid.size, view)
-    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
+    with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
         for index, line in enumerate(state.lines):
             start, end = transform.map(QPointF(*line.start)), transform.map(QPointF(*line.end))
@@ -321,7 +325,7 @@ def draw_lines(
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:
     """Draw a cross at the point of the view that a person moves with keys."""
-    with saved_painter(painter):
+    with restoring_painter(painter):
         for shade, width in ((QColor(0, 0, 0, 150), 3.0), (QColor(*_LINE_COLOUR), 1.2)):
             painter.setPen(QPen(shade, width))
             painter.drawLine(at - QPointF(_CROSS, 0), at + QPointF(_CROSS, 0))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
-from fieldray.desktop.background import Background
+from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.intent import AvailablePacks, PackInUse
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.domain.model import Model, OperatingPoint
@@ -50,18 +50,18 @@ class PackChoice(QObject):
 
     A run has its pack in memory, so a person may disconnect the pack's drive during the run.
 
-    listed            emitted when the list of available packs has changed
+    packs_listed      emitted when the list of available packs has changed
     model_changed     emitted when another pack is in use, or its operating points have changed
     question_changed  emitted when a question about a pack was opened or answered
     card_read         emitted with the text of a model card
     """
 
-    listed = Signal()
+    packs_listed = Signal()
     model_changed = Signal()
     question_changed = Signal()
     card_read = Signal(str)
 
-    def __init__(self, background: Background, settings: Settings) -> None:
+    def __init__(self, background: BackgroundTasks, settings: Settings) -> None:
         super().__init__()
         self._background, self._board, self._settings = background, background.board, settings
         self.candidates: tuple[PackCandidate, ...] = ()
@@ -76,8 +76,8 @@ class PackChoice(QObject):
         self.question: PackQuestion | None = None
         self._offered: PackCandidate | None = None
         self.may_switch = True  # False during a run
-        self.others = OtherPacks(background)
-        for signal in (self.model_changed, self.listed):
+        self.others = AdditionalPacks(background)
+        for signal in (self.model_changed, self.packs_listed):
             self.others.changed.connect(signal)
 
     # ---- events
@@ -94,28 +94,30 @@ class PackChoice(QObject):
 
     # ---- what a person does
 
-    def use(self, candidate: PackCandidate, *, point: str = "", yes: frozenset[QuestionKind] = frozenset()) -> None:
+    def use(
+        self, candidate: PackCandidate, *, point: str = "", confirmed: frozenset[QuestionKind] = frozenset()
+    ) -> None:
         """Load a pack in the background, and put the pack in use.
 
-        point  name of the operating point; "" for the pack's first operating point
-        yes    questions about the pack that a person has answered with yes
+        point      name of the operating point; "" for the pack's first operating point
+        confirmed  questions about the pack that a person has answered with yes
         """
         self.loading, self.question, self.is_persons_choice = candidate, None, True
         for key in ("pack", "offer", "drive", "pack_content_changed"):
             self._board.withdraw(key)
         self.question_changed.emit()
-        self.listed.emit()
-        signer = candidate.fingerprint if "namesake" in yes else ""
+        self.packs_listed.emit()
+        signer = candidate.fingerprint if "namesake" in confirmed else ""
         self._ask(
             lambda library: library.load(
-                candidate.folder, allow_older="older" in yes, allow_legacy="legacy" in yes, signer=signer
+                candidate.folder, allow_older="older" in confirmed, allow_legacy="legacy" in confirmed, signer=signer
             ),
             lambda model: self._loaded(candidate, model, point),
             candidate,
-            yes,
+            confirmed,
         )
 
-    def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
+    def use_earlier_choice(self, candidate: PackCandidate, *, point: str = "") -> None:
         """Put a pack in use that a person chose earlier, for one folder or as the default for all folders.
 
         point  name of the operating point; "" for the pack's first operating point
@@ -136,7 +138,7 @@ class PackChoice(QObject):
         if not is_yes:
             self._put(None)
         elif question.kind != "unknown_key":
-            self.use(candidate, yes=question.answered | {question.kind})
+            self.use(candidate, confirmed=question.answered | {question.kind})
         else:
             self.loading = candidate
             key = candidate.fingerprint
@@ -155,7 +157,7 @@ class PackChoice(QObject):
         self.point_name, self.is_persons_point = name, True
         self.model_changed.emit()
 
-    def adopt(self, model: Model) -> None:
+    def replace_model(self, model: Model) -> None:
         """Replace the pack in use by a copy with other local operating points.
 
         The operating point in use does not change.
@@ -187,7 +189,7 @@ class PackChoice(QObject):
     @property
     def available_packs(self) -> AvailablePacks:
         """The facts about the available packs that are needed to choose the pack for a folder."""
-        entries = (self.source, *self.candidates) if self.source_is_here else self.candidates
+        entries = (self.source, *self.candidates) if self.is_source_available else self.candidates
         is_busy = self.loading is not None or self.question is not None or bool(self.others.loading)
         return AvailablePacks(
             used=PackInUse.from_model(self.source, self.model) if self.source and self.model else None,
@@ -209,7 +211,7 @@ class PackChoice(QObject):
         return self.available_packs.named(self.default_names[0])
 
     @property
-    def source_is_here(self) -> bool:
+    def is_source_available(self) -> bool:
         """Whether the folder of the pack in use is still available. The pack works without the folder."""
         return self.source is None or any(map(self.uses, self.candidates))
 
@@ -219,10 +221,10 @@ class PackChoice(QObject):
         Without a default pack, no pack is in use then. Nothing changes during a run.
         """
         self._fit_other_packs()
-        if self.loading is not None or (self.model is not None and self.source_is_here):
+        if self.loading is not None or (self.model is not None and self.is_source_available):
             return
         if self.default is not None:
-            self.use_known(self.default, point=self.default_names[1])
+            self.use_earlier_choice(self.default, point=self.default_names[1])
         elif self.model is not None:
             self._forget()
         elif not any(entry.can_screen for entry in self.candidates):
@@ -252,25 +254,27 @@ class PackChoice(QObject):
         )
 
     def _fit_other_packs(self) -> None:
-        self.others.discard_unfit(self.model, {entry.folder for entry in self.candidates} if self.may_switch else None)
+        self.others.remove_unsuitable(
+            self.model, {entry.folder for entry in self.candidates} if self.may_switch else None
+        )
 
     def _listed(self, found: tuple[PackCandidate, ...]) -> None:
         known = {entry.folder for entry in self.candidates}
         self.candidates, self.is_listed = found, True
-        self.listed.emit()
+        self.packs_listed.emit()
         if self.question and not any(_is_same(self.question.candidate, entry) for entry in found):
             self._say_another_there(self.question.candidate)  # the pack of the question is gone
         new = [entry for entry in found if entry.origin == "drive" and entry.folder not in known]
         if self._offered is not None and not any(_is_same(self._offered, entry) for entry in found):
             self._board.withdraw("offer")
-        if not self.source_is_here and not self.may_switch:
+        if not self.is_source_available and not self.may_switch:
             self._say(lambda t: t.text("The drive was removed. This run finishes with the copy of the pack in memory."))
         elif any(map(self.uses, new)):
             self._board.withdraw("drive")  # the drive of the pack in use was connected again
             new = [entry for entry in new if not self.uses(entry)]
         self._fit_other_packs()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # usable packs come first
-        has_pack = self.loading is not None or (self.model is not None and self.source_is_here)
+        has_pack = self.loading is not None or (self.model is not None and self.is_source_available)
         if best and best.problem is None and self.may_switch and not has_pack and self.default is None:
             self.use(best)
             return
@@ -292,10 +296,10 @@ class PackChoice(QObject):
         self.find_packs()  # the list shows which keys are trusted
 
     def _loaded(self, candidate: PackCandidate, model: Model, point: str) -> None:
-        if not is_of(model, candidate):
+        if not is_same_pack(model, candidate):
             self._say_another_there(candidate)
             return
-        was_unavailable = not self.source_is_here
+        was_unavailable = not self.is_source_available
         self.loading, self.source, self.model = None, candidate, model
         names = dict.fromkeys(entry.name for entry in model.manifest.operating_points)
         self.point_name, self.is_persons_point = point if point in names else None, False
@@ -310,12 +314,12 @@ class PackChoice(QObject):
             gone = reason("operating_point", name=point, known=", ".join(names) or "-")
             self._board.post_reason("pack", gone, level="warning")
         self.model_changed.emit()
-        self.listed.emit()
-        self._ask(lambda library: library.doubts(model), partial(_post_doubts, self._board))
+        self.packs_listed.emit()
+        self._ask(lambda library: library.warnings(model), partial(_post_doubts, self._board))
 
     def _problem(self, error: FieldrayError, candidate: PackCandidate | None, yes: frozenset[QuestionKind]) -> None:
         self.loading = None
-        self.listed.emit()
+        self.packs_listed.emit()
         kind = _KINDS.get(error.reason.code)
         if candidate is None or kind is None:
             if candidate is not None and candidate != self.default and self.may_switch:
@@ -413,9 +417,9 @@ def _is_about(why: Reason, candidate: PackCandidate) -> bool:
     return is_same and (why.code != "pack_legacy" or candidate.trust == "legacy")
 
 
-def _post_doubts(board: NoticeBoard, doubts: Sequence[Reason]) -> None:
+def _post_doubts(board: NoticeBoard, warnings: Sequence[Reason]) -> None:
     """Show the warnings about a loaded pack as notices."""
-    for why in doubts:
+    for why in warnings:
         board.post_reason(why.code, why, level="warning")
 
 
@@ -426,7 +430,7 @@ def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
 # ---- additional packs, which a person ticks
 
 
-class OtherPacks(QObject):
+class AdditionalPacks(QObject):
     """The packs that screen in addition to the pack in use, in the order in which a person ticked them.
 
     taken    additional packs that are loaded
@@ -435,7 +439,7 @@ class OtherPacks(QObject):
 
     changed = Signal()
 
-    def __init__(self, background: Background) -> None:
+    def __init__(self, background: BackgroundTasks) -> None:
         super().__init__()
         self._background, self._board = background, background.board
         self._used: Model | None = None
@@ -465,7 +469,7 @@ class OtherPacks(QObject):
             )
         self._take(entry for entry in self.taken if entry[0].folder != candidate.folder)
 
-    def discard_unfit(self, used: Model | None, here: Collection[Path] | None) -> None:
+    def remove_unsuitable(self, used: Model | None, here: Collection[Path] | None) -> None:
         """Remove the additional packs that no longer fit the pack in use, or are no longer available.
 
         An additional pack fits if it is not the pack in use, and if all chosen packs accept some common ages.
@@ -479,13 +483,13 @@ class OtherPacks(QObject):
             self._take(self.taken)
 
     def _loaded(self, candidate: PackCandidate, model: Model) -> None:
-        if candidate in self.loading and not is_of(model, candidate):
+        if candidate in self.loading and not is_same_pack(model, candidate):
             self._failed(candidate, reason("pack_another_there", pack=candidate.pack_name))
         elif candidate in self.loading:  # otherwise a person has removed the pack
             self.loading = tuple(entry for entry in self.loading if entry is not candidate)
             self._take((*self.taken, (candidate, model)))
             self._background.run_with_services(
-                lambda services: services.library.doubts(model),
+                lambda services: services.library.warnings(model),
                 channel="packs",
                 done=partial(_post_doubts, self._board),
                 failed=lambda error: self._board.post_error("pack doubts", error),
@@ -517,7 +521,7 @@ class OtherPacks(QObject):
                 self._say("other_pack_gone", model)
             elif ages is not None and ages[0] > ages[1]:
                 self._say("other_pack_apart", model, before)
-            elif not any(is_of(one, candidate) for one in before):
+            elif not any(is_same_pack(one, candidate) for one in before):
                 before.append(model)
                 self.taken = (*self.taken, (candidate, model))
         self.changed.emit()
@@ -527,7 +531,7 @@ class OtherPacks(QObject):
         self._board.post_reason("other_packs", reason(code, pack=model.pack_name, others=names), level="warning")
 
 
-def is_of(model: Model, candidate: PackCandidate) -> bool:
+def is_same_pack(model: Model, candidate: PackCandidate) -> bool:
     """Return whether a loaded pack is a listed pack. The folder of the listed pack may contain another pack now."""
     listed = candidate.pack_id, candidate.version, candidate.fingerprint
     return (model.manifest.pack_id, model.manifest.version, model.fingerprint) == listed

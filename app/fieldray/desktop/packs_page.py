@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, Q
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons
-from fieldray.desktop.list_reader import WorkRow, answer_text, pack_title
+from fieldray.desktop.list_reader import WorkListRow, answer_text, pack_title
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.performance_bars import PerformanceBars
@@ -26,20 +26,20 @@ from fieldray.desktop.widgets import (
     PlainLabel,
     card,
     choice_box,
-    discard,
+    column_layout,
     elide,
     icon_label,
     label,
-    lay_column,
-    lay_row,
     paragraphs,
     push_button,
-    set_tip,
+    remove_widgets,
+    row_layout,
+    set_tooltip,
     without_markup,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.purpose import patients_sentence, performance_sentences
-from fieldray.formatting import border_text, label_meaning, percent
+from fieldray.formatting import border_text, format_percent, label_meaning
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
 from fieldray.reports.performance import performance_of, performance_of_pack
@@ -73,7 +73,7 @@ class PackDialog(QDialog):
             parts.append(fingerprint)
         self.yes_button, self.no_button = push_button(yes), push_button(translator.text("Do not use"))
         buttons = dialog_buttons(self, self.no_button, self.yes_button)
-        lay_column(self, *parts, label(advice), buttons, margins=DIALOG_MARGINS, spacing=12)
+        column_layout(self, *parts, label(advice), buttons, margins=DIALOG_MARGINS, spacing=12)
         self.accepted.connect(lambda: packs.answer(question, is_yes=True))
         self.rejected.connect(lambda: packs.answer(question, is_yes=False))
         self.no_button.setDefault(True)
@@ -141,19 +141,19 @@ class PacksPage(Page):
         self._cards: list[QWidget] = []
         self._make_constancy()
         self._is_stale = True
-        self.follow(packs.listed, packs.model_changed)
+        self.refresh_on(packs.packs_listed, packs.model_changed)
         controller.checking.changed.connect(self._show_constancy)
 
     # ---- building
 
     def refresh(self) -> None:
         """Build the cards of all packs again."""
-        discard(*self._cards)
+        remove_widgets(*self._cards)
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:
             none = self._translator.text("No packs found. Plug in a drive with packs, then press Refresh.")
             if not self._packs.is_listed:
-                none = looking_for_packs(self._translator)
+                none = pack_search_text(self._translator)
             self._cards.append(card(label(none)))
         for position, new in enumerate(self._cards):
             self._column.insertWidget(1 + position, new)
@@ -174,7 +174,7 @@ class PacksPage(Page):
             in_use,
             label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),
             *([label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
-            lay_row(None, (self.constancy, 1), self.check_button),
+            row_layout(None, (self.constancy, 1), self.check_button),
             label(*paragraphs(self._translator.pick(manifest.descriptions))),
             *description_widgets(self._translator, manifest, self._theme, self._packs.point),
             *self._points(manifest),
@@ -206,8 +206,8 @@ class PacksPage(Page):
         choices = ((title, name) for name, title in titles.items())
         choice = choice_box(choices, named=caption, chosen=point.name if point else None)
         choice.activated.connect(lambda index: self._packs.choose_point(choice.itemData(index)))
-        row = lay_row(None, PlainLabel(caption), choice, 1)
-        return [row, *([label(point_label(translator, point), role="muted")] if point else [])]
+        row = row_layout(None, PlainLabel(caption), choice, 1)
+        return [row, *([label(point_text(translator, point), role="muted")] if point else [])]
 
     def _default(self) -> Sequence[QWidget]:
         """Return the widgets that make the pack in use the site's default for folders without a choice."""
@@ -236,9 +236,9 @@ class PacksPage(Page):
         if candidate.manifest is not None and not self._packs.uses(candidate):
             rows += description_widgets(translator, candidate.manifest, self._theme)
         if candidate.origin != "builtin" or candidate.problem is not None:  # the folder of the program helps nobody
-            rows.append(path_text(candidate.folder, role="muted"))
-        rows.append(box := OtherPackBox(candidate, self._packs, translator))
-        row = lay_row(None, sign, (lay_column(None, *rows), 1), *(buttons := self._buttons(candidate)))
+            rows.append(path_label(candidate.folder, role="muted"))
+        rows.append(box := AdditionalPackBox(candidate, self._packs, translator))
+        row = row_layout(None, sign, (column_layout(None, *rows), 1), *(buttons := self._buttons(candidate)))
         for part in (sign, *buttons):  # next to the name, where people see the buttons
             row.setAlignment(part, Qt.AlignmentFlag.AlignTop)
         made = card(row)
@@ -262,7 +262,7 @@ class PacksPage(Page):
         return [*buttons, push_button(use, lambda: self._packs.use(candidate))]
 
 
-def path_text(path: Path, *, role: str = "") -> QLabel:
+def path_label(path: Path, *, role: str = "") -> QLabel:
     """Return a label that shows a path. Lines may break after each folder.
 
     role  look of the text, as for `widgets.label`
@@ -272,7 +272,7 @@ def path_text(path: Path, *, role: str = "") -> QLabel:
     return made
 
 
-def point_label(translator: Translator, point: OperatingPoint) -> str:
+def point_text(translator: Translator, point: OperatingPoint) -> str:
     """Format an operating point with its measured performance."""
     return translator.text(
         "Threshold {threshold}, uncertain zone from {low} to {high}. Measured on {data}: sensitivity {sensitivity}, "
@@ -281,12 +281,12 @@ def point_label(translator: Translator, point: OperatingPoint) -> str:
         low=border_text(translator, point.unsure_low),
         high=border_text(translator, point.unsure_high),
         data=translator.pick(point.measured_on),
-        sensitivity=percent(translator, point.sensitivity),
-        specificity=percent(translator, point.specificity),
+        sensitivity=format_percent(translator, point.sensitivity),
+        specificity=format_percent(translator, point.specificity),
     )
 
 
-def looking_for_packs(translator: Translator) -> str:
+def pack_search_text(translator: Translator) -> str:
     """Return the text that is shown while the program searches for packs."""
     return translator.text("Looking for packs…")
 
@@ -344,15 +344,17 @@ class PackCard(QFrame):
         rows += description_widgets(translator, manifest, theme) if manifest is not None else []
         if candidate.problem is not None:
             rows.append(label(translator.reason(candidate.problem), role="muted"))
-        self._answer = answer_lines(translator, candidate)
+        self._answer = choose_button_lines(translator, candidate)
         self.button = push_button("", choose, role="primary")
         self.button.setText(*self._answer)
-        set_tip(self.button, *self._answer)
+        set_tooltip(self.button, *self._answer)
         # A long name is cut, so that it does not widen the page. The title above shows the whole name.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.card_button = card_button(translator, partial(packs.show_card, candidate))
-        self.other_box = OtherPackBox(candidate, packs, translator)
-        lay_column(self, *rows, 1, self.other_box, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
+        self.other_box = AdditionalPackBox(candidate, packs, translator)
+        column_layout(
+            self, *rows, 1, self.other_box, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6
+        )
         self.other_box.refresh()
         self.card_button.setVisible(manifest is not None)  # only now: a widget without parent would be a window
 
@@ -361,7 +363,7 @@ class PackCard(QFrame):
         elide(self.button, *self._answer, room=self.button.width() - _BUTTON_SIDES)
 
 
-def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
+def choose_button_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
     """Return the lines of text on the button that chooses a pack: its action, or the pack's name and ages."""
     if candidate.problem is not None:
         return (translator.text("Review this pack…"),)
@@ -399,7 +401,7 @@ def description_widgets(
 # ---- several packs in one run
 
 
-class OtherPackBox(QCheckBox):
+class AdditionalPackBox(QCheckBox):
     """A checkbox for screening with an additional pack.
 
     The checkbox is hidden for the pack in use, and for a pack that needs an answer from a person first.
@@ -410,13 +412,13 @@ class OtherPackBox(QCheckBox):
         self._candidate, self._packs = candidate, packs
         self.clicked.connect(lambda is_on: packs.others.tick(candidate, is_on=is_on))
         packs.model_changed.connect(self.refresh)
-        packs.listed.connect(self.refresh)
+        packs.packs_listed.connect(self.refresh)
 
     def refresh(self) -> None:
         """Show whether the pack is ticked now. Hide the checkbox if the pack cannot be an additional pack."""
         used = self._packs.available_packs.used
         self.setChecked(self._packs.others.is_ticked(self._candidate))
-        self.setVisible(self._candidate.problem is None and not (used and used.is_of(self._candidate)))
+        self.setVisible(self._candidate.problem is None and not (used and used.is_same_pack(self._candidate)))
 
 
 class PackButtons(QWidget):
@@ -428,7 +430,7 @@ class PackButtons(QWidget):
     def __init__(self, image: OpenImage, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._image, self._translator, self._theme = image, translator, theme
-        self._column, self._said = lay_column(self, spacing=4), list[tuple[WorkRow, str, str]]()
+        self._column, self._said = column_layout(self, spacing=4), list[tuple[WorkListRow, str, str]]()
         self.buttons: list[PlainButton] = []
 
     def refresh(self) -> None:
@@ -436,7 +438,7 @@ class PackButtons(QWidget):
         packs, translator = self._image.packs, self._translator
         said = [(row, pack_title(translator, row.manifest), answer_text(translator, row)) for row in packs]
         if said != self._said:  # unchanged buttons keep the focus
-            discard(*self.buttons)
+            remove_widgets(*self.buttons)
             self._said, self.buttons = said, [self._button(*one) for one in said]
         for row, button in zip(packs, self.buttons, strict=True):
             button.setChecked(row is self._image.row)
@@ -451,15 +453,15 @@ class PackButtons(QWidget):
         for (_, *lines), button in zip(self._said, self.buttons, strict=True):
             elide(button, *lines, room=self.width() - _ICON - _BUTTON_SIDES)
 
-    def _button(self, row: WorkRow, *lines: str) -> PlainButton:
+    def _button(self, row: WorkListRow, *lines: str) -> PlainButton:
         button = push_button("", partial(self._turn_to, row), icon=class_icon(row.category, self._theme), role="filter")
         button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         button.setAccessibleName(without_markup(" ".join(lines)))
-        set_tip(button, *lines)
+        set_tooltip(button, *lines)
         self._column.addWidget(button)
         return button
 
-    def _turn_to(self, row: WorkRow) -> None:
+    def _turn_to(self, row: WorkListRow) -> None:
         if row is not self._image.row:
             self._image.show_pack(row)
         self.refresh()

@@ -20,10 +20,10 @@ from PySide6.QtCore import QObject, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 
 from fieldray.audit.report import AuditReport
-from fieldray.desktop.background import Background, Services, StoppableTask
+from fieldray.desktop.background import BackgroundTasks, Services, StoppableTask
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.screening import ScreeningController
-from fieldray.domain.history import Deletion, DeletionPlan, RunComparison, RunFilter, RunSummary
+from fieldray.domain.history import DeletionPlan, DeletionResult, RunComparison, RunFilter, RunSummary
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun, Run, Speed
 from fieldray.errors import FieldrayError, UsageProblem
@@ -93,7 +93,7 @@ class PastRuns(RunOperations):
     """
 
     opened = Signal(int, object)  # row id of the image to open (0 for none), and the RunWithPacks
-    planned = Signal(object)  # a DeletionPlan that a person must confirm
+    deletion_planned = Signal(object)  # a DeletionPlan that a person must confirm
     deleted = Signal(object)  # a Deletion
     summaries: tuple[RunSummary, ...] = ()
     wanted = RunFilter()
@@ -103,7 +103,7 @@ class PastRuns(RunOperations):
     @property
     def shown(self) -> tuple[RunSummary, ...]:
         """The runs that match the filter, the newest run first."""
-        return tuple(found for found in self.summaries if self.wanted.has(found))
+        return tuple(found for found in self.summaries if self.wanted.accepts(found))
 
     # ---- commands of a person
 
@@ -133,14 +133,14 @@ class PastRuns(RunOperations):
         sides = map(PackOfRun, sorted((first, second)))
         self._ask(lambda history: history.compare(*sides), partial(setattr, self, "comparison"))
 
-    def plan(self, run_ids: Sequence[int]) -> None:
+    def plan_deletion(self, run_ids: Sequence[int]) -> None:
         """Find out what a deletion of these runs would delete, and emit `planned` with the plan."""
         if run_ids:
-            self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
+            self._ask(lambda history: history.plan_deletion(run_ids), self.deletion_planned.emit)
 
     def plan_patient_deletion(self, patient_id: str) -> None:
         """Find out what the deletion of a patient's images would delete, and emit `planned` with the plan."""
-        self._ask(lambda history: history.plan_patient_deletion(patient_id), self.planned.emit)
+        self._ask(lambda history: history.plan_patient_deletion(patient_id), self.deletion_planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:
         """Delete permanently everything in a plan, which a person has confirmed twice."""
@@ -184,7 +184,7 @@ class PastRuns(RunOperations):
         else:
             self.opened.emit(row_id, past)
 
-    def _deleted(self, done: Deletion) -> None:
+    def _deleted(self, done: DeletionResult) -> None:
         said = deletion_sentences(done)
         self._board.post(
             "history", lambda t: " ".join(map(t.reason, said)), level="info" if done.is_wiped else "warning"
@@ -219,7 +219,7 @@ class AuditController(RunOperations):
         """The run and pack that an audit covers: the first pack of the visible run; None without a visible run."""
         return PackOfRun(self._screening.run_id) if self._screening.run_id else None
 
-    def list_others(self) -> None:
+    def list_comparable_runs(self) -> None:
         """Find the other runs over the folders of the visible run, for comparison. Then emit `changed`."""
         own = self._screening.run_id
 
@@ -278,7 +278,7 @@ class AuditController(RunOperations):
 
     def _taken(self, model: Model) -> None:
         point = model.manifest.operating_points[-1]
-        self._packs.adopt(model)
+        self._packs.replace_model(model)
         self._board.post(
             "site_points",
             lambda t: t.text(
@@ -338,7 +338,7 @@ class ConstancyTestController(RunOperations):
 class ExportController(QObject):
     """Exports runs in the background, one after another. A notice shows the progress and has a button to stop."""
 
-    def __init__(self, background: Background) -> None:
+    def __init__(self, background: BackgroundTasks) -> None:
         super().__init__()
         self._background, self._board = background, background.board
         self._work: dict[StoppableTask, Future[Any] | None] = {}  # the running task first, then waiting tasks
@@ -356,7 +356,7 @@ class ExportController(QObject):
             )
         )
         work.progressed.connect(self._show)
-        self._board.supersede("export ")
+        self._board.withdraw_all("export ")
         self._work[work] = self._background.run_with_services(
             work,
             channel="export",
@@ -424,7 +424,7 @@ _MOST_SAMPLES: Final = 600  # about one sample for each point of the screen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class LoadSample:
     """The figures at one time of a run, for the plots of the status page.
 
     at_s         seconds since the run began
@@ -448,7 +448,7 @@ class ComputerLoad(RunOperations):
         super().__init__(screening)
         self._clock, self._began_s, self._apart_s = clock, 0.0, 0.0
         self._measuring: StoppableTask | None = None
-        self.samples: list[Sample] = []
+        self.samples: list[LoadSample] = []
         self.study: StoredLoadStudy | None = None
         self.progress = 0, 0
         self._packs.model_changed.connect(self.changed)
@@ -462,7 +462,9 @@ class ComputerLoad(RunOperations):
     def read_load_study(self) -> None:
         """Read the latest load study that is stored on this computer."""
         if not self.is_busy:
-            self._background.run_with_services(lambda services: services.known_load(), channel="load", done=self._known)
+            self._background.run_with_services(
+                lambda services: services.read_load_study(), channel="load", done=self._known
+            )
 
     def measure(self) -> None:
         """Start the load study in a child process. Its result replaces that of the previous study."""
@@ -470,7 +472,7 @@ class ComputerLoad(RunOperations):
         if not self.can_measure or source is None or model is None:
             return
         folder, signer = source.folder, model.fingerprint
-        work = StoppableTask(lambda services, report: services.measure_load(folder, signer, report))
+        work = StoppableTask(lambda services, report: services.run_load_study(folder, signer, report))
         work.progressed.connect(self._show_progress)
         self._measuring, self.progress = work, (0, 0)
         self._run(work, self._known, channel="load")
@@ -486,7 +488,7 @@ class ComputerLoad(RunOperations):
         last_s = self.samples[-1].at_s if self.samples else -self._apart_s
         if speed.cpu_percent is None or speed.memory_mb is None or at_s - last_s < self._apart_s:
             return
-        measured = Sample(at_s=at_s, fps=speed.fps_now, cpu_percent=speed.cpu_percent, memory_mb=speed.memory_mb)
+        measured = LoadSample(at_s=at_s, fps=speed.fps_now, cpu_percent=speed.cpu_percent, memory_mb=speed.memory_mb)
         self.samples.append(measured)
         if len(self.samples) > _MOST_SAMPLES:
             del self.samples[1::2]

@@ -9,7 +9,7 @@ from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.style import Theme, colour, draw_class
-from fieldray.desktop.widgets import label, lay_column, set_tip
+from fieldray.desktop.widgets import column_layout, label, set_tooltip
 from fieldray.reports.performance import Bar, MeasuredPerformance
 
 _BAR: Final = 14
@@ -28,8 +28,8 @@ class PerformanceBars(QWidget):
     def __init__(self, performance: MeasuredPerformance, theme: Theme) -> None:
         super().__init__()
         bars = [part for bar in performance.bars for part in (label(bar.title), BarStrip(bar, theme))]
-        lay_column(self, label(performance.title, role="heading"), *bars, spacing=3)
-        set_tip(self, *performance.exact)
+        column_layout(self, label(performance.title, role="heading"), *bars, spacing=3)
+        set_tooltip(self, *performance.exact)
 
 
 class BarStrip(QWidget):
@@ -41,7 +41,7 @@ class BarStrip(QWidget):
     def __init__(self, bar: Bar, theme: Theme) -> None:
         super().__init__()
         self._bar, self._theme = bar, theme
-        self.setAccessibleName(bar.spoken)
+        self.setAccessibleName(bar.alt_text)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setMinimumWidth(_LEAST_WIDTH)
         self.setMaximumWidth(3 * _LEAST_WIDTH)

@@ -11,29 +11,29 @@ from PySide6.QtWidgets import QMessageBox, QSizePolicy, QWidget
 
 from fieldray.desktop.comparing import ComparisonController
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.image_painting import Size, Switches, ViewState, draw_heat_map, draw_image, heat_map_of
-from fieldray.desktop.list_reader import WorkRow, answer_text
-from fieldray.desktop.prior_view import PriorView, day_text, problem_text
+from fieldray.desktop.image_painting import DisplaySwitches, Size, ViewState, draw_heat_map, draw_image, heat_map_of
+from fieldray.desktop.list_reader import WorkListRow, answer_text
+from fieldray.desktop.prior_view import PriorView, problem_text, study_date_text
 from fieldray.desktop.result_panel import FoldingCard
-from fieldray.desktop.style import Theme, icon, saved_painter
+from fieldray.desktop.style import Theme, icon, restoring_painter
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
+    column_layout,
     label,
-    lay_column,
-    lay_row,
-    name_surface,
     push_button,
     question_box,
-    set_tip,
+    row_layout,
+    set_surface,
+    set_tooltip,
     slider,
     without_markup,
 )
-from fieldray.domain.finding import Screened
-from fieldray.domain.prior import Origin, Prior, prior_warnings
+from fieldray.domain.finding import ScreenedOutcome
+from fieldray.domain.prior import Prior, PriorOrigin, prior_warnings
 from fieldray.formatting import (
     file_name,
-    number,
+    format_number,
     view_label,
 )
 from fieldray.reports.pair_wording import comparison_notice, gap_of_images, region_count, region_sentence
@@ -47,14 +47,14 @@ _MOST_REGIONS: Final = 12
 class PriorCard(QWidget):
     """The card about prior images in the side panel. The card is visible while an image is open."""
 
-    file_wanted = Signal()
+    file_requested = Signal()
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)  # with a parent, because a widget without one would be a window
         switches, comparing = controller.switches, controller.comparing
         self._comparing, self._translator = comparing, translator
         self.start = push_button(translator.text("Compare with prior image (E)"), comparing.start_or_stop)
-        self.file = push_button(translator.text("Choose a file…"), self.file_wanted.emit)
+        self.file = push_button(translator.text("Choose a file…"), self.file_requested.emit)
         for button in (self.start, self.file):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.said, self.scores, self.found = label(role="muted"), label(), label()
@@ -74,12 +74,12 @@ class PriorCard(QWidget):
             opened.loaded.connect(self.maps.update)
         self.refresh()
 
-    def _lay_out(self, switches: Switches, theme: Theme) -> None:
-        lay_row(self._strength, label(self._translator.text("Opacity of the difference colours")), (self.opacity, 1))
-        buttons = lay_column(None, self.start, self.file, spacing=6)
+    def _lay_out(self, switches: DisplaySwitches, theme: Theme) -> None:
+        row_layout(self._strength, label(self._translator.text("Opacity of the difference colours")), (self.opacity, 1))
+        buttons = column_layout(None, self.start, self.file, spacing=6)
         parts = self.said, self.priors, buttons, self.scores, self.maps, self.found, self._strength
         title = self._translator.text("Prior image")
-        lay_column(self, FoldingCard("prior", title, *parts, switches=switches, theme=theme))
+        column_layout(self, FoldingCard("prior", title, *parts, switches=switches, theme=theme))
 
     # ---- texts
 
@@ -115,7 +115,7 @@ class PriorCard(QWidget):
             )
         return _search_text(translator, comparing)
 
-    def _show_priors(self, row: WorkRow) -> None:
+    def _show_priors(self, row: WorkListRow) -> None:
         comparing, box = self._comparing, self.priors
         box.setVisible(bool(comparing.priors))
         box.clear()
@@ -124,19 +124,19 @@ class PriorCard(QWidget):
         if comparing.prior in comparing.priors:
             box.setCurrentIndex(comparing.priors.index(comparing.prior))
 
-    def _name(self, prior: Prior, row: WorkRow) -> str:
+    def _name(self, prior: Prior, row: WorkListRow) -> str:
         text = self._translator.text
-        origins: dict[Origin, str] = {
+        origins: dict[PriorOrigin, str] = {
             "run": text("this run"),
             "history": text("earlier run"),
             "file": self._translator.name_or_number(file_name(prior.outcome.ref)),
         }
         header = prior.header
         gap = gap_of_images(self._translator, header, row.header)
-        parts = (day_text(self._translator, header), gap, view_label(header), origins[prior.origin])
+        parts = (study_date_text(self._translator, header), gap, view_label(header), origins[prior.origin])
         return without_markup(" · ".join(part for part in parts if part))
 
-    def _score_lines(self, row: WorkRow, second_row: WorkRow) -> tuple[str, ...]:
+    def _score_lines(self, row: WorkListRow, second_row: WorkListRow) -> tuple[str, ...]:
         text = self._translator.text
         scores = (
             text("Current image: {image}", image=self._score(row)),
@@ -148,8 +148,8 @@ class PriorCard(QWidget):
         )
         return (*scores, differ) if _packs_differ(row, second_row) else scores
 
-    def _score(self, row: WorkRow) -> str:
-        if isinstance(row.outcome, Screened) and not row.outcome.model_sha256:
+    def _score(self, row: WorkListRow) -> str:
+        if isinstance(row.outcome, ScreenedOutcome) and not row.outcome.model_sha256:
             return self._translator.text("not screened yet")
         return answer_text(self._translator, row)
 
@@ -163,7 +163,7 @@ class PriorCard(QWidget):
         alignment, regions = pair.aligned.alignment, pair.aligned.regions
         text, more = translator.text, len(regions) - _MOST_REGIONS
         values = alignment.similarity_before, alignment.similarity_after
-        before, after = (number(translator, value, digits=2) for value in values)
+        before, after = (format_number(translator, value, digits=2) for value in values)
         return (
             text(
                 "Similarity inside the lungs: {before} before alignment, {after} after alignment",
@@ -210,7 +210,7 @@ class PairMaps(QWidget):
             pyramid, row = opened.pyramid, opened.row
             if pyramid is None or row is None:
                 continue
-            with saved_painter(painter):
+            with restoring_painter(painter):
                 painter.setClipRect(box)
                 painter.translate(box.topLeft())
                 state, view = ViewState(), Size(box.width(), box.height())
@@ -227,22 +227,24 @@ def _search_text(translator: Translator, comparing: ComparisonController) -> str
     return translator.reason(none) if none else translator.text("Looking for prior images…")
 
 
-def _packs_differ(row: WorkRow, second_row: WorkRow) -> bool:
-    models = [found.outcome.model_sha256 for found in (row, second_row) if isinstance(found.outcome, Screened)]
+def _packs_differ(row: WorkListRow, second_row: WorkListRow) -> bool:
+    models = [found.outcome.model_sha256 for found in (row, second_row) if isinstance(found.outcome, ScreenedOutcome)]
     return len(models) == 2 and all(models) and models[0] != models[1]
 
 
-def prior_box(parent: QWidget, question: Prior, comparing: ComparisonController, translator: Translator) -> QMessageBox:
+def prior_question_box(
+    parent: QWidget, question: Prior, comparing: ComparisonController, translator: Translator
+) -> QMessageBox:
     """Return the dialog that asks whether to compare with an image of another patient.
 
     question  the image of the other patient
     """
     row = comparing.image.row
-    doubts = " ".join(map(translator.reason, prior_warnings(question, row.outcome) if row else ()))
+    warnings = " ".join(map(translator.reason, prior_warnings(question, row.outcome) if row else ()))
     more = translator.text("The two images can only be shown side by side, not as an overlay.")
-    answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_meant=True)}
-    no, declined = translator.text("Cancel"), lambda: comparing.answer(question, is_meant=False)
-    return question_box(parent, doubts, more, answers=answers, no=no, declined=declined)
+    answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_confirmed=True)}
+    no, declined = translator.text("Cancel"), lambda: comparing.answer(question, is_confirmed=False)
+    return question_box(parent, warnings, more, answers=answers, no=no, declined=declined)
 
 
 class PriorBar(QWidget):
@@ -257,21 +259,21 @@ class PriorBar(QWidget):
         theme: Theme,
     ) -> None:
         super().__init__()
-        name_surface(self, "panel")
+        set_surface(self, "panel")
         self._comparing, self._view, self._translator = comparing, view, translator
-        self.dates, self.doubts = label(role="heading"), label(role="warning")
+        self.dates, self.warnings = label(role="heading"), label(role="warning")
         self.state, self.notice = label(), label(comparison_notice(translator), role="muted")
         self.buttons = self._make_buttons(actions)
         self.list_key = push_button(translator.text("Show the work list ({key})", key="F8"), actions["panels"].trigger)
         self.list_key.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.list_key.hide()  # shown while the list is hidden
         close = push_button("", comparing.stop, icon=icon("close", theme), named=translator.text("Stop comparing"))
-        set_tip(close, actions["prior"].toolTip())
-        first = lay_row(None, (self.dates, 1), self.list_key, close)
+        set_tooltip(close, actions["prior"].toolTip())
+        first = row_layout(None, (self.dates, 1), self.list_key, close)
         for button in (self.list_key, close):
             first.setAlignment(button, Qt.AlignmentFlag.AlignTop)
-        modes = lay_row(None, *((button, 1) for button in self.buttons.values()), spacing=6)
-        lay_column(self, first, self.doubts, self.state, modes, self.notice, margins=(10, 6, 6, 6), spacing=4)
+        modes = row_layout(None, *((button, 1) for button in self.buttons.values()), spacing=6)
+        column_layout(self, first, self.warnings, self.state, modes, self.notice, margins=(10, 6, 6, 6), spacing=4)
         comparing.changed.connect(self._refresh)
         view.changed.connect(self._refresh)
         self._refresh()
@@ -289,7 +291,7 @@ class PriorBar(QWidget):
         for command, title in titles.items():
             button = push_button(title, actions[command].trigger, role="choice")
             button.setAccessibleDescription(actions[command].iconText())
-            set_tip(button, actions[command].toolTip())
+            set_tooltip(button, actions[command].toolTip())
             buttons[command] = button
         return buttons
 
@@ -300,19 +302,19 @@ class PriorBar(QWidget):
             return
         translator = self._translator
         if prior is None:
-            self.dates.setText(translator.text("Current image: {image}", image=day_text(translator, row.header)))
+            self.dates.setText(translator.text("Current image: {image}", image=study_date_text(translator, row.header)))
         else:
             self.dates.setText(
                 translator.text(
                     "Current image: {open}. Prior image: {prior}, {gap}",
-                    open=day_text(translator, row.header),
-                    prior=day_text(translator, prior.header),
+                    open=study_date_text(translator, row.header),
+                    prior=study_date_text(translator, prior.header),
                     gap=gap_of_images(translator, prior.header, row.header),
                 )
             )
-        doubts = [translator.reason(doubt) for doubt in comparing.doubts]
-        self.doubts.setText(*doubts)
-        self.doubts.setVisible(bool(doubts))
+        warnings = [translator.reason(doubt) for doubt in comparing.warnings]
+        self.warnings.setText(*warnings)
+        self.warnings.setVisible(bool(warnings))
         self.state.setText(self._state())
         self.state.setVisible(bool(self.state.text()))
         can_lay = comparing.laid is not None

@@ -14,25 +14,25 @@ from PySide6.QtGui import QColor, QFont, QFontMetrics, QMouseEvent, QPainter, QP
 
 from fieldray.desktop.comparing import ComparisonController
 from fieldray.desktop.image_painting import (
+    DisplaySwitches,
     ImageOverlays,
     Pyramid,
     Size,
-    Switches,
     ViewState,
     draw_heat_map,
     grey_image,
     matching_window,
 )
 from fieldray.desktop.overlay import draw_edged_text
-from fieldray.desktop.style import saved_painter
+from fieldray.desktop.style import restoring_painter
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import without_markup
 from fieldray.domain.comparison import DENSER_COLOUR, LESS_DENSE_COLOUR, WEAKEST_SHOWN_CHANGE
 from fieldray.domain.image import ImageHeader
-from fieldray.formatting import date
+from fieldray.formatting import format_dicom_date
 from fieldray.translation import Translator
 
-Mode = Literal["side_by_side", "swipe", "blink", "difference"]
+DisplayMode = Literal["side_by_side", "swipe", "blink", "difference"]
 _STEP: Final = 0.05
 _GRIP: Final = 14.0  # distance in points within which the mouse moves the divider
 
@@ -43,12 +43,12 @@ class PriorView(QObject):
     changed = Signal()
 
     def __init__(
-        self, comparing: ComparisonController, switches: Switches, viewer: Viewer, translator: Translator
+        self, comparing: ComparisonController, switches: DisplaySwitches, viewer: Viewer, translator: Translator
     ) -> None:
         super().__init__(viewer)
         self._comparing, self._viewer, self._translator = comparing, viewer, translator
         self.switches = switches
-        self._wanted: Mode = "side_by_side"
+        self._wanted: DisplayMode = "side_by_side"
         self._divider = 0.5
         self._is_dragging = False
         self.shows_prior = True
@@ -57,13 +57,13 @@ class PriorView(QObject):
         viewer.installEventFilter(self)
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> DisplayMode:
         """The current display mode. The mode is "side_by_side" until the images are found to be comparable."""
         return self._wanted if self._comparing.laid is not None else "side_by_side"
 
     def commands(self) -> dict[str, Callable[[], None]]:
         """Return the functions of the display modes that keys and buttons call, by the name of the command."""
-        modes: tuple[Mode, ...] = ("side_by_side", "swipe", "difference")
+        modes: tuple[DisplayMode, ...] = ("side_by_side", "swipe", "difference")
         return {
             "prior": self._comparing.start_or_stop,
             "next_prior": self._comparing.choose_next,
@@ -73,7 +73,7 @@ class PriorView(QObject):
             "divider_right": lambda: self.move_divider(self._divider + _STEP),
         }
 
-    def set_mode(self, mode: Mode) -> None:
+    def set_mode(self, mode: DisplayMode) -> None:
         """Show the compared images in a display mode. If no images are compared yet, the comparison starts."""
         self._wanted = mode
         self._compare()
@@ -101,7 +101,7 @@ class PriorView(QObject):
 
     def _refresh(self) -> None:
         is_laid = self._comparing.laid is not None and (self.mode != "side_by_side" or self.switches.prior_mesh)
-        self._viewer.show_layer(self if is_laid else None)
+        self._viewer.show_prior(self if is_laid else None)
         self.changed.emit()
 
     # ---- painting over the current image
@@ -112,7 +112,7 @@ class PriorView(QObject):
         if laid is None:
             return
         if mode == "swipe":
-            with saved_painter(painter):
+            with restoring_painter(painter):
                 prior = QRectF(0, 0, self._divider * view.width, view.height)
                 painter.setClipRect(prior, Qt.ClipOperation.IntersectClip)
                 draw_prior(painter, laid, pyramid, state, view)
@@ -135,13 +135,13 @@ class PriorView(QObject):
             draw_divider(painter, area, x)
             left = QRect(area.left(), area.top(), round(x) - area.left(), area.height())
             right = QRect(round(x), area.top(), area.right() - round(x), area.height())
-            draw_tag(painter, left, prior, Qt.AlignmentFlag.AlignRight)
-            draw_tag(painter, right, own, Qt.AlignmentFlag.AlignLeft)
+            draw_caption(painter, left, prior, Qt.AlignmentFlag.AlignRight)
+            draw_caption(painter, right, own, Qt.AlignmentFlag.AlignLeft)
         elif mode == "blink":
-            draw_tag(painter, area, prior if self.shows_prior else own, middle)
+            draw_caption(painter, area, prior if self.shows_prior else own, middle)
         elif mode == "difference" and laid is not None:
             between = self._translator.text("Difference ({open}; {prior})", open=own, prior=prior)
-            draw_tag(painter, area, between, middle)
+            draw_caption(painter, area, between, middle)
             return draw_difference_legend(painter, area, self._translator, is_blank=laid.difference.is_blank)
         return area
 
@@ -149,8 +149,8 @@ class PriorView(QObject):
         """Return labels for the prior and the current image, each with its date."""
         translator, row, prior = self._translator, self._comparing.image.row, self._comparing.prior
         return (
-            translator.text("Prior image: {day}", day=day_text(translator, prior.header)) if prior else "",
-            translator.text("Current image: {image}", image=day_text(translator, row.header)) if row else "",
+            translator.text("Prior image: {day}", day=study_date_text(translator, prior.header)) if prior else "",
+            translator.text("Current image: {image}", image=study_date_text(translator, row.header)) if row else "",
         )
 
     # ---- the divider under the mouse
@@ -177,7 +177,7 @@ class PriorView(QObject):
         if is_near:
             self._viewer.setCursor(Qt.CursorShape.SplitHCursor)
         elif self._viewer.cursor().shape() == Qt.CursorShape.SplitHCursor:
-            self._viewer.show_cursor()
+            self._viewer.update_cursor()
 
 
 def problem_text(translator: Translator, comparing: ComparisonController) -> str:
@@ -196,9 +196,9 @@ def problem_text(translator: Translator, comparing: ComparisonController) -> str
     return " ".join((translator.text("The images are not comparable."), said))
 
 
-def day_text(translator: Translator, header: ImageHeader) -> str:
+def study_date_text(translator: Translator, header: ImageHeader) -> str:
     """Return the study date of an image as text, or a text that there is no date."""
-    return date(translator, header.study_date) or translator.text("date not known")
+    return format_dicom_date(translator, header.study_date) or translator.text("date not known")
 
 
 # ---- drawing over the current image: the aligned prior image, the difference with its legend, the grid
@@ -211,7 +211,7 @@ _LINE: Final = QColor(255, 255, 255, 220)
 _DOT: Final = 2.5
 
 
-def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFlag) -> None:
+def draw_caption(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFlag) -> None:
     """Draw a caption on a dark background at the upper edge of an area. A caption that does not fit is left out.
 
     side  position of the caption: AlignLeft, AlignRight, or any other value for the middle
@@ -236,7 +236,7 @@ def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
 
     x  position of the line in points
     """
-    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
+    with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
         for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
             painter.setPen(QPen(shade, width))
             painter.drawLine(QPointF(x, area.top()), QPointF(x, area.bottom()))
@@ -250,13 +250,13 @@ def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
                 painter.drawLine(tip, QPointF(tip.x() - side * 4, tip.y() + down))
 
 
-def draw_numbers(painter: QPainter, laid: ImageOverlays, transform: QTransform) -> None:
+def draw_numbers(painter: QPainter, overlays: ImageOverlays, transform: QTransform) -> None:
     """Draw the number of each region that differs between two compared images. The side panel lists these numbers.
 
-    laid       the overlays of the comparison
+    overlays   the overlays of the comparison
     transform  maps pixels of the current image to points of the view
     """
-    for number, middle in enumerate(laid.middles, 1):
+    for number, middle in enumerate(overlays.region_centres, 1):
         at = transform.map(middle)
         box = QRect(round(at.x()) - 30, round(at.y()) - 30, 60, 60)
         draw_edged_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
@@ -296,42 +296,42 @@ def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
     return metrics.boundingRect(QRect(0, 0, max(width, 1), 1000), Qt.TextFlag.TextWordWrap, caption).height()
 
 
-def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
+def draw_prior(painter: QPainter, overlays: ImageOverlays, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
     """Draw the aligned prior image in place of the current image. Regions without pixels stay empty.
 
     The display window corresponds to that of the current image (see `matching_window`).
 
-    laid          the overlays of the comparison
+    overlays      the overlays of the comparison
     open_pyramid  the current image
     state, view   state and size of the view
     """
-    window = matching_window(state.window, open_pyramid, laid.prior)
-    grey = laid.prior.table(window, inverted=state.inverted).take(laid.prior.levels[0])
-    with saved_painter(painter):
+    window = matching_window(state.window, open_pyramid, overlays.prior)
+    grey = overlays.prior.table(window, inverted=state.inverted).take(overlays.prior.levels[0])
+    with restoring_painter(painter):
         painter.setTransform(state.transform(open_pyramid.size, view), combine=True)
         whole = QRectF(0, 0, open_pyramid.columns, open_pyramid.rows)
         painter.fillRect(whole, QColor(0, 0, 0))
         painter.setClipRect(whole, Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         height, width = grey.shape
-        painter.drawImage(QRectF(0, 0, width * laid.step, height * laid.step), grey_image(grey))
+        painter.drawImage(QRectF(0, 0, width * overlays.step, height * overlays.step), grey_image(grey))
 
 
-def draw_mesh(painter: QPainter, laid: ImageOverlays, transform: QTransform, *, image: Size) -> None:
+def draw_mesh(painter: QPainter, overlays: ImageOverlays, transform: QTransform, *, image: Size) -> None:
     """Draw how the prior image was aligned: the lines of its grid, and a dot at each point that was matched.
 
-    laid       the overlays of the comparison
+    overlays   the overlays of the comparison
     transform  maps pixels of the current image to points of the view
     image      size of the current image in pixels
     """
     outline = QPainterPath()
     outline.addRect(QRectF(0, 0, image.width, image.height))
-    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
+    with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
         painter.setClipPath(transform.map(outline), Qt.ClipOperation.IntersectClip)
-        shown = transform.map(laid.mesh)
+        shown = transform.map(overlays.mesh)
         for shade, width in ((QColor(0, 0, 0, 120), 2.5), (QColor(120, 220, 170, 200), 1.0)):
             painter.strokePath(shown, QPen(shade, width))
         painter.setPen(QPen(QColor(0, 0, 0, 180), 1))
         painter.setBrush(QColor(255, 255, 255))
-        for point in laid.kept:
+        for point in overlays.matched_points:
             painter.drawEllipse(transform.map(point), _DOT, _DOT)

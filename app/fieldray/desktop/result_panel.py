@@ -11,9 +11,9 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QCheckBox, QFrame, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.image_painting import Switches
+from fieldray.desktop.image_painting import DisplaySwitches
 from fieldray.desktop.judging import VerdictBar
-from fieldray.desktop.list_reader import WorkRow
+from fieldray.desktop.list_reader import WorkListRow
 from fieldray.desktop.packs_page import PackButtons, card_button
 from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled_font
@@ -22,19 +22,19 @@ from fieldray.desktop.widgets import (
     PlainButton,
     PlainLabel,
     card,
-    discard,
+    column_layout,
     label,
-    lay_column,
-    lay_row,
-    name_surface,
     paragraphs,
     push_button,
+    remove_widgets,
+    row_layout,
+    set_surface,
     slider,
 )
 from fieldray.domain.finding import (
     Outcome,
-    Refused,
-    Screened,
+    RefusedOutcome,
+    ScreenedOutcome,
     can_be_overruled,
     can_be_turned,
     lungs_of,
@@ -42,7 +42,7 @@ from fieldray.domain.finding import (
     override_notes,
 )
 from fieldray.domain.run import Overrides
-from fieldray.formatting import advice_text, backend_name, category_label, lung_sentences, number
+from fieldray.formatting import advice_text, backend_name, category_label, format_number, lung_sentences
 from fieldray.reasons import COMMON_NOTES, Reason, reason
 from fieldray.reports.document import FindingText, Scale, finding_texts
 from fieldray.translation import Translator
@@ -59,13 +59,13 @@ class FoldingCard(QFrame):
     A folded card stays folded when another image is opened.
     """
 
-    def __init__(self, name: str, title: str, *parts: Part, switches: Switches, theme: Theme) -> None:
+    def __init__(self, name: str, title: str, *parts: Part, switches: DisplaySwitches, theme: Theme) -> None:
         super().__init__()
         self.setObjectName("card")
         self._name, self._switches, self._theme, self._inside = name, switches, theme, QWidget()
-        lay_column(self._inside, *parts, spacing=6)
+        column_layout(self._inside, *parts, spacing=6)
         self.head = push_button(title, self._fold, role="fold")
-        lay_column(self, self.head, self._inside, margins=(14, 12, 14, 12), spacing=6)
+        column_layout(self, self.head, self._inside, margins=(14, 12, 14, 12), spacing=6)
         switches.changed.connect(self._refresh)
         self._refresh()
 
@@ -86,7 +86,7 @@ class ResultPanel(QScrollArea):
     prior  the card about prior images, which shows and hides itself
     """
 
-    card_wanted = Signal()
+    card_requested = Signal()
 
     def __init__(self, controller: Controller, prior: QWidget, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class ResultPanel(QScrollArea):
         self._translator, self._theme = translator, theme
         self._folding = partial(FoldingCard, switches=self._switches, theme=theme)
         self._page = page = QWidget()
-        name_surface(page, "panel")
+        set_surface(page, "panel")
         self.override_buttons: list[PlainButton] = []
         self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
         self.packs = PackButtons(self._image, translator, theme)
@@ -114,8 +114,8 @@ class ResultPanel(QScrollArea):
         self._pack = QWidget()
         self._inside = QWidget()
         above = self._head, self._kept, self.open_replacing, self._result, self._verdict_card, self._measured
-        self._layout = lay_column(self._inside, *above, self._heat_map, self.lungs, prior, self._pack, spacing=10)
-        lay_column(page, self._empty, self.packs, self._inside, 1, margins=(10, 14, 10, 14), spacing=10)
+        self._layout = column_layout(self._inside, *above, self._heat_map, self.lungs, prior, self._pack, spacing=10)
+        column_layout(page, self._empty, self.packs, self._inside, 1, margins=(10, 14, 10, 14), spacing=10)
         self.setWidget(page)
         self._image.changed.connect(self.refresh)
         for news in (self._image.loaded, self._image.replaced):
@@ -141,7 +141,7 @@ class ResultPanel(QScrollArea):
         found = finding_texts(self._translator, row.outcome, row.manifest)
         self._result = self._exchange(self._result, self._make_result(row, found))
         self._pack = self._exchange(self._pack, self._make_pack(row))
-        screened = row.outcome if isinstance(row.outcome, Screened) else None
+        screened = row.outcome if isinstance(row.outcome, ScreenedOutcome) else None
         self._measured = self._exchange(self._measured, self._make_measured(screened, found))
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
         self.lungs.show_outcome(row.outcome)
@@ -188,7 +188,7 @@ class ResultPanel(QScrollArea):
         self._mark = PlainLabel()
         self._heading = PlainLabel()
         self._heading.setWordWrap(True)  # a pack may have a long name for a class
-        lay_row(head, self._mark, (self._heading, 1), spacing=10)
+        row_layout(head, self._mark, (self._heading, 1), spacing=10)
         return head
 
     def _make_heat_map(self) -> QWidget:
@@ -197,18 +197,18 @@ class ResultPanel(QScrollArea):
         self.heat_map_box.setChecked(self._switches.heat_map)
         self.opacity = slider(self._switches.heat_map_opacity)
         self.opacity.setAccessibleName(self._translator.text("Heat map opacity"))
-        opacity = lay_row(None, label(self._translator.text("Heat map opacity")), (self.opacity, 1))
+        opacity = row_layout(None, label(self._translator.text("Heat map opacity")), (self.opacity, 1))
         meaning = self._translator.text("The colours show the influence on the score, not the outline of a lesion")
         parts = self.heat_map_box, opacity, label(meaning, role="muted")
         return self._folding("heat_map", self._translator.text("Heat map"), *parts)
 
     # ---- widgets that are built for each image
 
-    def _make_result(self, row: WorkRow, found: Sequence[FindingText]) -> QWidget:
+    def _make_result(self, row: WorkListRow, found: Sequence[FindingText]) -> QWidget:
         box = QWidget()
-        column = lay_column(box, spacing=6)
+        column = column_layout(box, spacing=6)
         outcome, self.override_buttons = row.outcome, []
-        if not isinstance(outcome, Screened):
+        if not isinstance(outcome, ScreenedOutcome):
             column.addWidget(label(self._translator.reason(outcome.reason)))
             if row.category != "not_an_image":
                 column.addWidget(label(advice_text(self._translator, row.category), role="muted"))
@@ -241,9 +241,9 @@ class ResultPanel(QScrollArea):
         fitting = (pack for pack, years in ages if years and years[0] <= int(age) <= years[1])
         return [f"{self._translator.pick(pack.names) or pack.pack_name} {pack.version}" for pack in fitting]
 
-    def _add_overrides(self, column: QVBoxLayout, row: WorkRow) -> None:
+    def _add_overrides(self, column: QVBoxLayout, row: WorkListRow) -> None:
         """Add buttons for a refused image to a layout: screen in spite of the refusal, or turn the image."""
-        why, text = row.outcome.reason if isinstance(row.outcome, Refused) else None, self._translator.text
+        why, text = row.outcome.reason if isinstance(row.outcome, RefusedOutcome) else None, self._translator.text
         if why is None or not can_be_overruled(why):
             return
         offered = [(text("Screen this image anyway"), Overrides(overrules=True))]
@@ -265,7 +265,7 @@ class ResultPanel(QScrollArea):
         for button in self.override_buttons:
             button.setEnabled(not self._image.is_screening)
 
-    def _verdict_meaning(self, row: WorkRow) -> str:
+    def _verdict_meaning(self, row: WorkListRow) -> str:
         text = self._translator.text
         if row.category == "refused":
             return text("Agree: the image is not suitable for this pack. Disagree: the image is suitable.")
@@ -283,13 +283,13 @@ class ResultPanel(QScrollArea):
             column.addWidget(label(found.point, role="heading"))
         column.addWidget(ScoreScale(found.scale, self._theme))
 
-    def _make_measured(self, outcome: Screened | None, found: Sequence[FindingText]) -> QWidget:
+    def _make_measured(self, outcome: ScreenedOutcome | None, found: Sequence[FindingText]) -> QWidget:
         """Make the widget with the measured performance of each finding's operating point, and the device.
 
         The widget is empty if the image was not screened.
         """
         box = QWidget()
-        column = lay_column(box, spacing=6)
+        column = column_layout(box, spacing=6)
         if outcome is None:
             return box
         for said in found:
@@ -300,33 +300,33 @@ class ResultPanel(QScrollArea):
         column.addWidget(label(self._ran_on(outcome), role="muted"))
         return box
 
-    def _ran_on(self, outcome: Screened) -> str:
+    def _ran_on(self, outcome: ScreenedOutcome) -> str:
         translator = self._translator
         return translator.text(
             "Score computed on {backend} in {milliseconds} ms. File read in {reading} ms. Pack {pack}.",
             backend=backend_name(translator, outcome.backend),
-            milliseconds=number(translator, outcome.inference_ms, digits=1),
+            milliseconds=format_number(translator, outcome.inference_ms, digits=1),
             reading=round(outcome.facts.decode_ms),
             pack=outcome.pack_name,
         )
 
-    def _make_pack(self, row: WorkRow) -> QWidget:
+    def _make_pack(self, row: WorkListRow) -> QWidget:
         box, manifest, translator = QWidget(), row.manifest, self._translator
         if manifest is not None:
             use = label(*paragraphs(translator.pick(manifest.intended_use)))
             limits = label(*paragraphs(translator.pick(manifest.limits)))
-            lay_column(
+            column_layout(
                 box,
                 self._folding("use", translator.text("What this pack is for"), use),
                 self._folding("limits", translator.text("Limits of this pack"), limits),
-                card_button(translator, self.card_wanted.emit),
+                card_button(translator, self.card_requested.emit),
                 spacing=10,
             )
         return box
 
     def _exchange(self, old: QWidget, new: QWidget) -> QWidget:
         self._layout.replaceWidget(old, new)
-        discard(old)
+        remove_widgets(old)
         return new
 
 
@@ -345,7 +345,7 @@ class LungsCard(QWidget):
         self._evidence = label(role="heading")
         self._warning = label(role="warning")
         parts = self.outline_box, self._areas, self._evidence, self._warning
-        lay_column(self, folding("lungs", translator.text("Lungs"), *parts))
+        column_layout(self, folding("lungs", translator.text("Lungs"), *parts))
 
     def show_outcome(self, outcome: Outcome) -> None:
         """Show the facts about the lungs of an outcome's image. Without such facts, hide the card."""

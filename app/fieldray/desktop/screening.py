@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from PySide6.QtCore import QObject, Signal
 
-from fieldray.desktop.background import Background, Services
+from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.intent import (
     CollectFacts,
     Commands,
@@ -21,7 +21,7 @@ from fieldray.desktop.intent import (
     StartIntendedRun,
     UsePack,
 )
-from fieldray.desktop.notices import Action, Level
+from fieldray.desktop.notices import Action, NoticeLevel
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Progress, Run, RunChanged
@@ -54,7 +54,7 @@ class ScreeningController(QObject):
     started = Signal()
     idle = Signal()
 
-    def __init__(self, background: Background, packs: PackChoice) -> None:
+    def __init__(self, background: BackgroundTasks, packs: PackChoice) -> None:
         super().__init__()
         self.background, self._board, self.packs = background, background.board, packs
         self._playbook = IntentStateMachine()
@@ -72,7 +72,7 @@ class ScreeningController(QObject):
         self.run_models: tuple[Model | None, ...] = ()
         self.progress: Progress | None = None
         self.past: Run | None = None
-        packs.listed.connect(self._see_packs)
+        packs.packs_listed.connect(self._see_packs)
         packs.model_changed.connect(self._see_packs)
         packs.question_changed.connect(self._see_packs)
 
@@ -134,7 +134,7 @@ class ScreeningController(QObject):
         """
         self._do(self._playbook.answer(question, answer))
 
-    def go_back(self) -> None:
+    def cancel_waiting_run(self) -> None:
         """Close the open question without an answer: cancel the waiting run, and report its folders as not screened."""
         commands = self._playbook.drop()
         self._restore()
@@ -174,7 +174,7 @@ class ScreeningController(QObject):
     def forget_run(self) -> None:
         """Close the visible run, which was deleted, and remove the notices about its end."""
         self._forget_notes()
-        self._board.supersede(_failed(self.paths))
+        self._board.withdraw_all(_failed(self.paths))
         self._board.withdraw(_unscreened(self.paths))
         self._do(self._playbook.drop())
         self._name_waiting()
@@ -182,7 +182,7 @@ class ScreeningController(QObject):
         self.progress = None
         self._enter("empty")
 
-    def try_again(self, name: BackendName) -> None:
+    def retry_backend(self, name: BackendName) -> None:
         """Start a device again that is unavailable.
 
         name  name of the device
@@ -200,7 +200,7 @@ class ScreeningController(QObject):
             return
         self._enter(event.state)
         if event.reason is not None:
-            self._board.supersede("watch")  # watching has ended
+            self._board.withdraw_all("watch")  # watching has ended
             self._post_failure(event.reason)
         self.show_notes(event.notes)
         if not self.is_busy:
@@ -213,15 +213,15 @@ class ScreeningController(QObject):
             # A notice that a drive has no images stays until a person closes it, as a failure does.
             key = note.text if note.code == "no_image_in" else _OF_WATCH.get(note.code, RUN_NOTICE_PREFIX + note.code)
             if note.code == "watch_stopped":
-                self._board.supersede("watch")
-            self._board.post_reason(key, note, level=level_of(note))
+                self._board.withdraw_all("watch")
+            self._board.post_reason(key, note, level=notice_level(note))
 
     def handle_progress(self, event: Progress) -> None:
         """Handle the event with the progress of the run."""
         self.progress = event
         self.changed.emit()
 
-    def end(self) -> Callable[[], None]:
+    def run_ender(self) -> Callable[[], None]:
         """Return a function that ends the active run and waits for its end.
 
         Call the returned function outside the window's thread, before the program closes.
@@ -240,7 +240,7 @@ class ScreeningController(QObject):
     def _forget_notes(self) -> None:
         """Remove the notices with notes on the run, because another run, or none, becomes visible."""
         for start in ("watch", RUN_NOTICE_PREFIX):
-            self._board.supersede(start)
+            self._board.withdraw_all(start)
 
     def _enter(self, state: State) -> None:
         self.state, self.packs.may_switch = state, state not in _BUSY
@@ -264,7 +264,7 @@ class ScreeningController(QObject):
                 case CollectFacts():
                     self._look(command.intent)
                 case UsePack():
-                    use = self.packs.use if command.is_by_card else self.packs.use_known
+                    use = self.packs.use if command.is_by_card else self.packs.use_earlier_choice
                     use(command.candidate, point=command.point)
                 case StartIntendedRun():
                     self._screen(command.intent, command.remembered)
@@ -281,7 +281,7 @@ class ScreeningController(QObject):
         """Collect the facts about an intent's paths in the background, because the disk may be slow."""
         self.background.run_with_services(
             lambda services: (
-                services.are_empty(intent.paths),
+                services.are_empty_folders(intent.paths),
                 services.memory.find(intent.paths),
                 services.may_lack_ages(intent.paths),
             ),
@@ -290,17 +290,19 @@ class ScreeningController(QObject):
             newest_only=True,
         )
 
-    def _looked(self, intent: Intent, are_empty: bool, remembered: RememberedPack | None, lacks_ages: bool) -> None:
+    def _looked(
+        self, intent: Intent, are_empty_folders: bool, remembered: RememberedPack | None, lacks_ages: bool
+    ) -> None:
         """Handle the facts about an intent's paths.
 
         If the folders contain no file, no question is asked and no run starts. The previous state is restored.
 
-        are_empty   whether the folders contain no file
-        remembered  the pack that a person chose for these paths earlier, or None
-        lacks_ages  whether files may lack the patient's age
+        are_empty_folders  whether the folders contain no file
+        remembered         the pack that a person chose for these paths earlier, or None
+        lacks_ages         whether files may lack the patient's age
         """
-        if not are_empty or intent.watches or self._playbook.intent != intent:
-            self._do(self._playbook.facts_collected(intent, remembered, lacks_ages or are_empty))
+        if not are_empty_folders or intent.watches or self._playbook.intent != intent:
+            self._do(self._playbook.facts_collected(intent, remembered, lacks_ages or are_empty_folders))
             return
         self._do(self._playbook.drop(instead=intent.paths))
         self.show_notes([reason("no_image_in", path=path) for path in intent.paths])
@@ -317,7 +319,7 @@ class ScreeningController(QObject):
         models = self._models
         self._forget_notes()
         self._board.withdraw("question")
-        self._board.supersede(_failed(intent.paths))
+        self._board.withdraw_all(_failed(intent.paths))
         self.paths, self.manifest, self.run_models = intent.paths, models[0].manifest, models
         self.progress = self.run_id = self.past = None
         self.watches = intent.watches
@@ -447,7 +449,7 @@ class ScreeningController(QObject):
             self._board.withdraw("next")
 
 
-def level_of(note: Reason) -> Level:
+def notice_level(note: Reason) -> NoticeLevel:
     """Return the severity of a note on a run or on one of its packs: "info" or "warning"."""
     return "warning" if note.code in _GRAVE else "info"
 

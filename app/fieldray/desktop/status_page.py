@@ -12,12 +12,12 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 
 from fieldray.bench.load import StoredLoadStudy
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.past_runs import ComputerLoad, Sample
+from fieldray.desktop.past_runs import ComputerLoad, LoadSample
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.toolbar import backend_text
-from fieldray.desktop.widgets import Page, card, discard, label, lay_row, push_button, reading_table
+from fieldray.desktop.widgets import Page, card, label, push_button, read_only_table, remove_widgets, row_layout
 from fieldray.domain.run import Speed
-from fieldray.formatting import backend_name, duration, number, time_text
+from fieldray.formatting import backend_name, format_duration, format_number, time_text
 from fieldray.translation import Translator
 
 
@@ -36,10 +36,12 @@ class StatusPage(Page):
         self._table: QWidget | None = None
         self._shown_study: StoredLoadStudy | None = None
         self._load = card(label(text("Speed while other programs run"), role="heading"), self.state)
-        self._load.layout().addLayout(lay_row(None, self.button, 1))  # type: ignore[union-attr]
+        self._load.layout().addLayout(row_layout(None, self.button, 1))  # type: ignore[union-attr]
         for index, part in enumerate((self._make_devices(), self._make_plot(), self._load)):
             self._column.insertWidget(1 + index, part)
-        self.follow(controller.backends_changed, controller.measured, self._machine.sampled, self._machine.changed)
+        self.refresh_on(
+            controller.backends_changed, controller.speed_measured, self._machine.sampled, self._machine.changed
+        )
         self.refresh()
 
     def refresh(self) -> None:
@@ -79,7 +81,7 @@ class StatusPage(Page):
 
     def _make_plot(self) -> QWidget:
         text, machine = self._translator.text, self._machine
-        figures: dict[str, tuple[Callable[[Sample], float | None], float]] = {
+        figures: dict[str, tuple[Callable[[LoadSample], float | None], float]] = {
             text("Images per second (model alone)"): (lambda sample: sample.fps, 2.0),
             text("CPU load of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
             text("Memory used by this program, MB"): (lambda sample: sample.memory_mb, 100.0),
@@ -104,7 +106,7 @@ class StatusPage(Page):
     def _show_speed(self, speed: Speed) -> None:
         values = speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max, speed.first_ms, speed.p95_ms
         for shown, value in zip(self._values, values, strict=True):
-            shown.setText("–" if value is None else number(self._translator, value, digits=1))
+            shown.setText("–" if value is None else format_number(self._translator, value, digits=1))
 
     def _show_load(self) -> None:
         """Show the last sample of speed and load as text, also for screen readers."""
@@ -113,9 +115,9 @@ class StatusPage(Page):
             last, text = samples[-1], self._translator.text
             said = text("CPU {cpu} %   Memory {memory} MB", cpu=round(last.cpu_percent), memory=round(last.memory_mb))
             if last.fps is not None:
-                fps = text("{fps} images per second", fps=number(self._translator, last.fps, digits=1))
+                fps = text("{fps} images per second", fps=format_number(self._translator, last.fps, digits=1))
                 said = f"{fps}   {said}"
-            said = f"{duration(self._translator, last.at_s)}   {said}"
+            said = f"{format_duration(self._translator, last.at_s)}   {said}"
         self.load.setText(said)
 
     def _show_study(self) -> None:
@@ -126,7 +128,7 @@ class StatusPage(Page):
         self.state.setText(*_state(translator, machine, done, total))
         if machine.study is self._shown_study:
             return
-        discard(self._table)
+        remove_widgets(self._table)
         self._table, self._shown_study = None, machine.study
         if machine.study is not None:
             headings = (
@@ -137,19 +139,19 @@ class StatusPage(Page):
                 translator.text("Measured slowdown"),
                 translator.text("Slowdown (Taran 2022)"),
             )
-            self._table = reading_table(headings, list(self._rows()))
+            self._table = read_only_table(headings, list(self._rows()))
             self._load.layout().insertWidget(2, self._table)  # type: ignore[union-attr]
 
     def _rows(self) -> Iterator[Sequence[str]]:
         translator, study = self._translator, self._machine.study
         if study is None:
             return
-        for cell in study.shown:
-            figures = (number(translator, fps, digits=1) for fps in (cell.fps_min, cell.fps_avg, cell.fps_max))
+        for cell in study.shown_cells:
+            figures = (format_number(translator, fps, digits=1) for fps in (cell.fps_min, cell.fps_avg, cell.fps_max))
             yield (
                 backend_name(translator, cell.backend),
                 _share(translator, cell.level.share) if cell.level.share else translator.text("without other load"),
-                number(translator, cell.mean_ms, digits=2),
+                format_number(translator, cell.mean_ms, digits=2),
                 " / ".join(figures),
                 _share(translator, cell.increase, digits=1) if cell.level.share else "",
                 "" if cell.published is None or study.is_disturbed else _share(translator, cell.published, digits=1),
@@ -157,7 +159,7 @@ class StatusPage(Page):
 
 
 def _share(translator: Translator, share: float, *, digits: int = 0) -> str:
-    return f"{number(translator, 100 * share, digits=digits)} %"
+    return f"{format_number(translator, 100 * share, digits=digits)} %"
 
 
 def _state(translator: Translator, machine: ComputerLoad, done: int, total: int) -> Iterator[str]:
@@ -174,7 +176,7 @@ def _state(translator: Translator, machine: ComputerLoad, done: int, total: int)
     if machine.problem is not None:
         yield translator.reason(machine.problem)
     if study is not None:
-        packs = ", ".join(sorted({cell.pack for cell in study.shown}))
+        packs = ", ".join(sorted({cell.pack for cell in study.shown_cells}))
         yield translator.text(
             "Speed measured {when} with the pack {pack}.",
             when=time_text(translator, study.made.timestamp()),
@@ -200,7 +202,7 @@ class RunPlot(QWidget):
     def __init__(
         self,
         title: str,
-        figure: Callable[[Sample], float | None],
+        figure: Callable[[LoadSample], float | None],
         machine: ComputerLoad,
         *,
         full: float,
@@ -217,7 +219,7 @@ class RunPlot(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         samples, line, shades = self._machine.samples, self.fontMetrics().height(), colours(self._theme)
         known = [(sample.at_s, value) for sample in samples if (value := self._figure(sample)) is not None]
-        top = 2 * nice_step(max([self._full, *(value for _, value in known)]) / 2)
+        top = 2 * round_axis_step(max([self._full, *(value for _, value in known)]) / 2)
         end_s = max(samples[-1].at_s if samples else 0.0, 1.0)
         box = QRectF(3.5 * line, 1.4 * line, self.width() - 4 * line, _HEIGHT)
         painter = QPainter(self)
@@ -225,7 +227,7 @@ class RunPlot(QWidget):
         painter.setPen(QColor(shades["muted"]))
         painter.drawText(QRectF(box.left(), 0, box.width(), line), Qt.AlignmentFlag.AlignLeft, self._title)
         for share in (0.0, 0.5, 1.0):
-            y, caption = box.bottom() - share * _HEIGHT, number(self._translator, share * top, digits=0)
+            y, caption = box.bottom() - share * _HEIGHT, format_number(self._translator, share * top, digits=0)
             painter.setPen(QColor(shades["muted"]))
             painter.drawText(QRectF(0, y - line / 2, 3 * line, line), Qt.AlignmentFlag.AlignRight, caption)
             painter.setPen(QColor(shades["line"]))
@@ -236,7 +238,7 @@ class RunPlot(QWidget):
         painter.end()
 
 
-def nice_step(rough: float) -> float:
+def round_axis_step(rough: float) -> float:
     """Return a round step for the marks of an axis: 1, 2 or 5 times a power of ten.
 
     rough  minimum of the step, above 0

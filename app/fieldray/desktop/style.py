@@ -113,7 +113,7 @@ def scaled_font(font: QFont, share: float) -> QFont:
 
 
 @contextmanager
-def saved_painter(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
+def restoring_painter(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
     """Draw with these render hints during a `with` block, then restore the state of the painter."""
     painter.save()
     for hint in hints:

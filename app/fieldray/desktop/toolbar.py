@@ -19,13 +19,13 @@ from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     PlainButton,
     PlainLabel,
+    column_layout,
     connect_button,
     elide,
-    lay_column,
-    lay_row,
-    name_surface,
     push_button,
-    set_tip,
+    row_layout,
+    set_surface,
+    set_tooltip,
     without_markup,
 )
 from fieldray.domain.model import Model
@@ -34,8 +34,8 @@ from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.formatting import (
     backend_name,
     describe_signer,
-    duration,
-    number,
+    format_duration,
+    format_number,
     research_only,
     time_text,
     unsigned_notice,
@@ -68,7 +68,7 @@ class Toolbar(QWidget):
         choose   function called with the folders or files that a person chose
         """
         super().__init__()
-        name_surface(self, "toolbar")
+        set_surface(self, "toolbar")
         self._controller, self._translator, self._theme = controller, translator, theme
         self._saving, self._choose = actions["export"], choose
         self._is_narrow = False
@@ -93,7 +93,7 @@ class Toolbar(QWidget):
         self._lay_out()
         for signal in (controller.screening.changed, controller.screening.question_changed, controller.ready):
             signal.connect(self.refresh_run)
-        for signal in (controller.packs.listed, controller.packs.model_changed):
+        for signal in (controller.packs.packs_listed, controller.packs.model_changed):
             signal.connect(self.refresh_pack)
         controller.backends_changed.connect(self.refresh_backend)
         self.refresh_run()
@@ -126,27 +126,27 @@ class Toolbar(QWidget):
         packs = self._controller.packs
         model = packs.model
         more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
-        set_tip(self.pack_chip, *pack_label(self._translator, packs), *more)
-        self.fit()
+        set_tooltip(self.pack_chip, *pack_label(self._translator, packs), *more)
+        self.fit_to_window()
 
     def refresh_backend(self) -> None:
         """Show the names and states of the devices in use."""
-        set_tip(self.backend_chip, *self._backend_text())
-        self.fit()
+        set_tooltip(self.backend_chip, *self._backend_text())
+        self.fit_to_window()
 
     # ---- building
 
     def _lay_out(self) -> None:
         self._progress = QWidget()
-        lay_column(self._progress, 1, self.progress_text, self.bar, 1, spacing=4)
+        column_layout(self._progress, 1, self.progress_text, self.bar, 1, spacing=4)
         self.progress_text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.progress_text.setMinimumWidth(120)
         self.progress_text.setWordWrap(True)
         for chip in (self.pack_chip, self.backend_chip):
             chip.setProperty("role", "chip")
             chip.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
-        self._rows = lay_row(None, spacing=_SPACING), lay_row(None, spacing=_SPACING)
-        lay_column(self, *self._rows, margins=(_SIDE, 8, _SIDE, 8), spacing=6)
+        self._rows = row_layout(None, spacing=_SPACING), row_layout(None, spacing=_SPACING)
+        column_layout(self, *self._rows, margins=(_SIDE, 8, _SIDE, 8), spacing=6)
         self._arrange(wraps=False)
 
     def _arrange(self, *, wraps: bool) -> None:
@@ -170,9 +170,9 @@ class Toolbar(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.fit()
+        self.fit_to_window()
 
-    def fit(self) -> None:
+    def fit_to_window(self) -> None:
         """Adapt the toolbar to the size of the window.
 
         If the controls do not fit into one row, the toolbar has two rows. In a very narrow window, and in a narrow
@@ -269,10 +269,10 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
     total = f"{progress.total}" if progress.total_is_final else f"{progress.total}+"
     parts = [f"{progress.done} / {total}"]
     if is_running:
-        rate = number(translator, progress.images_per_s, digits=1)
+        rate = format_number(translator, progress.images_per_s, digits=1)
         parts.append(translator.text("{rate} images/s", rate=rate))
         if progress.remaining_s is not None:
-            parts.append(translator.text("{time} left", time=duration(translator, progress.remaining_s)))
+            parts.append(translator.text("{time} left", time=format_duration(translator, progress.remaining_s)))
     return parts
 
 
@@ -297,7 +297,7 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     """Return a text about the signer of the pack in use, and whether its drive is still needed."""
     signer_text = describe_signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
-        if packs.source_is_here:
+        if packs.is_source_available:
             return translator.text("{signer}; the drive can be removed during this run", signer=signer_text)
         return translator.text("{signer}; drive removed", signer=signer_text)
     return signer_text
@@ -336,7 +336,7 @@ def backend_text(
     return name, event.detail if event.state == "ready" and event.detail else states[event.state]
 
 
-class Status(QStatusBar):
+class StatusBar(QStatusBar):
     """The status bar: images per second, CPU and memory load, and always the notice *research use only*."""
 
     def __init__(self, controller: Controller, translator: Translator) -> None:
@@ -344,11 +344,13 @@ class Status(QStatusBar):
         self.setSizeGripEnabled(False)
         self._translator = translator
         self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
-        set_tip(
+        set_tooltip(
             self.speed,
             translator.text("Images per second (model alone): current value; lowest / mean / highest"),
         )
-        set_tip(self.load, translator.text("CPU load of the whole computer; memory used by all parts of this program"))
+        set_tooltip(
+            self.load, translator.text("CPU load of the whole computer; memory used by all parts of this program")
+        )
         self.research.setProperty("role", "research")
         self.speed.setContentsMargins(8, 0, 8, 0)
         self.load.setContentsMargins(8, 0, 8, 0)
@@ -357,7 +359,7 @@ class Status(QStatusBar):
         self.addWidget(self.load)
         self.addPermanentWidget(self.research)
         self.setMinimumWidth(self.research.sizeHint().width())  # the notice alone sets the minimum width
-        controller.measured.connect(self.show_speed)
+        controller.speed_measured.connect(self.show_speed)
         self.show_speed(controller.speed)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -381,4 +383,4 @@ class Status(QStatusBar):
         self.load.setText(self._translator.text("CPU {cpu} %   Memory {memory} MB", cpu=processor, memory=memory))
 
     def _figure(self, value: float | None, digits: int) -> str:
-        return "–" if value is None else number(self._translator, value, digits=digits)
+        return "–" if value is None else format_number(self._translator, value, digits=digits)

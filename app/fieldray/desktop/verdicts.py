@@ -47,9 +47,9 @@ class ReadVerdict:
 class WriteVerdict:
     """The command to store a verdict in the database, unless another window has stored a verdict meanwhile.
 
-    verdict  the verdict to store; None withdraws the stored verdict
-    over     verdicts that may be replaced; None in this set means no verdict. If another verdict is stored, nothing is
-             written
+    verdict      the verdict to store; None withdraws the stored verdict
+    replaceable  verdicts that may be replaced; None in this set means no verdict. If another verdict is stored, nothing
+                 is written
 
     Afterwards, call `Verdicts.handle_written` with the verdict that is stored now. After an error, call
     `Verdicts.handle_failed_write` with the reason.
@@ -57,7 +57,7 @@ class WriteVerdict:
 
     judged: VerdictSubject
     verdict: Verdict | None
-    over: frozenset[Verdict | None]
+    replaceable: frozenset[Verdict | None]
 
 
 Commands = tuple[ReadVerdict | WriteVerdict, ...]
@@ -67,47 +67,48 @@ Commands = tuple[ReadVerdict | WriteVerdict, ...]
 class VerdictState:
     """The state of the verdict on one image.
 
-    stored   the verdict in the database, as far as is known; None without a verdict
-    wanted   the verdict that the person chose last; None without a verdict
-    draft    the note while a person types; None otherwise
-    known    verdicts that may be replaced without asking: those that the person saw, and those of the person that could
-             not be saved
-    sent     the command with the verdict that is being saved, or None
-    problem  the reason why the verdict was not saved, or None
-    asks     whether `stored` is another window's verdict, so that the person must choose before anything is written
+    stored         the verdict in the database, as far as is known; None without a verdict
+    wanted         the verdict that the person chose last; None without a verdict
+    draft          the note while a person types; None otherwise
+    replaceable    verdicts that may be replaced without asking: those that the person saw, and those of the person that
+                   could not be saved
+    pending_write  the command with the verdict that is being saved, or None
+    problem        the reason why the verdict was not saved, or None
+    needs_choice   whether `stored` is another window's verdict, so that the person must choose before anything is
+                   written
     """
 
     stored: Verdict | None
     wanted: Verdict | None = field(init=False)
     draft: str | None = None
-    known: set[Verdict | None] = field(init=False)
-    sent: WriteVerdict | None = None
+    replaceable: set[Verdict | None] = field(init=False)
+    pending_write: WriteVerdict | None = None
     problem: Reason | None = None
-    asks: bool = False
+    needs_choice: bool = False
 
     def __post_init__(self) -> None:
-        self.settle(self.stored)
+        self.mark_saved(self.stored)
 
-    def settle(self, stored: Verdict | None) -> None:
+    def mark_saved(self, stored: Verdict | None) -> None:
         """Record that the verdict `stored` is in the database, and that nothing is left to save."""
         self.stored = self.wanted = stored
-        self.known, self.problem, self.asks = {stored}, None, False
+        self.replaceable, self.problem, self.needs_choice = {stored}, None, False
 
     def show(self, stored: Verdict | None) -> None:
         """Show the verdict that another window stored, and discard the note that was typed for the previous verdict."""
-        self.settle(stored)
+        self.mark_saved(stored)
         self.draft = None
 
-    def ask(self, stored: Verdict | None) -> None:
+    def mark_conflict(self, stored: Verdict | None) -> None:
         """Record that the person must choose a verdict, because another window stored a different verdict."""
-        self.stored, self.problem, self.asks = stored, None, True
+        self.stored, self.problem, self.needs_choice = stored, None, True
 
     @property
     def state(self) -> State | None:
         """The state of saving the verdict: "saving", "saved" or "not_saved"; None without a verdict."""
-        if self.sent is not None:
+        if self.pending_write is not None:
             return "saving"
-        if self.problem is not None or self.asks:
+        if self.problem is not None or self.needs_choice:
             return "not_saved"
         return "saved" if self.wanted is not None else None
 
@@ -220,7 +221,7 @@ class Verdicts:
         return () if self.is_repeated else self._want(verdict)
 
     def withdraw(self) -> Commands:
-        """Withdraw the verdict on the current image together with its note; `take_back` restores verdict and note."""
+        """Withdraw the verdict on the current image together with its note; `undo` restores verdict and note."""
         given = self.state_for(self.open_image)
         if given.wanted is None:
             return ()
@@ -229,12 +230,12 @@ class Verdicts:
 
     @property
     def last_changed(self) -> VerdictSubject | None:
-        """The image of the last change of a verdict; None if `take_back` cannot undo that change."""
+        """The image of the last change of a verdict; None if `undo` cannot undo that change."""
         if self._last is None:
             return None
         judged, _, after = self._last
         given = self._given.get(judged)  # None for an image whose verdict is saved
-        return judged if given is None or (given.wanted == after and not given.asks) else None
+        return judged if given is None or (given.wanted == after and not given.needs_choice) else None
 
     def forget_last(self) -> None:
         """Forget the last change of a verdict, so that it cannot be undone.
@@ -243,7 +244,7 @@ class Verdicts:
         """
         self._last = None
 
-    def take_back(self) -> Commands:
+    def undo(self) -> Commands:
         """Undo the last change of a verdict: save the verdict before that change again.
 
         Earlier changes cannot be undone.
@@ -262,7 +263,7 @@ class Verdicts:
         given = self.state_for(judged)
         if given.state != "not_saved":
             return ()
-        given.known.add(given.stored)
+        given.replaceable.add(given.stored)
         return self._send(judged, given)
 
     def keep_stored_verdict(self, judged: VerdictSubject) -> Commands:
@@ -285,15 +286,15 @@ class Verdicts:
         The result is ignored while a verdict on the image is being saved.
         """
         given = self._given.get(judged)
-        if given is None or given.sent is not None:
+        if given is None or given.pending_write is not None:
             return ()
         if stored == given.wanted:
-            given.settle(stored)
-        elif stored in given.known:
+            given.mark_saved(stored)
+        elif stored in given.replaceable:
             given.stored = stored
             return () if given.state == "not_saved" else self._save(judged, given)  # a refused verdict is stored
         elif given.state == "not_saved" or given.has_unsaved_note:
-            given.ask(stored)
+            given.mark_conflict(stored)
         else:
             given.show(stored)
         return ()
@@ -301,19 +302,19 @@ class Verdicts:
     def handle_written(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
         """Handle the result of `WriteVerdict`: the verdict that is now stored."""
         given = self._given.get(judged)
-        if given is None or given.sent is None:
+        if given is None or given.pending_write is None:
             return ()
-        sent, given.sent = given.sent, None
+        sent, given.pending_write = given.pending_write, None
         is_withdrawn = sent.verdict == given.stored == given.wanted
         if stored == sent.verdict:
-            given.stored, given.known = stored, {stored}
+            given.stored, given.replaceable = stored, {stored}
             return self._save(judged, given)
         if stored == given.wanted:  # both verdicts are equal
-            given.settle(stored)
+            given.mark_saved(stored)
         elif is_withdrawn:  # the person has no verdict left to choose
             given.show(stored)
         else:
-            given.ask(stored)
+            given.mark_conflict(stored)
         return ()
 
     def handle_failed_write(self, judged: VerdictSubject, problem: Reason) -> Commands:
@@ -322,13 +323,13 @@ class Verdicts:
         If the person has chosen another verdict since, the newer choice is written.
         """
         given = self._given.get(judged)
-        if given is None or given.sent is None:
+        if given is None or given.pending_write is None:
             return ()
-        sent, given.sent = given.sent, None
-        given.known.add(sent.verdict)
+        sent, given.pending_write = given.pending_write, None
+        given.replaceable.add(sent.verdict)
         if given.wanted != sent.verdict:
             return self._send(judged, given)
-        if given.known == {given.stored}:
+        if given.replaceable == {given.stored}:
             return ()
         given.problem = problem
         # The refused verdict may be stored nevertheless.
@@ -350,14 +351,14 @@ class Verdicts:
 
         Nothing is written if the verdict is stored, being written, or if a person must choose first.
         """
-        if given.sent is not None:
+        if given.pending_write is not None:
             return ()
-        if given.wanted == given.stored and (given.asks or given.known == {given.stored}):
-            given.settle(given.stored)
+        if given.wanted == given.stored and (given.needs_choice or given.replaceable == {given.stored}):
+            given.mark_saved(given.stored)
             return ()
-        return () if given.asks else self._send(judged, given)
+        return () if given.needs_choice else self._send(judged, given)
 
     def _send(self, judged: VerdictSubject, given: VerdictState) -> Commands:
-        given.problem, given.asks = None, False
-        given.sent = WriteVerdict(judged, given.wanted, frozenset(given.known))
-        return (given.sent,)
+        given.problem, given.needs_choice = None, False
+        given.pending_write = WriteVerdict(judged, given.wanted, frozenset(given.replaceable))
+        return (given.pending_write,)

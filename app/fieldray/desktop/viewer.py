@@ -13,12 +13,12 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.image_painting import (
     MEASURES,
+    DisplaySwitches,
     HeatMap,
-    Measure,
+    MeasureTool,
     Point,
     Pyramid,
     Size,
-    Switches,
     Tool,
     ViewState,
     dragged_window,
@@ -40,7 +40,7 @@ from fieldray.desktop.overlay import (
     measurement_text,
     outline_of,
 )
-from fieldray.desktop.style import Theme, colour, saved_painter, scaled_font
+from fieldray.desktop.style import Theme, colour, restoring_painter, scaled_font
 from fieldray.desktop.widgets import without_markup
 from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
@@ -72,12 +72,12 @@ class Viewer(QWidget):
     """
 
     stepped = Signal(int)
-    menu_wanted = Signal(object)
-    screen_wanted = Signal()  # show the image on the whole screen
+    menu_requested = Signal(object)
+    full_screen_requested = Signal()  # show the image on the whole screen
     state_changed = Signal()
     switched = Signal()  # between the image and the network's input
 
-    def __init__(self, open_image: OpenImage, switches: Switches, translator: Translator, theme: Theme) -> None:
+    def __init__(self, open_image: OpenImage, switches: DisplaySwitches, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._open_image, self._translator, self._theme = open_image, translator, theme
         self._switches = switches
@@ -100,7 +100,7 @@ class Viewer(QWidget):
         open_image.changed.connect(self._image_changed)
         open_image.loaded.connect(self.update)
         switches.changed.connect(self._switch)
-        self.show_cursor()
+        self.update_cursor()
         self._image_changed()
 
     # ---- commands
@@ -150,7 +150,7 @@ class Viewer(QWidget):
         if self.pyramid is not None:
             self.apply(self._windowed(self.state, (wider * _WINDOW_STEP, -brighter * _WINDOW_STEP)))
 
-    def mark(self) -> None:
+    def set_line_point(self) -> None:
         """Begin or end a line of measurement at the point that a person moves with keys."""
         if self.pyramid is None or self._switches.tool not in MEASURES:
             return
@@ -170,11 +170,11 @@ class Viewer(QWidget):
         if self.pyramid is not None:
             self.apply(replace(self.state, window=self.pyramid.presets[number - 1]))
 
-    def show_cursor(self) -> None:
+    def update_cursor(self) -> None:
         """Set the shape of the mouse cursor to that of the tool for the left button."""
         self.setCursor(_CURSORS[self._switches.tool])
 
-    def show_layer(self, layer: PriorView | None) -> None:
+    def show_prior(self, layer: PriorView | None) -> None:
         """Show a prior image over the current image, in place of the pack's overlays; None removes the prior image."""
         self._layer = layer
         self.update()
@@ -269,7 +269,7 @@ class Viewer(QWidget):
         """Draw a round magnifier at the mouse, which enlarges the image with its overlays."""
         at, glass = self._key_position, QPainterPath()
         glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
-        with saved_painter(painter, QPainter.RenderHint.Antialiasing):
+        with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
             painter.setClipPath(glass)
             painter.fillPath(glass, colour(self._theme, "image"))
             nearer = state.zoomed(_GLASS_ZOOM, pyramid.size, self.view_size, about=(at.x(), at.y()))
@@ -292,7 +292,7 @@ class Viewer(QWidget):
         return self._measured(self.state, self._mark, self._image_point(self._key_position))
 
     def _measured(self, state: ViewState, start: Point, end: Point) -> ViewState:
-        return state.measured(start, end, self.image_size, cast("Measure", self._switches.tool))
+        return state.with_measurement(start, end, self.image_size, cast("MeasureTool", self._switches.tool))
 
     def _draw_waiting(self, painter: QPainter) -> None:
         """Draw the thumbnail of the current image until its pixels are loaded.
@@ -348,21 +348,21 @@ class Viewer(QWidget):
         if is_click and (event.button() == Qt.MouseButton.RightButton or tool in MEASURES):
             self._show_state(before)
         if is_click and event.button() == Qt.MouseButton.RightButton:
-            self.menu_wanted.emit(event.globalPosition().toPoint())
+            self.menu_requested.emit(event.globalPosition().toPoint())
         elif self.state != before:
             self._undo.append(before)
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         """Show the image on the whole screen. Ignored for a measuring tool, where two quick clicks set two points."""
         if event.button() == Qt.MouseButton.LeftButton and self._switches.tool not in MEASURES:
-            self.screen_wanted.emit()
+            self.full_screen_requested.emit()
         else:
             self.mousePressEvent(event)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         """Open the menu after the menu key. After a click with the right button, the release opens the menu instead."""
         if event.reason() == QContextMenuEvent.Reason.Keyboard:
-            self.menu_wanted.emit(self.mapToGlobal(self.rect().center()))
+            self.menu_requested.emit(self.mapToGlobal(self.rect().center()))
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         self._wheel += event.angleDelta().y()
@@ -396,7 +396,7 @@ class Viewer(QWidget):
     def _switch(self, names: Collection[str]) -> None:
         if "tool" in names:
             self._mark = None
-            self.show_cursor()
+            self.update_cursor()
         self.update()
 
     def _show_switched(self) -> None:

@@ -16,21 +16,21 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout,
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.list_reader import pack_title
-from fieldray.desktop.packs_page import PackCard, looking_for_packs
+from fieldray.desktop.packs_page import PackCard, pack_search_text
 from fieldray.desktop.screening import ScreeningController
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     card,
-    discard,
+    column_layout,
     elide,
+    in_scroll_area,
     label,
-    lay_column,
-    lay_row,
-    name_surface,
     push_button,
     question_box,
-    scrolled,
-    set_tip,
+    remove_widgets,
+    row_layout,
+    set_surface,
+    set_tooltip,
     without_markup,
 )
 from fieldray.packs.naming import PackCandidate
@@ -61,18 +61,18 @@ class Welcome(QWidget):
         self._grid.setSpacing(14)
         self.default_box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
         self.again_button = push_button("", self._open_again, icon=icon("folder", theme))
-        inner, buttons, again = QWidget(), self._make_buttons(actions), lay_row(None, self.again_button, 1)
+        inner, buttons, again = QWidget(), self._make_buttons(actions), row_layout(None, self.again_button, 1)
         inner.setMaximumWidth(_WIDEST)
-        lay_column(inner, self._title, self._lead, again, self._grid, self.default_box, buttons, 1, spacing=12)
+        column_layout(inner, self._title, self._lead, again, self._grid, self.default_box, buttons, 1, spacing=12)
         page = QWidget()
-        name_surface(page, "page")
-        lay_row(page, 1, (inner, 1000), 1, margins=(24, 18, 24, 18))
-        self._area = scrolled(page)
+        set_surface(page, "page")
+        row_layout(page, 1, (inner, 1000), 1, margins=(24, 18, 24, 18))
+        self._area = in_scroll_area(page)
         self._area.setAccessibleName(translator.text("Which patients are these X-rays from?"))
-        lay_column(self, self._area)
+        column_layout(self, self._area)
         packs = controller.packs
         for signal in (
-            packs.listed,
+            packs.packs_listed,
             packs.model_changed,
             controller.screening.question_changed,
             controller.folders_changed,
@@ -92,7 +92,7 @@ class Welcome(QWidget):
             "only read, never changed."
         )
         buttons = self.open_button, self._files_button, self._watch_button
-        return lay_row(None, *buttons, (label(kinds, role="muted"), 1))
+        return row_layout(None, *buttons, (label(kinds, role="muted"), 1))
 
     # ---- updating
 
@@ -115,7 +115,7 @@ class Welcome(QWidget):
             "Open the last folder again: {folder}", folder=translator.name_or_number(Path(folder).name)
         )
         elide(self.again_button, caption, room=_AGAIN_ROOM)
-        set_tip(self.again_button, translator.name_or_number(folder))
+        set_tooltip(self.again_button, translator.name_or_number(folder))
         self.again_button.setVisible(bool(folder) and question is None)
         self._show_cards(question)
 
@@ -140,12 +140,12 @@ class Welcome(QWidget):
         had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
         if had_focus:
             self.take_focus()  # before Qt moves the focus to the next button and scrolls there
-        discard(*self._shown)
+        remove_widgets(*self._shown)
         choose = partial(self._choose, question)
         self.cards = [PackCard(entry, packs, self._translator, self._theme, partial(choose, entry)) for entry in found]
         none = self._translator.text("No pack was found. Plug in a drive with packs.")
         if not packs.is_listed:
-            none = looking_for_packs(self._translator)
+            none = pack_search_text(self._translator)
         self._shown = list(self.cards) or [card(label(none))]
         self.default_box.setVisible(bool(found))
         for number, shown in enumerate(self._shown):

@@ -148,7 +148,7 @@ def elide(button: PlainButton, *lines: str, room: int) -> None:
     button.setText(*(metrics.elidedText(without_markup(line), right, room) for line in lines))
 
 
-def plain_tip(*lines: str) -> str:
+def plain_tooltip(*lines: str) -> str:
     """Join lines to the text of a tool tip. Text that Qt would interpret as markup is escaped."""
     text = without_markup(*lines)
     if not Rich.mightBeRichText(text):
@@ -156,12 +156,12 @@ def plain_tip(*lines: str) -> str:
     return Rich.convertFromPlainText(text, Qt.WhiteSpaceMode.WhiteSpaceNormal)
 
 
-def set_tip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> None:
+def set_tooltip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> None:
     """Set the tool tip of a widget, an action or a cell of a table to these lines."""
-    target.setToolTip(plain_tip(*lines))
+    target.setToolTip(plain_tooltip(*lines))
 
 
-def show_tray(sign: QSystemTrayIcon, title: str, caption: str) -> None:
+def show_tray_message(sign: QSystemTrayIcon, title: str, caption: str) -> None:
     """Show a notification of the operating system with the program's tray icon.
 
     Some systems interpret markup in notifications. So the text must come from the program, not from files.
@@ -191,7 +191,7 @@ def paragraphs(text: str) -> tuple[str, ...]:
     return tuple(text.expandtabs(4).split("\n"))
 
 
-def lay_column(
+def column_layout(
     on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None
 ) -> QVBoxLayout:
     """Arrange widgets and layouts one below the other.
@@ -204,8 +204,10 @@ def lay_column(
     return _lay(QVBoxLayout(on) if on else QVBoxLayout(), parts, margins, spacing)
 
 
-def lay_row(on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None) -> QHBoxLayout:
-    """Arrange widgets and layouts side by side. The parameters are those of `lay_column`."""
+def row_layout(
+    on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None
+) -> QHBoxLayout:
+    """Arrange widgets and layouts side by side. The parameters are those of `column_layout`."""
     return _lay(QHBoxLayout(on) if on else QHBoxLayout(), parts, margins, spacing)
 
 
@@ -228,7 +230,7 @@ def card(*parts: Part) -> QFrame:
     """Return a framed card that contains widgets and layouts one below the other."""
     frame = QFrame()
     frame.setObjectName("card")
-    lay_column(frame, *parts, margins=(14, 12, 14, 12), spacing=6)
+    column_layout(frame, *parts, margins=(14, 12, 14, 12), spacing=6)
     return frame
 
 
@@ -252,7 +254,7 @@ def push_button(
         button.setProperty("role", role)
     if named:
         button.setAccessibleName(named)
-        set_tip(button, named)
+        set_tooltip(button, named)
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click leaves the focus where it is, mostly on the list
     button.setCheckable(role in ("filter", "choice"))
     return button
@@ -263,7 +265,7 @@ def connect_button(button: QAbstractButton, action: QAction) -> None:
     button.clicked.connect(action.trigger)
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     button.setAccessibleName(action.iconText())
-    set_tip(button, action.toolTip())
+    set_tooltip(button, action.toolTip())
 
 
 def icon_label(icon: QIcon, *, side: int) -> QLabel:
@@ -286,7 +288,7 @@ class _WheelPassedOn(QObject):
         return True
 
 
-def pass_wheel_on(target: QWidget) -> None:
+def pass_wheel_to_page(target: QWidget) -> None:
     """Let the mouse wheel over a widget scroll the page instead of changing the widget's value."""
     target.installEventFilter(_WheelPassedOn(target))
 
@@ -297,7 +299,7 @@ def slider(percent: int) -> QSlider:
     made.setRange(0, 100)
     made.setValue(percent)
     made.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-    pass_wheel_on(made)
+    pass_wheel_to_page(made)
     return made
 
 
@@ -306,7 +308,7 @@ def number_box(low: int, high: int, value: int) -> QSpinBox:
     made = QSpinBox()
     made.setRange(low, high)
     made.setValue(value)
-    pass_wheel_on(made)
+    pass_wheel_to_page(made)
     return made
 
 
@@ -321,7 +323,7 @@ def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: o
     # Qt's usual list interprets `&` and tabs, and ignores the line height of the style.
     box.setItemDelegate(QStyledItemDelegate(box))
     box.setAccessibleName(named)
-    pass_wheel_on(box)
+    pass_wheel_to_page(box)
     for text, value in choices:
         box.addItem(without_markup(text), value)
     box.setCurrentIndex(max(box.findData(chosen), min(box.count() - 1, 0)))
@@ -333,7 +335,7 @@ def search_field(caption: str, text: str = "") -> QLineEdit:
     field = QLineEdit(text)
     field.setPlaceholderText(caption)
     field.setAccessibleName(caption)
-    set_tip(field, caption)
+    set_tooltip(field, caption)
     field.setClearButtonEnabled(True)
     return field
 
@@ -415,7 +417,7 @@ def is_input_in_progress() -> bool:
     return isinstance(QApplication.focusWidget(), QLineEdit) or QApplication.activeModalWidget() is not None
 
 
-def name_surface(widget: QWidget, name: Surface) -> None:
+def set_surface(widget: QWidget, name: Surface) -> None:
     """Give a widget the background colour of a page, a panel or the toolbar."""
     widget.setObjectName(name)
     widget.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
@@ -436,10 +438,10 @@ class Page(QScrollArea):
         self.setAccessibleName(name)
         self._translator, self._theme = translator, theme
         page = QWidget()
-        name_surface(page, "page")
+        set_surface(page, "page")
         back = push_button(translator.text("Back to the images"), self.back_clicked.emit, icon=icon("back", theme))
-        top = lay_row(None, back, (label(title, role="title"), 1), *buttons)
-        self._column = lay_column(page, top, 1, margins=(24, 16, 24, 24), spacing=12)
+        top = row_layout(None, back, (label(title, role="title"), 1), *buttons)
+        self._column = column_layout(page, top, 1, margins=(24, 16, 24, 24), spacing=12)
         self.setWidgetResizable(True)
         self.setWidget(page)
         self._is_stale = False
@@ -447,7 +449,7 @@ class Page(QScrollArea):
     def refresh(self) -> None:
         """Show the current state of the program on the page."""
 
-    def follow(self, *news: SignalInstance) -> None:
+    def refresh_on(self, *news: SignalInstance) -> None:
         """Refresh the page whenever one of these signals is emitted.
 
         A hidden page is refreshed when it is shown next.
@@ -468,7 +470,7 @@ class Page(QScrollArea):
             self._is_stale = True
 
 
-def discard(*widgets: QWidget | None) -> None:
+def remove_widgets(*widgets: QWidget | None) -> None:
     """Remove widgets from the window: hide them at once, and let Qt delete them later. A value None is ignored."""
     for widget in widgets:
         if widget is not None:
@@ -476,7 +478,7 @@ def discard(*widgets: QWidget | None) -> None:
             widget.deleteLater()
 
 
-def scrolled(page: QWidget) -> QScrollArea:
+def in_scroll_area(page: QWidget) -> QScrollArea:
     """Put a page into a scroll area that uses the available width."""
     area = QScrollArea()
     area.setWidgetResizable(True)
@@ -490,19 +492,21 @@ FIELD_MARGIN: Final = 8
 _TABLE_HEIGHT: Final = 260
 
 
-def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, most: int = _TABLE_HEIGHT) -> QTableWidget:
+def read_only_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, max_height: int = _TABLE_HEIGHT
+) -> QTableWidget:
     """Make a read-only table whose rows can be activated. The last column fills the width.
 
-    headings  headings of the columns
-    rows      texts of the cells in each row
-    most      maximum height of the table in points
+    headings    headings of the columns
+    rows        texts of the cells in each row
+    max_height  maximum height of the table in points
     """
     table = QTableWidget(len(rows), len(headings))
     table.setHorizontalHeaderLabels([without_markup(heading) for heading in headings])
     for index, row in enumerate(rows):
         for column, text in enumerate(row):
             table.setItem(index, column, item := QTableWidgetItem(without_markup(text)))
-        set_tip(item, row[-1])  # the cell may be cut
+        set_tooltip(item, row[-1])  # the cell may be cut
     table.setTextElideMode(Qt.TextElideMode.ElideMiddle)
     table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
     table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -515,5 +519,5 @@ def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, mos
     header.setSectionResizeMode(len(headings) - 1, QHeaderView.ResizeMode.Stretch)
     header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
     rows_height = sum(table.rowHeight(index) for index in range(len(rows)))
-    table.setFixedHeight(min(rows_height + header.sizeHint().height() + FIELD_MARGIN, most))
+    table.setFixedHeight(min(rows_height + header.sizeHint().height() + FIELD_MARGIN, max_height))
     return table

@@ -21,18 +21,18 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.backends import BACKENDS
-from fieldray.desktop.list_reader import KEYS, WorkRow
+from fieldray.desktop.list_reader import KEYS, WorkListRow
 from fieldray.desktop.style import Theme, icon, scaled_font
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
+    column_layout,
     label,
-    lay_column,
-    lay_row,
-    name_surface,
     push_button,
+    row_layout,
     search_field,
-    set_tip,
+    set_surface,
+    set_tooltip,
 )
 from fieldray.desktop.worklist_delegate import (
     CLASS_PADDING,
@@ -46,7 +46,7 @@ from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import ReadingFilter, ResultFilter
 from fieldray.domain.model import Manifest
-from fieldray.formatting import category_label, count, short_label
+from fieldray.formatting import category_label, format_count, short_label
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -96,7 +96,7 @@ class FilterBar(QWidget):
     If the list is not sorted by urgency, the bar also names the column by which it is sorted.
     """
 
-    urgency_wanted = Signal()
+    urgency_order_requested = Signal()
 
     def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -128,15 +128,15 @@ class FilterBar(QWidget):
         self.next_unread.setCheckable(False)
         self.by_patient = push_button("", icon=icon("by-patient", theme), role="choice")
         self._finding = QWidget()
-        lay_row(self._finding, (self.search, 1), self.next_unread, self.by_patient, spacing=6)
+        row_layout(self._finding, (self.search, 1), self.next_unread, self.by_patient, spacing=6)
         self._choices = QWidget()
-        lay_row(self._choices, (self.verdicts, 1), (self.devices, 1), spacing=6)
+        row_layout(self._choices, (self.verdicts, 1), (self.devices, 1), spacing=6)
         for box in (self.verdicts, self.devices):
             box.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self._buttons[model.wanted.category].setChecked(True)
         for news in (model.counts_changed, model.switches.changed):
             news.connect(self.refresh)
-        self.by_urgency = push_button("", self.urgency_wanted.emit, role="choice")
+        self.by_urgency = push_button("", self.urgency_order_requested.emit, role="choice")
         self.by_urgency.setCheckable(False)
         model.order_changed.connect(self._show_order)
         self.remark = label(role="warning")
@@ -156,10 +156,10 @@ class FilterBar(QWidget):
             if category is not None:
                 whole = category_label(self._translator, category, self._model.manifest)
                 word = short_label(self._translator, category, self._model.manifest)
-            set_tip(button, whole)
+            set_tooltip(button, whole)
             button.setAccessibleName(f"{whole}: {number}")
             self._words[category] = word
-            self._numbers[category] = count(number)
+            self._numbers[category] = format_count(number)
         mark = reason("unsigned_operating_point_unknown")
         said = [self._translator.reason(mark)] if self._model.is_by_larger_output else []
         if self._model.other_packs:
@@ -281,7 +281,7 @@ def _longest_class(translator: Translator, font: QFont, manifest: Manifest | Non
     return max(map(QFontMetrics(font).horizontalAdvance, classes))
 
 
-class WorkTable(QTableView):
+class WorkListTable(QTableView):
     """The table of the work list.
 
     One whole row is selected. The selected row does not move on the screen while other rows arrive.
@@ -428,9 +428,9 @@ class WorkList(QWidget):
 
     row_chosen = Signal(object)
 
-    def __init__(self, model: WorkListModel, opened: WorkRow | None, translator: Translator, theme: Theme) -> None:
+    def __init__(self, model: WorkListModel, opened: WorkListRow | None, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        name_surface(self, "panel")
+        set_surface(self, "panel")
         self.setMinimumWidth(MIN_WIDTH)
         self._model = model
         self._goal: int | Literal["first", "last"] | None = None
@@ -440,14 +440,16 @@ class WorkList(QWidget):
         self._named: object = ""  # a value that is no pack and not None
         self._delegate = WorkListDelegate(translator, theme, self)
         self.filter_bar = FilterBar(model, translator, theme)
-        self.table = WorkTable(model, self._delegate, translator)
+        self.table = WorkListTable(model, self._delegate, translator)
         self.table.setAccessibleName(translator.text("Work list"))
         self._translator = translator
         self._fit_classes()
         model.counts_changed.connect(self._fit_classes)
         header = self.table.horizontalHeader()
-        self.filter_bar.urgency_wanted.connect(lambda: header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder))
-        lay_column(self, self.filter_bar, (self.table, 1), spacing=0)
+        self.filter_bar.urgency_order_requested.connect(
+            lambda: header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
+        )
+        column_layout(self, self.filter_bar, (self.table, 1), spacing=0)
         self.table.selectionModel().currentRowChanged.connect(self._report_chosen)
         model.modelReset.connect(self._after_reset)
         model.changed.connect(self._go)

@@ -20,15 +20,23 @@ from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPen, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from fieldray.desktop.image_painting import draw_thumbnail
-from fieldray.desktop.list_reader import KEYS, WorkRow, image_title, score_cell
+from fieldray.desktop.list_reader import KEYS, WorkListRow, image_title, score_cell
 from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_verdict, scaled_font
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import without_markup
 from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.domain.finding import override_notes
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
-from fieldray.domain.image import ImageHeader, day_of
-from fieldray.formatting import date, earlier_text, file_name, person, sex_label, short_label, unsigned_notice
+from fieldray.domain.image import ImageHeader, parse_dicom_date
+from fieldray.formatting import (
+    earlier_text,
+    file_name,
+    format_dicom_date,
+    format_person_name,
+    sex_label,
+    short_label,
+    unsigned_notice,
+)
 from fieldray.translation import Translator
 
 ROW_HEIGHT: Final = 54
@@ -57,7 +65,7 @@ class _Cell:
     is_earlier   whether the image is of an earlier day than its patient's newest image
     """
 
-    row: WorkRow
+    row: WorkListRow
     key: str
     text: str
     font: QFont
@@ -130,7 +138,7 @@ class WorkListDelegate(QStyledItemDelegate):
             paint = self._paint_class_below if self.class_below else self._paint_answer
             paint(painter, box, cell.row, cell.font, has_score=self.score_below)
         elif cell.key.isdigit():
-            self._paint_answer(painter, box, cell.row.of_pack(int(cell.key)), cell.font)
+            self._paint_answer(painter, box, cell.row.row_of_pack(int(cell.key)), cell.font)
         else:
             self._line(painter, box, cell.text, "text", cell.font, right=cell.key in ("score", "ms"))
 
@@ -165,7 +173,7 @@ class WorkListDelegate(QStyledItemDelegate):
             painter.drawLine(QLine(box.x(), middle, box.x() + _RAIL // 2, middle))
         return box.adjusted(_RAIL, 0, 0, 0)
 
-    def _paint_thumbnail(self, painter: QPainter, rect: QRect, row: WorkRow) -> None:
+    def _paint_thumbnail(self, painter: QPainter, rect: QRect, row: WorkListRow) -> None:
         side = ROW_HEIGHT - 8
         frame = QRect(rect.x() + 5, rect.y() + 3, side, side)
         painter.fillRect(frame, colour(self._theme, "image"))
@@ -183,7 +191,7 @@ class WorkListDelegate(QStyledItemDelegate):
         measure, thin = QFontMetrics(font), QFontMetrics(small)
         room = box.width() - name_room
         name, number = without_markup(image_title(self._translator, row.row_id, row.outcome)), self._number(row)
-        if not person(row.header.patient_name):  # file names often begin alike, so their ends are shown
+        if not format_person_name(row.header.patient_name):  # file names often begin alike, so their ends are shown
             middle = Qt.TextElideMode.ElideMiddle
             if not number:
                 fits = sum(measure.horizontalAdvance(name[:n]) <= room for n in range(1, len(name) + 1))
@@ -194,7 +202,7 @@ class WorkListDelegate(QStyledItemDelegate):
         lines = [(second, "muted")] if (second := self._second_line(cell, number, thin, box.width())) else []
         said = (*([row.reason] if row.reason else []), *override_notes(row.outcome))
         if why := " ".join(map(self._translator.reason, said)):
-            lines += [(line, row.category) for line in wrap_text(why, small, box.width(), most=2 - len(lines))]
+            lines += [(line, row.category) for line in wrap_text(why, small, box.width(), max_lines=2 - len(lines))]
         top, step = 6 if len(lines) < 2 else 2, thin.lineSpacing()
         upper = QRect(box.x(), box.y() + (top if lines else 0), room, box.height() // 2 - 6 if lines else box.height())
         self._line(painter, upper, name, "text", font)
@@ -202,12 +210,12 @@ class WorkListDelegate(QStyledItemDelegate):
         for place, (line, shade) in enumerate(lines):
             self._line(painter, lower.translated(0, place * step), line, shade, small)
 
-    def _number(self, row: WorkRow) -> str:
+    def _number(self, row: WorkListRow) -> str:
         """Return the Patient ID of a row's image; without a Patient ID, the name of the file."""
         if self._translator.hides_names():
             return ""
         return without_markup(
-            row.header.patient_id or (file_name(row.outcome.ref) if person(row.header.patient_name) else "")
+            row.header.patient_id or (file_name(row.outcome.ref) if format_person_name(row.header.patient_name) else "")
         )
 
     def _second_line(self, cell: _Cell, number: str, measure: QFontMetrics, width: int) -> str:
@@ -221,7 +229,7 @@ class WorkListDelegate(QStyledItemDelegate):
         width    width of the line in pixels
         """
         header, group = cell.row.header, cell.group
-        day = date(self._translator, header.study_date) if self.date_below else ""
+        day = format_dicom_date(self._translator, header.study_date) if self.date_below else ""
         day = without_markup(earlier_text(self._translator, header) if cell.is_earlier else day)
         is_first_of_some = group is not None and group.begins == NEW_PATIENT and group.size > 1
         images = self._translator.plural("{count} image", "{count} images", group.size if group else 0)
@@ -235,7 +243,7 @@ class WorkListDelegate(QStyledItemDelegate):
         shown = measure.elidedText(number, Qt.TextElideMode.ElideMiddle, room)
         return _joined([shown if shown == number or len(shown) >= _LEAST_NUMBER else "", *parts[1:]])
 
-    def _paint_class(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
+    def _paint_class(self, painter: QPainter, box: QRect, row: WorkListRow, font: QFont) -> None:
         mark = QRectF(box.x(), box.center().y() - _SHAPE / 2, _SHAPE, _SHAPE)
         draw_class(painter, row.category, mark, self._theme)
         if box.width() + 2 * _GAP <= SHAPE_COLUMN_WIDTH:
@@ -248,7 +256,7 @@ class WorkListDelegate(QStyledItemDelegate):
         self._line(painter, line, label, row.category, demibold(font))
 
     def _paint_answer(
-        self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont, *, has_score: bool = True
+        self, painter: QPainter, box: QRect, row: WorkListRow | None, font: QFont, *, has_score: bool = True
     ) -> None:
         """Paint the result of a pack: the class, and below it the score."""
         if row is None:
@@ -263,7 +271,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._line(painter, below, score_cell(self._translator, row), "text", scaled_font(font, 0.87))
 
     def _paint_class_below(
-        self, painter: QPainter, box: QRect, row: WorkRow, font: QFont, *, has_score: bool = True
+        self, painter: QPainter, box: QRect, row: WorkListRow, font: QFont, *, has_score: bool = True
     ) -> None:
         """Paint icon and score of a pack's result, and below them the short name of the class."""
         middle, small = ROW_HEIGHT // 2, scaled_font(font, 0.87)
@@ -292,7 +300,7 @@ def _joined(parts: Sequence[str]) -> str:
 
 def _born(translator: Translator, header: ImageHeader) -> str:
     """Return year of birth and sex of a patient, which distinguish two patients of one name."""
-    day = day_of(header.patient_birth_date)
+    day = parse_dicom_date(header.patient_birth_date)
     return " ".join(part for part in (str(day.year) if day else "", sex_label(translator, header)) if part)
 
 
@@ -303,10 +311,10 @@ def demibold(font: QFont) -> QFont:
     return made
 
 
-def wrap_text(text: str, font: QFont, width: int, *, most: int) -> list[str]:
+def wrap_text(text: str, font: QFont, width: int, *, max_lines: int) -> list[str]:
     """Break a text into lines of `width` pixels. The last line contains the rest of the text and may be too long.
 
-    most  maximum number of lines
+    max_lines  maximum number of lines
     """
     lines: list[str] = []
     rest = " ".join(without_markup(text).split())
@@ -314,7 +322,7 @@ def wrap_text(text: str, font: QFont, width: int, *, most: int) -> list[str]:
     while rest:
         words = rest.split(" ")
         fits = next((n for n in range(len(words), 1, -1) if metrics.horizontalAdvance(" ".join(words[:n])) <= width), 1)
-        count = len(words) if len(lines) == most - 1 else fits
+        count = len(words) if len(lines) == max_lines - 1 else fits
         lines.append(" ".join(words[:count]))
         rest = " ".join(words[count:])
     return lines

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
 
-from fieldray.desktop.background import Background, Services
-from fieldray.desktop.image_painting import Switches
-from fieldray.desktop.list_reader import COLUMNS, KEYS, RowCache, WorkRow, columns_of
+from fieldray.desktop.background import BackgroundTasks, Services
+from fieldray.desktop.image_painting import DisplaySwitches
+from fieldray.desktop.list_reader import COLUMNS, KEYS, RowCache, WorkListRow, columns_of
 from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
-from fieldray.desktop.widgets import plain_tip, without_markup
+from fieldray.desktop.widgets import plain_tooltip, without_markup
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
 from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, group_at
 from fieldray.domain.model import Manifest
@@ -83,9 +83,9 @@ class WorkListModel(QAbstractTableModel):
     def __init__(
         self,
         translator: Translator,
-        background: Background,
+        background: BackgroundTasks,
         verdicts: Verdicts,
-        switches: Switches,
+        switches: DisplaySwitches,
         parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
@@ -135,7 +135,7 @@ class WorkListModel(QAbstractTableModel):
             self._row_changed(image.row_id)
         self.refresh()
 
-    def answer_replaced(self, row: WorkRow, outcome: Outcome) -> None:
+    def answer_replaced(self, row: WorkListRow, outcome: Outcome) -> None:
         """Show the new outcome of a row after its image was screened again."""
         if self._rows.replace_answer(row, outcome):
             self._row_changed(row.row_id)
@@ -152,17 +152,17 @@ class WorkListModel(QAbstractTableModel):
         row = self._rows.row_of_result(judged.answer_id)
         if row is None:
             return
-        if self.wanted.verdict != "any" and self._verdicts.state_for(judged).sent is not None:
-            self.wanted = replace(self.wanted, staying=self.wanted.staying | {row.row_id})
+        if self.wanted.verdict != "any" and self._verdicts.state_for(judged).pending_write is not None:
+            self.wanted = replace(self.wanted, kept_row_ids=self.wanted.kept_row_ids | {row.row_id})
         if judged == VerdictSubject(row.answer_id, row.outcome):
             row.verdict = self._verdicts.state_for(judged).stored
             row.is_read = row.is_read or row.verdict is not None
             self._row_changed(row.row_id)
 
-    def reading_changed(self, row: WorkRow) -> None:
+    def reading_changed(self, row: WorkListRow) -> None:
         """Handle an image that became read or unread. Its row stays listed until a person changes the filter."""
         if self.wanted.verdict == "unread":
-            self.wanted = replace(self.wanted, staying=self.wanted.staying | {row.row_id})
+            self.wanted = replace(self.wanted, kept_row_ids=self.wanted.kept_row_ids | {row.row_id})
         self._row_changed(row.row_id)
 
     def set_translator(self, translator: Translator) -> None:
@@ -219,23 +219,23 @@ class WorkListModel(QAbstractTableModel):
         self._background.run(
             lambda: None,
             channel="verdict",
-            done=lambda _: self._filter(**changes, staying=frozenset()),
+            done=lambda _: self._filter(**changes, kept_row_ids=frozenset()),
         )
 
-    def row_at(self, index: Index) -> WorkRow | None:
+    def row_at(self, index: Index) -> WorkListRow | None:
         """Return the row at a Qt model index. None for an invalid index, and while the row is being read."""
         return self._row(index.row()) if index.isValid() else None
 
-    def row_of(self, image: StoredImage) -> WorkRow:
+    def row_of(self, image: StoredImage) -> WorkListRow:
         """Return the row of an image of this run. The image may be hidden by the filter."""
         return self._rows.row_of(image)
 
-    def holds(self, row: WorkRow) -> bool:
+    def holds(self, row: WorkListRow) -> bool:
         """Return whether a row belongs to this run and shows the newest result of its image."""
         known = self._rows.row_in_memory(row.row_id)
         return known is not None and any(one is row for one in known.answers)
 
-    def row_in_memory(self, row_id: int) -> WorkRow | None:
+    def row_in_memory(self, row_id: int) -> WorkListRow | None:
         """Return the row with this row id if it is in memory, listed or not. None otherwise."""
         return self._rows.row_in_memory(row_id)
 
@@ -342,7 +342,7 @@ class WorkListModel(QAbstractTableModel):
                 said.append(earlier_text(translator, row.header))
             if row.reason and column.key != "pack":
                 said.append(translator.reason(row.reason))
-            return plain_tip(*said) if said else None
+            return plain_tooltip(*said) if said else None
         if role == Qt.ItemDataRole.AccessibleTextRole:
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
@@ -360,7 +360,7 @@ class WorkListModel(QAbstractTableModel):
             return None
         title = self._columns[section].title(self._translator)
         if role == Qt.ItemDataRole.ToolTipRole:
-            return plain_tip(title)
+            return plain_tooltip(title)
         return without_markup(title) if role == Qt.ItemDataRole.DisplayRole else None
 
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
@@ -495,7 +495,7 @@ class WorkListModel(QAbstractTableModel):
         self.changePersistentIndexList(held, moved)
         self.layoutChanged.emit()
 
-    def _row(self, position: int) -> WorkRow | None:
+    def _row(self, position: int) -> WorkListRow | None:
         """Return the row at a position if it is in memory.
 
         Otherwise request the row with its neighbours, and return None.

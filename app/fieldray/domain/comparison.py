@@ -132,7 +132,7 @@ class FramedImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incomparable:
+class ComparisonProblem:
     """The reason why two images cannot be compared.
 
     image  the image that the reason is about; "both" for a reason about the pair
@@ -143,7 +143,7 @@ class Incomparable:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Aligned:
+class AlignedPair:
     """The result of comparing two images that were aligned. The result may be shown to a person.
 
     alignment     how the prior was warped
@@ -183,17 +183,18 @@ class Aligned:
 class PairComparison:
     """The result of comparing two images. Either `aligned` is set, or `problem`: then no overlay may be shown.
 
-    prior, current  the images as read; None for an image that could not be read
-    tried           an alignment that was rejected as implausible, kept for its figures; or None
-    reliability     about 0..1.8; the higher, the more likely both images are of one patient. None without an alignment
-    seconds         duration of the comparison, including reading both images
+    prior, current      the images as read; None for an image that could not be read
+    rejected_alignment  an alignment that was rejected as implausible, kept for its figures; or None
+    reliability         about 0..1.8; the higher, the more likely both images are of one patient. None without an
+                        alignment
+    seconds             duration of the comparison, including reading both images
     """
 
     prior: FramedImage | None
     current: FramedImage | None
-    aligned: Aligned | None = None
-    problem: Incomparable | None = None
-    tried: Alignment | None = None
+    aligned: AlignedPair | None = None
+    problem: ComparisonProblem | None = None
+    rejected_alignment: Alignment | None = None
     reliability: float | None = None
     seconds: float = 0.0
 
@@ -211,7 +212,7 @@ class PairComparison:
     @property
     def alignment(self) -> Alignment | None:
         """The alignment, even if it was rejected as implausible; None if the images could not be aligned at all."""
-        return self.aligned.alignment if self.aligned else self.tried
+        return self.aligned.alignment if self.aligned else self.rejected_alignment
 
     def prior_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """Map a position in the current image to the prior image.

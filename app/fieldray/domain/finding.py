@@ -236,7 +236,7 @@ class ReadFacts:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Screened:
+class ScreenedOutcome:
     """The outcome of an image that was read, run through the network and assessed.
 
     class_maps  (labels, rows, columns) float32 logits; None if the model has no class maps
@@ -286,7 +286,7 @@ class Screened:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Refused:
+class RefusedOutcome:
     """The outcome of an image that is not suitable for the pack, or of a file that is no image.
 
     lungs  the lung fields, which may show why the image is not suitable; None if no lung-field pack ran
@@ -306,7 +306,7 @@ class Refused:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Failed:
+class FailedOutcome:
     """The outcome of an image that could not be read, or on which the network could not be run.
 
     stage  the step of screening that failed
@@ -321,7 +321,7 @@ class Failed:
     facts: ReadFacts = field(default_factory=ReadFacts)
 
 
-Outcome = Screened | Refused | Failed
+Outcome = ScreenedOutcome | RefusedOutcome | FailedOutcome
 
 
 def image_count(counts: Mapping[Category, int]) -> int:
@@ -356,19 +356,19 @@ def without_preview(outcome: Outcome) -> Outcome:
 
 def lungs_of(outcome: Outcome) -> LungFields | None:
     """Return the lung fields of an outcome; None if no lung fields are known."""
-    return None if isinstance(outcome, Failed) else outcome.lungs
+    return None if isinstance(outcome, FailedOutcome) else outcome.lungs
 
 
 def reason_of(outcome: Outcome) -> Reason | None:
     """Return the reason why an image was refused, failed, or is to be read first; None for every other image."""
-    if isinstance(outcome, Screened):
+    if isinstance(outcome, ScreenedOutcome):
         return outcome.lungs.read_first if outcome.lungs else None
     return outcome.reason
 
 
 def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
     """Return the notes on a screened image; empty if the image was refused or failed."""
-    return outcome.notes if isinstance(outcome, Screened) else ()
+    return outcome.notes if isinstance(outcome, ScreenedOutcome) else ()
 
 
 def override_notes(outcome: Outcome) -> tuple[Reason, ...]:
@@ -378,7 +378,7 @@ def override_notes(outcome: Outcome) -> tuple[Reason, ...]:
 
 def leading_finding(outcome: Outcome) -> Finding | None:
     """Return the finding that decides an image's category; None for an image that was not screened."""
-    return leading_of_findings(outcome.findings) if isinstance(outcome, Screened) else None
+    return leading_of_findings(outcome.findings) if isinstance(outcome, ScreenedOutcome) else None
 
 
 def leading_of_findings(findings: Iterable[Finding]) -> Finding | None:
@@ -410,7 +410,7 @@ def leading_position(outcomes: Sequence[Outcome]) -> int:
 
     def urgency(position: int) -> tuple[int, float]:
         outcome = outcomes[position]
-        score = sort_score(outcome.findings) if isinstance(outcome, Screened) else None
+        score = sort_score(outcome.findings) if isinstance(outcome, ScreenedOutcome) else None
         return WORK_LIST_ORDER.index(outcome.category), 1.0 if score is None else -score
 
     return min(range(len(outcomes)), key=urgency)

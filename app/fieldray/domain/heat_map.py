@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import Finding, Outcome, Screened, leading_finding
+from fieldray.domain.finding import Finding, Outcome, ScreenedOutcome, leading_finding
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Calibration, Manifest
 
@@ -79,7 +79,7 @@ def zero_logit(threshold: float | None, calibration: Calibration | None) -> floa
     return max(0.0, logit if calibration is None else (logit - calibration.intercept) / calibration.slope)
 
 
-def span(label: str, manifest: Manifest) -> float:
+def colour_span_logits(label: str, manifest: Manifest) -> float:
     """Return how many logits above the zero of a heat map (`zero_logit`) a cell has full colour.
 
     The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `USUAL_SPAN` if the manifest has no
@@ -102,7 +102,7 @@ def evidence(logits: Grid, zero: float) -> Grid:
     return above
 
 
-def smooth(cells: Grid) -> Grid:
+def enlarge_smoothly(cells: Grid) -> Grid:
     """Enlarge a map (rows, columns) 16 times in height and width, by cubic convolution (Keys 1981)."""
     down, across = _cubic_weights(cells.shape[0]), _cubic_weights(cells.shape[1])
     fine: Grid = (down @ cells @ across.T).clip(0, 1)
@@ -160,7 +160,7 @@ class ShownMap:
 def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
     """Return the class map to show for an outcome; None if the outcome has no class map to show."""
     finding, pixel_map = leading_finding(outcome), outcome.facts.pixel_map
-    if not isinstance(outcome, Screened) or finding is None or outcome.class_maps is None or pixel_map is None:
+    if not isinstance(outcome, ScreenedOutcome) or finding is None or outcome.class_maps is None or pixel_map is None:
         return None
     logits = label_logits(outcome.class_maps, finding.label, manifest)
     rows, columns = logits.shape
@@ -168,7 +168,7 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
         finding=finding,
         logits=logits,
         zero=zero_logit(finding.point.threshold if finding.point else None, manifest.calibration.get(finding.label)),
-        span=span(finding.label, manifest),
+        span=colour_span_logits(finding.label, manifest),
         cells=pixel_map.for_cells((rows, columns), of=(manifest.input.height, manifest.input.width)),
     )
 

@@ -77,7 +77,7 @@ class RunFilter:
     verdict: VerdictFilter = "any"
     backend: str = ""
 
-    def has(self, summary: RunSummary) -> bool:
+    def accepts(self, summary: RunSummary) -> bool:
         """Return whether a run passes this filter."""
         spec = summary.run.spec
         searched = (*(pack.pack_name for pack in spec.packs), *spec.paths)
@@ -301,7 +301,7 @@ class DeletionPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
+class DeletionResult:
     """The result of a deletion.
 
     plan         the plan that was carried out
@@ -327,19 +327,19 @@ ListColumn = Literal["image", "patient", "date", "view", "class", "score", "back
 class ResultFilter:
     """A filter of results.
 
-    category  the only class; None for all classes
-    backend   the backend that ran the model; "" for all backends
-    verdict   results with this kind of verdict; "unread" for results that nobody has read
-    text      parts of the patient's name, patient ID, study date or file name, in any order; letter case and accents do
-              not matter
-    staying   row ids that always pass the verdict filter: rows judged or read since the filter was chosen
+    category      the only class; None for all classes
+    backend       the backend that ran the model; "" for all backends
+    verdict       results with this kind of verdict; "unread" for results that nobody has read
+    text          parts of the patient's name, patient ID, study date or file name, in any order; letter case and
+                  accents do not matter
+    kept_row_ids  row ids that always pass the verdict filter: rows judged or read since the filter was chosen
     """
 
     category: Category | None = None
     backend: str = ""
     verdict: ReadingFilter = "any"
     text: str = ""
-    staying: frozenset[int] = frozenset()
+    kept_row_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,7 @@ class NetworkInput:
 # ---- images and the studies they belong to, before any pixel is read
 
 
-def is_name(text: str) -> bool:
+def can_be_file_name(text: str) -> bool:
     """Return whether a text can be the name of a file or zip member.
 
     The operating system must be able to encode the text, and the text must have no zero byte.
@@ -281,7 +281,7 @@ def is_name(text: str) -> bool:
 _DATE: Final = re.compile(r"([0-9]{4})[-./: ]?([0-9]{2})[-./: ]?([0-9]{2})(?![0-9])")
 
 
-def day_of(dicom_date: str) -> datetime.date | None:
+def parse_dicom_date(dicom_date: str) -> datetime.date | None:
     """Parse a DICOM date (PS3.5 6.2), including old forms with dots.
 
     Returns None for an invalid day, or for a day before X-rays were known.
@@ -369,7 +369,7 @@ class ImageHeader:
     number_of_frames: int = 1
 
     @property
-    def deciding(self) -> tuple[object, ...]:
+    def deciding_values(self) -> tuple[object, ...]:
         """The header values that decide a result, and the header values that identify the patient."""
         return tuple(getattr(self, one.name) for one in fields(self) if one.name not in DISPLAY_ONLY)
 

@@ -22,11 +22,11 @@ from fieldray.reasons import Reason, reason
 
 Side = Literal["top", "bottom", "left", "right"]
 LungSide = Literal["left", "right"]
-Measure = Literal["check", "area", "smaller", "upper", "middle", "lower", "both"]
-Quality = Literal["lungs_tilted", "lungs_low", "lungs_black", "lungs_white", "lungs_few_greys"]
+LungMeasure = Literal["check", "area", "smaller", "upper", "middle", "lower", "both"]
+QualityNote = Literal["lungs_tilted", "lungs_low", "lungs_black", "lungs_white", "lungs_few_greys"]
 SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
 QUALITY_CODES: Final = frozenset(
-    (*(f"lungs_cut_off_{side}" for side in SIDES), *get_args(Quality))
+    (*(f"lungs_cut_off_{side}" for side in SIDES), *get_args(QualityNote))
 )  # codes of notes on image quality
 _OF_ONE_LUNG: Final = ("unseen", "not_found", "smaller")
 READ_FIRST_CODES: Final = frozenset(
@@ -58,7 +58,7 @@ _LEAST_OF_TWO: Final = 0.2  # share of the image's area
 _LEAST_OF_SMALLER: Final = 0.06
 _LEAST_ACROSS: Final = 0.6  # share of the image's width
 _MOST_UNDECIDED: Final = 0.8  # undecided cells, divided by the cells in the lungs
-_OF_THIRDS: Final[tuple[Measure, ...]] = ("upper", "middle", "lower")
+_OF_THIRDS: Final[tuple[LungMeasure, ...]] = ("upper", "middle", "lower")
 _MAX_EVIDENCE_LIMIT: Final = 0.75  # a larger share of the evidence inside the lungs never gets a note
 
 
@@ -78,7 +78,7 @@ class LungMeasurement:
                             left lung                        right lung
     """
 
-    measure: Measure
+    measure: LungMeasure
     value: float
     against: float
 
@@ -125,7 +125,7 @@ class LungFields:
     unseen_by: LungMeasurement | None = None
     region: tuple[float, float, float, float] | None = None
     compressed_region: CompressedShares | None = None
-    quality: tuple[Quality, ...] = ()
+    quality: tuple[QualityNote, ...] = ()
 
     @property
     def shares(self) -> NDArray[np.uint8]:
@@ -241,15 +241,19 @@ class LungNetworkOutput:
     region: NDArray[np.float32] | None = None
 
 
-def find_lungs(
-    answer: LungNetworkOutput, rules: LungRules, *, says_chest: bool = False, grey: NDArray[np.uint8] | None = None
+def evaluate_lung_output(
+    answer: LungNetworkOutput,
+    rules: LungRules,
+    *,
+    header_says_chest: bool = False,
+    grey: NDArray[np.uint8] | None = None,
 ) -> LungFields:
     """Evaluate the output of a lung-field network. Returns the lung fields of the image.
 
-    answer      the output of the network
-    rules       the pack's thresholds
-    says_chest  whether the file's header says that the image is a frontal chest image
-    grey        (height, width) network input, 0 is air; without it a white lung is recognised by its area alone
+    answer             the output of the network
+    rules              the pack's thresholds
+    header_says_chest  whether the file's header says that the image is a frontal chest image
+    grey               (height, width) network input, 0 is air; without it a white lung is recognised by its area alone
     """
     scores, pixel_map, rows, columns = answer.scores, answer.pixel_map, answer.rows, answer.columns
     threshold = max(1, round(255 * rules.mask_threshold))
@@ -259,7 +263,7 @@ def find_lungs(
     first, second = _sides(parts, areas)
     is_doubted = scores["frontal_chest"] < rules.thresholds["frontal_chest"]
     looks_so = scores["frontal_chest"] >= _LEAST_FRONTAL and _are_two_lungs(first, second, quantised, parts)
-    is_frontal_chest = not is_doubted or says_chest or looks_so
+    is_frontal_chest = not is_doubted or header_says_chest or looks_so
     passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
     turned = [name for name in ROTATIONS if name in passed]  # only chests have a known rotation
     left, right = (first, second) if "mirrored" in passed else (second, first)
@@ -284,23 +288,23 @@ def find_lungs(
     )
 
 
-def look_for_lungs(
+def find_lungs_in_input(
     values: NDArray[np.uint8],
     ask: Callable[[NDArray[np.uint8]], LungNetworkOutput],
     rules: LungRules,
     *,
-    says_chest: bool,
+    header_says_chest: bool,
 ) -> LungFields:
     """Find the lungs of an image.
 
     If the whole image is refused, each half is tried together with its mirror image, because one lung may be white.
 
-    values      (1, height, width, channels) input of the network
-    ask         runs the lung-field network on an input of this shape
-    rules       thresholds of the lung-field pack
-    says_chest  whether the file's header says that the image is a frontal chest image
+    values             (1, height, width, channels) input of the network
+    ask                runs the lung-field network on an input of this shape
+    rules              thresholds of the lung-field pack
+    header_says_chest  whether the file's header says that the image is a frontal chest image
     """
-    lungs = find_lungs(ask(values), rules, says_chest=says_chest, grey=values[0, :, :, 0])
+    lungs = evaluate_lung_output(ask(values), rules, header_says_chest=header_says_chest, grey=values[0, :, :, 0])
     for seen in ("left", "right") if lungs.refusal else ():
         if one := find_one_lung(ask(half_mirrored(values, seen=seen)), rules, seen=seen):
             return one
@@ -328,14 +332,14 @@ def find_one_lung(answer: LungNetworkOutput, rules: LungRules, *, seen: Side) ->
     seen    the half of the image that was kept: "left" or "right"
     """
     answer = replace(answer, scores={**answer.scores, "mirrored": 0.0})  # equal halves show no mirroring
-    both, shares = find_lungs(answer, rules), answer.shares
+    both, shares = evaluate_lung_output(answer, rules), answer.shares
     if both.refusal or both.unseen or both.left_share + both.right_share < _LEAST_OF_COVERED:
         return None
     if _undecided(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), both.mask) > _MOST_UNDECIDED_OF_COVERED:
         return None
     is_seen = np.arange(shares.shape[1]) < shares.shape[1] // 2
     kept = np.where(is_seen if seen == "left" else ~is_seen, shares, np.float32(0))
-    return find_lungs(replace(answer, shares=kept), rules)
+    return evaluate_lung_output(replace(answer, shares=kept), rules)
 
 
 def evidence_inside(

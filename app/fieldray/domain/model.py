@@ -25,7 +25,7 @@ PackKind = Literal["classifier"] | CompanionKind
 LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
 
 # Prefix of the names of operating points that a site chose on its own images (packs/site_choices). No pack may use it.
-LOCAL_PREFIX: Final = "local:"
+LOCAL_POINT_PREFIX: Final = "local:"
 
 
 def _require(condition: bool, message: str) -> None:
@@ -129,7 +129,7 @@ class OperatingPoint:
     @property
     def is_local(self) -> bool:
         """Whether a site chose this operating point on its own images."""
-        return self.name.startswith(LOCAL_PREFIX)
+        return self.name.startswith(LOCAL_POINT_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class HeaderRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
+class PackRequirement:
     """A pack that a classifier needs.
 
     kind             kind of the required pack
@@ -293,7 +293,7 @@ class Manifest:
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
     ood_gate: OutOfDistributionCheck | None = None
     accepted: HeaderRules = HeaderRules()
-    requires: tuple[Requirement, ...] = ()
+    requires: tuple[PackRequirement, ...] = ()
     lung_rules: LungRules | None = None
     is_bare: bool = False
     provenance: Mapping[str, str] = field(default_factory=dict)
@@ -374,7 +374,7 @@ DeviceChoice = str
 
 # Which of the ready backends run images. "accelerator": the first in the table, which leaves the CPU to other programs.
 # "fastest": the one measured to be the fastest. "both": all of them, from one queue.
-Policy = Literal["accelerator", "fastest", "both"]
+DevicePolicy = Literal["accelerator", "fastest", "both"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

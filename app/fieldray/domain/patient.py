@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import ImageHeader, ImageRef, day_of, valid_patient_id
+from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date, valid_patient_id
 
 NO_DAY = 0
 # same: one person; other: two persons; unknown: an image has no usable Patient ID
@@ -28,7 +28,7 @@ def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
     "unknown"  an image has no usable Patient ID
     "same"     Patient IDs are equal, and birth date and sex do not contradict
     """
-    births = [day_of(header.patient_birth_date) for header in (one, other)]
+    births = [parse_dicom_date(header.patient_birth_date) for header in (one, other)]
     differs = births[0] and births[1] and births[0] != births[1]
     if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
         return "other"
@@ -48,13 +48,13 @@ def person_key(ref: ImageRef) -> str:
     if not number:
         return f"\n{ref.key}"
     sex = header.patient_sex if header.patient_sex in ("M", "F") else ""
-    return f"{number}\n{day_of(header.patient_birth_date) or ''}\n{sex}"
+    return f"{number}\n{parse_dicom_date(header.patient_birth_date) or ''}\n{sex}"
 
 
 @functools.lru_cache(maxsize=4096)
 def day_number(dicom_date: str) -> int:
     """Return the day number of a study date: one more for each later day, 0 for a missing or invalid date."""
-    day = day_of(dicom_date)
+    day = parse_dicom_date(dicom_date)
     return day.toordinal() if day else NO_DAY
 
 

@@ -13,22 +13,22 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from fieldray.domain.comparison import ChangeRegion, PairComparison
-from fieldray.domain.finding import Outcome, ReadFacts, Screened
-from fieldray.domain.image import ImageHeader, ImageRef, day_of
+from fieldray.domain.finding import Outcome, ReadFacts, ScreenedOutcome
+from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date
 from fieldray.domain.patient import PatientMatch, match_patients
 from fieldray.domain.purpose import views_of
 from fieldray.domain.run import StoredImage
 from fieldray.reasons import Reason, reason
 
 # the order in time of an image relative to another one
-Order = Literal["earlier", "later", "same", "unknown"]
-Origin = Literal["run", "history", "file"]
+TimeOrder = Literal["earlier", "later", "same", "unknown"]
+PriorOrigin = Literal["run", "history", "file"]
 
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9])(?:([0-5][0-9])(?:\.[0-9]{1,6})?)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class TimeGap:
     """The calendar time between two studies: years, months and days.
 
     minutes  time between two studies of one day; None for other days, or if a time is unknown
@@ -51,9 +51,9 @@ class Prior:
     """
 
     outcome: Outcome
-    origin: Origin
+    origin: PriorOrigin
     patient_match: PatientMatch
-    order: Order
+    order: TimeOrder
 
     @property
     def header(self) -> ImageHeader:
@@ -92,16 +92,16 @@ class PairRecord:
     prior: ImageHeader
     is_dicom: bool
     prior_frame: int
-    order: Order
+    order: TimeOrder
     patient_match: PatientMatch
     why_not: Reason | None = None
     similarity: float | None = None
     regions: tuple[ChangeRegion, ...] = ()
 
 
-def unscreened_outcome(ref: ImageRef) -> Screened:
+def unscreened_outcome(ref: ImageRef) -> ScreenedOutcome:
     """Return an outcome for an image that no pack has screened. The outcome has no score, class map or finding."""
-    return Screened(
+    return ScreenedOutcome(
         ref=ref,
         facts=ReadFacts(),
         findings=(),
@@ -113,13 +113,13 @@ def unscreened_outcome(ref: ImageRef) -> Screened:
     )
 
 
-def time_order(image: ImageHeader, current: ImageHeader) -> Order:
+def time_order(image: ImageHeader, current: ImageHeader) -> TimeOrder:
     """Return whether `image` was made before or after the current image, by study date and time.
 
     "same" means that date and time are equal to the minute. "unknown" means that a date is missing, or that a time is
     missing for two images of one day.
     """
-    days = day_of(image.study_date), day_of(current.study_date)
+    days = parse_dicom_date(image.study_date), parse_dicom_date(current.study_date)
     if days[0] is None or days[1] is None:
         return "unknown"
     if days[0] != days[1]:
@@ -130,9 +130,9 @@ def time_order(image: ImageHeader, current: ImageHeader) -> Order:
     return "same" if minutes[0] == minutes[1] else "earlier" if minutes[0] < minutes[1] else "later"
 
 
-def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
+def gap_between(image: ImageHeader, current: ImageHeader) -> TimeGap | None:
     """Return the time between the studies of two images, in either order; None if a study date is unknown."""
-    days = day_of(image.study_date), day_of(current.study_date)
+    days = parse_dicom_date(image.study_date), parse_dicom_date(current.study_date)
     if days[0] is None or days[1] is None:
         return None
     first, second = sorted((days[0], days[1]))
@@ -143,7 +143,7 @@ def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
     minutes = _minute(image.study_time), _minute(current.study_time)
     is_known = first == second and minutes[0] is not None and minutes[1] is not None
     apart = abs(minutes[0] - minutes[1]) if is_known and minutes[0] is not None and minutes[1] is not None else None
-    return Gap(years=months // 12, months=months % 12, days=rest, minutes=apart)
+    return TimeGap(years=months // 12, months=months % 12, days=rest, minutes=apart)
 
 
 def is_same_image(one: Outcome, other: Outcome) -> bool:
@@ -159,12 +159,12 @@ def is_same_image(one: Outcome, other: Outcome) -> bool:
     contents = one.facts.content_sha256, other.facts.content_sha256
     if (first.path, first.member) == (second.path, second.member) or (all(contents) and contents[0] == contents[1]):
         return True
-    studies = [(ref.header.study_instance_uid, day_of(ref.header.study_date)) for ref in (first, second)]
+    studies = [(ref.header.study_instance_uid, parse_dicom_date(ref.header.study_date)) for ref in (first, second)]
     differs = any(all(pair) and pair[0] != pair[1] for pair in zip(*studies, strict=True))
     return first.header.sop_instance_uid == second.header.sop_instance_uid != "" and not (all(contents) and differs)
 
 
-def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) -> tuple[Prior, ...]:
+def priors_of(current: Outcome, candidates: Iterable[tuple[PriorOrigin, Outcome]]) -> tuple[Prior, ...]:
     """Return the prior images of the current image's patient, the most useful first.
 
     Images with a date come first, then newer images, then frontal images. Left out are images of other or unknown
@@ -185,7 +185,7 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) ->
     return tuple(sorted(found, key=_usefulness))
 
 
-def prior_from(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
+def prior_from(outcome: Outcome, current: Outcome, origin: PriorOrigin) -> Prior:
     """Return an outcome as a `Prior` of the current image, with the comparison of patients and the order in time."""
     header, own = outcome.ref.header, current.ref.header
     return Prior(
@@ -197,7 +197,7 @@ def prior_warnings(prior: Prior, current: Outcome) -> Sequence[Reason]:
     """Return the warnings to show when a prior image is compared with the current image."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
-    order: Order = "earlier" if is_same and prior.order == "same" else prior.order  # no doubt about one image
+    order: TimeOrder = "earlier" if is_same and prior.order == "same" else prior.order  # no doubt about one image
     said += _doubts("same" if is_same else prior.patient_match, order)
     if is_lateral(prior.header) != is_lateral(current.ref.header):
         said.append(reason("prior_other_view"))
@@ -209,7 +209,7 @@ def pair_warnings(pair: PairRecord) -> Sequence[Reason]:
     return _doubts(pair.patient_match, pair.order)
 
 
-def _doubts(patient_match: PatientMatch, order: Order) -> list[Reason]:
+def _doubts(patient_match: PatientMatch, order: TimeOrder) -> list[Reason]:
     of_patient = {"other": "prior_other_patient", "unknown": "prior_unknown_patient"}
     of_order = {"later": "prior_later", "same": "prior_order_same", "unknown": "prior_order_unknown"}
     return [reason(code) for code in (of_patient.get(patient_match), of_order.get(order)) if code]
@@ -239,7 +239,7 @@ def pair_record(prior: Prior, current: Outcome, comparison: PairComparison) -> P
 
 def _usefulness(prior: Prior) -> tuple[bool, int, bool, int]:
     header = prior.header
-    day, minute = day_of(header.study_date), _minute(header.study_time)
+    day, minute = parse_dicom_date(header.study_date), _minute(header.study_time)
     return prior.order != "earlier", -(day.toordinal() if day else 0), is_lateral(header), -(minute or 0)
 
 

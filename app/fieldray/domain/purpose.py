@@ -19,9 +19,9 @@ from fieldray.reasons import Reason, reason
 _OWN = "test"
 _ELSEWHERE = "external_test"
 # Keys in a pack's metrics for images with the finding and without it.
-TRUTHS: Final[Mapping[bool, str]] = {True: "positive", False: "negative"}
+TRUTH_NAMES: Final[Mapping[bool, str]] = {True: "positive", False: "negative"}
 # The note on a patient whose age is in no file, by whether a person confirmed the ages.
-AGE_NOTES: Final[Mapping[bool, str]] = {True: "age_confirmed", False: "age_not_stated"}
+AGE_NOTE_CODES: Final[Mapping[bool, str]] = {True: "age_confirmed", False: "age_not_stated"}
 _OTHERS = frozenset({"age", "ages_contradict", "born_too_late", "body_part"})
 
 
@@ -106,7 +106,7 @@ def class_distributions(manifest: Manifest | None, point: OperatingPoint | None)
     counted = (
         ClassDistribution(
             is_elsewhere=part == _ELSEWHERE,
-            shares={truth: _shares(_member(found, name)) for truth, name in TRUTHS.items()},
+            shares={truth: _shares(_member(found, name)) for truth, name in TRUTH_NAMES.items()},
         )
         for part, found in parts
     )
@@ -177,10 +177,10 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
     if accepted.ages_years is None or header.patient_age_years is not None:
         return None
     youngest, oldest = accepted.ages_years
-    return reason(AGE_NOTES[is_confirmed], youngest=youngest, oldest=oldest)
+    return reason(AGE_NOTE_CODES[is_confirmed], youngest=youngest, oldest=oldest)
 
 
-def with_ages(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, ...]:
+def with_age_notes(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, ...]:
     """Return the notes of a stored result, adapted to a new run that takes over the result.
 
     The note that the patient's age is not stated also says whether a person confirmed the ages. Only this note is
@@ -188,7 +188,7 @@ def with_ages(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, .
 
     is_confirmed  whether a person confirmed the ages in the new run
     """
-    written, other = AGE_NOTES[is_confirmed], AGE_NOTES[not is_confirmed]
+    written, other = AGE_NOTE_CODES[is_confirmed], AGE_NOTE_CODES[not is_confirmed]
     return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
 
 
@@ -210,7 +210,7 @@ class PatientCount:
               `others`. Results with the note that the age is not stated count in `unknown`
         """
         self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
-        self.unknown += kind.number * (AGE_NOTES[False] in kind.codes)
+        self.unknown += kind.number * (AGE_NOTE_CODES[False] in kind.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """Return notes on the number of images of unintended patients, and of images without a stated age."""

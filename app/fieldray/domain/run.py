@@ -470,7 +470,7 @@ class StoredImage:
         """
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
-    def of_earlier_day(self) -> StoredImage:
+    def marked_as_earlier(self) -> StoredImage:
         """Return a copy of this object, marked as an image of an earlier day than its patient's newest image."""
         return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
 

@@ -25,14 +25,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from fieldray.domain.image import ImageRef, is_name
+from fieldray.domain.image import ImageRef, can_be_file_name
 from fieldray.errors import InputProblem, Unreadable, Unusable
 from fieldray.imaging.identify import (
     HEAD_BYTES,
     IsOwnReport,
     check_file_size,
-    failed_ref,
-    out_of_memory,
+    out_of_memory_problem,
+    ref_with_problem,
     refs_in,
     sniff,
 )
@@ -280,11 +280,11 @@ class FoundMembers:
 
     def __post_init__(self) -> None:
         for ref in self.refs:
-            if not (ref.member and is_name(ref.member) and 1 <= ref.header.number_of_frames <= MAX_FRAMES):
+            if not (ref.member and can_be_file_name(ref.member) and 1 <= ref.header.number_of_frames <= MAX_FRAMES):
                 raise ValueError("no member is like this")
 
 
-def search(
+def search_members(
     question: MemberSearch, *, opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
 ) -> FoundMembers:
     """Identify the images in some members of a zip file.
@@ -302,7 +302,7 @@ def search(
     except OSError as error:
         raise file_problem(error) from error
     except MemoryError as error:
-        raise out_of_memory() from error
+        raise out_of_memory_problem() from error
 
 
 def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> Iterator[ImageRef]:
@@ -372,7 +372,7 @@ def _found(archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport) -> li
     try:
         found = _identified(archive, ref, is_own_report)
     except InputProblem as error:
-        return [failed_ref(ref, error)]
+        return [ref_with_problem(ref, error)]
     if isinstance(found, ZipFound):
         return [replace(ref, problem=reason("nested_zip"), problem_is_refusal=True)]
     return found if isinstance(found, list) else []
@@ -393,4 +393,4 @@ def _identified(
         whole = archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES)
         return refs_in(io.BytesIO(whole), ref, is_own_report)
     except MemoryError as error:
-        raise out_of_memory() from error
+        raise out_of_memory_problem() from error

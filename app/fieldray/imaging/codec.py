@@ -33,9 +33,9 @@ from fieldray.errors import Unreadable
 from fieldray.imaging.identify import JpegFrame, jpeg_frame
 from fieldray.imaging.reduction import TargetSize
 from fieldray.reasons import Reason, reason
-from fieldray.registry import table_of
+from fieldray.registry import discover_entries
 
-Stored = NDArray[Any]
+StoredValues = NDArray[Any]
 Size = tuple[int, int]
 
 _JPEG_2000_START: Final = b"\xff\x4f\xff\x51"
@@ -100,7 +100,7 @@ class Frame:
     @property
     def is_dct(self) -> bool:
         """Whether the codestream is a lossy (DCT) JPEG."""
-        stated = codestream_of(self.source)
+        stated = frame_header_of(self.source)
         return stated is not None and stated.process in _DCT_PROCESSES
 
     @property
@@ -113,7 +113,7 @@ class Frame:
         return codec is None or self.transfer_syntax not in codec.lossy_syntaxes
 
 
-def stored_values_of(values: Stored, frame: Frame) -> Stored:
+def stored_values_of(values: StoredValues, frame: Frame) -> StoredValues:
     """Return the stored values of a frame, given the values from a codec or from the file (PS3.5 8.1.1).
 
     Bits outside the stored bits (above HighBit or below the lowest stored bit) are removed, and the sign is extended.
@@ -139,7 +139,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     whole = 8 * container
     stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)
     bits = frame.bits_stored if 1 <= frame.bits_stored <= whole else whole
-    stated = codestream_of(frame.source) or JpegFrame(0, whole, frame.rows, frame.columns)
+    stated = frame_header_of(frame.source) or JpegFrame(0, whole, frame.rows, frame.columns)
     precision = min(stated.bits or whole, whole)
     shift = frame.unused_low_bits if precision >= bits + frame.unused_low_bits else 0
     if not shift:
@@ -159,7 +159,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     if not frame.is_lossless and _OVERSHOOT * (bottom - 1) <= lowest and highest <= _OVERSHOOT * (top + 1):
         return stored.clip(bottom, top)
     above = whole - bits - shift
-    aligned: Stored = (stored << above) >> (above + shift)
+    aligned: StoredValues = (stored << above) >> (above + shift)
     # Bits of an overlay or garbage make an image rougher. Bits that make it smoother belong to the image.
     is_own = _variation(aligned) > _variation(stored) or _is_noise(aligned, alternative=lambda: stored)
     return stored if is_own and not shift else aligned
@@ -170,7 +170,7 @@ _NOISE: Final = 0.5  # neighbours of noise differ by about 1.1 standard deviatio
 _FAR_SMOOTHER: Final = 4
 
 
-def _has_swapped_bytes(values: Stored) -> bool:
+def _has_swapped_bytes(values: StoredValues) -> bool:
     """Return whether the two bytes of each value are swapped, as some old writers did.
 
     Swapped values look like noise, and become an image when the bytes are swapped back.
@@ -180,7 +180,7 @@ def _has_swapped_bytes(values: Stored) -> bool:
     return _is_noise(values, alternative=values.byteswap)
 
 
-def _is_noise(values: Stored, *, alternative: Callable[[], Stored]) -> bool:
+def _is_noise(values: StoredValues, *, alternative: Callable[[], StoredValues]) -> bool:
     """Return whether `values` are noise and the values of `alternative` are an image.
 
     alternative  returns the values to compare with; called only if needed
@@ -189,13 +189,13 @@ def _is_noise(values: Stored, *, alternative: Callable[[], Stored]) -> bool:
     return roughness > _NOISE and _FAR_SMOOTHER * _roughness(alternative()) < roughness
 
 
-def _variation(values: Stored) -> float:
+def _variation(values: StoredValues) -> float:
     """Return the mean difference of neighbouring values in a sample of the rows."""
     rows = values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32)
     return float(np.abs(np.diff(rows, axis=1)).mean()) if rows.shape[1] > 1 else 0.0
 
 
-def _roughness(values: Stored) -> float:
+def _roughness(values: StoredValues) -> float:
     """Return the mean difference of neighbouring values, divided by the standard deviation of all values.
 
     The result is 0 if all values are equal.
@@ -204,7 +204,7 @@ def _roughness(values: Stored) -> float:
     return _variation(values) / spread if spread else 0.0
 
 
-def syntax_of(source: bytes) -> UID | None:
+def transfer_syntax_of(source: bytes) -> UID | None:
     """Return the transfer syntax of data that begin like a frame of a common compression; None for other data."""
     if source.startswith(_JPEG_2000_START) or source[4:8] == b"jP  ":
         return JPEG2000Lossless
@@ -215,12 +215,12 @@ def syntax_of(source: bytes) -> UID | None:
     return RLELossless if 1 <= segments <= 15 and first == 64 else None
 
 
-def codestreams_in(source: bytes | memoryview) -> int:
+def count_codestreams(source: bytes | memoryview) -> int:
     """Return the number of JPEG or JPEG 2000 codestreams that follow each other; 1 for other data."""
-    return 1 if syntax_of(bytes(source[: 2**16])) == RLELossless else 1 + len(_ANOTHER.findall(source))
+    return 1 if transfer_syntax_of(bytes(source[: 2**16])) == RLELossless else 1 + len(_ANOTHER.findall(source))
 
 
-def codestream_of(source: bytes) -> JpegFrame | None:
+def frame_header_of(source: bytes) -> JpegFrame | None:
     """Return the frame header of a JPEG, JPEG-LS or JPEG 2000 codestream; None for other data.
 
     The field `process` is 0 for JPEG 2000.
@@ -243,7 +243,7 @@ class Codec:
                        `stored_values_of` then converts to stored values. May raise any exception for a damaged frame.
                        The function must use only one library: a second decoder, tried on a damaged frame, has crashed
                        the process more than once
-    reduced            decodes a frame at a lower resolution that the compression offers, by the rule of
+    decode_reduced     decodes a frame at a lower resolution that the compression offers, by the rule of
                        `imaging.reduction`. Returns the values and the step: one value for step x step of the frame
                        (rounded up at the edges). Called only for unsigned plain grey. Returns None if there is no lower
                        resolution; after an error the whole frame is read
@@ -252,9 +252,9 @@ class Codec:
 
     name: str
     transfer_syntaxes: frozenset[str]
-    decode: Callable[[Frame], Stored]
+    decode: Callable[[Frame], StoredValues]
     lossy_syntaxes: frozenset[str] = frozenset()
-    reduced: Callable[[Frame, TargetSize], tuple[Stored, int] | None] | None = None
+    decode_reduced: Callable[[Frame, TargetSize], tuple[StoredValues, int] | None] | None = None
     runtime_modules: tuple[str, ...] = ()
 
 
@@ -266,7 +266,7 @@ UNCOMPRESSED: Final = frozenset(
 @functools.cache
 def codecs() -> dict[str, Codec]:
     """Return all decoders of compressed pixel data, by name."""
-    return table_of("fieldray.imaging.codecs", "CODEC")
+    return discover_entries("fieldray.imaging.codecs", "CODEC")
 
 
 def codec_of(transfer_syntax: str) -> Codec | None:
@@ -276,7 +276,7 @@ def codec_of(transfer_syntax: str) -> Codec | None:
     return next((codec for codec in codecs().values() if transfer_syntax in codec.transfer_syntaxes), None)
 
 
-def not_supported(transfer_syntax: str, name: str) -> Reason:
+def unsupported_reason(transfer_syntax: str, name: str) -> Reason:
     """Return the reason why frames of a transfer syntax cannot be decoded.
 
     name  name of the transfer syntax, from pydicom or a codec

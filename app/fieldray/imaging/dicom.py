@@ -31,24 +31,24 @@ from fieldray.imaging.codec import (
     UNCOMPRESSED,
     Frame,
     codec_of,
-    codestream_of,
-    codestreams_in,
-    not_supported,
+    count_codestreams,
+    frame_header_of,
     stored_values_of,
-    syntax_of,
+    transfer_syntax_of,
+    unsupported_reason,
 )
 from fieldray.imaging.dicom_header import (
     UNDEFINED_LENGTH,
     DicomHeader,
+    first_text,
     inflated_data_set,
     problem_without_pixels,
     read_header,
-    text,
     whole_number,
 )
 from fieldray.imaging.identify import DICOM_FILE, check_pixel_count, sniff
 from fieldray.imaging.limits import MAX_FILE_BYTES, VALUE_REPRESENTATIONS
-from fieldray.imaging.preprocess import grey_of_colour, with_square_pixels
+from fieldray.imaging.preprocess import grey_from_rgb, with_square_pixels
 from fieldray.imaging.reduction import DecodedFileCache, TargetSize, largest_reduction
 from fieldray.reasons import reason
 
@@ -74,18 +74,18 @@ _KEYWORDS: Final = (
 
 
 def decode_dicom(
-    data: bytes, *, frame: int = 0, needed: TargetSize | None = None, whole: DecodedFileCache | None = None
+    data: bytes, *, frame: int = 0, needed: TargetSize | None = None, cache: DecodedFileCache | None = None
 ) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information.
 
     frame   number of the frame, from 0
     needed  the resolution that is needed; None for full resolution (see `reading.decode`)
-    whole   cache of the fully decoded file (see `reading.decode`)
+    cache   cache of the fully decoded file (see `reading.decode`)
 
     Raises Unreadable if the file cannot be decoded. Raises Unusable: `colour`, `several_images`, `no_pixel_data`.
     """
     try:
-        return _decode(data, frame, needed, whole or DecodedFileCache())
+        return _decode(data, frame, needed, cache or DecodedFileCache())
     except (FieldrayError, MemoryError):
         raise
     except Exception as error:  # parsers and codecs raise whatever the damaged bytes lead them to
@@ -156,13 +156,13 @@ def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, n
     A damaged frame gives None as well: reading the frame in full resolution then reports the damage.
     """
     codec = codec_of(header.transfer_syntax)
-    if codec is None or codec.reduced is None:
+    if codec is None or codec.decode_reduced is None:
         return None
     if not frame.is_plain_grey or frame.is_signed or not 1 <= frame.bits_stored <= frame.bits_allocated:
         return None
     try:
         frame = _compressed(frame, value, index)
-        found = None if frame.unused_low_bits else codec.reduced(frame, needed)
+        found = None if frame.unused_low_bits else codec.decode_reduced(frame, needed)
     except _DAMAGE:
         return None
     if found is None or found[0].shape != (-(-frame.rows // found[1]), -(-frame.columns // found[1])):
@@ -180,13 +180,13 @@ def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
     """
     if stored.dtype.itemsize > 2:
         raise Unusable(reason("colour"))
-    grey = grey_of_colour(stored)
+    grey = grey_from_rgb(stored)
     bits = whole_number(dataset, "BitsStored", 8)
     if bits > 8 * grey.dtype.itemsize or grey.max() >= 2**bits:
         bits = 8 * grey.dtype.itemsize
     bare = Dataset()
     bare.BitsStored, bare.PhotometricInterpretation = bits, "MONOCHROME2"
-    bare.ViewPosition = text(dataset, "ViewPosition")
+    bare.ViewPosition = first_text(dataset, "ViewPosition")
     image = dicom_grey.grey_image(grey, bare, ("grey_from_colour",), step=step)
     return replace(image, window=Window((2**bits - 1) / 2, 2**bits - 1, "LINEAR_EXACT"))
 
@@ -272,12 +272,12 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
     fragments = list(_fragments(value)) if is_encapsulated else [value]
     if not fragments:
         raise Unreadable(reason("damaged", detail="the file has no image data"))
-    begin_so = [syntax_of(bytes(part[:_HEAD_BYTES])) for part in fragments]
+    begin_so = [transfer_syntax_of(bytes(part[:_HEAD_BYTES])) for part in fragments]
     found = begin_so[0] if is_encapsulated or stated not in UNCOMPRESSED else None
     if found is not None:
         _check_count(len(begin_so) - begin_so.count(None), frame)
         if frame.frames == 1:
-            _check_count(codestreams_in(fragments[0]), frame)
+            _check_count(count_codestreams(fragments[0]), frame)
         is_known = codec_of(found) is codec_of(stated)
         if is_known and is_encapsulated:
             return header, value
@@ -293,7 +293,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
             pixels = replace(header.pixels, length=len(value))
             return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixels=pixels, is_contradicted=True), value
         if stated in UNCOMPRESSED:
-            raise Unreadable(not_supported("", "unknown, and said to be none"))
+            raise Unreadable(unsupported_reason("", "unknown, and said to be none"))
         return header, value
     frames_held = len(value) // _frame_bytes(header, frame)
     if codec_of(stated) is None:
@@ -325,7 +325,7 @@ def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
         source = b"".join(_fragments(value))
     else:
         source = bytes(get_frame(bytes(value), index, number_of_frames=frame.frames))
-    own = codestream_of(source)
+    own = frame_header_of(source)
     if own and own.size != (frame.rows, frame.columns):
         found, stated = f"{own.rows} x {own.columns}", f"{frame.rows} x {frame.columns}"
         raise Unreadable(reason("size_mismatch", found=found, stated=stated))
@@ -395,7 +395,7 @@ def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: 
     elif syntax in UNCOMPRESSED:
         values = _native(header, frame, value, index)
     else:
-        raise Unreadable(not_supported(syntax, syntax.name))
+        raise Unreadable(unsupported_reason(syntax, syntax.name))
     # decoders convert YBR to RGB for JPEG and JPEG 2000 only
     if frame.samples == 3 and not frame.is_dct and _photometric(header) in ("YBR_FULL", "YBR_FULL_422"):
         values = convert_color_space(values, "YBR_FULL", "RGB")
@@ -403,7 +403,7 @@ def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: 
 
 
 def _photometric(header: DicomHeader) -> str:
-    return text(header.dataset, "PhotometricInterpretation").upper()
+    return first_text(header.dataset, "PhotometricInterpretation").upper()
 
 
 def _floats(frame: Frame, value: memoryview, index: int, kind: str) -> NDArray[Any]:

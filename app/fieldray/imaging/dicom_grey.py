@@ -22,12 +22,12 @@ from pydicom.pixels import apply_color_lut
 from fieldray.domain.image import Image, SpacingPlane, Window, WindowFunction
 from fieldray.imaging.dicom_header import (
     aligned_numbers,
+    first_number,
+    first_text,
     first_value,
     has_value,
-    items,
-    number,
     numbers,
-    text,
+    sequence_items,
     texts,
     whole_number,
 )
@@ -148,7 +148,7 @@ def grey_image(
         value_offset=stage.offset,
         spacing_mm=spacing_mm,
         spacing_plane=plane,
-        view=text(dataset, "ViewPosition").upper(),
+        view=first_text(dataset, "ViewPosition").upper(),
         step=step,
         full_rows=stored.shape[0],
         full_columns=stored.shape[1],
@@ -171,7 +171,7 @@ def _header_notes(dataset: Dataset, container_bits: int) -> list[str]:
 
     The text of each note says how the statement is interpreted.
     """
-    is_grey = text(dataset, "PhotometricInterpretation").upper() in ("MONOCHROME1", "MONOCHROME2")
+    is_grey = first_text(dataset, "PhotometricInterpretation").upper() in ("MONOCHROME1", "MONOCHROME2")
     bits = whole_number(dataset, "BitsStored", container_bits)
     return [*["photometric_unknown"] * (not is_grey), *["bits_stored_ignored"] * (not 1 <= bits <= container_bits)]
 
@@ -193,7 +193,7 @@ def _modality(
     low, high = (0, 65535) if is_spread else _stored_range(stored.dtype, dataset, lowest, highest)
     if not is_spread:
         no_data = _padding_mask(stored, dataset, low, high)
-    sequence = items(dataset, "ModalityLUTSequence")
+    sequence = sequence_items(dataset, "ModalityLUTSequence")
     table = _table(sequence[0], dataset, is_signed=low + base < 0) if sequence else None
     if table is not None:
         values, top = table.take(np.arange(low, high + 1) * unit + base), int(table.entries.max())
@@ -227,7 +227,7 @@ def _rescale(dataset: Dataset) -> tuple[float, float, bool]:
 
     For invalid values the slope is 1 and the intercept 0.
     """
-    slope, intercept = number(dataset, "RescaleSlope"), number(dataset, "RescaleIntercept")
+    slope, intercept = first_number(dataset, "RescaleSlope"), first_number(dataset, "RescaleIntercept")
     is_stated = has_value(dataset, "RescaleSlope"), has_value(dataset, "RescaleIntercept")
     is_usable = (slope is not None or not is_stated[0]) and (intercept is not None or not is_stated[1])
     if not is_usable or (slope is not None and not _SLOPES[0] <= abs(slope) <= _SLOPES[1]):
@@ -240,8 +240,8 @@ def _low_is_white(dataset: Dataset) -> bool:
 
     See PS3.3 C.7.6.3.1.2 and C.11.6.1.2.
     """
-    inverse_shape = text(dataset, "PresentationLUTShape").upper() == "INVERSE"
-    return text(dataset, "PhotometricInterpretation").upper() == "MONOCHROME1" or inverse_shape
+    inverse_shape = first_text(dataset, "PresentationLUTShape").upper() == "INVERSE"
+    return first_text(dataset, "PhotometricInterpretation").upper() == "MONOCHROME1" or inverse_shape
 
 
 def _stored_range(of: np.dtype[Any], dataset: Dataset, lowest: int, highest: int) -> tuple[int, int]:
@@ -295,7 +295,7 @@ def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tupl
 
 def padding_of(dataset: Dataset) -> tuple[int, int] | None:
     """Return the two ends of the Pixel Padding Value range of a DICOM file; None if the file states no range."""
-    value, limit = number(dataset, "PixelPaddingValue"), number(dataset, "PixelPaddingRangeLimit")
+    value, limit = first_number(dataset, "PixelPaddingValue"), first_number(dataset, "PixelPaddingRangeLimit")
     return None if value is None else (int(value), int(value if limit is None else limit))
 
 
@@ -383,7 +383,7 @@ def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
     LINEAR equals LINEAR_EXACT with the centre half a value lower and the width one less (PS3.3 C.11.2.1.2.1). The
     conversion is meant for whole numbers, so a narrow window over fractions is used unchanged.
     """
-    named = text(dataset, "VOILUTFunction").upper()
+    named = first_text(dataset, "VOILUTFunction").upper()
     function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
     found: list[Window | None] = []
     pairs = zip(aligned_numbers(dataset, "WindowCenter"), aligned_numbers(dataset, "WindowWidth"), strict=False)
@@ -408,7 +408,7 @@ def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | N
     """
     values = np.arange(256 if stage.pixels.dtype == np.uint8 else 65536) * stage.scale + stage.offset
     tables: list[NDArray[np.uint16] | None] = []
-    for item in items(dataset, "VOILUTSequence")[:_MOST_WAYS]:
+    for item in sequence_items(dataset, "VOILUTSequence")[:_MOST_WAYS]:
         table = _table(item, dataset, is_signed=bool(values.min() < 0))
         if table is None:
             tables.append(None)
@@ -479,7 +479,9 @@ def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, S
     if (found := pixel or imager) is None:
         return None, ""
     plane: SpacingPlane = "unstated"
-    if pixel and (text(dataset, "PixelSpacingCalibrationType") or (imager and not np.allclose(pixel, imager, 1e-4))):
+    if pixel and (
+        first_text(dataset, "PixelSpacingCalibrationType") or (imager and not np.allclose(pixel, imager, 1e-4))
+    ):
         plane = "calibrated"
     elif imager:
         plane = "detector"

@@ -36,7 +36,7 @@ from fieldray.reasons import reason
 
 MAX_READS: Final = 400_000
 # In bytes, for texts and decimal numbers, each value of which becomes an object.
-LONGEST_TEXT: Final = 2**13
+MAX_TEXT_LETTERS: Final = 2**13
 # Each item becomes an object of a kilobyte. Each record of an index file may contain one more item, an icon.
 _MAX_ITEMS: Final = 2 * MAX_INDEX_RECORDS
 _ITEM: Final = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00")
@@ -68,7 +68,7 @@ class BoundedStream:
         raw.seek(0)
         self.tell = raw.tell
 
-    def head(self) -> bytes:
+    def peek(self) -> bytes:
         """Return the first bytes of the next element. The position of the stream stays unchanged."""
         start = self.raw.tell()
         head = self.raw.read(_ELEMENT_BYTES)
@@ -90,7 +90,7 @@ class BoundedStream:
         self._bytes_left -= wanted
         if self._reads_left < 0 or self._bytes_left < 0:
             raise HeaderTooLong("the header is longer than a header may be")
-        if wanted > LONGEST_TEXT and self._element.startswith(_CHARACTER_SETS):
+        if wanted > MAX_TEXT_LETTERS and self._element.startswith(_CHARACTER_SETS):
             raise ValueError("more character sets than there are")  # pydicom converts character sets at once
         data = self.raw.read(wanted)
         if wanted == _ELEMENT_BYTES:
@@ -193,12 +193,14 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
         ):  # the records of an index are read one by one
             return True
         is_known = (representation or "").encode("ascii", "replace") in VALUE_REPRESENTATIONS
-        is_known = is_known or begun.is_implicit or tag >> 16 == _DELIMITERS or length == UNDEFINED_LENGTH
+        is_known = is_known or begun.is_implicit_vr or tag >> 16 == _DELIMITERS or length == UNDEFINED_LENGTH
         return not is_known and not _element_may_begin_at(begun, begun.stream.tell() + length, tag)
 
     dataset = Dataset()
     while True:
-        part = read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=ends, specific_tags=tags)
+        part = read_dataset(
+            begun.stream, begun.is_implicit_vr, begun.is_little_endian, stop_when=ends, specific_tags=tags
+        )
         part.update(dataset)
         dataset = part
         if media_storage_sop_class_uid == DICOMDIR_CLASS_UID or not _skip_unknown(begun):
@@ -216,7 +218,7 @@ def _element_may_begin_at(begun: OpenedDicom, position: int, tag: int) -> bool:
     The further element must have a higher tag than `tag`. In addition it must have a known value representation, or the
     group of `tag`.
     """
-    stream, order = begun.stream.raw, "<" if begun.is_little else ">"
+    stream, order = begun.stream.raw, "<" if begun.is_little_endian else ">"
     here = stream.tell()
     stream.seek(position)
     head = stream.read(_ELEMENT_BYTES)
@@ -234,11 +236,11 @@ def _skip_unknown(begun: OpenedDicom) -> bool:
     two zero bytes (PS3.5 7.1.2), and 32 bits directly after the tag. Raises Unreadable if none of the three leads to a
     further element.
     """
-    stream, order = begun.stream.raw, "<" if begun.is_little else ">"
+    stream, order = begun.stream.raw, "<" if begun.is_little_endian else ">"
     start = stream.tell()
     head = stream.read(_ELEMENT_BYTES + 4)
     stream.seek(start)
-    if begun.is_implicit or len(head) < _ELEMENT_BYTES + 4 or head[4:6] in VALUE_REPRESENTATIONS:
+    if begun.is_implicit_vr or len(head) < _ELEMENT_BYTES + 4 or head[4:6] in VALUE_REPRESENTATIONS:
         return False
     group, element, _, short, long = struct.unpack(order + "HHHHI", head)
     if (tag := group << 16 | element) in _PIXEL_TAGS:
@@ -258,10 +260,10 @@ def problem_without_pixels(header: DicomHeader) -> FieldrayError:
     `no_pixel_data`.
     """
     dataset = header.dataset
-    kind = UID(text(dataset, "SOPClassUID") or header.media_storage_sop_class_uid).name
+    kind = UID(first_text(dataset, "SOPClassUID") or header.media_storage_sop_class_uid).name
     if header.is_cut or "Image Storage" in kind or whole_number(dataset, "Rows"):
         return Unreadable(reason("truncated"))
-    return Unusable(reason("no_pixel_data", modality=text(dataset, "Modality") or "-"))
+    return Unusable(reason("no_pixel_data", modality=first_text(dataset, "Modality") or "-"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +284,12 @@ class OpenedDicom:
     is_contradicted: bool = False
 
     @property
-    def is_implicit(self) -> bool:
+    def is_implicit_vr(self) -> bool:
         """Whether the elements of the data set are written without their value representation (Implicit VR)."""
         return bool(self.encoding == ImplicitLittle)
 
     @property
-    def is_little(self) -> bool:
+    def is_little_endian(self) -> bool:
         """Whether the elements of the data set have little-endian byte order."""
         return bool(self.encoding != ExplicitVRBigEndian)
 
@@ -311,10 +313,10 @@ def open_dicom(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS)
             bounded.is_cut = not is_whole
         except ValueError:  # perhaps the data set is not deflated
             stream.seek(start)
-            if not _is_plausible_start(bounded.head(), ExplicitVRLittleEndian):
+            if not _is_plausible_start(bounded.peek(), ExplicitVRLittleEndian):
                 raise
             return OpenedDicom(bounded, meta, ExplicitVRLittleEndian, ExplicitVRLittleEndian, is_contradicted=True)
-    head = bounded.head()
+    head = bounded.peek()
     if not syntax:
         guessed = _guessed_encoding(head)
         return OpenedDicom(bounded, meta, guessed, guessed)
@@ -409,13 +411,13 @@ def _guessed_encoding(head: bytes) -> UID:
     return ExplicitVRBigEndian if head[0] == 0 and head[1] > 0 else ExplicitVRLittleEndian
 
 
-def element_at(begun: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
+def element_at(opened: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
     """Return the DICOM element at which the parser of a header stopped; None if its tag is not in `tags`.
 
-    begun  the opened file, whose stream is positioned at the element. Afterwards the stream is at the element's value
-    tags   tags (group << 16 | element) of the elements that contain pixel data
+    opened  the opened file, whose stream is positioned at the element. Afterwards the stream is at the element's value
+    tags    tags (group << 16 | element) of the elements that contain pixel data
     """
-    stream, order = begun.stream, "<" if begun.is_little else ">"
+    stream, order = opened.stream, "<" if opened.is_little_endian else ">"
     prefix = stream.read(8)
     if len(prefix) < 8:
         return None
@@ -425,7 +427,7 @@ def element_at(begun: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
         return None
     representation = prefix[4:6]
     (short,) = struct.unpack(order + "H", prefix[6:])
-    if begun.is_implicit and representation not in (b"OB", b"OW", b"SQ"):
+    if opened.is_implicit_vr and representation not in (b"OB", b"OW", b"SQ"):
         representation = b"OW"
         (length,) = struct.unpack(order + "I", prefix[4:])
     elif short and representation not in _LONG_REPRESENTATIONS:  # a wrong representation, with a 16-bit length
@@ -438,7 +440,7 @@ def element_at(begun: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
 # ---- single values of a data set that may hold wrong types, several values or damaged numbers
 
 
-def text(dataset: Dataset, keyword: str) -> str:
+def first_text(dataset: Dataset, keyword: str) -> str:
     """Return the first value of a DICOM element as one line of text; empty if the value is missing or unreadable."""
     return _line(next(iter(texts(dataset, keyword)), ""))
 
@@ -470,11 +472,11 @@ def whole_number(dataset: Dataset, keyword: str, default: int = 0) -> int:
 
     default  returned if the value is missing or exceeds the bits of its DICOM type
     """
-    value = number(dataset, keyword)
+    value = first_number(dataset, keyword)
     return default if value is None or abs(value) >= _NO_NUMBER else int(value)
 
 
-def number(dataset: Dataset, keyword: str) -> float | None:
+def first_number(dataset: Dataset, keyword: str) -> float | None:
     """Return the first value of a DICOM element as a finite number; None for any other value, or without a value."""
     return _as_number(first_value(dataset, keyword))
 
@@ -494,7 +496,7 @@ def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
     return list(map(_as_number, listed))
 
 
-def items(dataset: Dataset, keyword: str) -> list[Dataset]:
+def sequence_items(dataset: Dataset, keyword: str) -> list[Dataset]:
     """Return the items of a DICOM sequence; empty if the sequence is absent or damaged."""
     raw = _raw(dataset, keyword)
     value = _sequence(raw, dataset) if raw and raw.VR in (None, "SQ") else _value(dataset, keyword)
@@ -548,7 +550,7 @@ def _raw(dataset: Dataset, keyword: str) -> RawDataElement | None:
 
 def _is_too_long(raw: RawDataElement) -> bool:
     kind = raw.VR or dictionary_VR(raw.tag)
-    return len(raw.value or b"") > (_LONGEST_VALUE if kind in _BINARY else LONGEST_TEXT)
+    return len(raw.value or b"") > (_LONGEST_VALUE if kind in _BINARY else MAX_TEXT_LETTERS)
 
 
 def _sequence(raw: RawDataElement, dataset: Dataset) -> Any:

@@ -12,7 +12,7 @@ from pydicom.filereader import read_dataset, read_sequence
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 from pydicom.values import default_encoding
 
-from fieldray.domain.image import ImageHeader, ImageRef, day_of
+from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date
 from fieldray.domain.purpose import view_of_code
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_header import (
@@ -21,12 +21,12 @@ from fieldray.imaging.dicom_header import (
     HeaderTooLong,
     all_text,
     element_at,
+    first_text,
     has_value,
-    items,
     open_dicom,
     problem_without_pixels,
     read_header,
-    text,
+    sequence_items,
     texts,
     whole_number,
 )
@@ -135,12 +135,16 @@ def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
 
 def _facts(header: DicomHeader) -> ImageHeader:
     dataset = header.dataset
-    named: dict[str, Any] = {name: text(dataset, keyword) for name, keyword in _TEXTS.items()}
+    named: dict[str, Any] = {name: first_text(dataset, keyword) for name, keyword in _TEXTS.items()}
     named |= {name: all_text(dataset, keyword) for name, keyword in _WORDS.items()}
     named |= {name: max(0, whole_number(dataset, keyword)) for name, keyword in _NUMBERS.items()}
-    views, regions = (items(dataset, keyword) for keyword in _CODES)
-    named["view_code"] = next((view_of_code(text(each, "CodeValue"), text(each, "CodeMeaning")) for each in views), "")
-    named["body_part_examined"] = named["body_part_examined"] or " ".join(text(each, "CodeMeaning") for each in regions)
+    views, regions = (sequence_items(dataset, keyword) for keyword in _CODES)
+    named["view_code"] = next(
+        (view_of_code(first_text(each, "CodeValue"), first_text(each, "CodeMeaning")) for each in views), ""
+    )
+    named["body_part_examined"] = named["body_part_examined"] or " ".join(
+        first_text(each, "CodeMeaning") for each in regions
+    )
     named["derivation"] = " / ".join(filter(None, (all_text(dataset, keyword) for keyword in _DERIVATION)))
     ages = _ages_years(dataset)
     return ImageHeader(
@@ -155,10 +159,10 @@ def _facts(header: DicomHeader) -> ImageHeader:
 def _ages_years(dataset: Dataset) -> list[float]:
     """Return all ages in years that a file gives: from Patient's Age, and from birth date and date of the image."""
     ages = [age for value in texts(dataset, "PatientAge") if (age := _age_years(value)) is not None]
-    said = text(dataset, "PatientBirthDate")
+    said = first_text(dataset, "PatientBirthDate")
     # if only the month or the year is known, its middle
-    born = next(filter(None, (day_of(said + rest) for rest in ("", "15", "0701"))), None)
-    taken = next(filter(None, (day_of(text(dataset, keyword)) for keyword in _DATES)), None)
+    born = next(filter(None, (parse_dicom_date(said + rest) for rest in ("", "15", "0701"))), None)
+    taken = next(filter(None, (parse_dicom_date(first_text(dataset, keyword)) for keyword in _DATES)), None)
     if born and taken and 0 <= (years := _years_between(born, taken)) <= _OLDEST_YEARS:
         ages.append(years)
     return ages
@@ -197,10 +201,12 @@ def index_found(stream: BinaryIO) -> IndexFound:
     stream.seek(0)
     begun = open_dicom(stream, MAX_HEADER_BYTES, reads=_MAX_READS)
     try:
-        read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=lambda tag, *_: tag == _SEQUENCE)
+        read_dataset(
+            begun.stream, begun.is_implicit_vr, begun.is_little_endian, stop_when=lambda tag, *_: tag == _SEQUENCE
+        )
         found = element_at(begun, frozenset({_SEQUENCE}))
         length = found.length if found else 0
-        records = read_sequence(begun.stream, begun.is_implicit, begun.is_little, length, default_encoding)
+        records = read_sequence(begun.stream, begun.is_implicit_vr, begun.is_little_endian, length, default_encoding)
     except HeaderTooLong as error:
         raise _too_many_records() from error
     except Exception as error:  # pydicom raises whatever the damaged bytes lead it to

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable, UsageProblem
-from fieldray.imaging.identify import IsOwnReport, failed_ref, refs_in
+from fieldray.imaging.identify import IsOwnReport, ref_with_problem, refs_in
 from fieldray.imaging.limits import IndexFound, ZipFound
 from fieldray.imaging.source import (
     CaseInsensitiveNames,
@@ -43,7 +43,7 @@ _ALONE: Final = 3  # a DICOMDIR that lacks all files, and at least this number, 
 _MOST_NAMED: Final = 3
 _MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
-Members = Callable[[ImageRef], Iterator[ImageRef]]
+ListMembers = Callable[[ImageRef], Iterator[ImageRef]]
 IsKnown = Callable[[Path, BinaryIO], bool]
 
 
@@ -51,7 +51,7 @@ def discover(
     paths: Sequence[Path],
     *,
     opener: Opener = open_file,
-    members: Members | None = None,
+    members: ListMembers | None = None,
     is_own_report: IsOwnReport = lambda _head: False,
     is_known: IsKnown = lambda _path, _stream: False,
     notify: Callable[[Reason], None] = lambda _why: None,
@@ -74,10 +74,14 @@ def discover(
         if not os.path.lexists(path):
             raise UsageProblem(reason("nothing_to_screen", path=path))
     tops = [(path, os.path.isdir(path)) for path in paths]  # noqa: PTH112 - never raises, unlike the method of a path
-    return _Search(opener, members or members_here(opener, is_own_report), is_own_report, is_known).run(tops, notify)
+    return _Search(opener, members or members_in_this_process(opener, is_own_report), is_own_report, is_known).run(
+        tops, notify
+    )
 
 
-def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False) -> Members:
+def members_in_this_process(
+    opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
+) -> ListMembers:
     """Return a function that yields the images in a zip file, given a reference to the file.
 
     This process reads the file.
@@ -87,9 +91,9 @@ def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda
     """
 
     def members(ref: ImageRef) -> Iterator[ImageRef]:
-        from fieldray.imaging.archive import members_of, search
+        from fieldray.imaging.archive import members_of, search_members
 
-        return members_of(ref, lambda question: search(question, opener=opener, is_own_report=is_own_report))
+        return members_of(ref, lambda question: search_members(question, opener=opener, is_own_report=is_own_report))
 
     return members
 
@@ -107,18 +111,18 @@ def absolute_paths(paths: Sequence[Path]) -> tuple[Path, ...]:
     return absolute
 
 
-def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
+def count_files(paths: Sequence[Path], *, is_cancelled: Callable[[], bool]) -> int:
     """Estimate the number of images by file names alone.
 
     A zip file counts as one image, and so does a file with several frames.
 
-    gives_up  returns whether to stop counting
+    is_cancelled  returns whether to stop counting
     """
     number = 0
     for path in paths:
         number += not os.path.isdir(path)  # noqa: PTH112 - never raises, unlike the method of a path
         for _, folders, names in os.walk(path):
-            if gives_up():
+            if is_cancelled():
                 return number
             folders[:] = [name for name in folders if not is_system_name(name)]
             number += sum(not is_system_name(name) for name in names)
@@ -139,7 +143,7 @@ class _FolderLost(Exception):
 class _Search:
     """One search, which remembers every file already returned and the entries of every folder."""
 
-    def __init__(self, opener: Opener, members: Members, is_own_report: IsOwnReport, is_known: IsKnown) -> None:
+    def __init__(self, opener: Opener, members: ListMembers, is_own_report: IsOwnReport, is_known: IsKnown) -> None:
         self._opener = opener
         self._members = members
         self._is_own_report = is_own_report
@@ -191,7 +195,7 @@ class _Search:
                 break
         for path, state in self._containers.items():
             if _is_another(path, state):
-                yield failed_ref(ImageRef(path=path), Unreadable(reason("changed")))
+                yield ref_with_problem(ImageRef(path=path), Unreadable(reason("changed")))
 
     def _came(self, path: Path) -> list[tuple[Path, bool]]:
         """Return the new entries of a folder since the last listing. An entry is (path, whether it is a folder)."""
@@ -222,7 +226,7 @@ class _Search:
             try:
                 yield from self._folder(path) if is_folder else self._file(path)
             except _FolderLost as lost:
-                yield failed_ref(ImageRef(path=self._way[lost.depth].path), Unreadable(reason("folder_lost")))
+                yield ref_with_problem(ImageRef(path=self._way[lost.depth].path), Unreadable(reason("folder_lost")))
                 del self._way[lost.depth :]
             visited = self._next()
 
@@ -248,7 +252,7 @@ class _Search:
         except OSError as error:
             self._check_way(error)
             why = reason("folder_not_read", detail=error.strerror or type(error).__name__)
-            yield failed_ref(ImageRef(path=path), Unreadable(why))
+            yield ref_with_problem(ImageRef(path=path), Unreadable(why))
 
     def _check_way(self, error: OSError) -> None:
         """Raise _FolderLost if a folder above the current entry cannot be read any more.
@@ -279,7 +283,7 @@ class _Search:
                 yield from self._content(path)
         except OSError as error:
             self._check_way(error)
-            yield failed_ref(ImageRef(path=path), file_problem(error))
+            yield ref_with_problem(ImageRef(path=path), file_problem(error))
 
     def _real(self, path: Path) -> str:
         """Return the path of an entry, with the links in its folder's path resolved.
@@ -288,7 +292,7 @@ class _Search:
         """
         parent, name = os.path.split(path)
         if self._way and parent == str(self._way[-1].path):
-            return os.path.join(self._way[-1].real, name)  # noqa: PTH118 - a path object takes ten times as long
+            return os.path.join(self._way[-1].real_path, name)  # noqa: PTH118 - a path object takes ten times as long
         return os.path.realpath(path)
 
     def _linked(self, link: Path, real: str) -> Iterator[ImageRef]:
@@ -298,7 +302,7 @@ class _Search:
         """
         self._seen.add(real)
         if not any(real == top or real.startswith(os.path.join(top, "")) for top in self._tops):  # noqa: PTH118
-            yield failed_ref(ImageRef(path=link), Unreadable(reason("linked_folder")))
+            yield ref_with_problem(ImageRef(path=link), Unreadable(reason("linked_folder")))
 
     def _content(self, path: Path) -> Iterator[ImageRef]:
         ref = ImageRef(path=path)
@@ -318,7 +322,7 @@ class _Search:
             else:
                 yield from self._members(ref) if isinstance(found, ZipFound) else found
         except InputProblem as error:
-            yield failed_ref(ref, error)
+            yield ref_with_problem(ref, error)
 
     def _index(self, index: Path, found: IndexFound) -> Iterator[ImageRef]:
         """Yield the images in the files that a DICOMDIR lists. Files outside the DICOMDIR's folder are not opened."""
@@ -346,17 +350,17 @@ class _Search:
                 self._seen.add(str(path))
                 missing.append(path)
         if is_alone and len(missing) >= _ALONE:  # one message for all missing files
-            yield failed_ref(ImageRef(path=index), Unreadable(reason("index_alone", count=len(missing))))
+            yield ref_with_problem(ImageRef(path=index), Unreadable(reason("index_alone", count=len(missing))))
             return
         yield from map(_missing, missing)
         if is_empty:
-            yield failed_ref(ImageRef(path=index), Unreadable(reason("index_empty")))
+            yield ref_with_problem(ImageRef(path=index), Unreadable(reason("index_empty")))
 
     def _outside(self, index: Path, name: str) -> Iterator[ImageRef]:
         ref = ImageRef(path=index, member=name)
         if ref.key not in self._seen:
             self._seen.add(ref.key)
-            yield failed_ref(ref, Unreadable(reason("outside_folder")))
+            yield ref_with_problem(ref, Unreadable(reason("outside_folder")))
 
 
 def _is_another(path: Path, state: FileState | None) -> bool:
@@ -364,9 +368,9 @@ def _is_another(path: Path, state: FileState | None) -> bool:
         now = state_of(path)
     except OSError:  # the file is gone; reading its images reports that
         return False
-    before, after = (one and one._replace(touched_ns=0) for one in (state, now))  # a hard link is no new content
+    before, after = (one and one._replace(status_changed_ns=0) for one in (state, now))  # a hard link is no new content
     return before != after
 
 
 def _missing(path: Path) -> ImageRef:
-    return failed_ref(ImageRef(path=path), Unreadable(reason("missing_listed")))
+    return ref_with_problem(ImageRef(path=path), Unreadable(reason("missing_listed")))

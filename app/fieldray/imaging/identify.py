@@ -45,7 +45,7 @@ _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDA)})
 _PROGRESSIVE: Final = 0xC2
 _LOSSLESS: Final = 0xC3
 _MOST_ROWS: Final = 65_500  # maximum of libjpeg-turbo
-RESTARTS: Final = range(0xD0, 0xD8)
+RESTART_MARKERS: Final = range(0xD0, 0xD8)
 START_OF_SCAN: Final = 0xDA
 _INTERVAL: Final = 0xDD
 _END_OF_IMAGE: Final = 0xD9
@@ -193,7 +193,7 @@ def lacks_restarts(data: bytes) -> bool:
         return False
     rows, columns = _unit_size(data, frame)
     units = -(-frame.rows // rows) * -(-frame.columns // columns)
-    return sum(marker in RESTARTS for marker, _ in found) < -(-units // interval) - 1
+    return sum(marker in RESTART_MARKERS for marker, _ in found) < -(-units // interval) - 1
 
 
 def lacks_scans(data: bytes) -> bool:
@@ -266,13 +266,13 @@ def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | Z
     except (FieldrayError, OSError):
         raise
     except MemoryError as error:
-        raise out_of_memory() from error
+        raise out_of_memory_problem() from error
     except Exception as error:
         log.exception("identifying a file")
         raise Unreadable(reason("internal", detail=type(error).__name__)) from error
 
 
-def out_of_memory() -> Unreadable:
+def out_of_memory_problem() -> Unreadable:
     """Return the exception for a file that caused a MemoryError.
 
     The file then counts as unreadable, and the run goes on.
@@ -394,6 +394,6 @@ def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
     return is_own_report(stream.read(_OWN_REPORT_BYTES))
 
 
-def failed_ref(ref: ImageRef, error: InputProblem) -> ImageRef:
+def ref_with_problem(ref: ImageRef, error: InputProblem) -> ImageRef:
     """Return the reference to an image, with the problem that an exception describes."""
     return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))

@@ -401,7 +401,7 @@ _TOLERANCE_LEVELS: Final = 12
 _TINTED_SHARE: Final = 0.001
 
 
-def grey_of_colour(values: NDArray[Any]) -> NDArray[Any]:
+def grey_from_rgb(values: NDArray[Any]) -> NDArray[Any]:
     """Convert an RGB image without tint, (rows, columns, 3) uint8 or uint16, to grey levels (rows, columns).
 
     Raises Unusable `colour` if more than one pixel in a thousand is tinted by more than 12 of 256 levels.

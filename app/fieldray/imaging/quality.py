@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, ImageHeader, PixelMap, day_of
-from fieldray.domain.lungs import LungFields, Quality
+from fieldray.domain.image import Image, ImageHeader, PixelMap, parse_dicom_date
+from fieldray.domain.lungs import LungFields, QualityNote
 from fieldray.domain.mask import Mask, cell_edges
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.purpose import (
@@ -35,8 +35,8 @@ from fieldray.imaging.preprocess import apply_window, coarse_means, percentiles,
 from fieldray.imaging.source import is_system_name
 from fieldray.reasons import Reason, reason
 
-SMALLEST_SIDE: Final = 64
-LARGEST_ASPECT: Final = 2.5
+MIN_SIDE_PX: Final = 64
+MAX_ASPECT_RATIO: Final = 2.5
 _LEAST_CONTRAST: Final = 0.01
 _LEAST_LEVELS: Final = 4
 # Displayed difference, of 255, between dark and bright areas. In a blank image noise gives a far smaller difference.
@@ -108,7 +108,7 @@ def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collectio
 
 def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
     """Return whether the patient is younger than `youngest` years today, and so was younger in every image."""
-    born, today = day_of(header.patient_birth_date), datetime.date.today()
+    born, today = parse_dicom_date(header.patient_birth_date), datetime.date.today()
     if born is None or born > today:
         return False
     return (born.year + youngest, born.month, born.day) > (today.year, today.month, today.day)
@@ -117,9 +117,9 @@ def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
 def check_pixels(image: Image) -> Reason | None:
     """Return the reason to refuse an image for its size or its pixels; None for an acceptable image."""
     rows, columns = image.size
-    if min(rows, columns) < SMALLEST_SIDE:
+    if min(rows, columns) < MIN_SIDE_PX:
         return reason("too_small", rows=rows, columns=columns)
-    if max(rows, columns) > LARGEST_ASPECT * min(rows, columns):
+    if max(rows, columns) > MAX_ASPECT_RATIO * min(rows, columns):
         return reason("aspect", rows=rows, columns=columns)
     return reason("blank") if _is_blank(image) else None
 
@@ -142,14 +142,14 @@ def _is_blank(image: Image) -> bool:
     return bool(white - black < _LEAST_SHOWN)
 
 
-def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
+def lung_quality(image: Image, lungs: LungFields) -> tuple[QualityNote, ...]:
     """Return codes of notes for the radiographer on the quality of an upright image.
 
     The result is empty for an image that is refused or has no lungs.
     """
     if lungs.refusal or not lungs.found or not (mask := lungs.mask).any():
         return ()
-    cells, found = lungs.pixel_map, list[Quality]()
+    cells, found = lungs.pixel_map, list[QualityNote]()
     step = max(1, max(mask.shape) // 128)  # 128 cells a side are enough
     rows, columns = np.nonzero(mask[::step, ::step])
     down = (step * rows + 0.5) * cells.row_scale + cells.row_offset

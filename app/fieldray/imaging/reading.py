@@ -34,9 +34,9 @@ from fieldray.imaging.identify import (
     trailing_images,
     trailing_jpegs,
 )
-from fieldray.imaging.preprocess import block_thumbnail, grey_of_colour
+from fieldray.imaging.preprocess import block_thumbnail, grey_from_rgb
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, DecodedFileCache, TargetSize, block_means, largest_reduction
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.imaging.whole_file import read_with_state
 from fieldray.reasons import reason
 
@@ -44,7 +44,7 @@ _PREVIEW_QUALITY: Final = 75
 
 
 def decode(
-    data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whole: DecodedFileCache | None = None
+    data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, cache: DecodedFileCache | None = None
 ) -> Image:
     """Decode one image, upright and grey, at full resolution or as fine as needed.
 
@@ -57,7 +57,7 @@ def decode(
     needed
         The resolution that is needed (`reduction.target_size`). The image may then have a lower resolution, by the rule
         of `reduction`. None for full resolution.
-    whole
+    cache
         Cache of the fully decoded file, for the next call with these bytes and this frame.
 
     Raises
@@ -67,21 +67,21 @@ def decode(
     Unusable
         For colour, and for a file without an image.
     """
-    whole = whole or DecodedFileCache()
+    cache = cache or DecodedFileCache()
     if not data:
         raise Unreadable(reason("empty"))
     content = sniff(data[:HEAD_BYTES])
     if content == "executable":
         raise Unreadable(reason("executable"))
     if content == "png":
-        return _finished(*whole.get(lambda: _whole_png(data)), needed)
+        return _finished(*cache.get(lambda: _whole_png(data)), needed)
     if content == "jpeg":
-        return _decoded_jpeg(data, needed, whole)
+        return _decoded_jpeg(data, needed, cache)
     if content == "dicom":
         # Imported only for DICOM: pydicom and its codecs take a third of a second to load.
         from fieldray.imaging.dicom import decode_dicom
 
-        return decode_dicom(data, frame=ref.frame, needed=needed, whole=whole)
+        return decode_dicom(data, frame=ref.frame, needed=needed, cache=cache)
     raise Unusable(reason("not_an_image"))
 
 
@@ -93,7 +93,7 @@ class ImageFile:
                     state
     """
 
-    def __init__(self, ref: ImageRef, *, stamps: Stamps | None = None) -> None:
+    def __init__(self, ref: ImageRef, *, stamps: FileStamper | None = None) -> None:
         self._data, state = read_with_state(ref)
         self._ref = ref
         self._whole = DecodedFileCache()
@@ -111,7 +111,7 @@ class ImageFile:
 
         Raises Unreadable, Unusable.
         """
-        return decode(self._data, self._ref, needed=needed, whole=self._whole)
+        return decode(self._data, self._ref, needed=needed, cache=self._whole)
 
     def shown(self, side: int | None) -> Image:
         """Return the upright image, at a resolution that is enough for a display with a longer side of `side` pixels.
@@ -304,7 +304,7 @@ def _grey_of(values: NDArray[Any], *, has_alpha: bool = False) -> tuple[NDArray[
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[:, :, 0]
     if values.ndim == 3:
-        values = grey_of_colour(values)
+        values = grey_from_rgb(values)
         notes.append("grey_from_colour")
     if values.dtype != np.uint8:
         values = values.clip(0, 65535).astype(np.uint16)
@@ -387,9 +387,9 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
     """
     end = jpeg_end(data)
     if end is None:
-        from fieldray.imaging.codecs.jpeg import with_end
+        from fieldray.imaging.codecs.jpeg import with_end_marker
 
-        return with_end(data), ["end_was_missing"]
+        return with_end_marker(data), ["end_was_missing"]
     found = [frame.rows * frame.columns >= size[0] * size[1] for frame in trailing_jpegs(data, end)]
     if others := sum(found) + trailing_images(data, end):
         raise Unusable(reason("several_images", count=1 + others))

@@ -3,9 +3,11 @@
 **The rule.** The input of a pack needs a number of rows and columns across the whole image (`target_size`). A file is
 read at the largest step (one pixel for step x step pixels of the file) that its format offers and that leaves at least
 
-- `COVER` times the needed size, if a lower resolution costs almost no quality: JPEG by a smaller transform (steps 1, 2,
+- `BLOCK_OVERSAMPLING` times the needed size, if a lower resolution costs almost no quality: JPEG by a smaller transform
+(steps 1, 2,
   4, 8), and files that must be decoded in full and are then averaged over blocks (any step);
-- `WAVELET_COVER` times the needed size, for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has levels).
+- `WAVELET_OVERSAMPLING` times the needed size, for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has
+levels).
   Each further level takes four times as long to decode. A level is low-pass filtered, not made by skipping pixels.
 
 Some files are read in full and averaged afterwards: files with colour or a palette; streams that are tiled, have fewer
@@ -33,8 +35,8 @@ from fieldray.domain.model import InputSpec
 
 T = TypeVar("T")
 
-COVER: Final = 2.0
-WAVELET_COVER: Final = 1.25
+BLOCK_OVERSAMPLING: Final = 2.0
+WAVELET_OVERSAMPLING: Final = 1.25
 REFINEMENT: Final = 4.0
 LUNGS_EXTENT: Final = 0.6  # share of the image's height and width that lungs are assumed to take up
 JPEG_REDUCTIONS: Final = (1, 2, 4, 8)
@@ -85,27 +87,27 @@ class DecodedFileCache:
         return kept
 
 
-def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
+def target_size(spec: InputSpec, *, factor: float = 1.0) -> TargetSize:
     """Return the number of rows and columns across the whole image that a network's input needs.
 
     The rows and columns include parts of the image that are cut off before the input is made. For an input cropped to
     the lungs, the lungs are assumed to take up `LUNGS_EXTENT` of the image, because they are not found yet.
 
-    times  factor by which rows and columns are multiplied
+    factor  factor by which rows and columns are multiplied
     """
-    kept = (LUNGS_EXTENT if spec.crop != "none" else 1 - 2 * spec.margin) / times
+    kept = (LUNGS_EXTENT if spec.crop != "none" else 1 - 2 * spec.margin) / factor
     return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad" and spec.crop == "none")
 
 
-def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
+def size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | None:
     """Return the size of the whole image that is enough for each of several network inputs.
 
-    specs  the inputs; with no input the result is None, which means full resolution
-    times  factor by which rows and columns are multiplied
+    specs   the inputs; with no input the result is None, which means full resolution
+    factor  factor by which rows and columns are multiplied
     """
     if not specs:
         return None
-    sizes = [target_size(spec, times=times) for spec in specs]
+    sizes = [target_size(spec, factor=factor) for spec in specs]
     return TargetSize(
         max(size.rows for size in sizes),
         max(size.columns for size in sizes),
@@ -124,11 +126,11 @@ def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> Ta
             needs `REFINEMENT` pixels
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
-    least, wanted = (1.0, 1.0 / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)
+    least, wanted = (1.0, 1.0 / WAVELET_OVERSAMPLING) if image.is_approximate else (BLOCK_OVERSAMPLING, 1.0)
     if detail == "fine":
-        least, wanted = FINE_OVERSAMPLING, FINE_OVERSAMPLING / WAVELET_COVER
+        least, wanted = FINE_OVERSAMPLING, FINE_OVERSAMPLING / WAVELET_OVERSAMPLING
     if detail == "finer":
-        least, wanted = REFINEMENT * WAVELET_COVER, REFINEMENT
+        least, wanted = REFINEMENT * WAVELET_OVERSAMPLING, REFINEMENT
     if image.step == 1 or pixels >= least:
         return None
     rows, columns = image.full_rows / box.rows, image.full_columns / box.columns
@@ -136,9 +138,15 @@ def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> Ta
 
 
 def largest_reduction(
-    rows: int, columns: int, needed: TargetSize, *, cover: float = COVER, steps: Iterable[int] | None = None
+    rows: int,
+    columns: int,
+    needed: TargetSize,
+    *,
+    oversampling: float = BLOCK_OVERSAMPLING,
+    steps: Iterable[int] | None = None,
 ) -> int:
-    """Return how far a file's resolution may be reduced: the largest step that leaves `cover` times the needed size.
+    """Return how far a file's resolution may be reduced: the largest step that leaves `oversampling` times the needed
+    size.
 
     A step of n means one pixel for n x n pixels of the file. The result is at least 1.
 
@@ -146,7 +154,7 @@ def largest_reduction(
     needed         the size that the network's input needs
     steps          the steps that the format offers; by default every whole number
     """
-    ratios = (rows / (cover * needed.rows), columns / (cover * needed.columns))
+    ratios = (rows / (oversampling * needed.rows), columns / (oversampling * needed.columns))
     most = min(int(max(ratios) if needed.of_longer else min(ratios)), LARGEST_REDUCTION)
     if steps is None:
         return max(1, most)

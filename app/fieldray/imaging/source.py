@@ -48,16 +48,16 @@ def _open_at_once(name: str, flags: int) -> int:
 class FileState(NamedTuple):
     """Facts about a file that usually change when the content of the file changes.
 
-    size            size of the file in bytes
-    changed_ns      time of the last change of the content, ns since 1970
-    touched_ns      time of the last change of content or metadata (ctime), which programs cannot set; on Windows, the
-                    time of creation
-    device, number  identify the file in the system (st_dev, st_ino)
+    size               size of the file in bytes
+    modified_ns        time of the last change of the content, ns since 1970
+    status_changed_ns  time of the last change of content or metadata (ctime), which programs cannot set; on Windows,
+                       the time of creation
+    device, number     identify the file in the system (st_dev, st_ino)
     """
 
     size: int
-    changed_ns: int
-    touched_ns: int
+    modified_ns: int
+    status_changed_ns: int
     device: int = 0
     number: int = 0
 
@@ -105,7 +105,7 @@ _MARGIN_S: Final = 10.0  # two seconds for coarse clocks, the rest for a server'
 ReadPart = Callable[[int, int], bytes]
 
 
-class Stamps:
+class FileStamper:
     """Makes stamps of files with one secret key.
 
     A stamp identifies the state of a file without hashing the whole content.
@@ -139,7 +139,7 @@ class Stamps:
 
     def is_settled(self, state: FileState) -> bool:
         """Return whether a file is so old that any later change would alter the file's time stamps."""
-        return max(state.changed_ns, state.touched_ns) / 1e9 + _MARGIN_S < self._now_s()
+        return max(state.modified_ns, state.status_changed_ns) / 1e9 + _MARGIN_S < self._now_s()
 
     def _stamp(self, path: Path, state: FileState, read: ReadPart) -> bytes:
         stamp = hashlib.blake2b(struct.pack("<3q", *state[:3]), key=self.key, digest_size=_STAMP_BYTES)
@@ -251,7 +251,7 @@ class Folder:
         self._device, self._number = status.st_dev, status.st_ino
 
     @functools.cached_property
-    def real(self) -> str:
+    def real_path(self) -> str:
         """The path of the folder with links resolved."""
         return os.path.realpath(self.path)
 
@@ -263,7 +263,7 @@ class Folder:
         parents  the folders above, from the top
         """
         known = (self._device, self._number)
-        return any(known == (above._device, above._number) and self.real == above.real for above in parents)
+        return any(known == (above._device, above._number) and self.real_path == above.real_path for above in parents)
 
     @classmethod
     def from_path(cls, path: Path) -> Self:

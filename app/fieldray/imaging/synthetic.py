@@ -243,19 +243,19 @@ class DemoPart:
     """One part of the images of the demonstration. A single pack screens the part.
 
     pack      id of the pack
-    of        phrase that names the patients
+    patients  phrase that names the patients
     has_ages  whether the patients' ages are published
     """
 
     name: str
     pack: str
-    of: str
+    patients: str
     has_ages: bool
 
 
-PARTS: Final[tuple[DemoPart, ...]] = (
-    DemoPart(name="children", pack="pneumonia-paediatric", of="children aged one to five years", has_ages=True),
-    DemoPart(name="adults", pack="adult-normal-abnormal", of="patients with COVID-19", has_ages=False),
+DEMO_PARTS: Final[tuple[DemoPart, ...]] = (
+    DemoPart(name="children", pack="pneumonia-paediatric", patients="children aged one to five years", has_ages=True),
+    DemoPart(name="adults", pack="adult-normal-abnormal", patients="patients with COVID-19", has_ages=False),
 )
 
 
@@ -276,7 +276,7 @@ def demo_files(part: DemoPart) -> Iterator[tuple[str, bytes]]:
 
 def constancy_files() -> Iterator[tuple[str, bytes]]:
     """Yield name (`part/file`) and content of every image of the constancy test."""
-    for part in PARTS:
+    for part in DEMO_PARTS:
         yield from ((f"{part.name}/{name}", content) for name, content in demo_files(part))
     for number in range(1, _FOR_CONSTANCY + 1):
         dataset = image_dataset(chest_phantom(1024, 860, 9000 + number, abnormal=number % 2 == 0), number=number)
@@ -284,7 +284,7 @@ def constancy_files() -> Iterator[tuple[str, bytes]]:
         yield f"drawn/study-{number}.dcm", _saved(dataset)
 
 
-def credits_file() -> Path:
+def credits_path() -> Path:
     """Return the path of the Markdown file with the sources, authors and licences of the demonstration images."""
     return _folder() / "CREDITS.md"
 

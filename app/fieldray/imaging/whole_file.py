@@ -7,7 +7,7 @@ import io
 
 from fieldray.domain.image import ImageRef
 from fieldray.imaging.identify import check_file_size
-from fieldray.imaging.source import FileState, Opener, Stamps, file_problem, open_file, state_of
+from fieldray.imaging.source import FileStamper, FileState, Opener, file_problem, open_file, state_of
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
@@ -37,7 +37,7 @@ def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes
         raise file_problem(error) from error
 
 
-def content_hash(ref: ImageRef, *, stamps: Stamps | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
+def content_hash(ref: ImageRef, *, stamps: FileStamper | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
     """Return the SHA-256 (hex) of a file or zip member, and the file's stamp.
 
     The stamp is empty if `stamps` is None, or if no stamp can identify the file's state. Raises Unreadable, also for a

@@ -161,7 +161,7 @@ class Backend(Protocol):
         """Stop the backend at once, from any thread. A `start` or `run` in progress then raises BackendProblem."""
 
 
-class Watch(Protocol):
+class DeviceWatcher(Protocol):
     """The interface of a thread that watches for the connection and removal of a device."""
 
     def start(self) -> None:
@@ -171,7 +171,7 @@ class Watch(Protocol):
         """Stop the thread, and wait for its end."""
 
 
-WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
+WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], DeviceWatcher]
 
 
 def model_file_for(entry: BackendEntry, model: Model) -> bytes:
@@ -189,7 +189,7 @@ def model_file_for(entry: BackendEntry, model: Model) -> bytes:
 
 
 # Codes of reasons that still apply at the next start, whatever the device
-PERMANENT: Final = frozenset(
+PERMANENT_PROBLEM_CODES: Final = frozenset(
     {"no_runtime", "bad_model", "model_memory", "self_test", "no_model_file", "lungs_unavailable"}
 )
 
@@ -198,23 +198,23 @@ PERMANENT: Final = frozenset(
 class BackendKind:
     """The facts about one device that the engine may use.
 
-    entry      row of the device in `fieldray.backends`
-    open       makes a new backend, which is not started
-    probe      returns the reason why the device cannot be used with a model now, or None; may be slow. A pack without a
-               file for the device is refused without this call
-    watch      for a device that can be plugged in: makes the `Watch` of the device from two functions. The watch calls
-               the first function when the device is connected, and the second function, with the reason, when the
-               device is removed
-    permanent  additional codes of permanent reasons, after which the device is not started again automatically
-    absent     codes of reasons that mean that the computer has no such device, which is not reported
+    entry            row of the device in `fieldray.backends`
+    open             makes a new backend, which is not started
+    probe            returns the reason why the device cannot be used with a model now, or None; may be slow. A pack
+                     without a file for the device is refused without this call
+    watch            for a device that can be plugged in: makes the `DeviceWatcher` of the device from two functions.
+                     The watch calls the first function when the device is connected, and the second function, with the
+                     reason, when the device is removed
+    permanent_codes  additional codes of permanent reasons, after which the device is not started again automatically
+    absent_codes     codes of reasons that mean that the computer has no such device, which is not reported
     """
 
     entry: BackendEntry
     open: Callable[[], Backend]
     probe: Callable[[Model], Reason | None] = lambda _: None
     watch: WatchDevice | None = None
-    permanent: frozenset[str] = frozenset()
-    absent: frozenset[str] = frozenset()
+    permanent_codes: frozenset[str] = frozenset()
+    absent_codes: frozenset[str] = frozenset()
 
     @property
     def name(self) -> BackendName:

@@ -23,7 +23,7 @@ from fieldray.domain.run import Publish
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, model_file_for
 from fieldray.inference.coral_status import (
-    ASK,
+    ASK_LIBRARY,
     AskLibrary,
     Clock,
     DeviceWatch,
@@ -111,8 +111,8 @@ def edgetpu_kind(
         open=open_one,
         probe=lambda model: _device_problem(find, ask, has_board) or _file_problem(model),
         watch=partial(DeviceWatch, publish, find=find, ask=ask, has_board=has_board, clock=clock) if publish else None,
-        permanent=_PERMANENT,
-        absent=frozenset({_NOT_HERE}),
+        permanent_codes=_PERMANENT,
+        absent_codes=frozenset({_NOT_HERE}),
     )
 
 
@@ -269,7 +269,7 @@ class OpenDelegate:
         if not devices:  # the parent process saw an Edge TPU a moment ago
             raise BackendProblem(reason("coral_not_listed"))
         version = library.runtime_version
-        needed = oldest_runtime(file)
+        needed = minimum_runtime_version(file)
         if version is not None and needed is not None and needed > version:
             raise BackendProblem(reason("coral_runtime_old", needed=needed, found=version))
         self.detail = f"Edge TPU runtime {version if version is not None else '?'}"
@@ -310,7 +310,7 @@ def _answer(libraries: Sequence[str]) -> LibraryAnswer:
     return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
 
 
-handle: Final = handler_of((ASK, _answer))  # runs in a child process that answers one question
+handle: Final = handler_of((ASK_LIBRARY, _answer))  # runs in a child process that answers one question
 
 
 # ---- Facts that edgetpu_compiler stored in a TensorFlow Lite file, read from the bytes without a runtime.
@@ -336,7 +336,7 @@ def is_compiled(file: bytes) -> bool:
     return OPERATOR in file
 
 
-def oldest_runtime(file: bytes) -> int | None:
+def minimum_runtime_version(file: bytes) -> int | None:
     """Return the oldest Edge TPU runtime version that can run a compiled file; None if the file does not state it."""
     said = []
     for mark in re.finditer(_PACKAGE, file):

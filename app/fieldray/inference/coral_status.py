@@ -38,7 +38,10 @@ UsbState = Literal["uninitialised", "ready"]
 USB3_MBIT: Final = 5000
 
 # (vendor, product) of the Edge TPU: first before, then after its firmware was loaded. In between it disconnects.
-IDENTITIES: Final[Mapping[tuple[int, int], UsbState]] = {(0x1A6E, 0x089A): "uninitialised", (0x18D1, 0x9302): "ready"}
+STATE_BY_USB_ID: Final[Mapping[tuple[int, int], UsbState]] = {
+    (0x1A6E, 0x089A): "uninitialised",
+    (0x18D1, 0x9302): "ready",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,7 @@ def has_board_on_linux(*, devices: Path = _DEVICES) -> bool:
 
 
 def _edgetpu(folder: Path, nodes: Path) -> UsbDevice | None:
-    state = IDENTITIES.get((_number(folder / "idVendor", 16), _number(folder / "idProduct", 16)))
+    state = STATE_BY_USB_ID.get((_number(folder / "idVendor", 16), _number(folder / "idProduct", 16)))
     if state is None:
         return None
     speed = _number(folder / "speed", 10)
@@ -152,7 +155,7 @@ def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
     devices = []
     for instance in instances:
         match = _INSTANCE.fullmatch(instance)
-        if match and (state := IDENTITIES.get((int(match[1], 16), int(match[2], 16)))):
+        if match and (state := STATE_BY_USB_ID.get((int(match[1], 16), int(match[2], 16)))):
             devices.append(UsbDevice(port=match[3], state=state))
     return tuple(sorted(devices, key=lambda edgetpu: edgetpu.port))
 
@@ -232,7 +235,7 @@ class CoralStatus:
         )
 
 
-ASK: Final = Call("ask", tuple[str, ...], LibraryAnswer)
+ASK_LIBRARY: Final = Call("ask", tuple[str, ...], LibraryAnswer)
 
 AskLibrary = Callable[[], LibraryAnswer]
 
@@ -247,7 +250,7 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
     child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
     try:
         child.start()
-        return ASK.ask(child, tuple(libraries), timeout_s=timeout_s)
+        return ASK_LIBRARY.ask(child, tuple(libraries), timeout_s=timeout_s)
     except ChildTimeout as error:
         raise BackendProblem(reason("coral_library_slow", seconds=f"{timeout_s:g}")) from error
     except ChildDied as error:
@@ -295,7 +298,7 @@ def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
 Clock = Literal["std", "max"]
 Change = Literal["plugged", "unplugged", "flapping"]
 
-FLAPS: Final = 6  # number of changes within the window that no person can make by hand
+MAX_CHANGES_IN_WINDOW: Final = 6  # number of changes within the window that no person can make by hand
 _FLAP_WINDOW_S: Final = 3.0
 _CALM_S: Final = 3.0  # time without a change after which an unstable Edge TPU counts as stable
 _FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU disconnects for a moment when its firmware is loaded
@@ -313,7 +316,7 @@ class Debouncer:
         self._was_uninitialised = False
         self._counts = False
         self._is_flapping = False
-        self._changes: deque[float] = deque(maxlen=FLAPS)
+        self._changes: deque[float] = deque(maxlen=MAX_CHANGES_IN_WINDOW)
 
     def observe(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
         """Record the devices that are present at `now_s` (monotonic clock).
@@ -331,7 +334,7 @@ class Debouncer:
             self._is_flapping, self._counts = False, self._is_seen
             self._changes.clear()
             return "plugged" if self._is_seen else "unplugged"
-        if len(self._changes) == FLAPS and now_s - self._changes[0] < _FLAP_WINDOW_S:
+        if len(self._changes) == MAX_CHANGES_IN_WINDOW and now_s - self._changes[0] < _FLAP_WINDOW_S:
             self._is_flapping, self._counts = True, False
             return "flapping"
         return self._settle(now_s)

@@ -2,8 +2,8 @@
 
 A device that can be plugged in has a runner: a thread that starts and tests a process, and runs inputs in the process
 one by one. The device runs only the first of the open models. The CPU runs each open model, in the worker processes
-that screen whole images; the engine only queries whether these are ready (`Cpu`). If a device fails, the worker process
-of the image runs the input. A device is prepared while other devices run images, so no image waits.
+that screen whole images; the engine only queries whether these are ready (`CpuControl`). If a device fails, the worker
+process of the image runs the input. A device is prepared while other devices run images, so no image waits.
 
 When another model is opened, inputs that still wait for a device fail. All states of the runners change under one lock.
 Events are published and inputs answered after the lock is released, so that no code of a caller runs under the lock.
@@ -27,15 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.backends import CPU
-from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction
+from fieldray.domain.model import BackendName, DeviceChoice, DevicePolicy, Model, Prediction
 from fieldray.domain.run import BackendChanged, BackendState, Publish
 from fieldray.errors import BackendProblem, Cancelled, FieldrayError, reason_of_unexpected
 from fieldray.inference.backend import (
-    PERMANENT,
+    PERMANENT_PROBLEM_CODES,
     Backend,
     BackendKind,
     BackendStatus,
-    Watch,
+    DeviceWatcher,
     check_golden,
     prediction_of,
     time_image,
@@ -55,19 +55,21 @@ _CLOSE_GRACE_S: Final = 2.0
 _ABORT_INTERVAL_S: Final = 0.2
 
 
-class Cpu(Protocol):
-    """The interface by which the engine starts the CPU for a model (implemented by `workers.readiness.Readiness`)."""
+class CpuControl(Protocol):
+    """The interface by which the engine starts the CPU for a model (implemented by
+    `workers.readiness.ModelReadiness`).
+    """
 
     @property
     def status(self) -> BackendStatus: ...
     @property
-    def needs_start(self) -> bool: ...
+    def is_inactive(self) -> bool: ...
     def start(self) -> None: ...
     def stop(self, why: Reason | None = None) -> None: ...
     def close(self) -> None: ...
 
 
-OpenCpu = Callable[[Model, Callable[[], None], Callable[[Model], None]], Cpu]
+OpenCpu = Callable[[Model, Callable[[], None], Callable[[Model], None]], CpuControl]
 
 
 class _Input(NamedTuple):
@@ -124,7 +126,7 @@ class _Runner:
         return self.absent if self.is_chosen else reason("device_not_chosen")
 
     @property
-    def needs_start(self) -> bool:
+    def is_inactive(self) -> bool:
         """Whether the device is out of use: the device failed too often, or must not run now (`unavailable_reason`)."""
         return self.has_given_up or self.unavailable_reason is not None
 
@@ -144,10 +146,11 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     publish  receives `BackendChanged` of the open models, one call at a time, from any thread. For every model but the
              first, only the state of the CPU is published
-    cpu      makes the `Cpu` of a model from the model, a function to call when the CPU's state changed, and `passed`
+    cpu      makes the `CpuControl` of a model from the model, a function to call when the CPU's state changed, and
+             `passed`
     device   "auto" for the CPU and all devices, else the name of the only device that runs the first model
     kinds    the devices other than the CPU; the preferred device comes first
-    policy   which of the ready devices run images of the first model; see `domain.model.Policy`
+    policy   which of the ready devices run images of the first model; see `domain.model.DevicePolicy`
     passed   called with a model whose self-test passed on a device or the CPU, from any thread, before its first
              image. If `passed` raises FieldrayError, this device or the CPU runs no image
     """
@@ -159,7 +162,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         cpu: OpenCpu,
         device: DeviceChoice = "auto",
         kinds: Sequence[BackendKind] = (),
-        policy: Policy = "accelerator",
+        policy: DevicePolicy = "accelerator",
         passed: Callable[[Model], None] = lambda _: None,
     ) -> None:
         self._open_cpu = cpu
@@ -168,14 +171,14 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self._policy = policy
         self._publish = publish
         self._passed = passed
-        self._watches: dict[BackendName, Watch] = {}
+        self._watches: dict[BackendName, DeviceWatcher] = {}
         self._changed = threading.Condition()
         self._publishing = threading.RLock()  # held while `publish` runs, so that it receives one event at a time
         self._events: deque[BackendChanged] = deque()
-        self._announced: dict[_Runner | Cpu, BackendChanged] = {}  # the last event of each runner and CPU
+        self._announced: dict[_Runner | CpuControl, BackendChanged] = {}  # the last event of each runner and CPU
         self._model: Model | None = None  # the first open model, which devices run
         self._runners: tuple[_Runner, ...] = ()
-        self._cpus: dict[Model, Cpu] = {}  # by open model
+        self._cpus: dict[Model, CpuControl] = {}  # by open model
         self._former: tuple[_Runner, ...] = ()
         self._is_closed = False
 
@@ -253,7 +256,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             if name == CPU.name:
                 self._start_cpus()
 
-    def device_removed(self, name: BackendName, why: Reason) -> None:
+    def handle_removal(self, name: BackendName, why: Reason) -> None:
         """End the process of a device that was removed; `why` is the reason to report. Returns at once."""
         with self._changing():
             gone = [runner for runner in (*self._former, *self._runners) if runner.name == name]
@@ -262,7 +265,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         for runner in gone:
             runner.abort()
 
-    def choose(self, device: DeviceChoice, policy: Policy) -> None:
+    def choose_devices(self, device: DeviceChoice, policy: DevicePolicy) -> None:
         """Change the devices that run models from now on. No image of an active run is lost. Raises BackendProblem."""
         with self._changing():
             self._chosen, self._policy = self._names(device), policy
@@ -279,7 +282,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             if self._is_closed:
                 return reason("engine_closed")
             cpu, runners = self._cpus.get(model), self._runners_of(model)
-            if cpu is None or not cpu.needs_start or not all(runner.needs_start for runner in runners):
+            if cpu is None or not cpu.is_inactive or not all(runner.is_inactive for runner in runners):
                 return None
             if self._may_use_cpu(model):
                 return cpu.status.reason
@@ -334,7 +337,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 if model not in self._cpus:
                     raise BackendProblem(reason("again_other_pack", pack=model.pack_name))
                 serving = self._serving(model)
-                if not self._cpus[model].needs_start and (spares_devices or (falls_back and not serving)):
+                if not self._cpus[model].is_inactive and (spares_devices or (falls_back and not serving)):
                     return None
                 if serving:
                     return next((one for one in serving if one is None or not one.inputs), serving[-1])
@@ -376,7 +379,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         runner.thread = threading.Thread(target=self._serve, args=(runner,), name=f"runner-{kind.name}", daemon=True)
         return runner
 
-    def _new_cpu(self, model: Model) -> Cpu:
+    def _new_cpu(self, model: Model) -> CpuControl:
         return self._open_cpu(model, self._note_change, self._passed)
 
     def _start_cpus(self) -> None:
@@ -393,7 +396,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Start to watch for connection and removal of each device that a person wants to use."""
         for kind in self._kinds:
             if kind.watch and kind.name in self._chosen and kind.name not in self._watches:
-                watch = kind.watch(partial(self.retry_backend, kind.name), partial(self.device_removed, kind.name))
+                watch = kind.watch(partial(self.retry_backend, kind.name), partial(self.handle_removal, kind.name))
                 self._watches[kind.name] = watch
                 watch.start()
 
@@ -444,7 +447,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             if model is self._model or cpu.status.state in ("ready", "unavailable"):
                 self._note_event(cpu, CPU.name, in_use=None in serving)
 
-    def _note_event(self, one: _Runner | Cpu, name: BackendName, *, in_use: bool) -> None:
+    def _note_event(self, one: _Runner | CpuControl, name: BackendName, *, in_use: bool) -> None:
         status, before = one.status, self._announced.get(one)
         if self._is_closed and status.state != "stopped":
             return  # the engine is closing, and only the state "stopped" matters
@@ -491,7 +494,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Wait `delay_s` seconds, and until the runner may start. Returns False if the runner is no longer needed."""
         with self._changed:
             self._changed.wait_for(lambda: runner.is_over, delay_s)
-            self._changed.wait_for(lambda: runner.is_over or not runner.needs_start)
+            self._changed.wait_for(lambda: runner.is_over or not runner.is_inactive)
             return not runner.is_over
 
     def _start(self, runner: _Runner) -> None:
@@ -554,13 +557,13 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             runner.failures = 0
         runner.failures += unavailable_reason is None
         delay_s = _RESTART_DELAY_S * _BACK_OFF ** max(0, runner.failures - 1)
-        is_permanent = why.code in PERMANENT or why.code in kind.permanent
+        is_permanent = why.code in PERMANENT_PROBLEM_CODES or why.code in kind.permanent_codes
         has_given_up = is_permanent or runner.failures > _RESTARTS
         if has_given_up:
             runner.failures, delay_s = 0, 0.0
         one, runner.input, runner.ready_since_s = runner.input, None, None
         with self._changing():
-            state: BackendState = "stopped" if why.code in kind.absent else "unavailable"
+            state: BackendState = "stopped" if why.code in kind.absent_codes else "unavailable"
             runner.status = BackendStatus(state=state, reason=why)
             runner.has_given_up = has_given_up and runner.forced_retries == forced_retries
         if one:

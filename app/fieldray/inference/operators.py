@@ -18,7 +18,7 @@ EDGETPU_OPERATOR: Final = "edgetpu-custom-op"
 # The names are those of BuiltinOperator in TensorFlow Lite's schema.fbs. No listed operator has a state, draws random
 # numbers, or runs another graph.
 # fmt: off
-ALLOWED: Final = frozenset({
+ALLOWED_OPERATORS: Final = frozenset({
     EDGETPU_OPERATOR,
     "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL", "AVERAGE_POOL_2D",
     "MAX_POOL_2D", "L2_POOL_2D", "L2_NORMALIZATION", "LOCAL_RESPONSE_NORMALIZATION", "RELU", "RELU6", "RELU_0_TO_1",
@@ -37,7 +37,7 @@ ALLOWED: Final = frozenset({
 _LEFT_OUT: Final = -1  # stands for an optional input that an operator does not get
 
 
-def require_function(interpreter: Any) -> None:
+def require_pure_function(interpreter: Any) -> None:
     """Raise BackendProblem("bad_model") if a network is not a pure function of its input.
 
     The exception names the operator or tensor at fault.
@@ -45,7 +45,7 @@ def require_function(interpreter: Any) -> None:
     interpreter  a TensorFlow Lite interpreter without delegates, before its memory is allocated
     """
     operators = interpreter._get_ops_details()  # no public method returns the operators
-    if foreign := sorted({each["op_name"] for each in operators} - ALLOWED):
+    if foreign := sorted({each["op_name"] for each in operators} - ALLOWED_OPERATORS):
         raise _problem(f"it has operators that are not allowed in a pack: {', '.join(foreign)}")
     tensors = {details["index"]: details for details in interpreter.get_tensor_details()}
     written = {details["index"] for details in interpreter.get_input_details()}

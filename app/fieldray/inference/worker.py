@@ -22,7 +22,7 @@ from fieldray.inference.backend import BackendKind, BackendOptions, NetworkOutpu
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
 from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout
 from fieldray.reasons import Reason, reason
-from fieldray.surroundings import Priority, give_priority, usable_cores
+from fieldray.surroundings import Priority, set_priority, usable_cores
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class WorkerBackend:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
         self.detail = self._ask(OPEN_NETWORK, question, timeout_s=self._start_timeout_s)
         self._is_open = True
-        give_priority(self.pid, self._priority)  # only for images: a start with raised priority would slow the window
+        set_priority(self.pid, self._priority)  # only for images: a start with raised priority would slow the window
 
     def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         """Run the network, in the child process, on one image (height, width, channels) uint8.

@@ -22,27 +22,27 @@ from types import MappingProxyType
 from typing import Final
 
 from fieldray import paths
-from fieldray.domain.model import Model, PackKind, Requirement, Trust
+from fieldray.domain.model import Model, PackKind, PackRequirement, Trust
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
-from fieldray.packs.manifest import ClassifierManifest, domain_manifest, kind_of
+from fieldray.packs.manifest import ClassifierManifest, domain_manifest, pack_kind_of
 from fieldray.packs.naming import (
     MANIFEST_NAME,
     SIGNATURE_NAME,
     CandidateTrust,
-    Origin,
     PackCandidate,
+    PackOrigin,
     choose_candidate,
     is_legacy,
     is_pack,
     pack_folders,
     packs_in,
-    packs_meant,
-    preference,
+    packs_named,
     version_key,
+    version_preference,
 )
 from fieldray.packs.reading import raising_fieldray_errors
 from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, TrustStore
-from fieldray.packs.site_choices import SitePoints
+from fieldray.packs.site_choices import SitePointFile
 from fieldray.packs.verified import (
     LEGACY_MANIFEST,
     VerifiedManifest,
@@ -55,7 +55,7 @@ from fieldray.packs.verified import (
     require_legacy,
     write_folder,
 )
-from fieldray.persistence import clear_abandoned
+from fieldray.persistence import remove_unfinished_files
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class PackLibrary:
         self._builtin_table = builtin_table
         self._builtin_ids = {name.rpartition("-")[0] for name in builtin_table}
         self.keys = TrustStore(home)
-        self.site_points = SitePoints(home)
+        self.site_points = SitePointFile(home)
 
     # ---- finding packs
 
@@ -136,11 +136,11 @@ class PackLibrary:
         pack_namesake_shipped if only another signer's pack has the name of a shipped pack.
         """
         path, name = Path(name_or_path), str(name_or_path)
-        if path.is_dir() and not any(found.is_called(name) for found in (*self.installed(), *self.builtin())):
+        if path.is_dir() and not any(found.has_name(name) for found in (*self.installed(), *self.builtin())):
             matches = self._listed(path, "drive", lambda folder: pack_folders(folder) or packs_in(folder))
         else:
-            called = [found for found in self.available() if found.is_called(name)]
-            matches = packs_meant(name, called)
+            called = [found for found in self.available() if found.has_name(name)]
+            matches = packs_named(name, called)
             if called and not matches:
                 raise _namesake(called[0].pack_id, called[0].fingerprint)
         if path.is_file() and not matches:
@@ -185,7 +185,7 @@ class PackLibrary:
         self._require_own_name(pack.manifest, trust, named=signer)
         require_classifier(pack.manifest.description)
         lungs = self._whole(*self._lung_fields(folder, pack.manifest, trust=trust))
-        return self.site_points.added_to(replace(pack.model, trust=trust, lungs=lungs))
+        return self.site_points.add_to_model(replace(pack.model, trust=trust, lungs=lungs))
 
     def install(self, folder: Path, *, allow_older: bool = False, signer: str = "") -> Path:
         """Verify a pack and copy it to this computer. Returns the new folder. Raises the exceptions of `load`."""
@@ -193,7 +193,7 @@ class PackLibrary:
         manifest = pack.manifest
         self._require_own_name(manifest, trust, named=signer)
         own = {MANIFEST_NAME: manifest.manifest_bytes, SIGNATURE_NAME: manifest.signature}
-        clear_abandoned(self._installed_root)
+        remove_unfinished_files(self._installed_root)
         return write_folder(self._installed_root / manifest.pack_name, contents={**pack.contents, **own})
 
     def record_run(self, model: Model) -> None:
@@ -206,14 +206,14 @@ class PackLibrary:
             pack_id, version = one.manifest.pack_id, one.manifest.version
             self.keys.record(one.fingerprint, pack_id=pack_id, version=version, content=one.content_sha256)
 
-    def doubts(self, model: Model) -> tuple[Reason, ...]:
+    def warnings(self, model: Model) -> tuple[Reason, ...]:
         """Return the warnings to show before a model runs.
 
         One warning is that the site's operating points cannot be read. The other is that this version's content has
         changed since its last run on this computer. Raises StorageProblem.
         """
         unreadable = self.site_points.problem()
-        before = [(one, self.keys.content_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)]
+        before = [(one, self.keys.manifest_hash_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)]
         changed = [one.pack_name for one, content in before if content not in (None, one.content_sha256)]
         return (*([unreadable] if unreadable else []), *(reason("pack_content_changed", pack=name) for name in changed))
 
@@ -282,16 +282,16 @@ class PackLibrary:
         return is_inside and self._builtin_table.get(path.name) == manifest.manifest_sha256
 
     def _listed(
-        self, folder: Path, origin: Origin, look: Callable[[Path], tuple[Path, ...]]
+        self, folder: Path, origin: PackOrigin, look: Callable[[Path], tuple[Path, ...]]
     ) -> tuple[PackCandidate, ...]:
         return tuple(self._candidate(path, origin) for path in raising_fieldray_errors(look)(folder))
 
-    def _of_root(self, root: Path, origin: Origin) -> tuple[PackCandidate, ...]:
+    def _of_root(self, root: Path, origin: PackOrigin) -> tuple[PackCandidate, ...]:
         """List the packs of a root folder. The highest version, which is the default, comes first."""
         found = self._listed(root, origin, packs_in) if root.is_dir() else ()
-        return tuple(sorted(found, key=preference, reverse=True))
+        return tuple(sorted(found, key=version_preference, reverse=True))
 
-    def _candidate(self, folder: Path, origin: Origin) -> PackCandidate:
+    def _candidate(self, folder: Path, origin: PackOrigin) -> PackCandidate:
         """Describe one pack as a candidate.
 
         For a broken pack a candidate with a problem is returned, so that other packs are still listed.
@@ -302,7 +302,7 @@ class PackLibrary:
             log.warning("a pack is broken: %a (%s)", str(folder), problem.reason.text)
             return PackCandidate(folder=folder, origin=origin, trust="broken", problem=problem.reason)
 
-    def _described(self, folder: Path, origin: Origin) -> PackCandidate:
+    def _described(self, folder: Path, origin: PackOrigin) -> PackCandidate:
         if _is_legacy(folder):
             require_legacy(folder)
             return PackCandidate(
@@ -322,7 +322,7 @@ class PackLibrary:
             folder=folder,
             origin=origin,
             trust=trust,
-            kind=kind_of(description),
+            kind=pack_kind_of(description),
             pack_id=description.id,
             version=description.version,
             names=description.names,
@@ -408,7 +408,7 @@ class PackLibrary:
             raise _unusable(_LUNGS, problem) from problem
         return (folder,)
 
-    def _companions(self, folder: Path, requirement: Requirement, *, trust: Trust, signer: str) -> Sequence[Path]:
+    def _companions(self, folder: Path, requirement: PackRequirement, *, trust: Trust, signer: str) -> Sequence[Path]:
         """Return the folders of packs that meet a classifier's requirement; the best pack comes first.
 
         The neighbouring folders of the classifier are searched, and the installed and shipped packs. Packs that do not
@@ -446,7 +446,7 @@ def _signed(model: Model) -> list[Model]:
     return [one for one in (model, model.lungs) if one and one.trust == "signed"]
 
 
-def _may_use_companion(requirement: Requirement, trust: Trust, signer: str, fingerprint: str, ships: bool) -> bool:
+def _may_use_companion(requirement: PackRequirement, trust: Trust, signer: str, fingerprint: str, ships: bool) -> bool:
     """Return whether a classifier may use a companion pack signed by `fingerprint`.
 
     A shipped classifier uses only shipped companions. Any other classifier uses a companion of the signer that its
@@ -475,15 +475,15 @@ def _unusable(companion: str, problem: PackProblem) -> PackProblem:
     return PackProblem(reason("pack_companion_unusable", companion=companion, detail=problem.reason.text))
 
 
-def requirement_text(requirement: Requirement) -> str:
+def requirement_text(requirement: PackRequirement) -> str:
     """Return a requirement as a short text that needs no translation: `lung-fields (unet) 1.2.0+`."""
     name = f" ({requirement.id})" if requirement.id else ""
     return f"{requirement.kind}{name}" + (f" {requirement.minimum_version}+" if requirement.minimum_version else "")
 
 
-def _is_meant(manifest: VerifiedManifest, requirement: Requirement) -> bool:
+def _is_meant(manifest: VerifiedManifest, requirement: PackRequirement) -> bool:
     description = manifest.description
-    return kind_of(description) == requirement.kind and requirement.id in (None, description.id)
+    return pack_kind_of(description) == requirement.kind and requirement.id in (None, description.id)
 
 
 def _identity(manifest: VerifiedManifest) -> tuple[str, str]:

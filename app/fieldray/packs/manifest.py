@@ -24,7 +24,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from fieldray.domain.finding import Category
 from fieldray.domain.model import (
-    LOCAL_PREFIX,
+    LOCAL_POINT_PREFIX,
     LUNG_CHECKS,
     Activation,
     CompanionKind,
@@ -46,7 +46,7 @@ from fieldray.typed_json import to_type
 
 SCHEMA_VERSION: Final = 2
 _MEGABYTE: Final = 2**20
-LARGEST_PACK: Final = 1024 * _MEGABYTE
+MAX_PACK_BYTES: Final = 1024 * _MEGABYTE
 _LARGEST_FILE: Final = 256 * _MEGABYTE
 _ROLE_LIMITS: Final[Mapping[str, int]] = {
     "card": 1 * _MEGABYTE,
@@ -73,42 +73,44 @@ def _whole(pattern: str) -> str:
     return rf"^(?:{pattern})(?![\s\S])"
 
 
-LINE: Final = _whole(r"[^\n\t]+")
+LINE_PATTERN: Final = _whole(r"[^\n\t]+")
 # The names of operating points that a site chose begin with "local:".
-POINT_NAME: Final = _whole(rf"(?!{LOCAL_PREFIX})[^\n\t]+")
-ID: Final = _whole(naming.ID)
-VERSION: Final = _whole(naming.VERSION)
-SHA256: Final = _whole("[0-9a-f]{64}")
-FINGERPRINT: Final = _whole("[0-9a-f]{4}(-[0-9a-f]{4}){15}")
-ROLE: Final = _whole("[a-z][a-z0-9_-]{0,31}")
+POINT_NAME_PATTERN: Final = _whole(rf"(?!{LOCAL_POINT_PREFIX})[^\n\t]+")
+ID_PATTERN: Final = _whole(naming.ID)
+VERSION_PATTERN: Final = _whole(naming.VERSION)
+SHA256_PATTERN: Final = _whole("[0-9a-f]{64}")
+FINGERPRINT_PATTERN: Final = _whole("[0-9a-f]{4}(-[0-9a-f]{4}){15}")
+ROLE_PATTERN: Final = _whole("[a-z][a-z0-9_-]{0,31}")
 # The well-formed tags of BCP 47 in their usual spelling: language, script, region, variants ("uk", "pt-BR").
-LANGUAGE: Final = _whole(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-([a-z0-9]{5,8}|[0-9][a-z0-9]{3})){0,3}")
+LANGUAGE_PATTERN: Final = _whole(
+    r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-([a-z0-9]{5,8}|[0-9][a-z0-9]{3})){0,3}"
+)
 # Descriptions of the patterns, for messages about a text that does not match.
 PATTERNS: Final = {
-    LINE: "a text without line breaks and tabs",
-    POINT_NAME: f"a text without line breaks and tabs that does not begin with {LOCAL_PREFIX}",
-    ID: "a pack id (a-z, 0-9, hyphen)",
-    VERSION: "a version such as 1.0.0",
-    SHA256: "64 lower-case hexadecimal digits",
-    FINGERPRINT: "a key's fingerprint, 16 groups of 4 lower-case hexadecimal digits",
-    ROLE: "a role (a-z, 0-9, hyphen, underscore)",
-    LANGUAGE: "a language tag such as en or pt-BR",
+    LINE_PATTERN: "a text without line breaks and tabs",
+    POINT_NAME_PATTERN: f"a text without line breaks and tabs that does not begin with {LOCAL_POINT_PREFIX}",
+    ID_PATTERN: "a pack id (a-z, 0-9, hyphen)",
+    VERSION_PATTERN: "a version such as 1.0.0",
+    SHA256_PATTERN: "64 lower-case hexadecimal digits",
+    FINGERPRINT_PATTERN: "a key's fingerprint, 16 groups of 4 lower-case hexadecimal digits",
+    ROLE_PATTERN: "a role (a-z, 0-9, hyphen, underscore)",
+    LANGUAGE_PATTERN: "a language tag such as en or pt-BR",
 }
 
-_Id = Annotated[str, Meta(pattern=ID)]
-_Version = Annotated[str, Meta(pattern=VERSION)]
-_Sha256 = Annotated[str, Meta(pattern=SHA256)]
-_Fingerprint = Annotated[str, Meta(pattern=FINGERPRINT)]
-_Role = Annotated[str, Meta(pattern=ROLE)]
+_Id = Annotated[str, Meta(pattern=ID_PATTERN)]
+_Version = Annotated[str, Meta(pattern=VERSION_PATTERN)]
+_Sha256 = Annotated[str, Meta(pattern=SHA256_PATTERN)]
+_Fingerprint = Annotated[str, Meta(pattern=FINGERPRINT_PATTERN)]
+_Role = Annotated[str, Meta(pattern=ROLE_PATTERN)]
 # Checked by `naming.is_file_name`, which has its own message.
 _FileName = Annotated[str, Meta(extra_json_schema={"pattern": _whole(naming.FILE_NAME)})]
-_Name = Annotated[str, Meta(max_length=64, pattern=LINE)]
-_Line100 = Annotated[str, Meta(max_length=100, pattern=LINE)]
-_Line200 = Annotated[str, Meta(max_length=200, pattern=LINE)]
-_Line500 = Annotated[str, Meta(max_length=500, pattern=LINE)]
+_Name = Annotated[str, Meta(max_length=64, pattern=LINE_PATTERN)]
+_Line100 = Annotated[str, Meta(max_length=100, pattern=LINE_PATTERN)]
+_Line200 = Annotated[str, Meta(max_length=200, pattern=LINE_PATTERN)]
+_Line500 = Annotated[str, Meta(max_length=500, pattern=LINE_PATTERN)]
 _Paragraphs = Annotated[str, Meta(min_length=1, max_length=5_000)]
 _Note = Annotated[str, Meta(min_length=1, max_length=10_000)]
-_Language = Annotated[str, Meta(pattern=LANGUAGE)]
+_Language = Annotated[str, Meta(pattern=LANGUAGE_PATTERN)]
 _BY_LANGUAGE: Final = Meta(min_length=1, max_length=100, extra_json_schema={"required": ["en"]})
 _Texts100 = Annotated[dict[_Language, _Line100], _BY_LANGUAGE]
 _Texts200 = Annotated[dict[_Language, _Line200], _BY_LANGUAGE]
@@ -238,7 +240,7 @@ class Point(_Part, frozen=True, kw_only=True):
     *unsure*.
     """
 
-    name: Annotated[str, Meta(max_length=64, pattern=POINT_NAME)]
+    name: Annotated[str, Meta(max_length=64, pattern=POINT_NAME_PATTERN)]
     titles: _Texts100
     label: _Name
     threshold: _Share
@@ -356,7 +358,7 @@ _DOMAIN: Final = {name: kind for name, kind in get_type_hints(Manifest).items() 
 
 
 @functools.lru_cache(maxsize=32)  # listing, choosing and running a pack parse equal bytes
-def parse(data: bytes) -> AnyManifest:
+def parse_manifest(data: bytes) -> AnyManifest:
     """Read the bytes of `manifest.json`. For equal bytes the same object is returned, which must not be changed.
 
     Raises PackProblem: pack_manifest (with the position in the file), pack_newer_format, pack_older_format,
@@ -373,7 +375,7 @@ def parse(data: bytes) -> AnyManifest:
     return found
 
 
-def kind_of(found: PackManifest) -> PackKind:
+def pack_kind_of(found: PackManifest) -> PackKind:
     """Return the kind of a pack (`classifier`, `lung-fields`), from the type of its manifest."""
     kind: PackKind = type(found).__struct_config__.tag  # type: ignore[assignment]
     return kind
@@ -460,7 +462,7 @@ def _written(value: object) -> Any:
 # ---- the schema
 
 
-def schema() -> bytes:
+def manifest_schema() -> bytes:
     """Return the JSON Schema (2020-12) of `manifest.json` as canonical JSON.
 
     The schema's description lists the rules that JSON Schema cannot express.
@@ -528,7 +530,7 @@ def _check_files(found: AnyManifest) -> None:
         raise manifest_error(f"files: nothing needs {min(unused & set(found.files))}")
     for role, file in found.files.items():
         check_size(file.name, file.size_bytes, limit=size_limit(role))
-    check_size("*", sum(file.size_bytes for file in found.files.values()), limit=LARGEST_PACK)
+    check_size("*", sum(file.size_bytes for file in found.files.values()), limit=MAX_PACK_BYTES)
 
 
 def check_size(name: str, size_bytes: int, *, limit: int) -> None:

@@ -155,7 +155,7 @@ def _mode(path: Path) -> int:
 # ---- which pack a name means
 
 
-Origin = Literal["builtin", "installed", "drive"]
+PackOrigin = Literal["builtin", "installed", "drive"]
 CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"]
 
 
@@ -172,7 +172,7 @@ class PackCandidate:
     """
 
     folder: Path
-    origin: Origin
+    origin: PackOrigin
     trust: CandidateTrust
     kind: PackKind = "classifier"
     pack_id: str = ""
@@ -193,10 +193,10 @@ class PackCandidate:
         """The pack's id with the fingerprint of its signer. Only this pack and its other versions have this name."""
         return signed_name(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
 
-    def is_called(self, name: str) -> bool:
+    def has_name(self, name: str) -> bool:
         """Return whether the pack has this name: its id or `id-version`, with or without its signer.
 
-        If several packs have the name, `packs_meant` chooses the packs that a person means.
+        If several packs have the name, `packs_named` chooses the packs that a person means.
         """
         bare, signer = split_name(name)
         return bare in (self.pack_id, self.pack_name) and signer in ("", self.fingerprint)
@@ -223,13 +223,13 @@ class PackCandidate:
         return self.trust != "broken" and self.kind == "classifier"
 
 
-def packs_meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
+def packs_named(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
     """Return the packs that a name means.
 
     A name without signer never means a pack that imitates the id of a shipped pack.
     """
     _, signer = split_name(name)
-    called = (candidate for candidate in found if candidate.is_called(name))
+    called = (candidate for candidate in found if candidate.has_name(name))
     return tuple(candidate for candidate in called if signer or not candidate.is_namesake)
 
 
@@ -251,10 +251,10 @@ def choose_candidate(found: Sequence[PackCandidate], *, name: Path | str) -> Pac
     if len({candidate.signed_id for candidate in packs}) > 1:
         first, second = packs[0], next(one for one in packs if one.signed_id != packs[0].signed_id)
         raise PackProblem(reason("pack_several_signers", first=first.signed_id, second=second.signed_id))
-    return max(packs, key=preference)
+    return max(packs, key=version_preference)
 
 
-def preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
+def version_preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
     """Return the key by which the versions of a pack are sorted, the preferred version last.
 
     Versions without a `problem` are preferred. Of these, higher versions are preferred.

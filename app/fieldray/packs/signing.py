@@ -33,17 +33,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from msgspec.structs import replace
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
-from fieldray.packs.manifest import FINGERPRINT, ID, SHA256, VERSION
+from fieldray.packs.manifest import FINGERPRINT_PATTERN, ID_PATTERN, SHA256_PATTERN, VERSION_PATTERN
 from fieldray.packs.naming import fingerprint_in, grouped_digits, version_key
 from fieldray.packs.reading import canonical_json, parse_json_object
 from fieldray.persistence import (
     PRIVATE_MODE,
+    exclusive_writer,
     is_open_to_others,
     make_folder,
-    only_writer,
     storage_problem,
     write_atomically,
-    write_new,
+    write_new_file,
 )
 from fieldray.reasons import reason
 from fieldray.typed_json import to_type
@@ -69,7 +69,7 @@ def load_or_create_key(path: Path) -> Ed25519PrivateKey:
         key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
             make_folder(path.parent)
-            write_new(path, key, mode=PRIVATE_MODE)
+            write_new_file(path, key, mode=PRIVATE_MODE)
         except OSError as error:
             raise storage_problem(error, path) from error
     return load_private_key(path)
@@ -147,7 +147,7 @@ def _compose(raw_key: bytes, raw_signature: bytes) -> bytes:
 
 _FILE_NAME: Final = "pack_trust.json"
 _LIMIT_BYTES: Final = 2**24
-_Fingerprint = Annotated[str, msgspec.Meta(pattern=FINGERPRINT)]
+_Fingerprint = Annotated[str, msgspec.Meta(pattern=FINGERPRINT_PATTERN)]
 
 
 class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,9 +162,11 @@ class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: Mapping[_Fingerprint, Annotated[str, msgspec.Meta(min_length=1, max_length=200)]]
     seen: Mapping[
         _Fingerprint,
-        Mapping[Annotated[str, msgspec.Meta(pattern=ID)], Annotated[str, msgspec.Meta(pattern=VERSION)]],
+        Mapping[
+            Annotated[str, msgspec.Meta(pattern=ID_PATTERN)], Annotated[str, msgspec.Meta(pattern=VERSION_PATTERN)]
+        ],
     ]
-    contents: Mapping[_Fingerprint, Mapping[str, Annotated[str, msgspec.Meta(pattern=SHA256)]]] = {}
+    contents: Mapping[_Fingerprint, Mapping[str, Annotated[str, msgspec.Meta(pattern=SHA256_PATTERN)]]] = {}
 
 
 _NOTHING: Final = _Records(1, {}, {})
@@ -195,7 +197,7 @@ class TrustStore:
         known = read_fingerprint(fingerprint)
         if known in map(fingerprint_of, _WEAK_KEYS):
             raise UsageProblem(reason("pack_weak_key"))
-        with only_writer(self._path):
+        with exclusive_writer(self._path):
             records = self._read()
             day = datetime.now(UTC).date().isoformat()
             self._write(replace(records, keys={known: day, **records.keys}))
@@ -206,7 +208,7 @@ class TrustStore:
         Removing an unknown key is no error. Raises UsageProblem for a text that is no fingerprint.
         """
         known = read_fingerprint(fingerprint)
-        with only_writer(self._path):
+        with exclusive_writer(self._path):
             records = self._read()
             self._write(replace(records, keys={key: day for key, day in records.keys.items() if key != known}))
 
@@ -218,7 +220,7 @@ class TrustStore:
         """Return the fingerprints of the signers of all packs with this id that ran on this computer."""
         return {key for key, packs in self._read().seen.items() if pack_id in packs}
 
-    def content_of(self, fingerprint: str, *, pack_name: str) -> str | None:
+    def manifest_hash_of(self, fingerprint: str, *, pack_name: str) -> str | None:
         """Return the SHA-256 of a pack's manifest at the pack's last run on this computer; None if the pack never ran.
 
         fingerprint  fingerprint of the key that signed the pack
@@ -235,9 +237,9 @@ class TrustStore:
         """
         pack_name = f"{pack_id}-{version}"
         is_higher = _is_higher(version, than=self.highest_version(fingerprint, pack_id=pack_id))
-        if not is_higher and self.content_of(fingerprint, pack_name=pack_name) == content:
+        if not is_higher and self.manifest_hash_of(fingerprint, pack_name=pack_name) == content:
             return  # no lock is needed, because the highest version never decreases
-        with only_writer(self._path):
+        with exclusive_writer(self._path):
             records = self._read()
             packs = dict(records.seen.get(fingerprint, {}))
             if _is_higher(version, than=packs.get(pack_id)):

@@ -24,9 +24,9 @@ import msgspec
 from msgspec import Meta
 
 from fieldray.domain.metrics import Referral, Unit
-from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
+from fieldray.domain.model import LOCAL_POINT_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import make_folder, only_writer, require_regular_file, storage_problem, write_atomically
+from fieldray.persistence import exclusive_writer, make_folder, require_regular_file, storage_problem, write_atomically
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
 
@@ -60,7 +60,7 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     chosen_by                 the person who confirmed the point
     chosen_on                 the day, YYYY-MM-DD
     counted                   the unit that sensitivity and specificity count
-    refers                    the rule for referral in sensitivity and specificity (see `audit.units.Rule`)
+    refers                    the rule for referral in sensitivity and specificity (see `audit.units.CountingRule`)
     """
 
     name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
@@ -94,7 +94,7 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         measured_uk = f"{self.images} зображень {self.patients} пацієнтів цього закладу, облік за {who_uk}{also_uk}; "
         measured_uk += f"вибрано {self.chosen_on}, "
         return OperatingPoint(
-            name=f"{LOCAL_PREFIX}{self.name}",
+            name=f"{LOCAL_POINT_PREFIX}{self.name}",
             titles={"en": f"Local: {self.name}", "uk": f"Місцева: {self.name}"},
             label=self.label,
             threshold=self.threshold,
@@ -106,7 +106,7 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         )
 
 
-class SitePoints:
+class SitePointFile:
     """The file of local operating points of one user.
 
     home  the user's data folder
@@ -149,7 +149,7 @@ class SitePoints:
             return problem.reason
         return None
 
-    def added_to(self, model: Model) -> Model:
+    def add_to_model(self, model: Model) -> Model:
         """Return a model with the site's local operating points added.
 
         If the file of local operating points cannot be read, the problem is logged and the unchanged model is returned.
@@ -165,7 +165,7 @@ class SitePoints:
 
         Raises UsageProblem (site_point_name) for a name in use. Raises StorageProblem.
         """
-        with only_writer(self.path):
+        with exclusive_writer(self.path):
             points = self.all()
             if any(known.key == point.key for known in points):
                 raise UsageProblem(reason("site_point_name", name=point.name))
@@ -179,7 +179,7 @@ class SitePoints:
 
         Raises StorageProblem. Raises UsageProblem (site_point_unknown) if the point is not stored.
         """
-        with only_writer(self.path):
+        with exclusive_writer(self.path):
             points = self.all()
             kept = [known for known in points if known.key != (name, pack, model_sha256)]
             if len(kept) == len(points):
@@ -206,7 +206,7 @@ def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class RememberedPack:
-    """The pack that a person chose for a folder, as `PackMemory` stores it.
+    """The pack that a person chose for a folder, as `RememberedPacks` stores it.
 
     pack             the pack's id with its signer
     operating_point  name of the operating point; "" for the pack's first operating point
@@ -223,7 +223,7 @@ class RememberedPack:
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
-class PackMemory:
+class RememberedPacks:
     """The file that stores which pack a user chose for each folder.
 
     If two programs write at the same time, the later choice is kept.
@@ -260,7 +260,7 @@ class PackMemory:
         digests = [next(_digests(path)) for path in paths]
         try:
             make_folder(self._path.parent)
-            with only_writer(self._path):
+            with exclusive_writer(self._path):
                 known = {digest: entry for digest, entry in self._known().items() if digest not in digests}
                 latest = [*known.items(), *((digest, chosen) for digest in digests)][-_MOST_FOLDERS:]
                 write_atomically(self._path, msgspec.json.encode(dict(latest)))

@@ -49,8 +49,8 @@ from fieldray.packs.manifest import (
     classifier_manifest,
     domain_manifest,
     encode_manifest,
-    kind_of,
-    parse,
+    pack_kind_of,
+    parse_manifest,
     size_limit,
 )
 from fieldray.packs.naming import (
@@ -69,7 +69,7 @@ from fieldray.persistence import (
     replace_atomically,
     storage_problem,
     temporary_path,
-    write_new,
+    write_new_file,
 )
 from fieldray.reasons import reason
 
@@ -114,7 +114,7 @@ class VerifiedPack:
 def require_classifier(description: PackManifest) -> None:
     """Raise PackProblem("pack_not_classifier") for a pack that does not screen images by itself."""
     if not isinstance(description, ClassifierManifest):
-        raise PackProblem(reason("pack_not_classifier", kind=kind_of(description)))
+        raise PackProblem(reason("pack_not_classifier", kind=pack_kind_of(description)))
 
 
 @raising_fieldray_errors
@@ -127,7 +127,7 @@ def read_verified_manifest(folder: Path) -> VerifiedManifest:
         manifest_bytes=manifest_bytes,
         signature=signature,
         fingerprint=fingerprint,
-        description=parse(manifest_bytes),
+        description=parse_manifest(manifest_bytes),
     )
 
 
@@ -275,12 +275,12 @@ def write_pack(
         contents |= zip(OOD_GATE_ROLES, arrays, strict=True)
     contents |= golden_files(golden) if golden else {}
     description = classifier_manifest(
-        manifest, files=list_files(contents), golden_tolerance=golden.tolerance if golden else None
+        manifest, files=manifest_files(contents), golden_tolerance=golden.tolerance if golden else None
     )
-    return write_described(folder, description=description, contents=contents, key=key)
+    return write_pack_of_kind(folder, description=description, contents=contents, key=key)
 
 
-def write_described(
+def write_pack_of_kind(
     folder: Path, *, description: PackManifest, contents: Mapping[str, bytes], key: Ed25519PrivateKey
 ) -> Path:
     """Write and sign a pack of any kind as `folder`/<id>-<version>/, and return that path.
@@ -303,7 +303,7 @@ def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
     return dict(zip(GOLDEN_ROLES, [array_to_npy(golden.inputs), array_to_npy(golden.scores)], strict=True))
 
 
-def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
+def manifest_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
     """Return a manifest's entries (name, size and SHA-256) for the files of a pack, by role.
 
     contents  content of each file, by role
@@ -343,7 +343,7 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
         temporary.mkdir(mode=0o700)
         try:
             for name, data in contents.items():
-                write_new(
+                write_new_file(
                     temporary / name, data, mode=SHARED_MODE
                 )  # written to the disk at once, because a user pulls a drive out after "done"
             read_pack(temporary)
@@ -356,7 +356,7 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def require_pack(folder: Path, *, fingerprint: str) -> None:
+def require_intact_pack(folder: Path, *, fingerprint: str) -> None:
     """Raise PackProblem unless a folder contains a whole pack signed by this key, and no other file.
 
     Raises OSError if the folder cannot be read.
@@ -379,7 +379,7 @@ def _refuse_others(folder: Path, fingerprint: str) -> None:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise PackProblem(reason("pack_not_of_it", name=folder.name))
         if folder.is_dir() and any(folder.iterdir()):
-            require_pack(folder, fingerprint=fingerprint)
+            require_intact_pack(folder, fingerprint=fingerprint)
     except PackProblem as problem:
         raise PackProblem(reason("pack_in_the_way", path=folder, detail=problem.reason.text)) from problem
 

@@ -16,10 +16,10 @@ from fieldray.audit import drift
 from fieldray.audit.cases import (
     USUAL_NAMES,
     ClassNames,
-    Reference,
+    ReferenceLabels,
     check_table,
-    folder_labels,
-    table_labels,
+    labels_from_folders,
+    labels_from_table,
     verdict_truths,
 )
 from fieldray.audit.figures import audit, require_prevalence
@@ -31,22 +31,22 @@ from fieldray.audit.report import (
     Prices,
     ProposalGoal,
     compare_packs,
-    propose,
+    propose_operating_point,
     require_prices,
     threshold_plan,
 )
-from fieldray.audit.units import Case, Rule, make_cases
-from fieldray.domain.finding import Screened
+from fieldray.audit.units import Case, CountingRule, make_cases
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.metrics import Referral, Unit
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import PackOfRun, StoredResult, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
-from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
+from fieldray.packs.site_choices import SitePoint, SitePointFile, with_site_points
 from fieldray.paths import VERSION, catalogues
 from fieldray.pipeline.constancy import ConstancyRecords
-from fieldray.pipeline.doubts import drifts_of
+from fieldray.pipeline.run_warnings import drifts_of
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_files import write_audit
 from fieldray.reports.outputs import is_own_report
@@ -63,11 +63,11 @@ class AuditRequest:
     labels      source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers), or
                 the path of a table
     positive    class names in the labels that mean positive; empty for the usual names
-    columns     the table's column names, by meaning, if they are unusual (see `audit.cases.table_labels`)
+    columns     the table's column names, by meaning, if they are unusual (see `audit.cases.labels_from_table`)
     label       code of the pack's label to audit; None for the pack's first label
     unit        what all figures count, such as patients or images; None for patients if a table or a header names them,
                 else images
-    refers      the rule for referral (see `audit.units.Rule`)
+    refers      the rule for referral (see `audit.units.CountingRule`)
     prevalence  prevalence, 0..1, among the patients to be screened; None for the prevalence among the audited units
     wanted      goal of the local operating point that the audit proposes
     prices      prices for a threshold plan with costs; None for a plan without costs
@@ -101,16 +101,16 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.answers(), reference, label=label))
         unit = request.unit or ("patient" if any(case.has_patient for case in cases) else "image")
-        rule = Rule(unit=unit, refers=request.refers)
+        rule = CountingRule(unit=unit, refers=request.refers)
         points = _points(judged, label, model)
         found = audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.readers)
         paired = _paired(judged, cases, label, request.against, rule)
         drifts = drifts_of(query, judged.run, of.position, model.manifest if model else None, label=label)
     pattern = model.manifest.point(label) if model else next(iter(points), None)
-    proposal = propose(cases, label=label, pattern=pattern, rule=rule, wanted=request.wanted)
+    proposal = propose_operating_point(cases, label=label, base_point=pattern, rule=rule, wanted=request.wanted)
     thresholds = [proposal.threshold, *(point.threshold for point in points)]
     planned = threshold_plan(
-        cases, thresholds, rule=rule, pattern=pattern, prevalence=found.prevalence, prices=request.prices
+        cases, thresholds, rule=rule, base_point=pattern, prevalence=found.prevalence, prices=request.prices
     )
     unseen = reason("audit_unseen", pack=judged.pack.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
@@ -149,7 +149,7 @@ class _PackResults:
 
 
 def _paired(
-    judged: _PackResults, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule
+    judged: _PackResults, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: CountingRule
 ) -> PackComparison | None:
     """Compare the results of two packs, each at the operating point of its run. Returns None if `against` is None.
 
@@ -167,7 +167,7 @@ def _paired(
     return compare_packs(cases, other.answers(), first=judged.side(label), second=second, rule=rule)
 
 
-def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
+def require_usable_request(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
     """Raise UsageProblem for an audit request that cannot be carried out, before any image is screened.
 
     The reasons are a prevalence or a price out of range, and labels that cannot be used.
@@ -177,12 +177,12 @@ def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
     require_prevalence(request.prevalence)
     require_prices(request.prices)
     if isinstance(request.labels, Path):
-        check_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_names())
+        check_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_class_names())
     if paths and request.labels != "verdicts":
         _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
 
 
-def require_point(name: str, person: str) -> None:
+def require_point_name(name: str, person: str) -> None:
     """Raise UsageProblem if a name of a local operating point is invalid, or a person's name is missing.
 
     person  the person who accepts the operating point
@@ -194,7 +194,7 @@ def require_point(name: str, person: str) -> None:
 
 
 def adopt_local_point(
-    points: SitePoints, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
+    points: SitePointFile, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
 ) -> OperatingPoint:
     """Store the operating point that an audit proposed as a local operating point. Returns the operating point.
 
@@ -213,7 +213,7 @@ def adopt_local_point(
     its = model and (model.pack_name, model.model_sha256)
     if model is None or its != (subject.pack, subject.model_sha256) or model.trust == "legacy":
         raise UsageProblem(reason("site_point_model", pack=subject.pack))
-    require_point(name, person)
+    require_point_name(name, person)
     sensitivity, specificity = proposal.sensitivity, proposal.specificity
     point = SitePoint(
         name=name,
@@ -239,7 +239,7 @@ def adopt_local_point(
 class Auditor:
     """Runs audits of stored runs for the desktop window, and stores local operating points of this site."""
 
-    def __init__(self, database: Path, points: SitePoints) -> None:
+    def __init__(self, database: Path, points: SitePointFile) -> None:
         self._database, self._points = database, points
 
     def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
@@ -279,7 +279,7 @@ def _labels(judged: _PackResults, model: Model | None) -> Sequence[str]:
         return [label.code for label in model.manifest.labels]
     if judged.pack.operating_points:
         return [point.label for point in judged.pack.operating_points]
-    screened = next((found.outcome for found in judged.answers() if isinstance(found.outcome, Screened)), None)
+    screened = next((found.outcome for found in judged.answers() if isinstance(found.outcome, ScreenedOutcome)), None)
     return [finding.label for finding in screened.findings] if screened else []
 
 
@@ -293,12 +293,12 @@ def _points(judged: _PackResults, label: str, model: Model | None) -> list[Opera
     return list({point.name: point for point in points if point.label == label}.values())
 
 
-def _reference(judged: _PackResults, request: AuditRequest, label: str) -> Reference:
+def _reference(judged: _PackResults, request: AuditRequest, label: str) -> ReferenceLabels:
     if request.labels == "verdicts":
         truths = verdict_truths(judged.answers(), label=label)
         if not truths:
             raise UsageProblem(reason("audit_no_verdicts", run=judged.of))
-        return Reference(truths=truths, notes=(reason("audit_verdicts"),))
+        return ReferenceLabels(truths=truths, notes=(reason("audit_verdicts"),))
     outcomes = [answer.outcome for answer in judged.answers()]
     refs = [outcome.ref for outcome in outcomes if not _is_none(getattr(outcome, "reason", None))]
     if not refs:
@@ -306,15 +306,15 @@ def _reference(judged: _PackResults, request: AuditRequest, label: str) -> Refer
     return _labels_of(request, refs)
 
 
-def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> Reference:
+def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> ReferenceLabels:
     if isinstance(request.labels, Path):
-        columns, usual = request.columns, usual_names()
-        return table_labels(request.labels, refs, positive=request.positive, columns=columns, usual=usual)
-    return folder_labels(refs, positive=request.positive, usual=usual_names())
+        columns, usual = request.columns, usual_class_names()
+        return labels_from_table(request.labels, refs, positive=request.positive, columns=columns, usual=usual)
+    return labels_from_folders(refs, positive=request.positive, usual=usual_class_names())
 
 
 @functools.cache
-def usual_names() -> ClassNames:
+def usual_class_names() -> ClassNames:
     """Return the usual class names for positive and negative, in English and all other languages of the program."""
     positive, negative = set(USUAL_NAMES.positive), set(USUAL_NAMES.negative)
     for translator in map(Translator, catalogues()):

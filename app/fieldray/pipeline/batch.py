@@ -20,18 +20,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.domain.finding import Failed, Outcome, with_shared_facts
+from fieldray.domain.finding import FailedOutcome, Outcome, with_shared_facts
 from fieldray.domain.image import ImageRef
 from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.run import PackOfRun, Progress, Publish, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, reason_of_unexpected
 from fieldray.imaging.discover import count_files, discover
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.inference.engine import Engine
 from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack, run_spec
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, image_events, open_store
 from fieldray.pipeline.screen import screen_with_packs
-from fieldray.pipeline.statistics import Pace, RateLimiter, Statistics
+from fieldray.pipeline.statistics import RateLimiter, RunSpeed, Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.store.bookkeeping import ReusedAnswers
@@ -39,7 +39,7 @@ from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed, Workers
 
 if TYPE_CHECKING:
-    from fieldray.pipeline.watching import Watch
+    from fieldray.pipeline.watching import FolderWatch
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class _ScreenedImage:
     @property
     def doubtful(self) -> Outcome:
         """The first failed outcome; if none failed, the first outcome."""
-        return next((outcome for outcome in self.outcomes if isinstance(outcome, Failed)), self.outcomes[0])
+        return next((outcome for outcome in self.outcomes if isinstance(outcome, FailedOutcome)), self.outcomes[0])
 
     @property
     def is_new(self) -> bool:
@@ -205,7 +205,7 @@ class Batch:
             return
         try:
             self._pack_notes = tuple(
-                (*notes, *pack.doubts(PackOfRun(self.run_id, position)))
+                (*notes, *pack.warnings(PackOfRun(self.run_id, position)))
                 for position, (pack, notes) in enumerate(zip(self._ports.packs, self._pack_notes, strict=True))
             )
         except Exception:
@@ -224,10 +224,10 @@ class Batch:
         run_id = store.open_run(self.spec, fresh=self._fresh)
         keeps = self._ports.keeps_previews
         self._recorder = RunRecorder(self.spec, run_id, last_row=last_row, keeps_previews=keeps, watches=watches)
-        self._stamps = Stamps(store.stamp_key())
+        self._stamps = FileStamper(store.stamp_key())
         self._ports.stamp_with(self._stamps)
         with ResultQuery(self._database) as query:
-            known = ResultsByContent(ports=self._ports, last_answer=last_answer, query=query)
+            known = ResultsByContent(ports=self._ports, last_answer_id=last_answer, query=query)
             self._by_content = known if takes_over else None
             self._with_threads(partial(self._collect, store, self._recorder))
         self._recorder.require_all_stored(store)
@@ -271,7 +271,7 @@ class Batch:
         self._enter(
             "running", *([reason("run_elsewhere", process=store.other_process)] if store.other_process else []), *notes
         )
-        done, pace, watch = 0, Pace(clock=time.monotonic), self._ports.watch
+        done, pace, watch = 0, RunSpeed(clock=time.monotonic), self._ports.watch
         pace.restart(0)
         progress, speed = RateLimiter(_PROGRESS_EVERY_S), RateLimiter(_SPEED_EVERY_S)
         for arrived in self._arrivals():
@@ -286,13 +286,13 @@ class Batch:
                 done += len(kept)
             self._follow_pause(store, recorder, pace, done)
             if progress.is_due():
-                pace.note(done)
+                pace.record(done)
                 self._publish(self._progress(done, pace))
                 if watch and (news := watch.folder_message()):
                     self._enter(self.state, news)
             if speed.is_due():
                 self._publish(self._statistics.speed())
-        pace.note(done)
+        pace.record(done)
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
@@ -336,14 +336,14 @@ class Batch:
             self._room.release(len(together))
         return together
 
-    def _follow_pause(self, store: ResultStore, recorder: RunRecorder, pace: Pace, done: int) -> None:
+    def _follow_pause(self, store: ResultStore, recorder: RunRecorder, pace: RunSpeed, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
         if wanted != self.state:
             store.set_state(recorder.run_id, wanted)
             pace.restart(done)
             self._enter(wanted)
 
-    def _progress(self, done: int, pace: Pace) -> Progress:
+    def _progress(self, done: int, pace: RunSpeed) -> Progress:
         total = self._found if self._is_found else max(self._found, self._estimate)
         total = done + self._ports.watch.waiting_count if self._ports.watch else total
         return Progress(
@@ -467,10 +467,10 @@ class Batch:
 _AHEAD: Final = 1  # additional threads, so that the next image is ready when a worker is free
 
 
-def _watch_of(paths: Sequence[Path]) -> Watch:
-    from fieldray.pipeline.watching import Watch  # imported only for watched folders
+def _watch_of(paths: Sequence[Path]) -> FolderWatch:
+    from fieldray.pipeline.watching import FolderWatch  # imported only for watched folders
 
-    return Watch(paths)
+    return FolderWatch(paths)
 
 
 def make_batch(
@@ -502,11 +502,11 @@ def make_batch(
     ports = BatchPorts(
         spec=run_spec(paths, setups),
         packs=[RunPack.from_setup(setup, database) for setup in setups],
-        discover=partial(watch.arrivals, search, rest=cancelled.wait)
+        discover=partial(watch.new_images, search, wait=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),
         noticed=lambda: noticed,
-        count=lambda gives_up: count_files(paths, gives_up=gives_up),
+        count=lambda is_cancelled: count_files(paths, is_cancelled=is_cancelled),
         content_hash=workers.content_hash,
         stamp_with=workers.stamp_with,
         screen=lambda ref, wanted: screen(ref, [setups[number] for number in wanted]),

@@ -20,12 +20,12 @@ from fieldray.domain.run import (
 )
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.quality import check_header
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason
 
 if TYPE_CHECKING:
-    from fieldray.pipeline.watching import Watch
+    from fieldray.pipeline.watching import FolderWatch
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -34,14 +34,14 @@ class RunPack:
 
     spec               description of the pack, as stored with the run
     check_header       function that returns the reason to refuse an image with this header, or None
-    doubts             function that returns warnings about the pack's results, called when all results are stored
+    warnings           function that returns warnings about the pack's results, called when all results are stored
     reusable_settings  settings hashes (`PackSpec.settings_hash`) whose stored results are reused from earlier runs; if
                        empty, only the hash of `spec`
     """
 
     spec: PackSpec
     check_header: Callable[[ImageHeader], Reason | None]
-    doubts: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: ()
+    warnings: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: ()
     reusable_settings: Sequence[str] = ()
 
     @classmethod
@@ -55,17 +55,17 @@ class RunPack:
         return cls(
             spec=pack_spec(setup),
             check_header=partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
-            doubts=partial(_doubts, database, model.manifest),
+            warnings=partial(_doubts, database, model.manifest),
             reusable_settings=setup.reusable_settings,
         )
 
 
 def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason, ...]:
-    from fieldray.pipeline.doubts import doubts_of  # a slow import, needed only at the end of a run
+    from fieldray.pipeline.run_warnings import run_warnings  # a slow import, needed only at the end of a run
     from fieldray.store.work_list import HistoryQuery
 
     with HistoryQuery(database) as query:
-        return doubts_of(query, query.run(pack.run_id), pack.position, manifest)
+        return run_warnings(query, query.run(pack.run_id), pack.position, manifest)
 
 
 def run_spec(paths: Sequence[Path | str], setups: Sequence[PackSetup]) -> RunSpec:
@@ -122,13 +122,13 @@ class BatchPorts:
     discover: Callable[[IsKnown], Iterator[ImageRef | None]]
     count: Callable[[Callable[[], bool]], int]
     content_hash: Callable[[ImageRef], tuple[str, bytes]]
-    stamp_with: Callable[[Stamps], None]
+    stamp_with: Callable[[FileStamper], None]
     screen: Callable[[ImageRef, Sequence[int]], Sequence[Outcome]]
     release: Callable[[], None]
     noticed: Callable[[], Sequence[Reason]] = tuple
     keeps_previews: bool = True
     resume_options: ResumeOptions = field(default_factory=ResumeOptions)
-    watch: Watch | None = None
+    watch: FolderWatch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,9 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.comparison.compare import COMPARE, SERVICE, Pair
-from fieldray.domain.comparison import FRAME_SIDE, FramedImage, ImageOfPair, Incomparable, PairComparison
-from fieldray.domain.finding import Failed, Outcome, ReadFacts, leading_finding
+from fieldray.comparison.compare import COMPARE, SERVICE, CompareRequest
+from fieldray.domain.comparison import FRAME_SIDE, ComparisonProblem, FramedImage, ImageOfPair, PairComparison
+from fieldray.domain.finding import FailedOutcome, Outcome, ReadFacts, leading_finding
 from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
@@ -48,7 +48,7 @@ from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.work_list import HistoryQuery
-from fieldray.surroundings import give_priority
+from fieldray.surroundings import set_priority
 from fieldray.workers.calls import AnalyseRequest
 from fieldray.workers.pool import Workers, open_workers
 
@@ -100,7 +100,7 @@ class ComparedPair:
         return not (self.prior.could_be_read and self.current.could_be_read)
 
     @property
-    def doubts(self) -> Sequence[Reason]:
+    def warnings(self) -> Sequence[Reason]:
         """Warnings to be shown with the result of the comparison."""
         current = self.current.outcome
         return prior_warnings(prior_from(self.prior.outcome, current, "file"), current)
@@ -181,8 +181,8 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         try:
             if not self._child.is_running:
                 self._child.start()
-            give_priority(self._child.pid, "raised")  # raised, because a person waits for the result
-            return COMPARE.ask(self._child, Pair(prior=prior, current=current), timeout_s=_LONGEST_S)
+            set_priority(self._child.pid, "raised")  # raised, because a person waits for the result
+            return COMPARE.ask(self._child, CompareRequest(prior=prior, current=current), timeout_s=_LONGEST_S)
         except ChildTimeout:
             why = reason("compare_slow", seconds=f"{_LONGEST_S:g}")
         except ChildLost as error:
@@ -191,7 +191,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         except OSError as error:
             self._require_wanted()
             raise resource_problem(error) or FieldrayError(reason_of_unexpected(error)) from error
-        return PairComparison(prior=prior, current=current, problem=Incomparable(reason=why))
+        return PairComparison(prior=prior, current=current, problem=ComparisonProblem(reason=why))
 
 
 def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
@@ -224,7 +224,7 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
     return ReadImage(ref=ref, framed=framed, lungs=lungs, facts=facts)
 
 
-def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
+def _problem(prior: ReadImage, current: ReadImage) -> ComparisonProblem | None:
     """Return the reason why two images cannot be compared; None if they can be compared.
 
     The reason is a problem of one image, or headers that contradict each other.
@@ -232,11 +232,13 @@ def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
     names: tuple[ImageOfPair, ImageOfPair] = ("prior", "current")
     for name, image in zip(names, (prior, current), strict=True):
         if image.problem:
-            return Incomparable(reason=image.problem, image=name)
+            return ComparisonProblem(reason=image.problem, image=name)
     if match_patients(prior.ref.header, current.ref.header) == "other":
-        return Incomparable(reason=reason("compare_other_patients"))
+        return ComparisonProblem(reason=reason("compare_other_patients"))
     if prior.lungs and current.lungs and prior.lungs.is_mirrored != current.lungs.is_mirrored:
-        return Incomparable(reason=reason("compare_mirrored"), image="prior" if prior.lungs.is_mirrored else "current")
+        return ComparisonProblem(
+            reason=reason("compare_mirrored"), image="prior" if prior.lungs.is_mirrored else "current"
+        )
     return None
 
 
@@ -341,7 +343,7 @@ class Priors:
         except FieldrayError:  # the pair can still be shown
             log.warning("a prior image was not screened", exc_info=True)
             found = None
-        return unscreened_outcome(ref) if found is None or isinstance(found, Failed) else found
+        return unscreened_outcome(ref) if found is None or isinstance(found, FailedOutcome) else found
 
     def compare(
         self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True

@@ -18,19 +18,19 @@ from typing import Annotated, Final, Self
 import msgspec
 
 from fieldray.backends import BACKENDS
-from fieldray.domain.finding import Category, Outcome, Screened, decide, reason_of
+from fieldray.domain.finding import Category, Outcome, ScreenedOutcome, decide, reason_of
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import constancy_files
 from fieldray.packs.signing import CONSTANCY_SIGNER, verify
 from fieldray.paths import VERSION, asset, scratch_folder
-from fieldray.persistence import only_writer, storage_problem, write_atomically
+from fieldray.persistence import exclusive_writer, storage_problem, write_atomically
 from fieldray.pipeline.session import Session
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
 
-EVERY_DAYS: Final = 30
+TEST_INTERVAL_DAYS: Final = 30
 # Tolerance of a calibrated score. Scores with one thread and with two were equal to the last digit. With the runtime's
 # other kernels (no XNNPACK) they differed by up to 0.050, on average by 0.002 to 0.015.
 TOLERANCE: Final = 0.06
@@ -52,7 +52,7 @@ class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def from_outcome(cls, outcome: Outcome) -> Self:
         """Make the result of a test image from the image's outcome."""
-        why, findings = reason_of(outcome), outcome.findings if isinstance(outcome, Screened) else ()
+        why, findings = reason_of(outcome), outcome.findings if isinstance(outcome, ScreenedOutcome) else ()
         return cls(outcome.category, why.code if why else "", {one.label: round(one.score, 6) for one in findings})
 
     def difference(self, other: ExpectedResult) -> float:
@@ -112,7 +112,7 @@ class ConstancyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         If the program was updated since this test, the next test is due at once.
         """
         day = datetime.date.fromtimestamp(self.at_s)
-        return day + datetime.timedelta(days=EVERY_DAYS if self.program == VERSION else 0)
+        return day + datetime.timedelta(days=TEST_INTERVAL_DAYS if self.program == VERSION else 0)
 
     @property
     def summary(self) -> Reason:
@@ -170,7 +170,7 @@ class ConstancyRecords:
         answers  the results of the test, stored only if it is the pack's first test. Later tests then expect these
                  results
         """
-        with only_writer(self.path):
+        with exclusive_writer(self.path):
             known = self.read()
             first = {**known.answers, record.subject: answers} if record.is_first else known.answers
             kept = ConstancyFile(records=(*known.records, record), answers=first)
@@ -194,7 +194,7 @@ def pack_key(model: Model) -> str:
     return f"{model.pack_name} {model.fingerprint or '-'} {model.model_sha256} {lungs}"
 
 
-def shipped_set(path: Path | None = None) -> ConstancyFile:
+def shipped_results(path: Path | None = None) -> ConstancyFile:
     """Return the expected results that ship with the program.
 
     path  path of the file; None for the shipped file. The signature is in a file of this name with the suffix `.sig`
@@ -225,7 +225,7 @@ def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Rea
     """
     if (model := session.model) is None:
         raise PackProblem(reason("no_pack"))
-    known, results = {**records.read().answers, **shipped_set().answers}, list[Reason]()
+    known, results = {**records.read().answers, **shipped_results().answers}, list[Reason]()
     try:
         for device in [entry for entry in reversed(list(BACKENDS)) if not model.files.keys().isdisjoint(entry.roles)]:
             session.choose_devices(device.name)

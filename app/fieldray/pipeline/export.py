@@ -13,15 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.domain.finding import Failed, Outcome, Screened
+from fieldray.domain.finding import FailedOutcome, Outcome, ScreenedOutcome
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import PackOfRun, PackSpec, ProgressHandler, Run, RunSpec, StoredResult, pack_of_run
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
-from fieldray.persistence import clear_abandoned
-from fieldray.pipeline.doubts import doubts_of
+from fieldray.persistence import remove_unfinished_files
+from fieldray.pipeline.run_warnings import run_warnings
 from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
@@ -98,7 +98,7 @@ def export_run(
     """
     folder = request.folder
     chosen = [exporters()[name] for name in request.formats] or default_exporters()
-    clear_abandoned(folder)
+    remove_unfinished_files(folder)
     with HistoryQuery(request.database) as query, query.at_one_moment(), _Images(readers) as images:
         run = _run_of(query, request.run_id, request.spec)
         stored = replace(
@@ -153,7 +153,7 @@ def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
 
 def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> StoredPack:
     counts = query.counts(run.run_id, position=position)
-    return StoredPack(counts=counts, doubts=doubts_of(query, run, position, manifest), manifest=manifest)
+    return StoredPack(counts=counts, warnings=run_warnings(query, run, position, manifest), manifest=manifest)
 
 
 def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
@@ -279,7 +279,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
 
 def _read(readers: Workers, side: int, result: StoredResult) -> tuple[StoredResult, ShownImage | Reason]:
     outcome = result.outcome
-    if isinstance(outcome, Failed):
+    if isinstance(outcome, FailedOutcome):
         return result, outcome.reason
     if outcome.ref.problem is not None or not outcome.facts.content_sha256:
         return result, outcome.ref.problem or reason("missing")
@@ -340,7 +340,7 @@ def _write(
     lungs_pack  description of the lung-field pack, for the files
     """
     has_lungs = write_lungs(stem, outcome, inputs=inputs)
-    if not isinstance(outcome, Screened):
+    if not isinstance(outcome, ScreenedOutcome):
         return has_lungs, False
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)
     try:
@@ -435,7 +435,7 @@ def export_in_child(
     try:
         done = EXPORT.run_in_child(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)
     finally:
-        clear_abandoned(request.folder)  # a killed process leaves incomplete files
+        remove_unfinished_files(request.folder)  # a killed process leaves incomplete files
     for one in done.notes:
         note(one)
     return done.written

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import (
-    Deletion,
     DeletionPlan,
+    DeletionResult,
     ImageTally,
     MonthlyCounts,
     ResultBrief,
@@ -33,21 +33,21 @@ from fieldray.domain.model import Manifest, Model
 from fieldray.domain.run import VERDICT_VALUES, PackOfRun, Run, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.formatting import (
-    calendar_date,
     category_label,
-    count,
+    format_count,
+    format_date,
+    format_percent,
     pack_label,
-    percent,
     research_only,
     time_text,
 )
 from fieldray.paths import SCRATCH_FOLDER
-from fieldray.persistence import clear_abandoned
-from fieldray.pipeline.doubts import doubts_of
+from fieldray.persistence import remove_unfinished_files
 from fieldray.pipeline.export import manifest_of, pack_of
+from fieldray.pipeline.run_warnings import run_warnings
 from fieldray.reasons import Reason, merged_by_code, reason
 from fieldray.reports.content import listed_score, listed_threshold
-from fieldray.reports.document import Block, Paragraph, Points, Table
+from fieldray.reports.document import Block, BulletList, Paragraph, Table
 from fieldray.store.deletion import delete_patient, delete_runs, plan_deletion, plan_patient_deletion
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
@@ -106,7 +106,7 @@ class History:
 
     def runs(self, wanted: RunFilter = RunFilter()) -> tuple[RunSummary, ...]:  # noqa: B008 - it is frozen
         """Return the runs that match a filter with their counts, the newest run first."""
-        return tuple(found for found in self.run_query(HistoryQuery.summaries) if wanted.has(found))
+        return tuple(found for found in self.run_query(HistoryQuery.summaries) if wanted.accepts(found))
 
     def quality_by_day(self) -> dict[str, Counter[str]]:
         """Return the number of images with each note on image quality, by day, for the last 31 days.
@@ -123,13 +123,13 @@ class History:
         run = self.run_query(lambda query: query.run(run_id))
         return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
 
-    def doubts(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
+    def warnings(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
         """Return warnings about all results of a pack in a run together. Takes seconds for a million images.
 
         position  position of the pack in the run
         model     the loaded pack; None if the pack is not available
         """
-        return self.run_query(lambda query: doubts_of(query, run, position, model.manifest if model else None))
+        return self.run_query(lambda query: run_warnings(query, run, position, model.manifest if model else None))
 
     def compare(self, first: PackOfRun, second: PackOfRun) -> RunComparison:
         """Compare the results of two packs image by image. Both packs may belong to one run.
@@ -188,16 +188,16 @@ class History:
         """
         return plan_patient_deletion(self._database, patient_id)
 
-    def clear(self) -> None:
+    def remove_temporary_files(self) -> None:
         """Delete temporary files with images that killed processes left on this computer."""
-        clear_abandoned(self._database.parent / SCRATCH_FOLDER)
+        remove_unfinished_files(self._database.parent / SCRATCH_FOLDER)
 
-    def delete(self, plan: DeletionPlan) -> Deletion:
+    def delete(self, plan: DeletionPlan) -> DeletionResult:
         """Delete the runs or the patient of a plan permanently. Returns the numbers of deleted items.
 
         Raises UsageProblem (history_no_run, history_no_patient, history_in_use, history_grown).
         """
-        self.clear()
+        self.remove_temporary_files()
         if plan.patient_id:
             return delete_patient(self._database, plan.patient_id, agreed=plan)
         return delete_runs(self._database, plan.run_ids, agreed=plan)
@@ -205,7 +205,7 @@ class History:
 
 def comparison_blocks(
     found: RunComparison, translator: Translator, *, pairs: Sequence[ResultPair]
-) -> tuple[Points, Table, Table]:
+) -> tuple[BulletList, Table, Table]:
     """Return the parts of a report on two runs: a summary, a table of class changes, and a table of `pairs`."""
     text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
     for run, (of, spec), only in zip(
@@ -234,7 +234,7 @@ def comparison_blocks(
     before, after = (partial(_class, translator, manifest) for manifest in found.manifests)
     score = partial(_score, translator)
     moves = sorted(found.counts_by_classes.items(), key=lambda move: (move[0][0] == move[0][1], -move[1]))
-    rows = tuple((before(first), after(second), count(images)) for (first, second), images in moves)
+    rows = tuple((before(first), after(second), format_count(images)) for (first, second), images in moves)
     changes = tuple(
         (
             *(before(pair.first.category), score(pair.first)),
@@ -247,7 +247,7 @@ def comparison_blocks(
         for pair in pairs
     )
     return (
-        Points(text("Two runs compared"), tuple(said)),
+        BulletList(text("Two runs compared"), tuple(said)),
         Table("", (*columns[::2], text("Images")), rows),
         Table("", (*columns, text("Change of score"), text("Image")), changes),
     )
@@ -279,7 +279,7 @@ def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
     return (*said, reason("history_files_stay"))
 
 
-def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
+def deletion_sentences(done: DeletionResult) -> tuple[Reason, ...]:
     """Return the sentences that tell a person what was deleted."""
     said = [reason("history_deleted", count=len(done.plan.run_ids))]
     if done.plan.patient_id:
@@ -297,7 +297,7 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
 
 def month_title(translator: Translator, month: MonthlyCounts) -> str:
     """Return the title of the report on a month."""
-    return translator.text("Report for the month that begins on {date}", date=calendar_date(translator, month.first))
+    return translator.text("Report for the month that begins on {date}", date=format_date(translator, month.first))
 
 
 def month_blocks(month: MonthlyCounts, translator: Translator) -> tuple[Block, ...]:
@@ -307,7 +307,7 @@ def month_blocks(month: MonthlyCounts, translator: Translator) -> tuple[Block, .
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)
     text, checks = translator.text, tuple(map(translator.reason, month.checks))
     blocks += [] if month.tallies else [Paragraph(text("Nothing was screened in this month."))]
-    return (*blocks, Points(text("Constancy test"), checks or (text("No constancy test was run in this month."),)))
+    return (*blocks, BulletList(text("Constancy test"), checks or (text("No constancy test was run in this month."),)))
 
 
 _VERDICTS_WIDTH_MM: Final = 100.0
@@ -328,8 +328,8 @@ def _of_pack(
     rows = [
         (
             category_label(translator, category, manifest),
-            count(images[category]),
-            *(count(verdicts[category, verdict]) for verdict in VERDICT_VALUES),
+            format_count(images[category]),
+            *(format_count(verdicts[category, verdict]) for verdict in VERDICT_VALUES),
         )
         for category in WORK_LIST_ORDER
         if images[category]
@@ -344,13 +344,13 @@ def _of_pack(
     )
     points = [tally.spec.operating_points for tally in tallies if not tally.why]
     if any(one != points[0] for one in points):
-        yield Points("", (text("The counts combine results of different operating points."),))
+        yield BulletList("", (text("The counts combine results of different operating points."),))
     judged = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms is not None)
     if judged:
         agreed = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms)
-        share = percent(translator, share_of(agreed, judged, number=judged).estimate)
+        share = format_percent(translator, share_of(agreed, judged, number=judged).estimate)
         said = text("Readers agreed with {share} of {judged} results that have a verdict.", judged=judged, share=share)
-        yield Points(
+        yield BulletList(
             "",
             (
                 said,
@@ -361,5 +361,7 @@ def _of_pack(
             ),
         )
     if whys:
-        reasons = tuple((translator.reason(why), count(number)) for why, number in merged_by_code(whys).most_common())
+        reasons = tuple(
+            (translator.reason(why), format_count(number)) for why, number in merged_by_code(whys).most_common()
+        )
         yield Table(text("Not screened, by reason"), (text("Reason"), text("Images")), reasons, widths=(150.0, 28.0))

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.finding import (
     OVERRIDE_CODES,
-    Failed,
+    FailedOutcome,
     Outcome,
     ResultCount,
-    Screened,
+    ScreenedOutcome,
     count_of_outcome,
     override_notes,
 )
 from fieldray.domain.image import ImageRef
-from fieldray.domain.purpose import with_ages
+from fieldray.domain.purpose import with_age_notes
 from fieldray.domain.run import (
     ImageDone,
     PackOfRun,
@@ -41,7 +41,7 @@ from fieldray.domain.run import (
     StoreRepaired,
 )
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import ReusedAnswers
 from fieldray.store.database import is_damage_problem
@@ -113,7 +113,7 @@ class RunRecorder:
             if self._watches and resumed:
                 moved = store.remove_moved(self.run_id, image.row_id)
                 self._saved -= sum(row > self._before for row in moved)  # images of earlier passes were not counted
-            if isinstance(failed := answers[0], Failed):
+            if isinstance(failed := answers[0], FailedOutcome):
                 self._failures[failed.reason.code] += 1
                 self._why_failed.setdefault(failed.reason.code, failed.reason)
             for answer in image.answers:
@@ -219,13 +219,13 @@ _ANY_ANSWER: Final = 2**63 - 1
 class ResultsByContent:
     """Finds outcomes that earlier runs stored for a file with equal content, under any path. Thread-safe.
 
-    ports        functions and packs of the current run
-    last_answer  highest row id of a result before the run. Later results are reused only while folders are watched
-    query        the results database; used by one thread at a time, under a lock
+    ports           functions and packs of the current run
+    last_answer_id  highest row id of a result before the run. Later results are reused only while folders are watched
+    query           the results database; used by one thread at a time, under a lock
     """
 
     ports: BatchPorts
-    last_answer: int
+    last_answer_id: int
     query: ResultQuery
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -250,7 +250,7 @@ class ResultsByContent:
         return [one and replace(one, facts=replace(one.facts, stamp=stamp)) for one in found]
 
     def _outcome(self, pack: RunPack, ref: ImageRef, content_sha256: str) -> Outcome | None:
-        last = _ANY_ANSWER if self.ports.watch else self.last_answer
+        last = _ANY_ANSWER if self.ports.watch else self.last_answer_id
         with self._lock:
             known = self.query.reusable_outcome(
                 pack.spec,
@@ -259,12 +259,16 @@ class ResultsByContent:
                 frame=ref.frame,
                 up_to_answer_id=last,
             )
-        if known is None or known.ref.header.deciding != ref.header.deciding:
+        if known is None or known.ref.header.deciding_values != ref.header.deciding_values:
             return None
-        if isinstance(known, Screened) and not override_notes(known) and pack.check_header(ref.header) is not None:
+        if (
+            isinstance(known, ScreenedOutcome)
+            and not override_notes(known)
+            and pack.check_header(ref.header) is not None
+        ):
             return None
-        if isinstance(known, Screened):
-            notes = with_ages(known.notes, is_confirmed=self.ports.spec.ages_confirmed)
+        if isinstance(known, ScreenedOutcome):
+            notes = with_age_notes(known.notes, is_confirmed=self.ports.spec.ages_confirmed)
             known = replace(known, notes=notes)
         return replace(known, ref=replace(ref, turn=known.ref.turn))
 
@@ -283,7 +287,7 @@ class ResultsByStamp:
         run_id: int,
         packs: Sequence[RunPack],
         *,
-        stamps: Stamps,
+        stamps: FileStamper,
         hand_over: Callable[[ReusedAnswers], None],
     ) -> None:
         known, opened = [run for run in query.runs() if run.run_id != run_id], dict[int, _FilesOfRun]()

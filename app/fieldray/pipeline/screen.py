@@ -14,10 +14,10 @@ from fieldray.backends import CPU
 from fieldray.domain import heat_map
 from fieldray.domain.finding import (
     NEVER_NORMAL_CODES,
-    Failed,
+    FailedOutcome,
     Outcome,
-    Refused,
-    Screened,
+    RefusedOutcome,
+    ScreenedOutcome,
     normal_as_uncertain,
 )
 from fieldray.domain.image import Correction, Detail, ImageRef
@@ -93,7 +93,7 @@ def screen_with_packs(
     The image is read once for all packs (see `Workers.load_as_group`), and again in finer detail if a score is close to
     a threshold. If a person asked to turn the image, the image is read again for the packs that refused it.
 
-    Every image gives an outcome: an unexpected error is logged and becomes `Failed`. Raises Cancelled, and
+    Every image gives an outcome: an unexpected error is logged and becomes `FailedOutcome`. Raises Cancelled, and
     EnvironmentProblem if no image at all can be run or read any more.
     """
 
@@ -101,15 +101,15 @@ def screen_with_packs(
         return _Judgement(turned, by, workers, engine, detail, observe, is_cancelled).outcomes()
 
     def upright(lying: Outcome, setup: PackSetup) -> Outcome:
-        if not isinstance(lying, Refused) or not setup.overrides.will_turn(lying.reason, lying.ref.turn):
+        if not isinstance(lying, RefusedOutcome) or not setup.overrides.will_turn(lying.reason, lying.ref.turn):
             return lying
         if lying.lungs is None:
             raise ValueError("an image that is turned without its lungs")
         turn = Correction(lying.lungs.rotation_degrees, lying.lungs.is_inverted)
         (found,) = judge(replace(lying.ref, turn=turn), [setup])
         if len({lying.facts.content_sha256, found.facts.content_sha256} - {""}) > 1:
-            return Failed(ref=found.ref, stage="decode", reason=reason("changed"), facts=lying.facts)
-        return lying if isinstance(found, Refused) else found
+            return FailedOutcome(ref=found.ref, stage="decode", reason=reason("changed"), facts=lying.facts)
+        return lying if isinstance(found, RefusedOutcome) else found
 
     return tuple(map(upright, judge(ref, setups), setups))
 
@@ -239,9 +239,9 @@ class _Judgement:
         if seen.header is not None:  # header of the bytes read, which may be newer
             ref = replace(ref, kind=seen.kind, header=seen.header)
         if seen.problem and seen.is_refusal:
-            return Refused(ref=ref, reason=seen.problem, facts=seen.facts, lungs=seen.lungs)
+            return RefusedOutcome(ref=ref, reason=seen.problem, facts=seen.facts, lungs=seen.lungs)
         if seen.problem:
-            return Failed(ref=ref, stage=seen.stage, reason=seen.problem, facts=seen.facts)
+            return FailedOutcome(ref=ref, stage=seen.stage, reason=seen.problem, facts=seen.facts)
         if not isinstance(prediction, Prediction):
             raise ValueError("an image whose classifier was not run")
         return _outcome_of(ref, setup, seen, prediction)
@@ -267,13 +267,13 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
             why = reason("unlike_training")
             if lungs is None:
                 if not setup.overrides.will_overrule(why, ref.turn):
-                    return Refused(ref=ref, reason=why, facts=facts, lungs=None)
+                    return RefusedOutcome(ref=ref, reason=why, facts=facts, lungs=None)
                 overruled = tuple(dict.fromkeys((*overruled, why)))
             notes += (reason("unlike_measured"),) if lungs else ()
     findings = setup.findings(prediction.scores)
     if not (manifest.is_bare or NEVER_NORMAL_CODES.isdisjoint(facts.notes)):
         findings = normal_as_uncertain(findings)
-    screened = Screened(
+    screened = ScreenedOutcome(
         ref=ref,
         facts=facts,
         findings=findings,
@@ -301,7 +301,7 @@ def _override_notes(turn: Correction, overruled: tuple[Reason, ...]) -> tuple[Re
     )
 
 
-def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Screened:
+def _with_evidence(screened: ScreenedOutcome, model: Model, lungs: LungFields) -> ScreenedOutcome:
     """Return an outcome with the share of its heat map that lies inside the lungs (0..1).
 
     A share below the pack's limit adds a note.

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
+from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, without_preview
 from fieldray.domain.image import UPRIGHT, Image, ImageRef
-from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
+from fieldray.domain.model import BackendName, DeviceChoice, DevicePolicy, Model
 from fieldray.domain.pack_setup import set_up_pack, setup_of_run, setups_of
 from fieldray.domain.run import (
     ImageDone,
@@ -37,9 +37,9 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
-from fieldray.store.opening import is_older
+from fieldray.store.opening import is_older_version
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
-from fieldray.workers.readiness import Readiness
+from fieldray.workers.readiness import ModelReadiness
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,7 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
     """
     device, policy = device_choice(settings)
     kinds = device_kinds(BackendOptions(publish=publish, settings=settings))
-    cpu = partial(Readiness, workers)
+    cpu = partial(ModelReadiness, workers)
     return Engine(publish, cpu=cpu, device=device, kinds=kinds, policy=policy, passed=record_run)
 
 
@@ -69,9 +69,9 @@ def record_run(model: Model) -> None:
     PackLibrary(user_data()).record_run(model)
 
 
-def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
+def device_choice(settings: Settings) -> tuple[DeviceChoice, DevicePolicy]:
     """Return the device and the policy for choosing devices from the settings."""
-    return str(settings["device"]), cast("Policy", settings["policy"])
+    return str(settings["device"]), cast("DevicePolicy", settings["policy"])
 
 
 class Session(contextlib.AbstractContextManager["Session"]):
@@ -111,7 +111,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         if self._shows.problem:
             publish(StoreUnwritable(reason=self._shows.problem.reason))
         with contextlib.suppress(OSError):  # opening the file later reports the problem
-            if is_older(self.database):
+            if is_older_version(self.database):
                 publish(StoreUpdating(reason=reason("store_updating")))
 
     def __exit__(self, *_: object) -> None:
@@ -213,7 +213,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         device, policy = device_choice(self._settings)
         with self._lock:
             if self._engine:
-                self._engine.choose(only or device, policy)
+                self._engine.choose_devices(only or device, policy)
 
     def screen_one(self, ref: ImageRef, *, operating_point: str | None = None) -> Outcome | None:
         """Screen one image with the first pack as in a run, but store nothing.
@@ -266,7 +266,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             engine = self._open(models)
         ref = replace(judged.ref, turn=UPRIGHT)
         found = screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)
-        if isinstance(found, Failed) or (isinstance(found, Refused) and overrides != Overrides()):
+        if isinstance(found, FailedOutcome) or (isinstance(found, RefusedOutcome) and overrides != Overrides()):
             return found
         if found.facts.content_sha256 != judged.facts.content_sha256:
             raise Unreadable(reason("changed"))
@@ -356,21 +356,26 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return export_run(request, readers=readers, progress=progress, note=note)
 
     def set_verdict(
-        self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
+        self,
+        answer_id: int,
+        verdict: Verdict | None,
+        *,
+        judged: Outcome,
+        replaceable: Collection[Verdict | None] = (None,),
     ) -> Verdict | None:
         """Store the reader's verdict on a result, or withdraw it (None). Waits for the disk.
 
-        answer_id  row id of the result (`StoredResult.answer_id`)
-        judged     the outcome that the person saw
-        over       stored verdicts that may be replaced; None in this collection means no verdict. Any other stored
-                   verdict is kept
+        answer_id    row id of the result (`StoredResult.answer_id`)
+        judged       the outcome that the person saw
+        replaceable  stored verdicts that may be replaced; None in this collection means no verdict. Any other stored
+                     verdict is kept
 
         Returns the verdict that is then stored. Raises StorageProblem.
         """
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:
-            return store.set_verdict(answer_id, verdict, judged=judged, over=over)
+            return store.set_verdict(answer_id, verdict, judged=judged, replaceable=replaceable)
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
         """Record whether a person has read a result. Raises StorageProblem.

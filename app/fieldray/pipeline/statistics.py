@@ -150,7 +150,7 @@ def memory_mb(process: psutil.Process) -> float:
         return 0.0
 
 
-class Pace:
+class RunSpeed:
     """Measures the speed of a run over the last ten seconds, and estimates the remaining time."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
@@ -163,9 +163,9 @@ class Pace:
         done  number of images done so far
         """
         self._samples.clear()
-        self.note(done)
+        self.record(done)
 
-    def note(self, done: int) -> None:
+    def record(self, done: int) -> None:
         """Record that `done` images of the run are done at this moment."""
         now = self._clock()
         self._samples.append((now, done))

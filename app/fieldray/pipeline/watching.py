@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.finding import FailedOutcome, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import IsKnown
@@ -54,7 +54,7 @@ class _File:
     is_doubted: bool = False
 
 
-class Watch:
+class FolderWatch:
     """The state of the files in watched folders. One thread uses `arrivals`, another thread all other methods.
 
     The constructor raises UsageProblem (watch_no_folder) for a path that is no folder.
@@ -92,8 +92,8 @@ class Watch:
         """Return the message at the end of watching: the numbers of results and of files without a final result."""
         return reason("watch_stopped", results=self._kept, waiting=self.waiting_count)
 
-    def arrivals(
-        self, search: Search, is_known: IsKnown, *, rest: Callable[[float], bool]
+    def new_images(
+        self, search: Search, is_known: IsKnown, *, wait: Callable[[float], bool]
     ) -> Iterator[ImageRef | None]:
         """Yield new images of the watched folders as they arrive, and None after each search.
 
@@ -102,7 +102,7 @@ class Watch:
         search    function that finds the images in a file or folder, as `imaging.discover.discover` does
         is_known  function that returns whether the run already has the results of an open file. Such a file gives no
                   image
-        rest      function that waits for the given number of seconds, and returns True if watching must end
+        wait      function that waits for the given number of seconds, and returns True if watching must end
         """
         first_s = 0.0
         while True:
@@ -118,7 +118,7 @@ class Watch:
                 # New and returned files are recognised by content alone, because `is_known` has older data.
                 yield from self._try(path, search, is_known if due[path] <= first_s else lambda *_: False)
             yield None
-            if rest(pause_s):
+            if wait(pause_s):
                 return
 
     def is_final(self, outcome: Outcome, *, is_new: bool) -> bool:
@@ -130,7 +130,7 @@ class Watch:
         """
         path = str(outcome.ref.path)
         file = self._tried[path]
-        is_doubtful = isinstance(outcome, Failed) or outcome.ref.problem is not None
+        is_doubtful = isinstance(outcome, FailedOutcome) or outcome.ref.problem is not None
         is_kept = not is_doubtful or (file.patience_s == _LONG_S and _state_at(path) == file.now)
         self._settle(path, is_doubted=not is_kept)
         self._kept += is_kept and is_new and outcome.ref.key not in self._believed

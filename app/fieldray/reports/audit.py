@@ -6,12 +6,22 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fieldray.audit.agreement import Agreement
-from fieldray.audit.figures import NotAssessed, PointPerformance, images_needed
+from fieldray.audit.figures import NotAssessed, PointPerformance, images_needed_for_interval
 from fieldray.audit.report import ALL_UNITS, UNITS_SCREENED, PackComparison, PairedFigure, ThresholdPlan, ThresholdRow
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only, score_text
 from fieldray.reports.audit_words import AuditWords, Figure, unit_label
-from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, shorten, shorten_path
+from fieldray.reports.document import (
+    Block,
+    BulletList,
+    Field,
+    Fields,
+    Paragraph,
+    ShareChart,
+    Table,
+    shorten,
+    shorten_path,
+)
 
 _MOST_OF_A_PATH: Final = 240
 _MOST_OF_A_CELL: Final = 120
@@ -61,7 +71,7 @@ class AuditText(AuditWords):
             negatives=missed.negatives,
         )
         why = self.translator.reason(missed.why)
-        return Figure(text("Not assessed: {reason}", reason=shorten(why, most=_MOST_OF_A_REASON)), counts, "–")
+        return Figure(text("Not assessed: {reason}", reason=shorten(why, max_letters=_MOST_OF_A_REASON)), counts, "–")
 
     def _agreement(self, found: Agreement) -> Figure:
         text = self.translator.text
@@ -78,8 +88,8 @@ class AuditText(AuditWords):
         prevalence = self._number(100 * self.report.audit.prevalence, digits=1)
         needed = translator.text(
             "{positives} with the condition, {negatives} without the condition",
-            positives=images_needed(at.detected.value),
-            negatives=images_needed(at.falsely_referred.value),
+            positives=images_needed_for_interval(at.detected.value),
+            negatives=images_needed_for_interval(at.falsely_referred.value),
         )
         positive = translator.text("Positive predictive value at {prevalence} % prevalence", prevalence=prevalence)
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
@@ -98,8 +108,8 @@ class AuditText(AuditWords):
             *self._classes(at),
             self._share(translator.text("Sensitivity, assessed results only"), at.sensitivity),
             self._share(translator.text("Specificity, assessed results only"), at.specificity),
-            Figure(positive, "", self._percent(at.positive_value)),
-            Figure(negative, "", self._percent(at.negative_value)),
+            Figure(positive, "", self._percent(at.ppv)),
+            Figure(negative, "", self._percent(at.npv)),
             Figure(translator.text("Patients needed for confidence intervals of ± 5 percentage points"), "", needed),
         ]
 
@@ -194,7 +204,7 @@ class AuditText(AuditWords):
 
     # ---- threshold plan
 
-    def planning(self) -> tuple[Block, ...]:
+    def threshold_plan(self) -> tuple[Block, ...]:
         """Return the threshold plan: sentences on the proposed threshold, and a table with a row for each threshold.
 
         A row says how many of 1,000 images, examinations or patients are referred, detected and missed, and the costs.
@@ -203,7 +213,7 @@ class AuditText(AuditWords):
         title = text("Threshold plan")
         if plan is None:
             missing = text("A threshold plan needs results with the condition and results without the condition.")
-            return (Points(title, (missing,)),)
+            return (BulletList(title, (missing,)),)
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
             "Expected numbers for {count} {units} screened at a prevalence of {prevalence} %",
@@ -215,7 +225,7 @@ class AuditText(AuditWords):
         by_group = text("Expected numbers at the threshold {threshold}, by group", threshold=self._border(chosen))
         groups = [(self._group_name(*names), own[chosen]) for names, own in plan.groups.items() if names != ALL_UNITS]
         return (
-            Points(title, tuple(self._planned(plan))),
+            BulletList(title, tuple(self._planned(plan))),
             self._steps(screened, text("Threshold"), steps),
             *([self._steps(by_group, text("Group"), groups)] if groups else []),
         )
@@ -302,7 +312,7 @@ class AuditText(AuditWords):
             text("Figures, with 95 % confidence intervals calculated by patient"),
         )
         widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
-        return Points(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
+        return BulletList(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
 
     def _said_of_pairs(self, found: PackComparison) -> Iterator[str]:
         text, area = self.translator.text, found.figures[0]
@@ -394,7 +404,9 @@ class AuditText(AuditWords):
                 _rows(self.figures()),
                 widths=(98.0, 30.0, 50.0),
             ),
-            Points(text("Notes on the figures"), tuple(shorten(one, most=_MOST_OF_A_SENTENCE) for one in said)),
+            BulletList(
+                text("Notes on the figures"), tuple(shorten(one, max_letters=_MOST_OF_A_SENTENCE) for one in said)
+            ),
         )
 
     def after_charts(self) -> tuple[Block, ...]:
@@ -402,25 +414,25 @@ class AuditText(AuditWords):
 
         Long texts in tables are cut, so that no row exceeds a page.
         """
-        return (*self.groups(), *self.planning(), *self.comparison(), self.disagreements())
+        return (*self.groups(), *self.threshold_plan(), *self.comparison(), self.disagreements())
 
     # ---- disagreements
 
-    def disagreements(self, most: int | None = None) -> Table:
+    def disagreements(self, max_rows: int | None = None) -> Table:
         """Return a table of the images, examinations or patients that the pack falsely referred or missed.
 
         Mistakes with the clearest scores come first.
 
-        most  maximum number of rows; None for all
+        max_rows  maximum number of rows; None for all
         """
-        text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:most]
+        text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:max_rows]
         point = points[0].point if points else None
         rows = tuple(
             (
                 text("Missed") if case.truth else text("Falsely referred"),
-                "–" if case.score is None else score_text(self.translator, case.score, point, least=3),
+                "–" if case.score is None else score_text(self.translator, case.score, point, min_digits=3),
                 "",
-                shorten_path(case.image, most=_MOST_OF_A_PATH),
+                shorten_path(case.image, max_letters=_MOST_OF_A_PATH),
                 category_label(self.translator, case.category, self.report.subject),
             )
             for case in found
@@ -443,4 +455,4 @@ class AuditText(AuditWords):
 
 
 def _rows(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(shorten(cell, most=_MOST_OF_A_CELL) for cell in row) for row in rows)
+    return tuple(tuple(shorten(cell, max_letters=_MOST_OF_A_CELL) for cell in row) for row in rows)

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.audit.figures import PointPerformance, Subgroup, images_needed
+from fieldray.audit.figures import PointPerformance, Subgroup, images_needed_for_interval
 from fieldray.audit.report import ALL_UNITS, UNITS_SCREENED, AuditReport, ThresholdPlan, ThresholdRow
 from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share, Unit
-from fieldray.domain.purpose import TRUTHS
+from fieldray.domain.purpose import TRUTH_NAMES
 from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit import AuditText
@@ -36,7 +36,7 @@ from fieldray.reports.exporter import (
     pseudonym_key,
 )
 from fieldray.reports.exporters.csv import write_rows
-from fieldray.reports.outputs import is_audit_table, require_folder, require_free, write_output
+from fieldray.reports.outputs import is_audit_table, require_folder, require_writable_output, write_output
 from fieldray.translation import Translator
 
 
@@ -93,7 +93,7 @@ def audit_document(report: AuditReport) -> dict[str, object]:
 
 
 def _by_truth(counts: Mapping[bool, int]) -> dict[str, int]:
-    return {TRUTHS[side]: counts[side] for side in (True, False)}
+    return {TRUTH_NAMES[side]: counts[side] for side in (True, False)}
 
 
 def _plan(report: AuditReport) -> dict[str, object] | None:
@@ -123,10 +123,10 @@ def _point(at: PointPerformance) -> dict[str, object]:
         "classes": plain_classes(at.classes),
         "sensitivity": asdict(at.sensitivity),
         "specificity": asdict(at.specificity),
-        "positive_predictive_value": at.positive_value and asdict(at.positive_value),
-        "negative_predictive_value": at.negative_value and asdict(at.negative_value),
-        "positives_needed": images_needed(at.detected.value),
-        "negatives_needed": images_needed(at.falsely_referred.value),
+        "positive_predictive_value": at.ppv and asdict(at.ppv),
+        "negative_predictive_value": at.npv and asdict(at.npv),
+        "positives_needed": images_needed_for_interval(at.detected.value),
+        "negatives_needed": images_needed_for_interval(at.falsely_referred.value),
     }
 
 
@@ -138,7 +138,8 @@ def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str,
     The result has the keys "positive" (with the condition) and "negative" (without it).
     """
     return {
-        TRUTHS[truth]: {category: asdict(found) for category, found in own.items()} for truth, own in classes.items()
+        TRUTH_NAMES[truth]: {category: asdict(found) for category, found in own.items()}
+        for truth, own in classes.items()
     }
 
 
@@ -156,7 +157,7 @@ def _group(group: Subgroup) -> dict[str, object]:
 def _case(case: Case) -> dict[str, object]:
     return {
         "image": case.image,
-        "reference": TRUTHS[case.truth],
+        "reference": TRUTH_NAMES[case.truth],
         "category": CATEGORY_TEXTS[case.category],
         "score": case.score,
     }
@@ -173,7 +174,7 @@ def _line(case: Case, report: AuditReport) -> dict[str, Value]:
         "image": case.image,
         "patient": case.patient,
         "exam": case.exam,
-        "reference": TRUTHS[case.truth],
+        "reference": TRUTH_NAMES[case.truth],
         "category": CATEGORY_TEXTS[case.category],
         "score": case.score,
         "referred": is_referred(case, rule.referral_score(points[0].point)) if points else None,
@@ -223,7 +224,7 @@ def plan_table(plan: ThresholdPlan, unit: Unit, translator: Translator) -> bytes
 def _table(rows: Sequence[Mapping[str, Value]], translator: Translator) -> bytes:
     """Return rows as CSV. Semicolons separate the columns if the language has decimal commas."""
     stream = io.StringIO(newline="")
-    write_rows(stream, rows[0], rows, has_comma=translator.decimal(".") == ",")
+    write_rows(stream, rows[0], rows, decimal_comma=translator.decimal(".") == ",")
     return stream.getvalue().encode("utf-8-sig", "backslashreplace")
 
 
@@ -299,10 +300,10 @@ def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
     Raises UsageProblem or StorageProblem if a file cannot be written.
     """
     if json_path is not None:
-        require_free(json_path, "json")
+        require_writable_output(json_path, "json")
     if folder is not None:
         require_folder(folder)
-        require_free(folder / _FIGURES, "json")
-        require_free(folder / _DOCUMENT, is_own_pdf)
-        require_free(folder / _PLAN, is_audit_table)
-        require_free(folder / _IMAGES, is_audit_table)
+        require_writable_output(folder / _FIGURES, "json")
+        require_writable_output(folder / _DOCUMENT, is_own_pdf)
+        require_writable_output(folder / _PLAN, is_audit_table)
+        require_writable_output(folder / _IMAGES, is_audit_table)

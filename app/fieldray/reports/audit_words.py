@@ -6,11 +6,11 @@ from typing import Final, NamedTuple
 
 from fieldray.audit.figures import PointPerformance
 from fieldray.audit.report import AuditReport
-from fieldray.audit.units import Rule
+from fieldray.audit.units import CountingRule
 from fieldray.domain.metrics import Share, Unit
 from fieldray.domain.model import Estimate
 from fieldray.domain.run import PackOfRun
-from fieldray.formatting import border_text, number, percent, time_text
+from fieldray.formatting import border_text, format_number, format_percent, time_text
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
@@ -106,7 +106,7 @@ class AuditWords:
         return self.translator.text(
             "Operating point {point}, threshold {threshold}",
             point=self.translator.pick(at.point.titles) or at.point.name,
-            threshold=border_text(self.translator, at.point.threshold, least=3),
+            threshold=border_text(self.translator, at.point.threshold, min_digits=3),
         )
 
     def _share(self, what: str, share: Share) -> Figure:
@@ -116,7 +116,7 @@ class AuditWords:
     def _percent(self, share: Share | Estimate | None) -> str:
         if share is None:
             return "–"
-        return percent(self.translator, share.estimate if isinstance(share, Share) else share)
+        return format_percent(self.translator, share.estimate if isinstance(share, Share) else share)
 
     def auc(self, area: Estimate) -> str:
         """Format an area under the ROC curve with its interval."""
@@ -124,7 +124,7 @@ class AuditWords:
         return f"{value} ({low}–{high})"
 
     def _number(self, value: float, *, digits: int) -> str:
-        return number(self.translator, value, digits=digits)
+        return format_number(self.translator, value, digits=digits)
 
     def _kappa(self, *values: float) -> str:
         value, low, high = (self.translator.decimal(f"{part:.2f}") for part in values)
@@ -144,7 +144,7 @@ class AuditWords:
         return f"{titles[by]}: {name.replace(' to ', '–') if by == 'age' else name}"
 
     def _border(self, threshold: float) -> str:
-        return border_text(self.translator, threshold, least=3)
+        return border_text(self.translator, threshold, min_digits=3)
 
 
 def unit_label(translator: Translator, unit: Unit) -> str:
@@ -157,7 +157,7 @@ def unit_label(translator: Translator, unit: Unit) -> str:
     return names[unit]
 
 
-def rule_text(translator: Translator, rule: Rule) -> str:
+def rule_text(translator: Translator, rule: CountingRule) -> str:
     """Return the counting rule of an audit in sentences.
 
     The sentences say what every figure counts (images, examinations or patients), and what counts as referred.

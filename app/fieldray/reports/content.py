@@ -18,10 +18,10 @@ from typing import Any, Final, get_args
 
 from fieldray.domain.finding import (
     Category,
-    Failed,
+    FailedOutcome,
     Finding,
     Outcome,
-    Screened,
+    ScreenedOutcome,
     leading_finding,
     lungs_of,
     notes_of,
@@ -74,7 +74,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: st
     model_sha256  SHA-256 of the pack's network, in hexadecimal
     lungs_pack    name of the lung-field pack; "" without one
     """
-    why = None if isinstance(outcome, Screened) else outcome.reason
+    why = None if isinstance(outcome, ScreenedOutcome) else outcome.reason
     return {
         "path": image_path(outcome.ref),
         "study": outcome.ref.study,
@@ -84,13 +84,13 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: st
         **_finding_values(leading_finding(outcome)),
         "reason": why.text if why else None,
         "reason_code": why.code if why else None,
-        "stage": outcome.stage if isinstance(outcome, Failed) else None,
-        "backend": outcome.backend if isinstance(outcome, Screened) else None,
+        "stage": outcome.stage if isinstance(outcome, FailedOutcome) else None,
+        "backend": outcome.backend if isinstance(outcome, ScreenedOutcome) else None,
         "pack": pack,
         "model_sha256": model_sha256,
         "lungs_pack": lungs_pack or None,
         "decode_ms": round(outcome.facts.decode_ms, 2),
-        "inference_ms": round(outcome.inference_ms, 3) if isinstance(outcome, Screened) else None,
+        "inference_ms": round(outcome.inference_ms, 3) if isinstance(outcome, ScreenedOutcome) else None,
         "lungs": _lungs(lungs_of(outcome)),
         "notes": [{"code": note.code, "text": note.text} for note in notes_of(outcome)],
     }
@@ -122,7 +122,7 @@ def exact_score(finding: Finding) -> float:
     More decimals are kept if rounding would move the score to the other side of a limit. The limits are the threshold
     and the ends of the uncertain zone.
     """
-    return round(finding.score, score_digits(finding.score, finding.point, least=6))
+    return round(finding.score, score_digits(finding.score, finding.point, min_digits=6))
 
 
 def _finding_values(finding: Finding | None) -> dict[str, Value]:
@@ -141,7 +141,7 @@ def _finding_values(finding: Finding | None) -> dict[str, Value]:
 
 def listed_score(found: ResultBrief) -> str:
     """Format the score of a result for a printed list; "-" for a result without a score."""
-    return "-" if found.score is None else f"{found.score:.{score_digits(found.score, found.point, least=3)}f}"
+    return "-" if found.score is None else f"{found.score:.{score_digits(found.score, found.point, min_digits=3)}f}"
 
 
 def listed_threshold(found: ResultBrief) -> str:
@@ -151,8 +151,8 @@ def listed_threshold(found: ResultBrief) -> str:
     decided.
     """
     if found.threshold is not None:
-        least = border_digits(found.threshold, least=3)
-        digits = least if found.score is None else score_digits(found.score, found.point, least=least)
+        least = border_digits(found.threshold, min_digits=3)
+        digits = least if found.score is None else score_digits(found.score, found.point, min_digits=least)
         return f"{found.threshold:.{digits}f}"
     return "unknown" if found.category in ("abnormal", "normal") else "-"
 
@@ -217,8 +217,8 @@ def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
         }
         if not stored.options.names_people:
             person = dict.fromkeys(person) | _unnamed(outcome, alias, key=stored.pseudonym_key)
-        more: dict[str, Value] = {"image_id": alias, "run_notes": " ".join(doubt.code for doubt in of.doubts) or None}
-        findings = outcome.findings if isinstance(outcome, Screened) else ()
+        more: dict[str, Value] = {"image_id": alias, "run_notes": " ".join(doubt.code for doubt in of.warnings) or None}
+        findings = outcome.findings if isinstance(outcome, ScreenedOutcome) else ()
         for finding in findings or (None,):
             yield _export_row(result, finding, of) | person | more
 
@@ -229,7 +229,7 @@ def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
     alias  the pseudonym of the image
     key    the installation's `pseudonym_key`
     """
-    ref, why = outcome.ref, None if isinstance(outcome, Screened) else outcome.reason
+    ref, why = outcome.ref, None if isinstance(outcome, ScreenedOutcome) else outcome.reason
     header = ref.header
     return {
         "path": alias,
@@ -294,7 +294,7 @@ def about_run(stored: StoredRun) -> dict[str, object]:
         "settings_hash": pack.settings_hash,
         "operating_points": [dataclasses.asdict(point) for point in pack.operating_points],
         "counts": {category: stored.counts.get(category, 0) for category in CATEGORY_TEXTS},
-        "notes": [{"code": doubt.code, "text": doubt.text} for doubt in stored.doubts],
+        "notes": [{"code": doubt.code, "text": doubt.text} for doubt in stored.warnings],
         "not_present": [called(image) for image in stored.not_present],
         "earlier_verdicts": [
             _superseded_verdict(given) | {"image": called(given.image)} for given in stored.superseded_verdicts
@@ -409,7 +409,9 @@ def _brief(found: ResultBrief) -> dict[str, Any]:
         "image": found.image,
         "category": found.category,
         "label": found.label or None,
-        "score": None if found.score is None else round(found.score, score_digits(found.score, found.point, least=6)),
+        "score": None
+        if found.score is None
+        else round(found.score, score_digits(found.score, found.point, min_digits=6)),
         "threshold": found.threshold,
         "backend": found.backend or None,
         "reader_verdict": found.verdict,

@@ -32,9 +32,9 @@ from fieldray.reports.dicom_instance import (
     can_be_referenced,
     code_sequence_item,
     derived_uid,
-    item,
+    dicom_item,
+    image_reference_item,
     new_object,
-    reference,
     source_of,
 )
 from fieldray.reports.images import has_map, image_as_shown, legend
@@ -112,7 +112,7 @@ def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wordin
 
 def _as_source(source: Source) -> Dataset:
     """Return a DICOM sequence item that names the image from which an object was derived."""
-    made = reference(source)
+    made = image_reference_item(source)
     made.PurposeOfReferenceCodeSequence = [
         code_sequence_item("121322", "DCM", "Source image for image processing operation")
     ]
@@ -299,18 +299,20 @@ def segmentation(subject: ReportedImage, mask: Mask, source: Source) -> Dataset:
     dataset.SegmentationType = "BINARY"
     dataset.SegmentsOverlap = "NO"
     dataset.SegmentSequence = [_segment(subject)]
-    image = reference(replace(source, frame=None))
-    dataset.ReferencedSeriesSequence = [item(SeriesInstanceUID=source.series_uid, ReferencedInstanceSequence=[image])]
+    image = image_reference_item(replace(source, frame=None))
+    dataset.ReferencedSeriesSequence = [
+        dicom_item(SeriesInstanceUID=source.series_uid, ReferencedInstanceSequence=[image])
+    ]
     own = {"DimensionOrganizationUID": derived_uid("dimension", dataset.SOPInstanceUID)}
-    index = item(DimensionIndexPointer=_SEGMENT_NUMBER, FunctionalGroupPointer=_SEGMENT_GROUP, **own)
-    dataset.DimensionOrganizationSequence, dataset.DimensionIndexSequence = [item(**own)], [index]
+    index = dicom_item(DimensionIndexPointer=_SEGMENT_NUMBER, FunctionalGroupPointer=_SEGMENT_GROUP, **own)
+    dataset.DimensionOrganizationSequence, dataset.DimensionIndexSequence = [dicom_item(**own)], [index]
     _add_frame(dataset, source)
     _add_mask(dataset, mask)
     return dataset
 
 
 def _segment(subject: ReportedImage) -> Dataset:
-    return item(
+    return dicom_item(
         SegmentNumber=1,
         SegmentLabel="Lung fields",
         SegmentAlgorithmType="AUTOMATIC",
@@ -324,13 +326,15 @@ def _segment(subject: ReportedImage) -> Dataset:
 def _add_frame(dataset: Dataset, source: Source) -> None:
     image = _as_source(source)
     image.SpatialLocationsPreserved = "YES"
-    derivation = item(
+    derivation = dicom_item(
         SourceImageSequence=[image], DerivationCodeSequence=[code_sequence_item("113076", "DCM", "Segmentation")]
     )
-    content = item(DimensionIndexValues=[1])
-    dataset.SharedFunctionalGroupsSequence = [item(SegmentIdentificationSequence=[item(ReferencedSegmentNumber=1)])]
+    content = dicom_item(DimensionIndexValues=[1])
+    dataset.SharedFunctionalGroupsSequence = [
+        dicom_item(SegmentIdentificationSequence=[dicom_item(ReferencedSegmentNumber=1)])
+    ]
     dataset.PerFrameFunctionalGroupsSequence = [
-        item(DerivationImageSequence=[derivation], FrameContentSequence=[content])
+        dicom_item(DerivationImageSequence=[derivation], FrameContentSequence=[content])
     ]
 
 

@@ -23,7 +23,7 @@ from pydicom import dcmwrite
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import StoredResult
@@ -41,7 +41,7 @@ _OF_FRAMES: Final = frozenset(
 )
 
 
-def is_valid(uid: str) -> bool:
+def is_valid_uid(uid: str) -> bool:
     """Return whether a text is a valid DICOM UID (DICOM PS3.5, section 9.1)."""
     return len(uid) <= _MOST_LETTERS and _PATTERN.fullmatch(uid) is not None
 
@@ -54,14 +54,14 @@ def derived_uid(*parts: object) -> str:
 
 def has_study(ref: ImageRef) -> bool:
     """Return whether the image has a valid Study Instance UID, so that an archive may already have the study."""
-    return ref.kind == "dicom" and is_valid(ref.header.study_instance_uid)
+    return ref.kind == "dicom" and is_valid_uid(ref.header.study_instance_uid)
 
 
 def can_be_referenced(ref: ImageRef) -> bool:
     """Return whether the image has all valid UIDs that a DICOM reference needs."""
     header = ref.header
     uids = (header.sop_class_uid, header.sop_instance_uid, header.series_instance_uid)
-    return has_study(ref) and all(map(is_valid, uids))
+    return has_study(ref) and all(map(is_valid_uid, uids))
 
 
 Kind = Literal["sr", "sc", "seg"]
@@ -108,7 +108,7 @@ class ReportedImage:
     """
 
     result: StoredResult
-    outcome: Screened
+    outcome: ScreenedOutcome
     stored: StoredRun
     header: ImageHeader
     number: int
@@ -145,7 +145,7 @@ class ReportedImage:
         what  "object" for the UID of the object, "series" for the UID of its series
         """
         pack, options = self.stored.pack, self.stored.options
-        run = (self.stored.run.run_id, self.run_time.timestamp(), installation(self.stored))
+        run = (self.stored.run.run_id, self.run_time.timestamp(), installation_number(self.stored))
         made = (pack.model_sha256, pack.settings_hash, self.stored.run.spec.program_version)
         subject_key = (self.ref.study_key, self.header.patient_id)
         common = (kind, what, *made, *run, self.study_uid, *subject_key, options.language)
@@ -201,7 +201,7 @@ def source_of(ref: ImageRef) -> Source | None:
 def reported_image(result: StoredResult, stored: StoredRun, number: int) -> ReportedImage | None:
     """Return the `ReportedImage` for a result; None for an image that was not screened."""
     outcome = result.outcome
-    if not isinstance(outcome, Screened):
+    if not isinstance(outcome, ScreenedOutcome):
         return None
     header = shown_header(outcome.ref, stored)
     return ReportedImage(result=result, outcome=outcome, stored=stored, header=header, number=number)
@@ -236,11 +236,11 @@ def new_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title:
     dataset.SeriesDescription = f"{PROGRAM}: {title}. Research use only"
     dataset.Manufacturer = dataset.ManufacturerModelName = PROGRAM
     dataset.SoftwareVersions = subject.stored.run.spec.program_version or "unknown"
-    dataset.DeviceSerialNumber = installation(subject.stored)
+    dataset.DeviceSerialNumber = installation_number(subject.stored)
     return dataset
 
 
-def item(**values: object) -> Dataset:
+def dicom_item(**values: object) -> Dataset:
     """Make a DICOM sequence item, or a whole object, from values by DICOM keyword."""
     made = Dataset()
     for keyword, value in values.items():
@@ -248,7 +248,7 @@ def item(**values: object) -> Dataset:
     return made
 
 
-def installation(stored: StoredRun) -> str:
+def installation_number(stored: StoredRun) -> str:
     """Return a number that identifies this installation of the program.
 
     The number is derived from the key of the pseudonyms, but does not reveal the key.
@@ -258,16 +258,18 @@ def installation(stored: StoredRun) -> str:
 
 def code_sequence_item(value: str, scheme: str, meaning: str) -> Dataset:
     """Make a DICOM code sequence item (PS3.3 8.8) from a code, its coding scheme, and its meaning in words."""
-    return item(CodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
+    return dicom_item(CodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
-def reference(source: Source) -> Dataset:
+def image_reference_item(source: Source) -> Dataset:
     """Return a DICOM sequence item that refers to an image and, if its file has several frames, to the frame."""
     frame = {} if source.frame is None else {"ReferencedFrameNumber": source.frame}
-    return item(ReferencedSOPClassUID=source.sop_class_uid, ReferencedSOPInstanceUID=source.sop_instance_uid, **frame)
+    return dicom_item(
+        ReferencedSOPClassUID=source.sop_class_uid, ReferencedSOPInstanceUID=source.sop_instance_uid, **frame
+    )
 
 
-def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:
+def encode_dicom_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:
     """Encode a DICOM object as a file (PS3.10). The file's header names this program as the writer.
 
     transfer_syntax  UID of the transfer syntax

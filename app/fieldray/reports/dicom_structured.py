@@ -30,10 +30,10 @@ from fieldray.reports.dicom_instance import (
     Source,
     code_sequence_item,
     derived_uid,
-    installation,
-    item,
+    dicom_item,
+    image_reference_item,
+    installation_number,
     new_object,
-    reference,
     source_of,
 )
 from fieldray.reports.exporter import without_names
@@ -56,19 +56,19 @@ def content_item(relationship: str, kind: str, name: Code | None = None, **value
     name          concept name of the item, or None
     value         elements of the value by DICOM keyword
     """
-    named = {} if name is None else {"ConceptNameCodeSequence": [concept(name)]}
-    return item(RelationshipType=relationship, ValueType=kind, **named, **value)
+    named = {} if name is None else {"ConceptNameCodeSequence": [code_sequence(name)]}
+    return dicom_item(RelationshipType=relationship, ValueType=kind, **named, **value)
 
 
-def concept(code: Code) -> Dataset:
+def code_sequence(code: Code) -> Dataset:
     """Return a code as a DICOM sequence item. A code of more than 16 characters becomes a Long Code Value."""
     value, scheme, meaning = code
     if len(value) <= 16:
         return code_sequence_item(value, scheme, meaning)
-    return item(LongCodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
+    return dicom_item(LongCodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
-def container(name: Code, items: list[Dataset]) -> Dataset:
+def container_item(name: Code, items: list[Dataset]) -> Dataset:
     """Make a content item of a structured report that contains these items.
 
     name  concept name of the container
@@ -76,17 +76,17 @@ def container(name: Code, items: list[Dataset]) -> Dataset:
     return content_item("CONTAINS", "CONTAINER", name, ContinuityOfContent="SEPARATE", ContentSequence=items)
 
 
-def template(number: str) -> list[Dataset]:
+def template_item(number: str) -> list[Dataset]:
     """Return the sequence item by which a structured report names its template (PS3.16).
 
     number  number of the template, such as "1500"
     """
-    return [item(MappingResource="DCMR", TemplateIdentifier=number)]
+    return [dicom_item(MappingResource="DCMR", TemplateIdentifier=number)]
 
 
 def code_item(relationship: str, name: Code, value: Code) -> Dataset:
     """Make a content item of a structured report with a coded value."""
-    return content_item(relationship, "CODE", name, ConceptCodeSequence=[concept(value)])
+    return content_item(relationship, "CODE", name, ConceptCodeSequence=[code_sequence(value)])
 
 
 def text_item(relationship: str, name: Code, text: str) -> Dataset:
@@ -98,7 +98,7 @@ def text_item(relationship: str, name: Code, text: str) -> Dataset:
     return content_item(relationship, "TEXT", name, TextValue=visible(text)[:_MOST_TEXT] or "-")
 
 
-def comment(text: str) -> Dataset:
+def comment_item(text: str) -> Dataset:
     """Make a content item of a structured report with a comment in plain words."""
     return text_item("CONTAINS", ("121106", "DCM", "Comment"), text)
 
@@ -116,7 +116,7 @@ def image_item(name: Code | None, source: Source) -> Dataset:
 
     name  concept name of the item, or None for an item without a name
     """
-    return content_item("CONTAINS", "IMAGE", name, ReferencedSOPSequence=[reference(source)])
+    return content_item("CONTAINS", "IMAGE", name, ReferencedSOPSequence=[image_reference_item(source)])
 
 
 def number_item(name: Code, value: float, unit: Code) -> Dataset:
@@ -124,8 +124,8 @@ def number_item(name: Code, value: float, unit: Code) -> Dataset:
 
     name  concept name of the item
     """
-    units = [concept(unit)]
-    measured = item(NumericValue=f"{value:.6g}", FloatingPointValue=value, MeasurementUnitsCodeSequence=units)
+    units = [code_sequence(unit)]
+    measured = dicom_item(NumericValue=f"{value:.6g}", FloatingPointValue=value, MeasurementUnitsCodeSequence=units)
     return content_item("CONTAINS", "NUM", name, MeasuredValueSequence=[measured])
 
 
@@ -140,8 +140,8 @@ def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
         text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {tracking}"),
         uid_item(("112040", "DCM", "Tracking Unique Identifier"), uid),
     ]
-    group = container(("125007", "DCM", "Measurement Group"), known + items)
-    group.ContentTemplateSequence = template("1501")
+    group = container_item(("125007", "DCM", "Measurement Group"), known + items)
+    group.ContentTemplateSequence = template_item("1501")
     return group
 
 
@@ -167,7 +167,7 @@ def structured_report(subject: ReportedImage) -> Dataset:
     dataset.PerformedProcedureCodeSequence = []
     dataset.ReferencedPerformedProcedureStepSequence = []
     dataset.CodingSchemeIdentificationSequence = [
-        item(
+        dicom_item(
             CodingSchemeDesignator=OWN_SCHEME,
             CodingSchemeName="Codes of Fieldray and of its model packs",
             CodingSchemeResponsibleOrganization=PROGRAM,
@@ -179,7 +179,7 @@ def structured_report(subject: ReportedImage) -> Dataset:
         dataset.PertinentOtherEvidenceSequence = [evidence_of(found) for found in dict.fromkeys(priors)]
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
     dataset.ConceptNameCodeSequence = [code_sequence_item("126000", "DCM", "Imaging Measurement Report")]
-    dataset.ContentTemplateSequence = template("1500")
+    dataset.ContentTemplateSequence = template_item("1500")
     groups = [_group(subject, finding) for finding in subject.outcome.findings]
     groups += [_pair_group(subject, pair) for pair in subject.pairs]
     dataset.ContentSequence = [
@@ -187,7 +187,7 @@ def structured_report(subject: ReportedImage) -> Dataset:
         *_observer(subject),
         code_item("HAS CONCEPT MOD", ("121058", "DCM", "Procedure reported"), _CHEST),
         *([_image_library(subject.source)] if subject.source else []),
-        container(("126010", "DCM", "Imaging Measurements"), groups),
+        container_item(("126010", "DCM", "Imaging Measurements"), groups),
     ]
     return dataset
 
@@ -208,7 +208,7 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
         *(_point(point) if point else ()),
         code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), decision),
         code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), (category, OWN_SCHEME, shown)),
-        *(comment(text) for text in _comments(subject, finding)),
+        *(comment_item(text) for text in _comments(subject, finding)),
     ]
     return measurement_group(finding.label, derived_uid("tracking", subject.uid("sr"), finding.label), items)
 
@@ -287,7 +287,7 @@ def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
 
 def _observer(subject: ReportedImage) -> list[Dataset]:
     """Return the items about the observer (TID 1002 and 1004), which is a device and not a person."""
-    uid = derived_uid("device", installation(subject.stored))
+    uid = derived_uid("device", installation_number(subject.stored))
     version = subject.stored.run.spec.program_version or "unknown"
     return [
         code_item("HAS OBS CONTEXT", ("121005", "DCM", "Observer Type"), ("121007", "DCM", "Device")),
@@ -300,14 +300,16 @@ def _observer(subject: ReportedImage) -> list[Dataset]:
 
 def _image_library(source: Source) -> Dataset:
     """Return the image library of a structured report (TID 1600 and 1601), which lists the image."""
-    group = container(("126200", "DCM", "Image Library Group"), [image_item(None, source)])
-    return container(("111028", "DCM", "Image Library"), [group])
+    group = container_item(("126200", "DCM", "Image Library Group"), [image_item(None, source)])
+    return container_item(("111028", "DCM", "Image Library"), [group])
 
 
 def evidence_of(source: Source) -> Dataset:
     """Return the entry of an image in the list of evidence of a structured report (PS3.3 C.17.2.1)."""
-    series = item(SeriesInstanceUID=source.series_uid, ReferencedSOPSequence=[reference(replace(source, frame=None))])
-    return item(StudyInstanceUID=source.study_uid, ReferencedSeriesSequence=[series])
+    series = dicom_item(
+        SeriesInstanceUID=source.series_uid, ReferencedSOPSequence=[image_reference_item(replace(source, frame=None))]
+    )
+    return dicom_item(StudyInstanceUID=source.study_uid, ReferencedSeriesSequence=[series])
 
 
 _PRIOR: Final = ("prior", OWN_SCHEME, "Prior image compared")
@@ -330,7 +332,7 @@ def _pair_group(subject: ReportedImage, pair: PairRecord) -> Dataset:
         *([image_item(_PRIOR, prior)] if prior else []),
         *([content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if DICOM_DATE.fullmatch(date) else []),
         *_figures(pair),
-        *(comment(text) for text in _pair_comments(pair)),
+        *(comment_item(text) for text in _pair_comments(pair)),
     ]
     tracking = derived_uid("comparison", subject.uid("sr"), which, pair.prior_frame)
     return measurement_group("comparison", tracking, items)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, position_on_scale
+from fieldray.domain.finding import Category, Finding, Outcome, ScreenedOutcome, leading_finding, position_on_scale
 from fieldray.domain.model import Manifest
 from fieldray.formatting import (
     decision_sentence,
@@ -46,7 +46,7 @@ class Scale:
     threshold  text of the threshold, which lies in the middle; "" without an operating point
     ends       texts at the left and the right end
     unsure     text above the uncertain zone; "" without a zone
-    spoken     description for screen readers
+    alt_text   description for screen readers
     """
 
     mark: float
@@ -55,13 +55,13 @@ class Scale:
     threshold: str = ""
     ends: tuple[str, str] = ("0", "1")
     unsure: str = ""
-    spoken: str = ""
+    alt_text: str = ""
 
 
 def _scale(translator: Translator, finding: Finding) -> Scale:
     text, point, score = translator.text, finding.point, score_text(translator, finding.score, finding.point)
     if point is None:
-        return Scale(mark=finding.score, spoken=text("Score {score}", score=score))
+        return Scale(mark=finding.score, alt_text=text("Score {score}", score=score))
     threshold = threshold_text(translator, finding)
     return Scale(
         mark=position_on_scale(finding.score, point.threshold),
@@ -70,7 +70,9 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
         threshold=threshold,
         ends=(text("not flagged"), text("flagged")),
         unsure=text("uncertain") if point.unsure_low < point.unsure_high else "",
-        spoken=text("Score {score}. Threshold of the operating point: {threshold}.", score=score, threshold=threshold),
+        alt_text=text(
+            "Score {score}. Threshold of the operating point: {threshold}.", score=score, threshold=threshold
+        ),
     )
 
 
@@ -81,7 +83,7 @@ class FindingText:
     meaning      meaning of the label
     score        the score as text
     sentence     meaning of the decision, as a statement about the pack and not about the patient
-    whole        sentences with label, score, threshold and decision
+    summary      sentences with label, score, threshold and decision
     scale        positions for drawing the score
     point        the operating point in use; "" without one
     measured     sensitivity and specificity measured at the operating point, with intervals
@@ -91,7 +93,7 @@ class FindingText:
     meaning: str
     score: str
     sentence: str
-    whole: str
+    summary: str
     scale: Scale
     point: str = ""
     measured: str = ""
@@ -121,13 +123,13 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
 
     manifest  the manifest of the pack; None if the pack is not available
     """
-    findings, leading = outcome.findings if isinstance(outcome, Screened) else (), leading_finding(outcome)
+    findings, leading = outcome.findings if isinstance(outcome, ScreenedOutcome) else (), leading_finding(outcome)
     return tuple(
         FindingText(
             meaning=label_meaning(translator, found.label, manifest),
             score=score_text(translator, found.score, found.point),
             sentence=decision_sentence(translator, found),
-            whole=_whole_sentence(translator, found, manifest),
+            summary=_whole_sentence(translator, found, manifest),
             scale=_scale(translator, found),
             point=point_sentence(translator, found.point, threshold_text(translator, found)) if found.point else "",
             measured=measured_sentence(translator, found.point) if found.point else "",
@@ -149,7 +151,7 @@ class ImageText:
     verdict         the reader's verdict with the note, or a text that there is no verdict
     priors          for each compared prior image: the two images, and the result of the comparison
     caption         caption below the image
-    spoken          description for screen readers
+    alt_text        description for screen readers
     """
 
     title: str
@@ -164,7 +166,7 @@ class ImageText:
     verdict: tuple[Field, ...]
     priors: tuple[Field, ...]
     caption: str
-    spoken: str
+    alt_text: str
 
 
 # ---- blocks, of which a document is made
@@ -193,7 +195,7 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class BulletList:
     """A block of a document: a list of sentences under a title."""
 
     title: str
@@ -220,7 +222,7 @@ class Table:
             raise ValueError(f"{self.title}: a row does not fit the columns")
 
 
-Block = Paragraph | Fields | Points | Table | MeasuredPerformance
+Block = Paragraph | Fields | BulletList | Table | MeasuredPerformance
 
 
 def console_lines(blocks: Iterable[Block]) -> Iterator[str]:
@@ -260,10 +262,10 @@ class ShareChart:
     marks: tuple[tuple[float, float, float, float], ...] = ()
 
 
-def shorten(text: str, *, most: int = MAX_LETTERS) -> str:
-    """Return a text as one line with at most `most` visible characters."""
-    shown = visible(text[:most])
-    return shown if len(text) <= most and len(shown) <= most else shown[: most - 1] + "…"
+def shorten(text: str, *, max_letters: int = MAX_LETTERS) -> str:
+    """Return a text as one line with at most `max_letters` visible characters."""
+    shown = visible(text[:max_letters])
+    return shown if len(text) <= max_letters and len(shown) <= max_letters else shown[: max_letters - 1] + "…"
 
 
 def without_undecoded(text: str, translator: Translator) -> str:
@@ -271,7 +273,9 @@ def without_undecoded(text: str, translator: Translator) -> str:
     return _UNKNOWN.sub(translator.text("[not readable]"), text)
 
 
-def shorten_path(path: str, *, most: int = MAX_LETTERS) -> str:
-    """Return a path with at most `most` letters. A longer path is cut at its beginning, because its end says more."""
-    shown = visible(path[-most:])
-    return shown if len(path) <= most and len(shown) <= most else "…" + shown[1 - most :]
+def shorten_path(path: str, *, max_letters: int = MAX_LETTERS) -> str:
+    """Return a path with at most `max_letters` letters. A longer path is cut at its beginning, because its end says
+    more.
+    """
+    shown = visible(path[-max_letters:])
+    return shown if len(path) <= max_letters and len(shown) <= max_letters else "…" + shown[1 - max_letters :]

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.persistence import only_writer, require_regular_file, storage_problem, write_atomically
+from fieldray.persistence import exclusive_writer, require_regular_file, storage_problem, write_atomically
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
-from fieldray.registry import table_of
+from fieldray.registry import discover_entries
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -101,12 +101,12 @@ class StoredPack:
     """The facts of one pack of a stored run.
 
     counts    number of images by category, according to the pack's results
-    doubts    warnings about all results of the pack together
+    warnings  warnings about all results of the pack together
     manifest  the manifest of the pack; None if the pack is no longer installed
     """
 
     counts: Mapping[Category, int] = field(default_factory=dict)
-    doubts: tuple[Reason, ...] = ()
+    warnings: tuple[Reason, ...] = ()
     manifest: Manifest | None = None
 
 
@@ -117,7 +117,7 @@ class StoredRun:
     results              results in the order of the work list. Those of one image are adjacent. Can be iterated only
                          once
     packs                facts of each pack, in the order of the packs in the run
-    position             position of the pack to which `pack`, `counts`, `doubts` and `manifest` belong; see
+    position             position of the pack to which `pack`, `counts`, `warnings` and `manifest` belong; see
                          `for_result`
     not_present          names of images that an earlier pass saw and the last complete pass did not find
     superseded_verdicts  verdicts on results that have changed since
@@ -160,9 +160,9 @@ class StoredRun:
         return self.packs[self.position].counts
 
     @property
-    def doubts(self) -> tuple[Reason, ...]:
+    def warnings(self) -> tuple[Reason, ...]:
         """The warnings about all results of the pack at `position` together."""
-        return self.packs[self.position].doubts
+        return self.packs[self.position].warnings
 
     @property
     def manifest(self) -> Manifest | None:
@@ -172,7 +172,7 @@ class StoredRun:
     def for_result(self, result: StoredResult) -> StoredRun:
         """Return a copy of this run in which `position` is that of the pack that gave a result.
 
-        The properties `pack`, `counts`, `doubts` and `manifest` of the copy then belong to that pack.
+        The properties `pack`, `counts`, `warnings` and `manifest` of the copy then belong to that pack.
         """
         return self if result.position == self.position else replace(self, position=result.position)
 
@@ -224,7 +224,7 @@ def is_own_dicom(head: bytes) -> bool:
 @functools.cache
 def exporters() -> dict[str, Exporter]:
     """Return all export formats by name."""
-    return table_of("fieldray.reports.exporters", "EXPORTER")
+    return discover_entries("fieldray.reports.exporters", "EXPORTER")
 
 
 def default_exporters() -> tuple[Exporter, ...]:
@@ -331,7 +331,7 @@ def pseudonym_key(folder: Path) -> bytes:
     try:
         if key := _read_key(path):
             return key
-        with only_writer(path):
+        with exclusive_writer(path):
             key = _read_key(path) or secrets.token_bytes(_KEY_BYTES)
             write_atomically(path, key)
     except OSError as error:

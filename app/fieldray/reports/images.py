@@ -41,20 +41,20 @@ from fieldray.domain.comparison import (
     FRAME_SIDE,
     LESS_DENSE_COLOUR,
     WEAKEST_SHOWN_CHANGE,
-    Aligned,
+    AlignedPair,
     FramedImage,
     PairComparison,
     change_colours,
     comparison_json,
 )
-from fieldray.domain.finding import Outcome, Screened, lungs_of
+from fieldray.domain.finding import Outcome, ScreenedOutcome, lungs_of
 from fieldray.domain.heat_map import OUTLINE_COLOUR, ShownMap, shown_map
 from fieldray.domain.image import ImageRef, ShownImage
 from fieldray.domain.model import InputSpec, Manifest
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import NOTICE, exact_score, image_path
-from fieldray.reports.outputs import NPY_START, Kind, require_inside, require_own, write_output
+from fieldray.reports.outputs import NPY_START, OutputKind, require_inside_folder, require_own_output, write_output
 
 Colours = NDArray[np.uint8]
 
@@ -121,7 +121,7 @@ def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
     across, down = canvas.width / shown.columns, canvas.height / shown.rows
     left, top, width, height = found.region
     size = max(1, round(width * across)), max(1, round(height * down))
-    strength = np.rint(heat_map.smooth(found.strength) * np.float32(_STEPS - 1)).astype(np.uint8)
+    strength = np.rint(heat_map.enlarge_smoothly(found.strength) * np.float32(_STEPS - 1)).astype(np.uint8)
     (first, last), (above, below) = _painted(strength.any(axis=0), size[0]), _painted(strength.any(axis=1), size[1])
     rows, columns = strength.shape
     cut = (first * columns / size[0], above * rows / size[1], last * columns / size[0], below * rows / size[1])
@@ -202,7 +202,7 @@ class MapFileNames:
             number += 1
             free = self._folder.joinpath(*names[:-1], f"{names[-1]}~{number}")
         self._taken.add(str(free).casefold())
-        require_inside(free.parent, self._folder)
+        require_inside_folder(free.parent, self._folder)
         return free
 
 
@@ -269,7 +269,7 @@ def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool
 
 
 def write_class_map(
-    stem: Path, outcome: Screened, manifest: Manifest, *, inputs: Sequence[Path], lungs_pack: str = ""
+    stem: Path, outcome: ScreenedOutcome, manifest: Manifest, *, inputs: Sequence[Path], lungs_pack: str = ""
 ) -> None:
     """Write the class map of the deciding label as `NAME.map.npy`, and its description as `NAME.map.json`.
 
@@ -311,7 +311,7 @@ def write_class_map(
 
 
 def write_overlay(
-    stem: Path, outcome: Screened, manifest: Manifest, *, grey: NDArray[np.uint8], inputs: Sequence[Path]
+    stem: Path, outcome: ScreenedOutcome, manifest: Manifest, *, grey: NDArray[np.uint8], inputs: Sequence[Path]
 ) -> None:
     """Write the image with heat map and lung outline as `NAME.overlay.png`.
 
@@ -356,7 +356,7 @@ def _companion(stem: Path, suffix: str) -> Path:
 WARPED_PRIOR_NAME: Final = "warped_prior.png"
 OVERLAY_NAME: Final = "overlay.png"
 DISPLACEMENT_NAME: Final = "displacement.npy"
-_FILES: Final[Mapping[str, Kind]] = {WARPED_PRIOR_NAME: "png", OVERLAY_NAME: "png", DISPLACEMENT_NAME: "map"}
+_FILES: Final[Mapping[str, OutputKind]] = {WARPED_PRIOR_NAME: "png", OVERLAY_NAME: "png", DISPLACEMENT_NAME: "map"}
 _OPACITY: Final = 0.75
 _STRIP_PX: Final = 89
 _SWATCH_PX: Final = 12
@@ -397,7 +397,7 @@ def require_pair_files(folder: Path, *, inputs: Sequence[Path]) -> None:
     inputs  the compared files
     """
     for name, kind in _FILES.items():
-        require_own(folder / name, kind, inputs=inputs)
+        require_own_output(folder / name, kind, inputs=inputs)
 
 
 def _remove_previous(folder: Path, *, inputs: Sequence[Path]) -> None:
@@ -409,17 +409,17 @@ def _remove_previous(folder: Path, *, inputs: Sequence[Path]) -> None:
             raise storage_problem(error, folder / name) from error
 
 
-def pair_text(comparison: PairComparison, *, doubts: Sequence[Reason] = ()) -> str:
+def pair_text(comparison: PairComparison, *, warnings: Sequence[Reason] = ()) -> str:
     """Return a comparison as the JSON text that `fieldray compare --json` prints.
 
-    doubts  warnings about the comparison, which the text contains
+    warnings  warnings about the comparison, which the text contains
     """
-    said = [{"code": doubt.code, "text": doubt.text} for doubt in doubts]
+    said = [{"code": doubt.code, "text": doubt.text} for doubt in warnings]
     values: Mapping[str, Any] = {**comparison_json(comparison), "doubts": said, "notice": pair_notice()}
     return json.dumps(values, indent=1) + "\n"
 
 
-def pair_overlay(current: FramedImage, aligned: Aligned) -> Image.Image:
+def pair_overlay(current: FramedImage, aligned: AlignedPair) -> Image.Image:
     """Return the current image with coloured differences to the prior image, boxes around them, and a legend."""
     canvas = Image.new("RGB", (FRAME_SIDE, FRAME_SIDE + _STRIP_PX))
     canvas.paste(Image.fromarray(current.pixels).convert("RGB"))

@@ -28,7 +28,7 @@ from fieldray.persistence import (
     replace_atomically,
     storage_problem,
     temporary_path,
-    write_new,
+    write_new_file,
     writing_atomically,
 )
 from fieldray.reasons import Reason, reason
@@ -45,8 +45,8 @@ from fieldray.reports.exporter import StoredRun
 
 Recognise = Callable[[bytes], bool]
 # The kinds of output that this module recognises by their first bytes.
-Kind = Literal["lines", "json", "html", "png", "map", "demo", "comparison"]
-_MAP_KINDS: Final[tuple[Kind, ...]] = ("png", "map")
+OutputKind = Literal["lines", "json", "html", "png", "map", "demo", "comparison"]
+_MAP_KINDS: Final[tuple[OutputKind, ...]] = ("png", "map")
 GENERATOR: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows spaces at the end of a header. Only this program fills the header to 512 bytes, as a mark.
 NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
@@ -57,21 +57,21 @@ _LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "reason_code"
 _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
 
 
-def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
+def require_writable_output(path: Path, kind: OutputKind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
     """Raise an error if an output may not be written to `path`.
 
     That is so if `path` is in the program's own data folder, or if there is anything but an earlier output of this
     kind.
 
-    kind, inputs  as for `require_own`
+    kind, inputs  as for `require_own_output`
 
     Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem if `path` cannot be examined.
     """
     require_outside_home(path)
-    require_own(path, kind, inputs=inputs)
+    require_own_output(path, kind, inputs=inputs)
 
 
-def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
+def require_own_output(path: Path, kind: OutputKind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
     """Raise an error if something exists at `path` that is not an earlier output of this kind.
 
     kind    a kind of output of the program, or a function that recognises an output by the first bytes of its file
@@ -94,7 +94,7 @@ def require_outside_home(path: Path) -> None:
         raise UsageProblem(reason("output_in_home", path=path))
 
 
-def require_inside(path: Path, folder: Path) -> None:
+def require_inside_folder(path: Path, folder: Path) -> None:
     """Raise StorageProblem (not_plain) if a link leads from a path below `folder` to a path outside the folder."""
     real = Path(os.path.realpath(path))
     if folder.exists() and not any(_is_same(other, folder) for other in (real, *real.parents)):
@@ -125,7 +125,7 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
 
 @contextlib.contextmanager
 def open_output(
-    path: Path, kind: Kind | Recognise, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
+    path: Path, kind: OutputKind | Recognise, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
 ) -> Iterator[TextIO]:
     """Yield a text stream.
 
@@ -136,21 +136,21 @@ def open_output(
     encoding  with "utf-8", file names that are not valid Unicode are written with backslash escapes, as in JSON
     inputs    files and folders that the command reads, which are never replaced
 
-    Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
+    Raises UsageProblem as `require_writable_output`, StorageProblem (disk_full, not_writable).
     """
-    require_free(path, kind, inputs=inputs)
+    require_writable_output(path, kind, inputs=inputs)
     with writing_atomically(path) as stream:
         text = io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", newline="")
         try:
             yield text
         finally:
             text.detach()  # flushes, and leaves `stream` open
-        require_free(path, kind, inputs=inputs)  # checked again, because hours may have passed
+        require_writable_output(path, kind, inputs=inputs)  # checked again, because hours may have passed
 
 
-def write_output(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
+def write_output(path: Path, kind: OutputKind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
     """Write bytes to a file. Parameters, rules and exceptions are those of `open_output`."""
-    require_free(path, kind, inputs=inputs)
+    require_writable_output(path, kind, inputs=inputs)
     with writing_atomically(path) as stream:
         stream.write(data)
 
@@ -165,7 +165,7 @@ def open_output_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = 
     kind    function that recognises a file of such a folder by the file's first bytes
     inputs  files and folders that the command reads, which are never replaced
 
-    Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
+    Raises UsageProblem as `require_writable_output`, StorageProblem (disk_full, not_writable).
     """
     _require_free_folder(path, kind, inputs)
     temporary = temporary_path(path)
@@ -219,7 +219,7 @@ def is_audit_table(head: bytes) -> bool:
     return head.startswith(tuple(start.replace(",", mark).encode() for start in _AUDIT_TABLES for mark in ",;"))
 
 
-def _is_ours(path: Path, kind: Kind | Recognise) -> bool:
+def _is_ours(path: Path, kind: OutputKind | Recognise) -> bool:
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
@@ -245,7 +245,7 @@ def _is_lines(head: bytes) -> bool:
     return isinstance(line, dict) and line.keys() >= _LINE_KEYS
 
 
-_RECOGNISE: Final[Mapping[Kind, Recognise]] = {
+_RECOGNISE: Final[Mapping[OutputKind, Recognise]] = {
     "lines": _is_lines,
     "json": lambda head: head.startswith(_JSON_STARTS),
     "html": lambda head: GENERATOR.encode() in head,
@@ -271,6 +271,6 @@ def folder_writer(
             open_output_folder(path, is_own, inputs=stored.inputs) as folder,
         ):
             for name, data in made:
-                write_new(folder / name, data)
+                write_new_file(folder / name, data)
 
     return write

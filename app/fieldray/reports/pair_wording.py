@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.prior import Gap, Order, gap_between, time_order
-from fieldray.formatting import number
+from fieldray.domain.prior import TimeGap, TimeOrder, gap_between, time_order
+from fieldray.formatting import format_number
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 
-def gap_text(translator: Translator, between: Gap, order: Order) -> str:
+def gap_text(translator: Translator, between: TimeGap, order: TimeOrder) -> str:
     """Return a text on how much earlier or later one study is than another.
 
     between  the time between the studies; the text has years and months, months and days, days, or minutes
@@ -63,8 +63,8 @@ def region_sentence(translator: Translator, region: ChangeRegion, count: int) ->
     """
     values = {
         "number": count,
-        "strength": number(translator, abs(region.strength), digits=1),
-        "area": number(translator, 100 * region.area_px / FRAME_SIDE**2, digits=1),
+        "strength": format_number(translator, abs(region.strength), digits=1),
+        "area": format_number(translator, 100 * region.area_px / FRAME_SIDE**2, digits=1),
     }
     if region.is_denser:
         return translator.text(

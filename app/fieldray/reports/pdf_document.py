@@ -299,17 +299,17 @@ class Document(FPDF):
 
     # ---- images
 
-    def figure(self, image: Image, *, spoken: str, left: float, top: float, width: float, height: float) -> float:
+    def figure(self, image: Image, *, alt_text: str, left: float, top: float, width: float, height: float) -> float:
         """Draw an image in a box on the page, as large as possible. Returns the height of the drawn image in mm.
 
-        spoken                    description for screen readers
+        alt_text                  description for screen readers
         left, top, width, height  the box in mm
         """
         data = io.BytesIO()
         image.save(data, "JPEG", quality=_JPEG_QUALITY, subsampling=0)
         scale = min(width / image.width, height / image.height)
         wide, high = image.width * scale, image.height * scale
-        with self._tagged("Figure", spoken=spoken):
+        with self._tagged("Figure", alt_text=alt_text):
             self.image(data, x=left + (width - wide) / 2, y=top, w=wide, h=high)
         return high
 
@@ -317,7 +317,7 @@ class Document(FPDF):
         """Draw a score on a scale: the uncertain zone, the threshold in the middle, and a mark at the score."""
         self._room(16)
         (left, width), top = column, self.y + 5
-        with self._tagged("Figure", spoken=scale.spoken):
+        with self._tagged("Figure", alt_text=scale.alt_text):
             self._zones(scale, left, top, width)
             mark = left + scale.mark * width
             self.set_fill_color(*TEXT_COLOUR)
@@ -363,7 +363,7 @@ class Document(FPDF):
         self._room(17)
         self.paragraph(bar.title, size=8, column=column)
         left, top = column.left, self.y + 0.6
-        with self._tagged("Figure", spoken=bar.spoken):
+        with self._tagged("Figure", alt_text=bar.alt_text):
             for part in bar.parts:
                 width = column.width * part.number / 100
                 self.set_fill_color(*COLOURS[part.category])
@@ -474,15 +474,15 @@ class Document(FPDF):
         return True
 
     @contextlib.contextmanager
-    def _tagged(self, tag: Tag, *, spoken: str | None = None) -> Iterator[None]:
+    def _tagged(self, tag: Tag, *, alt_text: str | None = None) -> Iterator[None]:
         """Make everything drawn in the `with` block one element of the document's structure (ISO 32000-1, 14.7).
 
-        tag     kind of the element for screen readers
-        spoken  description for screen readers; None for text, which needs no description
+        tag       kind of the element for screen readers
+        alt_text  description for screen readers; None for text, which needs no description
         """
         number = self._marks[self.page]
         self._marks[self.page] += 1
-        facts: dict[str, Any] = {"struct_type": f"/{tag}", "mcid": number, "alt_text": spoken}
+        facts: dict[str, Any] = {"struct_type": f"/{tag}", "mcid": number, "alt_text": alt_text}
         _, parents = self.struct_builder.add_marked_content(page_number=self.page, **facts)
         self.pages[self.page].struct_parents = parents
         self._out(f"/{tag} <</MCID {number}>> BDC")

@@ -13,7 +13,7 @@ from PIL import Image
 from fieldray.domain.finding import Outcome, lungs_of
 from fieldray.domain.image import ShownImage
 from fieldray.domain.run import StoredResult
-from fieldray.formatting import number
+from fieldray.formatting import format_number
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, shorten
@@ -179,10 +179,10 @@ def _figures(
     """
     top = below = document.y
     for index, image in enumerate(images):
-        spoken = text.spoken if image is images[-1] else text.title
+        alt_text = text.alt_text if image is images[-1] else text.title
         width = column.width / len(images)
         left = MARGIN + index * width
-        high = document.figure(image, spoken=spoken, left=left, top=top, width=width - 1, height=_IMAGE_HEIGHT)
+        high = document.figure(image, alt_text=alt_text, left=left, top=top, width=width - 1, height=_IMAGE_HEIGHT)
         below = max(below, top + high)
     document.set_y(below + 1.5)
     if images and ends:
@@ -196,7 +196,7 @@ def _result(document: Document, text: ImageText, *, column: Column) -> None:
         document.paragraph(text.why, size=9, column=column)
     for finding in text.findings:
         document.ln(1)
-        document.paragraph(finding.whole, size=9, column=column)
+        document.paragraph(finding.summary, size=9, column=column)
         document.ln(2)
         document.scale(finding.scale, column=column)
     given, *_ = text.verdict
@@ -232,7 +232,7 @@ def _points(document: Document, findings: Sequence[FindingText]) -> None:
 
 def _legend(document: Document, ends: tuple[str, str]) -> None:
     top = document.y
-    document.figure(legend(240, 16), spoken="", left=MARGIN + 18, top=top + 0.6, width=36, height=2.4)
+    document.figure(legend(240, 16), alt_text="", left=MARGIN + 18, top=top + 0.6, width=36, height=2.4)
     document.paragraph(ends[0], column=Column(MARGIN, 17), size=7.5)
     document.set_y(top)
     document.paragraph(ends[1], column=Column(MARGIN + 56, 30), size=7.5)
@@ -250,7 +250,7 @@ def audit_pdf(audit: AuditText) -> bytes:
     document = AuditDocument(title, audit.translator, made_s=audit.report.subject.made_s)
     document.heading(title, tag="H1", size=17)
     document.add(audit.before_charts())
-    charts, ticks = audit.charts(), tuple(number(audit.translator, tick, digits=1) for tick in _TICKS)
+    charts, ticks = audit.charts(), tuple(format_number(audit.translator, tick, digits=1) for tick in _TICKS)
     document.charts(charts[:2], ticks)
     if charts[2:]:
         document.charts(charts[2:], ticks)
@@ -271,8 +271,8 @@ class AuditDocument(Document):
         top = self.y
         for index, chart in enumerate(charts):
             left = MARGIN + 14 + index * (WIDTH / 2 + 2)
-            spoken = ". ".join((chart.titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in chart.marks)))
-            with self._tagged("Figure", spoken=spoken):
+            alt_text = ". ".join((chart.titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in chart.marks)))
+            with self._tagged("Figure", alt_text=alt_text):
                 self._chart(chart, left, top + 6, ticks)
         self.set_y(top + _SIDE + 20)
 

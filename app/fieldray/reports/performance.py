@@ -33,7 +33,7 @@ class Bar:
     parts: tuple[BarPart, ...]
 
     @property
-    def spoken(self) -> str:
+    def alt_text(self) -> str:
         """The content of the bar in words, for screen readers."""
         return f"{self.title}: " + ", ".join(f"{part.word} {part.number}" for part in self.parts)
 
@@ -56,7 +56,7 @@ class MeasuredPerformance:
     @property
     def sentences(self) -> tuple[str, ...]:
         """All measured figures as sentences: the most important sentence, and then the content of each bar in words."""
-        return self.sentence, *(bar.spoken for bar in self.bars)
+        return self.sentence, *(bar.alt_text for bar in self.bars)
 
 
 def performance_of(

@@ -14,7 +14,7 @@ from fieldray.domain.finding import (
     WORK_LIST_ORDER,
     Category,
     Outcome,
-    Screened,
+    ScreenedOutcome,
     leading_finding,
     lungs_of,
     notes_of,
@@ -31,16 +31,16 @@ from fieldray.formatting import (
     backend_name,
     border_text,
     category_label,
-    date,
     describe_signer,
     earlier_text,
     file_name,
+    format_dicom_date,
+    format_number,
+    format_person_name,
     label_meaning,
     lung_sentences,
     measured_sentence,
-    number,
     pack_headings,
-    person,
     point_sentence,
     research_only,
     run_state,
@@ -266,7 +266,7 @@ class Wording:
             "Patients have pseudonyms (FR-…). The patients can be identified again only on this computer."
         )
         return (
-            *map(self.translator.reason, self._stored.doubts),
+            *map(self.translator.reason, self._stored.warnings),
             *([self.translator.reason(reason("unsigned_operating_point_unknown"))] if is_unsigned else ()),
             *([self.translator.reason(reason("not_present", count=absent))] if absent and is_first else ()),
             *([changed] if superseded and is_first else ()),
@@ -289,7 +289,7 @@ class Wording:
         problem  the reason why the image cannot be displayed, or None
         """
         outcome = result.outcome
-        why = reason_of(outcome) if isinstance(outcome, Screened) else None
+        why = reason_of(outcome) if isinstance(outcome, ScreenedOutcome) else None
         header, word = shown_header(outcome.ref, self._stored), self._word(outcome.category)
         return ImageText(
             title=self._image_name(outcome.ref),
@@ -304,7 +304,7 @@ class Wording:
             verdict=self._about_verdict(result.verdict),
             priors=tuple(self._about_priors(outcome)),
             caption=self._caption(outcome, problem),
-            spoken=self.translator.text("Chest X-ray as shown by the program. Result: {word}.", word=word),
+            alt_text=self.translator.text("Chest X-ray as shown by the program. Result: {word}.", word=word),
         )
 
     def _said(self, why: Reason, outcome: Outcome) -> str:
@@ -331,17 +331,19 @@ class Wording:
         The days sort in order of time, because the year comes first.
         """
         header = shown_header(ref, self._stored)
-        who = " ".join(filter(None, (person(header.patient_name), header.patient_id if self._is_named else "")))
+        who = " ".join(
+            filter(None, (format_person_name(header.patient_name), header.patient_id if self._is_named else ""))
+        )
         who = without_undecoded(who, self.translator)
         day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(header.study_date)) else ""
         return who or self._image_name(ref), day
 
     def _person(self, header: ImageHeader) -> str:
-        return shorten(_joined(person(header.patient_name), header.patient_id if self._is_named else ""))
+        return shorten(_joined(format_person_name(header.patient_name), header.patient_id if self._is_named else ""))
 
     def _about_patient(self, header: ImageHeader) -> tuple[Field, ...]:
         text = self.translator.text
-        named = [Field(text("Patient"), shorten(person(header.patient_name)))]
+        named = [Field(text("Patient"), shorten(format_person_name(header.patient_name)))]
         if self._is_named:
             named += [
                 Field(text("Patient ID"), shorten(header.patient_id)),
@@ -357,7 +359,7 @@ class Wording:
         text, ref, facts = self.translator.text, outcome.ref, outcome.facts
         size = text("{columns} × {rows} px", columns=facts.columns, rows=facts.rows) if facts.rows else ""
         ran = ""
-        if isinstance(outcome, Screened):
+        if isinstance(outcome, ScreenedOutcome):
             ran = backend_name(self.translator, outcome.backend)
         kind = text("Image file without DICOM data") if ref.kind in ("png", "jpeg") else ""
         return _filled(
@@ -383,7 +385,7 @@ class Wording:
         return uid_alias(uid, key=key) + (f" #{ref.frame + 1}" if ref.header.number_of_frames > 1 else "")
 
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
-        if not isinstance(outcome, Screened):
+        if not isinstance(outcome, ScreenedOutcome):
             return self._said(outcome.reason, outcome), advice_text(self.translator, outcome.category)
         notes = (note for note in notes_of(outcome) if note != reason_of(outcome))
         is_found = outcome.lungs is not None and outcome.lungs.found
@@ -393,7 +395,7 @@ class Wording:
     def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:
         text, reader = self.translator.text, shorten(self._stored.options.reader)
         given = Field(text("Verdict of the reader"), verdict_line(self.translator, verdict, reader=reader))
-        note = shorten(verdict.note, most=_MOST_OF_A_NOTE) if verdict else ""
+        note = shorten(verdict.note, max_letters=_MOST_OF_A_NOTE) if verdict else ""
         return _filled((given, Field(text("Note on the verdict"), note)))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
@@ -405,8 +407,8 @@ class Wording:
             day = self._day(pair.prior.study_date) or text("date not known")
             between = gap_of_images(self.translator, pair.prior, outcome.ref.header)
             yield Field(text("Prior image"), _joined(day, between, shorten(uid)))
-            doubts = (self.translator.reason(doubt) for doubt in pair_warnings(pair))
-            yield Field(text("Comparison"), " ".join((*doubts, self._compared(pair))))
+            warnings = (self.translator.reason(doubt) for doubt in pair_warnings(pair))
+            yield Field(text("Comparison"), " ".join((*warnings, self._compared(pair))))
         if pairs:
             yield Field(text("Note"), comparison_notice(self.translator))
 
@@ -416,7 +418,7 @@ class Wording:
             why = self.translator.reason(pair.why_not) if pair.why_not else ""
             return " ".join((text("The images are not comparable."), why)).strip()
         likeness = text(
-            "Similarity inside the lungs: {value}.", value=number(self.translator, pair.similarity, digits=2)
+            "Similarity inside the lungs: {value}.", value=format_number(self.translator, pair.similarity, digits=2)
         )
         shown = enumerate(pair.regions[:_MOST_REGIONS], 1)
         regions = (region_sentence(self.translator, region, count) + "." for count, region in shown)
@@ -431,13 +433,17 @@ class Wording:
             "The colours show which parts of the image influenced the score. The colours do not outline a lesion."
         )
         line = text("The line is the outline of the lungs as found by the program.")
-        has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
+        has_map = (
+            isinstance(outcome, ScreenedOutcome)
+            and outcome.class_maps is not None
+            and self._stored.manifest is not None
+        )
         overrides = (self._said(note, outcome) for note in override_notes(outcome))  # a capture has no other words
         parts = (*overrides, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("The display is not calibrated for diagnosis")) if part)
 
     def _day(self, dicom_date: str) -> str:
-        return shorten(date(self.translator, dicom_date))
+        return shorten(format_dicom_date(self.translator, dicom_date))
 
 
 def _joined(*parts: str) -> str:

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, Screened, leading_position, reason_of, sort_score
+from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, ScreenedOutcome, leading_position, reason_of, sort_score
 from fieldray.domain.patient import person_key
-from fieldray.domain.purpose import AGE_NOTES
+from fieldray.domain.purpose import AGE_NOTE_CODES
 from fieldray.domain.run import Verdict
-from fieldray.formatting import file_name, person, view_label
+from fieldray.formatting import file_name, format_person_name, view_label
 from fieldray.store.rows import SAMPLED, outcome_of, pack_spec_of, verdict_columns
 from fieldray.store.schema import VERSION, image_key
 
@@ -85,19 +85,19 @@ def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
     outcome  the most urgent result of the image
     """
     header, file = outcome.ref.header, file_name(outcome.ref)
-    score = sort_score(outcome.findings) if isinstance(outcome, Screened) else None
+    score = sort_score(outcome.findings) if isinstance(outcome, ScreenedOutcome) else None
     return (
         run_id,
         row_id,
         WORK_LIST_ORDER.index(outcome.category),
         -1.0 if score is None else score,
-        outcome.backend if isinstance(outcome, Screened) else "",
-        key_of(person(header.patient_name) or file),
+        outcome.backend if isinstance(outcome, ScreenedOutcome) else "",
+        key_of(format_person_name(header.patient_name) or file),
         key_of(header.patient_id.strip()),
         key_of(header.study_date),
         key_of(file),
         key_of(view_label(header)),
-        outcome.inference_ms if isinstance(outcome, Screened) else -1.0,
+        outcome.inference_ms if isinstance(outcome, ScreenedOutcome) else -1.0,
         why.code if (why := reason_of(outcome)) else "",
         _number_of(outcome.ref.study_key),
         _number_of(person_key(outcome.ref)),
@@ -203,8 +203,8 @@ _OF_IMAGE: Final = {
 _WITH_AGES: Final = "replace(answers.notes, '[\"{}\",', '[\"{}\",')"
 _OF_ANSWER: Final = {
     "notes": f"""CASE (SELECT json_extract(spec, '$.ages_confirmed') FROM runs WHERE id = :run_id)
-                 WHEN 1 THEN {_WITH_AGES.format(AGE_NOTES[False], AGE_NOTES[True])}
-                 ELSE {_WITH_AGES.format(AGE_NOTES[True], AGE_NOTES[False])} END""",
+                 WHEN 1 THEN {_WITH_AGES.format(AGE_NOTE_CODES[False], AGE_NOTE_CODES[True])}
+                 ELSE {_WITH_AGES.format(AGE_NOTE_CODES[True], AGE_NOTE_CODES[False])} END""",
     "image_id": "copy.id",
     "run_id": ":run_id",
     "position": ":position",
@@ -285,7 +285,7 @@ _SAME_BYTES: Final = """
 """
 
 
-def is_there(key: bytes) -> bool:
+def file_exists(key: bytes) -> bool:
     """Return whether the file of an image still exists. For an image in a zip file, this is the zip file.
 
     An object on a server (`s3:/...`) counts as existing.
@@ -297,7 +297,7 @@ def is_there(key: bytes) -> bool:
     return is_object or os.path.lexists(path)
 
 
-def is_another(key: bytes, other: bytes) -> bool:
+def is_other_file(key: bytes, other: bytes) -> bool:
     """Return whether the file of an image exists and is not the file of another image.
 
     key    key of the image (`schema.image_key`)
@@ -307,7 +307,7 @@ def is_another(key: bytes, other: bytes) -> bool:
     try:
         return not (os.path.samefile(path, other_path) and inside == other_inside)  # noqa: PTH121
     except OSError:
-        return is_there(key)
+        return file_exists(key)
 
 
 def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
@@ -349,7 +349,7 @@ def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
         groups[row["content_sha256"], row["frame"]].append(row)
     left: set[int] = set()
     for group in groups.values():
-        lost = {row["id"] for row in group if not is_there(row["image_key"])}
+        lost = {row["id"] for row in group if not file_exists(row["image_key"])}
         left |= lost if len(lost) < len(group) else set()
     return left
 
@@ -361,7 +361,7 @@ def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
 
     row_id  row id of the image at the new path, in the same run
     """
-    return {row["id"] for row in execute(_SAME_BYTES, row_id) if not is_there(row["image_key"])}
+    return {row["id"] for row in execute(_SAME_BYTES, row_id) if not file_exists(row["image_key"])}
 
 
 def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
@@ -375,7 +375,7 @@ def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> Non
     execute(_TO_MOVED, run_id)
 
 
-def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -> None:
+def copy_verdicts_after_exchange(execute: Execute, run_id: int, row_id: int | None = None) -> None:
     """Copy verdicts between images whose files have changed places, for example because two files exchanged names.
 
     Each verdict is copied to the image whose file now has the judged content.
@@ -556,7 +556,7 @@ class VerdictCarryOver:
         return True
 
 
-def put_verdict(
+def store_verdict(
     execute: Execute, answer_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
 ) -> None:
     """Store a verdict on a result, or withdraw the stored verdict. After a withdrawal the image still counts as read.

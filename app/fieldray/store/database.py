@@ -25,7 +25,7 @@ from fieldray.paths import VERSION as PROGRAM_VERSION
 from fieldray.persistence import (
     PRIVATE_MODE,
     LockHeldError,
-    make_empty,
+    create_empty_file,
     replace_durably,
     storage_problem,
     temporary_path,
@@ -38,11 +38,11 @@ from fieldray.store.schema import (
 )
 
 # Receives the share of some work that is done, 0..1.
-ShareDone = Callable[[float], None]
+ShareCallback = Callable[[float], None]
 
 # Exceptions from decoding a row that this program cannot have written.
 INVALID_ROW_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeError)
-COMPANIONS: Final = ("-wal", "-shm", "-journal")
+COMPANION_SUFFIXES: Final = ("-wal", "-shm", "-journal")
 _PAGE_BYTES: Final = 8192  # a result takes two kilobytes, of which pages of 4096 would waste much
 _BUSY_TIMEOUT_S: Final = 30.0
 _CHECKPOINT_TRIES: Final = 3
@@ -57,7 +57,7 @@ _PART_BYTES: Final = 2**20
 # By device and inode. Kept open: closing one would give up SQLite's locks on the file (sqlite.org/howtocorrupt.html).
 _read_through: Final[dict[tuple[int, int], int]] = {}
 # Held while a connection opens or closes, and while a database file is read without SQLite.
-opening: Final = threading.RLock()
+OPENING_LOCK: Final = threading.RLock()
 _open_here: Final = weakref.WeakSet["StoreConnection"]()
 
 
@@ -84,11 +84,11 @@ class StoreConnection(sqlite3.Connection):
 
     def close(self) -> None:
         """Close the connection to the database. Safe to call twice."""
-        with opening:
+        with OPENING_LOCK:
             super().close()
             _open_here.discard(self)
 
-    def is_of(self, identity: tuple[int, int]) -> bool:
+    def is_same_file(self, identity: tuple[int, int]) -> bool:
         """Return whether the file that this connection opened has this identity.
 
         identity  device and inode of a file
@@ -120,10 +120,10 @@ def is_open_here(path: Path) -> bool:
     the write-ahead log.
     """
     identity = _identity(path)
-    return any(connection.is_of(identity) for connection in _open_here)
+    return any(connection.is_same_file(identity) for connection in _open_here)
 
 
-def opened_to_read(path: Path) -> sqlite3.Connection:
+def open_read_only(path: Path) -> sqlite3.Connection:
     """Open a read-only connection to a database file. Raises sqlite3.Error."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
@@ -135,7 +135,7 @@ def _connect(path: Path) -> StoreConnection:
     """
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE_MODE:
         path.chmod(PRIVATE_MODE)  # results name patients; SQLite gives its companions the same mode
-    with opening:
+    with OPENING_LOCK:
         connection = sqlite3.connect(
             path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=StoreConnection
         )
@@ -152,12 +152,12 @@ def _connect(path: Path) -> StoreConnection:
     return connection
 
 
-def make_file(path: Path, tables: Tables, version: int) -> StoreConnection:
+def create_database(path: Path, tables: Tables, version: int) -> StoreConnection:
     """Create a database file with these tables and this schema version, and open the file.
 
     Raises OSError, sqlite3.Error.
     """
-    make_empty(path)
+    create_empty_file(path)
     with contextlib.closing(sqlite3.connect(path)) as empty:
         empty.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         empty.execute("VACUUM")
@@ -180,7 +180,7 @@ def _make_tables(connection: StoreConnection, tables: Tables, version: int) -> N
     connection.execute("COMMIT")
 
 
-def merge_log(connection: sqlite3.Connection) -> None:
+def merge_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Merge the write-ahead log into the database file. Raises sqlite3.Error, for example on a full disk.
 
     Closing a connection merges the log as well, but leaves the log without an error on a full disk.
@@ -246,22 +246,22 @@ def pictures_path(database: Path) -> Path:
     return database.with_name(f"{database.stem}.pictures{database.suffix}")
 
 
-def files_of(path: Path) -> tuple[Path, ...]:
+def database_files(path: Path) -> tuple[Path, ...]:
     """Return the paths of all files that may belong to a database.
 
     These are the database, SQLite's additional files, and the file that marks a damaged database.
     """
-    return (path, *companion_files(path), damage_mark(path))
+    return (path, *companion_files(path), damage_mark_path(path))
 
 
 def companion_files(path: Path) -> tuple[Path, ...]:
     """Return the paths of SQLite's additional files for a database: write-ahead log, shared memory, and journal."""
-    return tuple(path.with_name(path.name + ending) for ending in COMPANIONS)
+    return tuple(path.with_name(path.name + ending) for ending in COMPANION_SUFFIXES)
 
 
 def remove_files(path: Path) -> None:
     """Delete a database with its additional files. Raises OSError."""
-    for file in files_of(path):
+    for file in database_files(path):
         file.unlink(missing_ok=True)
 
 
@@ -272,7 +272,7 @@ def link_or_copy(path: Path, copy: Path) -> None:
         try:
             os.link(path, temporary)
         except OSError:
-            make_empty(temporary)
+            create_empty_file(temporary)
             shutil.copyfile(path, temporary)
         replace_durably(temporary, copy)
     finally:
@@ -306,7 +306,7 @@ def quarantine_companions(path: Path) -> None:
 
     Raises OSError.
     """
-    for companion, ending in zip(companion_files(path), COMPANIONS, strict=True):
+    for companion, ending in zip(companion_files(path), COMPANION_SUFFIXES, strict=True):
         with contextlib.suppress(FileNotFoundError):
             companion.rename(free_name(path, "lost", ending))
 
@@ -343,7 +343,7 @@ def storage_problems(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # 0 for an error of Python's sqlite3 module
         if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and _is_full(path.parent)):
             raise StorageProblem(reason("disk_full", path=path)) from error
-        is_new_damage = code in _DAMAGE and not damage_mark(path).exists()
+        is_new_damage = code in _DAMAGE and not damage_mark_path(path).exists()
         if code == sqlite3.SQLITE_IOERR or (is_new_damage and _is_unreadable(path)):
             raise StorageProblem(reason("disk_failing", path=path, detail=error)) from error
         if code in _DAMAGE or (not code and str(error).startswith("Could not decode")):  # bytes that should be text
@@ -373,18 +373,18 @@ def invalid_rows_as_damage(path: Path) -> Iterator[None]:
 def mark_damaged(path: Path) -> StorageProblem:
     """Mark a database file as damaged. Returns the exception for the caller to raise."""
     with contextlib.suppress(OSError):
-        os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_MODE))
+        os.close(os.open(damage_mark_path(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_MODE))
     return _damage(path)
 
 
-def damage_mark(path: Path) -> Path:
+def damage_mark_path(path: Path) -> Path:
     """Return the path of the mark file. If this file exists, the database at `path` is damaged."""
     return path.with_name(path.name + ".damaged")
 
 
 def require_unmarked(path: Path) -> None:
     """Raise StorageProblem (database_damaged or pictures_damaged) if a database file is marked as damaged."""
-    if damage_mark(path).exists():
+    if damage_mark_path(path).exists():
         raise _damage(path)
 
 
@@ -419,7 +419,7 @@ def _is_unreadable(database: Path) -> bool:
     try:
         for file in filter(Path.exists, (database, companion_files(database)[0])):
             _require_readable(file)
-        with contextlib.closing(opened_to_read(database)) as found:
+        with contextlib.closing(open_read_only(database)) as found:
             return bool(found.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",))
     except sqlite3.Error:
         return False

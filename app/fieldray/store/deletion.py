@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.history import Deletion, DeletionPlan
+from fieldray.domain.history import DeletionPlan, DeletionResult
 from fieldray.errors import UsageProblem
-from fieldray.persistence import clear_abandoned
+from fieldray.persistence import remove_unfinished_files
 from fieldray.reasons import reason
 from fieldray.store.database import (
     StoreConnection,
@@ -60,7 +60,7 @@ def plan_deletion(path: Path, run_ids: Sequence[int]) -> DeletionPlan:
         return _plan(connection, run_ids)
 
 
-def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
+def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> DeletionResult:
     """Delete runs with their images, results and verdicts. Either all of the runs are deleted, or none.
 
     agreed  the plan that a person confirmed; None without a confirmed plan
@@ -85,7 +85,7 @@ def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
         return plan
 
 
-def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None = None) -> Deletion:
+def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None = None) -> DeletionResult:
     """Delete all images with a Patient ID in all runs, with their results, verdicts and pictures. The runs are kept.
 
     agreed  the plan that a person confirmed; None without a confirmed plan
@@ -110,7 +110,7 @@ def _delete(
     *,
     agreed: DeletionPlan | None,
     ends_runs: bool,
-) -> Deletion:
+) -> DeletionResult:
     """Plan and delete in one transaction, then release the disk space.
 
     plan_of    function that makes the plan from the present content of the database
@@ -119,7 +119,7 @@ def _delete(
     ends_runs  whether the runs of the plan are deleted, and not only images in them
     """
     before = size_of(path)
-    clear_abandoned(path.parent)
+    remove_unfinished_files(path.parent)
     with _connection(path) as connection:
         enable_secure_delete(connection)
         connection.execute("PRAGMA synchronous = FULL")  # a deletion that was reported must survive a power cut
@@ -137,7 +137,7 @@ def _delete(
         finally:
             locks.release()
         is_wiped = vacuum(connection) and are_wiped
-    return Deletion(
+    return DeletionResult(
         plan=plan,
         freed_bytes=before - size_of(path),
         is_wiped=is_wiped,

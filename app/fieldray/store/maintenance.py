@@ -20,9 +20,9 @@ from typing import Final
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import (
-    clear_abandoned,
-    make_empty,
+    create_empty_file,
     make_folder,
+    remove_unfinished_files,
     replace_durably,
     require_regular_file,
     sync_folder,
@@ -31,17 +31,17 @@ from fieldray.persistence import (
 from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import ANSWERS_WITH_IMAGE, SELECT_WRONG_RANK, add_missing_images, valid_stamp_key
 from fieldray.store.database import (
-    COMPANIONS,
-    ShareDone,
+    COMPANION_SUFFIXES,
+    ShareCallback,
     companion_files,
-    damage_mark,
+    damage_mark_path,
     free_name,
     invalid_rows_as_damage,
     is_damage_problem,
     link_or_copy,
-    merge_log,
+    merge_write_ahead_log,
     numbered_files,
-    opened_to_read,
+    open_read_only,
     pictures_path,
     quarantine_companions,
     remove_files,
@@ -51,16 +51,16 @@ from fieldray.store.database import (
 )
 from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, replacement_lock, require_exclusive
 from fieldray.store.migrations import migrate
-from fieldray.store.opening import is_older, open_database, version_problem
-from fieldray.store.pictures import discard
+from fieldray.store.opening import is_older_version, open_database, version_problem
+from fieldray.store.pictures import delete_pictures
 from fieldray.store.rows import (
     RUNS_WITH_PACKS,
     category_in,
     category_of,
-    moment_in,
     outcome_of,
     pack_spec_of,
     run_of,
+    time_in,
     verdict_of,
     with_checked_types,
 )
@@ -102,7 +102,7 @@ def _validate_answer(row: sqlite3.Row) -> None:
 
 
 def _validate_verdict(row: sqlite3.Row) -> None:
-    category_in(row), moment_in(row, "given_s")
+    category_in(row), time_in(row, "given_s")
     if row["choice"] is not None:  # without a choice the row records that the image was read
         verdict_of(row)
 
@@ -124,7 +124,7 @@ _READ_FROM: Final = {"runs": RUNS_WITH_PACKS, "answers": ANSWERS_WITH_IMAGE}
 # ---- checked
 
 
-def check(path: Path, *, progress: ShareDone) -> Mapping[str, int]:
+def check(path: Path, *, progress: ShareCallback) -> Mapping[str, int]:
     """Check the database files for damage, and every row of the results for validity.
 
     Returns the number of rows by kind: "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem
@@ -137,7 +137,7 @@ def check(path: Path, *, progress: ShareDone) -> Mapping[str, int]:
     return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES, progress) if pictures.exists() else {})}
 
 
-def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str, int]:
+def _check_file(path: Path, tables: Tables, progress: ShareCallback) -> Mapping[str, int]:
     """Check a database file with these tables. Returns the number of rows by table. Raises StorageProblem.
 
     progress  function called with the share of the work that is done, 0..1
@@ -155,7 +155,7 @@ def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str,
             return counts
 
 
-def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone) -> int:
+def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareCallback) -> int:
     """Check every row of a table. Returns the number of rows. Raises one of `INVALID_ROW_ERRORS` for an invalid row.
 
     progress  function called with the share of the rows that are checked, 0..1
@@ -188,7 +188,7 @@ def _require_whole(connection: sqlite3.Connection) -> None:
 # ---- copied, and put back
 
 
-def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone) -> tuple[Path, ...]:
+def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareCallback) -> tuple[Path, ...]:
     """Copy the results database, as it is at one moment, into a folder. A backup is possible during a run.
 
     Returns the paths of the files written.
@@ -213,14 +213,14 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone)
     return targets
 
 
-def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: ShareDone) -> None:
+def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: ShareCallback) -> None:
     """Copy one database file, readable only by this user. The copy gets the name `target` when it is complete.
 
     SQLite copies damaged pages without an error, so the copy is checked. Raises StorageProblem (database_damaged).
     """
     temporary = temporary_path(target)
     try:
-        make_empty(temporary)
+        create_empty_file(temporary)
         with _as_damage_of(source), closing(sqlite3.connect(temporary, isolation_level=None)) as copy:
             connection.execute("BEGIN")  # keeps later commits out of the copy
             connection.execute("SELECT COUNT(*) FROM sqlite_master")
@@ -265,7 +265,7 @@ def restore(path: Path, folder: Path) -> Path | None:
         raise UsageProblem(reason("store_no_backup", path=source))
     with storage_problems(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        clear_abandoned(path.parent)
+        remove_unfinished_files(path.parent)
         try:
             _fetch(source, temporary, RESULTS)
             if pictures_path(source).exists():
@@ -273,7 +273,7 @@ def restore(path: Path, folder: Path) -> Path | None:
             with replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
                 replaced = _swap(path, temporary)
                 if pictures_path(temporary).exists():
-                    discard(path)
+                    delete_pictures(path)
                     replace_durably(pictures_path(temporary), pictures_path(path))
             return replaced
         finally:
@@ -295,11 +295,11 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
         ):
             require_regular_file(found)
             if found.exists():  # with its write-ahead log, if a person copied the files of a database in use
-                make_empty(target)
+                create_empty_file(target)
                 shutil.copyfile(found, target)
         if stated_version(temporary) == 0:  # an empty file would become an empty store
             raise UsageProblem(reason("store_not_ours", path=source))
-        if is_older(temporary, tables):
+        if is_older_version(temporary, tables):
             migrate(temporary, keeps_old=False)
         _check_file(temporary, tables, lambda _share: None)
         require_exclusive(temporary)  # merges the write-ahead log
@@ -316,7 +316,7 @@ def _swap(path: Path, temporary: Path) -> Path | None:
     """
     if has_session(path):
         raise StorageProblem(reason("store_in_use", path=path))
-    if not path.exists() and not damage_mark(path).exists():
+    if not path.exists() and not damage_mark_path(path).exists():
         quarantine_companions(path)  # SQLite would use them for the new file
         replace_durably(temporary, path)
         return None
@@ -347,10 +347,10 @@ def repair(path: Path) -> Reason | None:
     store_in_use while another program repairs the database, database_older_damaged, database_newer, database_of_later,
     database_too_old, disk_full, not_writable.
     """
-    if not damage_mark(path).exists():
+    if not damage_mark_path(path).exists():
         return None
     with storage_problems(path), replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
-        if not damage_mark(path).exists():
+        if not damage_mark_path(path).exists():
             return None  # another program repaired the database meanwhile
         _refuse_other_version(path)
         with _put_aside(path) as aside:
@@ -364,7 +364,7 @@ def renew_pictures(database: Path) -> Reason | None:
     Returns the message for a person; None if nothing was deleted.
     """
     path = pictures_path(database)
-    if not damage_mark(path).exists():
+    if not damage_mark_path(path).exists():
         return None
     with storage_problems(path), replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
         remove_files(path)
@@ -378,7 +378,7 @@ def _refuse_other_version(path: Path) -> None:
     database_newer, database_of_later, database_too_old.
     """
     if path.exists():
-        with closing(opened_to_read(path)) as found, contextlib.suppress(*_UNREADABLE):
+        with closing(open_read_only(path)) as found, contextlib.suppress(*_UNREADABLE):
             if FIRST_VERSION <= version_of(found) < VERSION:
                 raise StorageProblem(reason("database_older_damaged", path=path))
             if version_of(found) != VERSION and 0 < version_of(found) <= _LAST_VERSION:
@@ -396,14 +396,14 @@ def _put_aside(path: Path) -> Iterator[Path]:
     if not path.exists() and older_copies:
         aside = older_copies[max(older_copies)]  # an earlier repair was interrupted after this step
     else:
-        for companion, ending in zip(companion_files(path), COMPANIONS, strict=True):
+        for companion, ending in zip(companion_files(path), COMPANION_SUFFIXES, strict=True):
             if companion.exists():  # moved first, because SQLite would use them for a new database
                 companion.rename(aside.with_name(aside.name + ending))
         if path.exists():
             path.rename(aside)
     sync_folder(path.parent)
     yield aside
-    damage_mark(path).unlink(missing_ok=True)
+    damage_mark_path(path).unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
@@ -416,9 +416,9 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
     Returns the number of rows copied, by table.
     """
     temporary = temporary_path(path)
-    clear_abandoned(path.parent)
+    remove_unfinished_files(path.parent)
     try:
-        with closing(opened_to_read(aside)) as source, closing(open_database(temporary)) as target:
+        with closing(open_read_only(aside)) as source, closing(open_database(temporary)) as target:
             source.row_factory = target.row_factory = sqlite3.Row
             target.execute("PRAGMA foreign_keys = OFF")  # a verdict stays even if its result is lost
             with transaction(target):
@@ -426,7 +426,7 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
                 _drop_incomplete(target)
                 _keep_numbers(source, target)
                 add_missing_images(target)
-            merge_log(target)
+            merge_write_ahead_log(target)
         quarantine_companions(path)
         replace_durably(temporary, path)
     finally:

@@ -24,16 +24,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.persistence import clear_abandoned, replace_durably, temporary_path
+from fieldray.persistence import remove_unfinished_files, replace_durably, temporary_path
 from fieldray.store.bookkeeping import add_missing_images
 from fieldray.store.database import (
+    create_database,
     free_name,
     link_or_copy,
-    make_file,
     mark_damaged,
-    merge_log,
+    merge_write_ahead_log,
     numbered_files,
-    opened_to_read,
+    open_read_only,
     remove_files,
 )
 from fieldray.store.locks import require_exclusive
@@ -51,9 +51,9 @@ def migrate(path: Path, *, keeps_old: bool = True) -> None:
 
     Raises StorageProblem (store_in_use if another program has the file open, database_damaged), sqlite3.Error, OSError.
     """
-    clear_abandoned(path.parent)
+    remove_unfinished_files(path.parent)
     require_exclusive(path)
-    with closing(opened_to_read(path)) as found:
+    with closing(open_read_only(path)) as found:
         first = version_of(found)
     log.info("the store of version %d is brought to version %d", first, VERSION)
     before = path
@@ -88,10 +88,10 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
     of       path of the database that is migrated, for error messages
     """
     tables, fill = STEPS[version]
-    with closing(opened_to_read(before)) as found:
+    with closing(open_read_only(before)) as found:
         if schema_of(found) != expected_schema(tables):  # a trigger or view in the file would run during the step
             raise mark_damaged(of)
-    with closing(make_file(after, _tables_of(version + 1), version + 1)) as connection:
+    with closing(create_database(after, _tables_of(version + 1), version + 1)) as connection:
         connection.row_factory = sqlite3.Row
         connection.execute("ATTACH ? AS old", (os.fsencode(before),))  # a path may be no valid Unicode
         connection.execute("PRAGMA foreign_keys = OFF")  # a verdict stays even if its result was lost
@@ -101,7 +101,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
             add_missing_images(connection)
         connection.execute("COMMIT")
         connection.execute("DETACH old")
-        merge_log(connection)
+        merge_write_ahead_log(connection)
 
 
 def _tables_of(version: int) -> Tables:

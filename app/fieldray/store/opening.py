@@ -10,8 +10,8 @@ from typing import Final
 from fieldray.errors import StorageProblem
 from fieldray.paths import VERSION as PROGRAM_VERSION
 from fieldray.persistence import (
-    clear_abandoned,
-    make_private,
+    make_private_folder,
+    remove_unfinished_files,
     replace_durably,
     require_regular_file,
     temporary_path,
@@ -19,15 +19,15 @@ from fieldray.persistence import (
 from fieldray.reasons import reason
 from fieldray.store.database import (
     _BUSY_TIMEOUT_S,
+    OPENING_LOCK,
     StoreConnection,
     _connect,
     _make_tables,
-    files_of,
+    create_database,
+    database_files,
     is_open_here,
-    make_file,
     mark_damaged,
-    merge_log,
-    opening,
+    merge_write_ahead_log,
     quarantine_companions,
     remove_files,
     require_unmarked,
@@ -61,15 +61,15 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
     was deleted.
     """
     with storage_problems(path):
-        for file in files_of(path):
+        for file in database_files(path):
             require_regular_file(file)
-        make_private(path.parent)
-        with replacement_lock(path, wait_s=_MIGRATION_S if is_older(path, tables) else _BUSY_TIMEOUT_S):
+        make_private_folder(path.parent)
+        with replacement_lock(path, wait_s=_MIGRATION_S if is_older_version(path, tables) else _BUSY_TIMEOUT_S):
             require_unmarked(path)
             if not path.exists():
                 quarantine_companions(path)  # SQLite would use them for the new file
                 _make(path, tables)
-            elif is_older(path, tables):
+            elif is_older_version(path, tables):
                 from fieldray.store.migrations import migrate  # imported only here, because a migration is rare
 
                 migrate(path)
@@ -82,12 +82,12 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
         return connection
 
 
-def is_older(path: Path, tables: Tables = RESULTS) -> bool:
+def is_older_version(path: Path, tables: Tables = RESULTS) -> bool:
     """Return whether a file has an earlier version of the tables that can be migrated to this version. Raises OSError.
 
     False for a file that this process has open, because such a file was migrated on opening.
     """
-    with opening:
+    with OPENING_LOCK:
         if not path.exists() or is_open_here(path):
             return False
         return FIRST_VERSION <= stated_version(path) < version_for(tables)
@@ -95,11 +95,11 @@ def is_older(path: Path, tables: Tables = RESULTS) -> bool:
 
 def _make(path: Path, tables: Tables) -> None:
     """Create a database file with these tables under a temporary name, and rename the file to `path`."""
-    clear_abandoned(path.parent)
+    remove_unfinished_files(path.parent)
     temporary = temporary_path(path)
     try:
-        with contextlib.closing(make_file(temporary, tables, version_for(tables))) as connection:
-            merge_log(connection)
+        with contextlib.closing(create_database(temporary, tables, version_for(tables))) as connection:
+            merge_write_ahead_log(connection)
         replace_durably(temporary, path)
     finally:
         remove_files(temporary)

@@ -20,8 +20,8 @@ from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, Outcome
 from fieldray.errors import StorageProblem
 from fieldray.store.database import (
     StoreConnection,
+    database_files,
     enable_secure_delete,
-    files_of,
     is_damage_problem,
     pictures_path,
     remove_files,
@@ -61,7 +61,7 @@ Thumbnail = NDArray[np.uint8]
 def size_of(database: Path) -> int:
     """Return the size in bytes of a results database and its picture database, including SQLite's additional files."""
     total = 0
-    for file in (*files_of(database), *files_of(pictures_path(database))):
+    for file in (*database_files(database), *database_files(pictures_path(database))):
         with contextlib.suppress(FileNotFoundError):  # another program deletes companions when it closes the database
             total += file.stat().st_size
     return total
@@ -181,7 +181,7 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
     """
     path = pictures_path(database)
     if not path.exists():
-        discard(database)  # SQLite's additional files of a deleted database
+        delete_pictures(database)  # SQLite's additional files of a deleted database
         return 0, True
     try:
         with contextlib.closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
@@ -194,11 +194,11 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
     except StorageProblem as problem:
         if not is_damage_problem(problem):
             raise
-        discard(database)
+        delete_pictures(database)
         return 0, True
 
 
-def discard(database: Path) -> None:
+def delete_pictures(database: Path) -> None:
     """Delete the picture database of a results database. Raises StorageProblem."""
     path = pictures_path(database)
     with storage_problems(path):

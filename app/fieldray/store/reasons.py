@@ -24,20 +24,20 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_confirm": "Nothing was deleted. Add --yes to delete.",
     "history_which": "Name the numbers of the runs to delete, or delete all runs with --all.",
     "history_deletes": Plural("{results} result will be deleted for good, with its preview and its heat map.",
-                              "{results} results will be deleted for good, with their previews and heat maps.", by="results"),
+                              "{results} results will be deleted for good, with their previews and heat maps.", count_parameter="results"),
     "history_verdicts": Plural("{count} verdict on these results will be deleted too and cannot be restored.",
-                               "{count} verdicts on these results will be deleted too and cannot be restored.", by="count"),
+                               "{count} verdicts on these results will be deleted too and cannot be restored.", count_parameter="count"),
     "history_verdicts_kept": Plural("{count} verdict is kept, because another run has the same result.",
-                                    "{count} verdicts are kept, because other runs have the same results.", by="count"),
+                                    "{count} verdicts are kept, because other runs have the same results.", count_parameter="count"),
     "history_no_verdicts": "No verdict is lost.",
     "history_files_stay": "The image files are neither changed nor deleted.",
     "history_no_patient": "No result has the patient ID {patient}. Write the whole patient ID.",
     "history_patient_deletes": Plural("{results} result of this patient will be deleted for good from all runs, with "
                                       "its preview and its heat map. The runs themselves are kept.",
                                       "{results} results of this patient will be deleted for good from all runs, "
-                                      "with their previews and heat maps. The runs themselves are kept.", by="results"),
-    "history_patient_deleted": Plural("{results} result of the patient was deleted.", "{results} results of the patient were deleted.", by="results"),
-    "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
+                                      "with their previews and heat maps. The runs themselves are kept.", count_parameter="results"),
+    "history_patient_deleted": Plural("{results} result of the patient was deleted.", "{results} results of the patient were deleted.", count_parameter="results"),
+    "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", count_parameter="count"),
     "history_freed": "The results database is now {freed_mb} MB smaller.",
     "history_copies_left": "The deleted results may still be in damaged files that the program kept in {folder}: "
                            "{names}. Delete the files that you do not need.",
@@ -47,7 +47,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_files_gone": Plural("The file of {count} image no longer exists. The window still shows its result, "
                                  "heat map and preview.",
                                  "The files of {count} images no longer exist. The window still shows their "
-                                 "results, heat maps and previews.", by="count"),
+                                 "results, heat maps and previews.", count_parameter="count"),
     "history_other_label": "The two packs look for different findings, so the scores of the two packs cannot be "
                            "compared.",
     "store_whole": "The results database is not damaged. Results: {results}. Verdicts: {verdicts}. Previews: "
@@ -58,7 +58,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "store_pictures_dropped": Plural("The preview of {count} image was deleted. No result is lost. The preview file "
                                      "is now {freed_mb} MB smaller.",
                                      "The previews of {count} images were deleted. No result is lost. The preview "
-                                     "file is now {freed_mb} MB smaller.", by="count"),
+                                     "file is now {freed_mb} MB smaller.", count_parameter="count"),
     "store_copying": "Copying the results: {percent} %",
     "store_checking": "Checking the results: {percent} %",
     "store_updating": "Updating the results database for this version of the program. This may take some minutes. Do not turn "
@@ -85,6 +85,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                   "refers to the secondary capture.",
     "left_out": Plural("{count} image is missing from {file}: {image}. {why}",
                        "{count} images are missing from {file}. The first missing image is {image}. {why}",
-                       by="count"),
+                       count_parameter="count"),
 }
 # fmt: on

@@ -61,12 +61,12 @@ from fieldray.store.rows import (
     result_hash,
     run_of,
     spec_text,
-    stored_of,
+    stored_result_of,
     superseded_verdict_of,
     verdict_of,
     with_checked_types,
 )
-from fieldray.store.schema import image_key, image_text, reason_text
+from fieldray.store.schema import image_key, image_key_text, reason_text
 
 T = TypeVar("T")
 # The columns of `images` that are read with a result.
@@ -231,7 +231,7 @@ class ResultQuery:
     def not_present(self, run_id: int) -> tuple[str, ...]:
         """Return the names of images that an earlier pass of a run saw, and the last complete pass did not find."""
         query = "SELECT image_key FROM images WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
-        return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
+        return self._made(lambda row: image_key_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
         """Return the verdict on an outcome, or None. The row of the result may contain a newer outcome."""
@@ -300,7 +300,7 @@ class ResultQuery:
         kept = self._pictures.thumbnails((row["content_sha256"], row["frame"]) for row in rows)
 
         def made(row: sqlite3.Row) -> StoredResult:
-            return stored_of(row, kept.get((row["content_sha256"], row["frame"])), looks_inside=looks_inside)
+            return stored_result_of(row, kept.get((row["content_sha256"], row["frame"])), looks_inside=looks_inside)
 
         return self._made(made, rows)
 
@@ -316,7 +316,7 @@ class ResultStore(ResultQuery):
     def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         super().__init__(path, connect=connect)
         self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * WRITE_WAIT_S)}")
-        self._connection.create_function("is_another", 2, bookkeeping.is_another)
+        self._connection.create_function("is_another", 2, bookkeeping.is_other_file)
         self._locks = RunLocks(path)
         self._verdicts = bookkeeping.VerdictCarryOver(self._all)
 
@@ -369,7 +369,7 @@ class ResultStore(ResultQuery):
             moved = bookkeeping.moved_ids(self._all(bookkeeping.SELECT_EQUAL_IMAGES, run_id))
             gone = bookkeeping.absent_ids(rows, empty) | moved
             bookkeeping.mark_absent(self._all, run_id, gone)
-            bookkeeping.follow_exchanged(self._all, run_id)
+            bookkeeping.copy_verdicts_after_exchange(self._all, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
         if not empty:
             self._locks.finish(run_id)
@@ -385,7 +385,7 @@ class ResultStore(ResultQuery):
         with self._transaction():
             moved = bookkeeping.moved_to_ids(self._all, row_id)
             bookkeeping.mark_absent(self._all, run_id, moved)
-            bookkeeping.follow_exchanged(self._all, run_id, row_id)
+            bookkeeping.copy_verdicts_after_exchange(self._all, run_id, row_id)
         return moved
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
@@ -539,24 +539,29 @@ class ResultStore(ResultQuery):
         self._all(bookkeeping.LIST_IMAGE, *row)
 
     def set_verdict(
-        self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
+        self,
+        answer_id: int,
+        verdict: Verdict | None,
+        *,
+        judged: Outcome,
+        replaceable: Collection[Verdict | None] = (None,),
     ) -> Verdict | None:
         """Store the reader's verdict on a result, or withdraw it (None). Returns the verdict that is then stored.
 
         A verdict cannot be computed again. So a stored verdict survives a power cut as soon as this method returns.
 
-        judged  the outcome that the person saw. If the result now has another outcome, the verdict is stored, but not
-                shown
-        over    verdicts that may be replaced; None for no verdict. A verdict not among them is newer and is kept
+        judged       the outcome that the person saw. If the result now has another outcome, the verdict is stored, but
+                     not shown
+        replaceable  verdicts that may be replaced; None for no verdict. A verdict not among them is newer and is kept
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image, as after a backup was
         restored.
         """
         with storage_problems(self.path), synchronous_writes(self._connection), self._judging(answer_id, judged):
             found = self.verdict(answer_id, judged)
-            if found != verdict and found not in over:
+            if found != verdict and found not in replaceable:
                 return found
-            bookkeeping.put_verdict(self._all, answer_id, verdict, judged=judged, found=found)
+            bookkeeping.store_verdict(self._all, answer_id, verdict, judged=judged, found=found)
             return self.verdict(answer_id, judged)
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from fieldray.domain.finding import (
     WORK_LIST_ORDER,
     Category,
-    Failed,
+    FailedOutcome,
     Finding,
     Outcome,
     ReadFacts,
-    Refused,
+    RefusedOutcome,
     ResultCount,
-    Screened,
+    ScreenedOutcome,
     Stage,
     Status,
     leading_of_findings,
@@ -52,7 +52,7 @@ from fieldray.domain.run import (
 )
 from fieldray.store.schema import (
     LUNG_VALUES,
-    OF_RUN,
+    POINT_OF_RUN,
     StoredDetails,
     StoredFinding,
     StoredLungs,
@@ -61,14 +61,14 @@ from fieldray.store.schema import (
     header_of,
     header_text,
     image_key,
-    image_text,
+    image_key_text,
     map_values,
     path_of,
-    reason_made,
+    reason_from_stored,
     reason_of,
     reason_text,
     reasons_of,
-    why_of_reason,
+    stored_reason_of,
 )
 from fieldray.typed_json import parse_json, to_type
 
@@ -138,28 +138,28 @@ def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -
     points  operating points of the pack in the run, which are stored with the run instead of each result
     """
     facts = outcome.facts
-    screened = outcome if isinstance(outcome, Screened) else None
+    screened = outcome if isinstance(outcome, ScreenedOutcome) else None
     maps = screened.class_maps if screened else None
     return {
         "status": outcome.status,
         "category": outcome.category,
         "rank": WORK_LIST_ORDER.index(outcome.category),
         "score": sort_score(screened.findings) if screened else None,
-        "stage": outcome.stage if isinstance(outcome, Failed) else None,
-        "reason": None if isinstance(outcome, Screened) else reason_text(outcome.reason),
+        "stage": outcome.stage if isinstance(outcome, FailedOutcome) else None,
+        "reason": None if isinstance(outcome, ScreenedOutcome) else reason_text(outcome.reason),
         "result_hash": result_hash(outcome),
         "decode_ms": facts.decode_ms,
         "backend": screened.backend if screened else None,
         "inference_ms": screened.inference_ms if screened else None,
         "findings": compact_json(_found(screened.findings, points) if screened else []),
         "class_maps": None if maps is None else maps.astype(np.float32).tobytes(),
-        "notes": compact_json(list(map(why_of_reason, notes_of(outcome)))),
+        "notes": compact_json(list(map(stored_reason_of, notes_of(outcome)))),
         "details": compact_json(_details(outcome.ref, facts, screened)),
         **_lung_columns(lungs_of(outcome)),
     }
 
 
-def _details(ref: ImageRef, facts: ReadFacts, screened: Screened | None) -> StoredDetails:
+def _details(ref: ImageRef, facts: ReadFacts, screened: ScreenedOutcome | None) -> StoredDetails:
     maps = screened.class_maps if screened else None
     return StoredDetails(
         kind=ref.kind,
@@ -167,7 +167,7 @@ def _details(ref: ImageRef, facts: ReadFacts, screened: Screened | None) -> Stor
         columns=facts.columns,
         notes=tuple(facts.notes),
         pixel_map=map_values(facts.pixel_map) if facts.pixel_map else None,
-        problem=why_of_reason(ref.problem) if ref.problem else None,
+        problem=stored_reason_of(ref.problem) if ref.problem else None,
         is_refusal=ref.problem_is_refusal,
         maps=None if maps is None else (maps.shape[0], maps.shape[1], maps.shape[2]),
         extra=dict(screened.extra) if screened else {},
@@ -180,7 +180,7 @@ def _found(findings: Sequence[Finding], points: Sequence[OperatingPoint]) -> lis
 
     def point(finding: Finding) -> OperatingPoint | Literal[1] | None:
         is_of_run = finding.point is not None and finding.point == of_run.get(finding.label)
-        return OF_RUN if is_of_run else finding.point
+        return POINT_OF_RUN if is_of_run else finding.point
 
     return [StoredFinding(each.label, each.score, each.decision, point(each)) for each in findings]
 
@@ -205,7 +205,7 @@ def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
 def result_hash(outcome: Outcome) -> bytes:
     """Return a SHA-256 that identifies a judged result. The hash covers file content, model, decisions and scores."""
     judged: list[Any] = [outcome.facts.content_sha256, outcome.ref.frame, outcome.status]
-    if isinstance(outcome, Screened):
+    if isinstance(outcome, ScreenedOutcome):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
         scores = [[found.label, found.score, found.decision] for found in outcome.findings]
         sides = [outcome.lungs.unseen_code] if outcome.lungs and outcome.lungs.read_first else []
@@ -249,11 +249,13 @@ def outcome_of(
     )
     ref, lungs = _ref_of(row, details), _lungs_of(row, looks_inside=looks_inside)
     if row["status"] == "refused":
-        return Refused(ref=ref, reason=reason_of(row["reason"]), facts=facts, lungs=lungs)
+        return RefusedOutcome(ref=ref, reason=reason_of(row["reason"]), facts=facts, lungs=lungs)
     if row["status"] == "failed":
-        return Failed(ref=ref, stage=require_literal(row["stage"], Stage), reason=reason_of(row["reason"]), facts=facts)
+        return FailedOutcome(
+            ref=ref, stage=require_literal(row["stage"], Stage), reason=reason_of(row["reason"]), facts=facts
+        )
     require_literal(row["status"], Status)
-    return Screened(
+    return ScreenedOutcome(
         ref=ref,
         facts=facts,
         findings=findings_of(row["findings"], run),
@@ -288,7 +290,7 @@ def _ref_of(row: Row, details: StoredDetails) -> ImageRef:
         frame=row["frame"],
         kind=details.kind,
         header=header_of(row["header"]),
-        problem=reason_made(details.problem) if details.problem else None,
+        problem=reason_from_stored(details.problem) if details.problem else None,
         problem_is_refusal=details.is_refusal,
         turn=Correction(*details.turn),
     )
@@ -310,7 +312,7 @@ def ref_of(text: str) -> ImageRef:
         raise ValueError("no reference to an image") from error
 
 
-def stored_of(
+def stored_result_of(
     row: sqlite3.Row, thumbnail: NDArray[np.uint8] | None = None, *, looks_inside: bool = True
 ) -> StoredResult:
     """Read a stored result from a row of `answers` joined with its image, pack and verdict.
@@ -338,7 +340,7 @@ def findings_of(text: str, run: PackOfResult) -> tuple[Finding, ...]:
     found = []
     for kept in parse_json(text, tuple[StoredFinding, ...]):
         point = kept.point
-        if point == OF_RUN:
+        if point == POINT_OF_RUN:
             (point,) = (known for known in run.operating_points if known.label == kept.label)
         found.append(Finding(label=kept.label, score=kept.score, decision=kept.decision, point=point))
     return tuple(found)
@@ -356,7 +358,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
         run_id=row["run_id"],
         position=row["position"],
         key=row["image_key"],
-        image=image_text(row["image_key"]),
+        image=image_key_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),
         frame=row["frame"],
         category=category_in(row),
@@ -441,8 +443,8 @@ def run_of(row: sqlite3.Row) -> Run:
         spec=to_type({**asked, "packs": [parse_json(pack.spec, dict[str, Any]) for pack in packs]}, RunSpec),
         state=require_literal(row["state"], RunState),
         reason=reason_of(row["reason"]) if row["reason"] else None,
-        started_s=moment_in(row, "started_s"),
-        ended_s=None if row["ended_s"] is None else moment_in(row, "ended_s"),
+        started_s=time_in(row, "started_s"),
+        ended_s=None if row["ended_s"] is None else time_in(row, "ended_s"),
     )
 
 
@@ -450,7 +452,7 @@ def verdict_of(row: sqlite3.Row) -> Verdict:
     """Read a verdict from a row of `verdicts`. Raises ValueError, TypeError."""
     with_checked_types(row)
     return Verdict(
-        choice=require_literal(row["choice"], VerdictChoice), note=row["note"], given_s=moment_in(row, "given_s")
+        choice=require_literal(row["choice"], VerdictChoice), note=row["note"], given_s=time_in(row, "given_s")
     )
 
 
@@ -461,7 +463,7 @@ def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
     """
     return SupersededVerdict(
         verdict=verdict_of(row),
-        image=image_text(row["image_key"]),
+        image=image_key_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),
         category=category_in(row),
         score=row["score"],
@@ -492,7 +494,7 @@ def category_in(row: Row) -> Category:
     return category
 
 
-def moment_in(row: sqlite3.Row, name: str) -> float:
+def time_in(row: sqlite3.Row, name: str) -> float:
     """Return the time in the column `name` of a row, in seconds since 1970.
 
     Raises TypeError, ValueError for an invalid date.

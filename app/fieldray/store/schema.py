@@ -22,7 +22,7 @@ import msgspec
 
 from fieldray.domain.finding import Decision
 from fieldray.domain.image import FileKind, ImageHeader, ImageRef, PixelMap
-from fieldray.domain.lungs import LungFields, LungMeasurement, LungSide, Quality, Side
+from fieldray.domain.lungs import LungFields, LungMeasurement, LungSide, QualityNote, Side
 from fieldray.domain.mask import CompressedShares
 from fieldray.domain.model import OperatingPoint
 from fieldray.reasons import Reason, reason
@@ -220,7 +220,7 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
     return bool(connection.execute(query, (name,)).fetchone()[0])
 
 
-OF_RUN: Final = 1  # in a stored finding: the run's operating point for the label
+POINT_OF_RUN: Final = 1  # in a stored finding: the run's operating point for the label
 _HEADER: Final = {field.name: field.default for field in dataclasses.fields(ImageHeader)}
 
 MapValues = tuple[float, float, float, float]  # scale and offset of the rows, then of the columns
@@ -284,7 +284,7 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
     latency_ms: float
     unseen: tuple[LungSide, ...] = ()
     region: tuple[float, float, float, float] | None = None
-    quality: tuple[Quality, ...] = ()
+    quality: tuple[QualityNote, ...] = ()
     unseen_by: LungMeasurement | None = None
 
     def fields(self, shares: bytes) -> LungFields:
@@ -327,7 +327,7 @@ def image_key(ref: ImageRef) -> bytes:
     return b"\0".join(map(os.fsencode, parts))
 
 
-def image_text(key: bytes) -> str:
+def image_key_text(key: bytes) -> str:
     """Return an image's key as text for display: `path`, `path!member`, `...#frame`."""
     path, member, frame = ([*os.fsdecode(key).split("\0"), "", ""])[:3]
     return path + (f"!{member}" if member else "") + (f"#{frame}" if frame else "")
@@ -353,28 +353,28 @@ def header_of(text: str) -> ImageHeader:
     return parse_json(text, ImageHeader)
 
 
-def why_of_reason(given: Reason) -> StoredReason:
+def stored_reason_of(given: Reason) -> StoredReason:
     """Convert a `Reason` to the form in which it is stored."""
     return StoredReason(given.code, given.parameters)
 
 
 def reason_text(given: Reason) -> str:
     """Format a `Reason` as JSON."""
-    return compact_json(why_of_reason(given))
+    return compact_json(stored_reason_of(given))
 
 
 def reason_of(text: str) -> Reason:
     """Parse a `Reason` from JSON. Raises ValueError."""
-    return reason_made(parse_json(text, StoredReason))
+    return reason_from_stored(parse_json(text, StoredReason))
 
 
 @functools.lru_cache(maxsize=256)
 def reasons_of(text: str) -> tuple[Reason, ...]:
     """Parse a list of `Reason` objects from JSON. Raises ValueError."""
-    return tuple(map(reason_made, parse_json(text, tuple[StoredReason, ...])))
+    return tuple(map(reason_from_stored, parse_json(text, tuple[StoredReason, ...])))
 
 
-def reason_made(why: StoredReason) -> Reason:
+def reason_from_stored(why: StoredReason) -> Reason:
     """Convert a stored reason to a `Reason`. An unknown code becomes the code `internal`."""
     try:
         return Reason(why.code, why.parameters)

@@ -85,7 +85,7 @@ _YEAR_FIRST: Final = re.compile(r"([0-9]{4})[-./]([0-9]{2})(?:[-./]([0-9]{2}))?"
 _DAY_FIRST: Final = re.compile(r"([0-9]{1,2})[./]([0-9]{1,2})[./]([0-9]{4})")
 _OWNED: Final = np.dtype([("id", np.int64), ("person", np.int64), ("study", np.int64), ("day", np.int64)])
 _COUNTED: Final = "SELECT rank, COUNT(*) FROM work_list WHERE run_id = ? GROUP BY rank"
-OWNER_STATEMENT: Final = (
+SELECT_OWNERS: Final = (
     "SELECT image_id, person, study, study_date FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY image_id"
 )
 _ONLY_THESE: Final = "AND person IN (SELECT person FROM work_list WHERE run_id = ? AND image_id IN ({}))"
@@ -230,7 +230,7 @@ class HistoryQuery(ResultQuery):
         is_all   whether to read all images of the run, which is faster for many images
         """
         only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
-        found = self._tuples(OWNER_STATEMENT.format(only=only), (run_id,) if is_all else (run_id, run_id))
+        found = self._tuples(SELECT_OWNERS.format(only=only), (run_id,) if is_all else (run_id, run_id))
         with invalid_rows_as_damage(self.path):
             owned = np.fromiter(((*owner, _day_number(day)) for *owner, day in found), _OWNED)
         positions = np.searchsorted(owned["id"], row_ids)
@@ -380,7 +380,7 @@ class HistoryQuery(ResultQuery):
         """
         for page in self._pages(run_id):
             for image in self.images(list(page)):
-                yield image.of_earlier_day() if page[image.row_id] else image
+                yield image.marked_as_earlier() if page[image.row_id] else image
 
     def _pages(self, run_id: int) -> Iterator[dict[int, bool]]:
         """Yield the row ids of a run in the order of the work list, some hundred at a time.
@@ -462,7 +462,7 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
         values["backend"] = wanted.backend
     if wanted.verdict != "any":
         where.append(_verdict_condition(wanted))
-    if words := plain_letters(wanted.text).split():
+    if words := searchable_text(wanted.text).split():
         condition, named = _search_condition(words)
         where.append(
             f"""image_id IN (SELECT image_id FROM work_list AS found NOT INDEXED
@@ -475,18 +475,18 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
     return f"SELECT image_id FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
 
 
-def plain_letters(text: str) -> str:
+def searchable_text(text: str) -> str:
     """Return a text in the form in which texts are searched: case-folded, without accents and apostrophes."""
     letters = unicodedata.normalize("NFKD", text.casefold()).translate(_UNDIVIDED)
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def _searched(text: bytes) -> bytes:
-    """Return `plain_letters` of bytes stored by `bookkeeping.key_of`.
+    """Return `searchable_text` of bytes stored by `bookkeeping.key_of`.
 
     SQL statements call this function as `searched`.
     """
-    return plain_letters(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
+    return searchable_text(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
 
 
 def _search_condition(words: Sequence[str]) -> tuple[str, dict[str, bytes]]:
@@ -551,6 +551,6 @@ def _changes(keys: NDArray[Any]) -> NDArray[np.int64]:
 def _verdict_condition(wanted: ResultFilter) -> str:
     given = _CONTRADICTED if wanted.verdict == "disagreed" else _WITH_VERDICT
     judged = _JUDGED + (given if wanted.verdict != "unread" else "")
-    staying = ", ".join(map(str, sorted(wanted.staying)))
+    kept_row_ids = ", ".join(map(str, sorted(wanted.kept_row_ids)))
     is_in = "NOT IN" if wanted.verdict in ("none", "unread") else "IN"
-    return f"(image_id {is_in} ({judged}) OR image_id IN ({staying}))"
+    return f"(image_id {is_in} ({judged}) OR image_id IN ({kept_row_ids}))"

@@ -227,7 +227,7 @@ LOAD: Final = Call("load", LoadRequest, LoadResult)
 ANALYSE: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
 RUN: Final = Call("run", PackInferRequest, NetworkOutput)
 # Sent by a worker to its parent process during the analysis of an image.
-ELSEWHERE: Final = Call("elsewhere", DeviceRunRequest, DeviceRunResult)
+RUN_ON_DEVICE: Final = Call("elsewhere", DeviceRunRequest, DeviceRunResult)
 READ_IMAGE: Final = Call("image", DisplayRequest, Image)
 READ_SHOWN_IMAGE: Final = Call("shown", DisplayRequest, ShownImage)
 DECODE_PREVIEW: Final = Call("preview", bytes, PreviewResult)

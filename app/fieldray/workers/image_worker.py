@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image, NetworkInput, ShownImage
-from fieldray.domain.lungs import LungFields, LungNetworkOutput, look_for_lungs
+from fieldray.domain.lungs import LungFields, LungNetworkOutput, find_lungs_in_input
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.pack_setup import PackSetup, scores_of
 from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
-from fieldray.imaging.archive import search
+from fieldray.imaging.archive import search_members
 from fieldray.imaging.beginning import identify_beginning
 from fieldray.imaging.preprocess import thumbnail, to_network_input, with_window
 from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality
 from fieldray.imaging.reading import ImageFile, decode_preview, facts_of
 from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.imaging.whole_file import content_hash
 from fieldray.inference.backend import NetworkOutput, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
@@ -143,7 +143,7 @@ class _View:
             self.overruled += (why,)
 
 
-class Worker:
+class ImageWorker:
     """Analyses images with the networks that were loaded last.
 
     open_file      function that opens an image file
@@ -157,7 +157,7 @@ class Worker:
         *,
         open_file: Callable[..., ImageFile] = ImageFile,
         open_network: Callable[[Model, NDArray[np.uint8]], Network] = _network,
-        run_elsewhere: Callable[[calls.DeviceRunRequest], calls.DeviceRunResult] = calls.ELSEWHERE.ask_parent,
+        run_elsewhere: Callable[[calls.DeviceRunRequest], calls.DeviceRunResult] = calls.RUN_ON_DEVICE.ask_parent,
     ) -> None:
         self._open_file, self._open_network = open_file, open_network
         self._run_elsewhere = run_elsewhere
@@ -196,7 +196,7 @@ class Worker:
         contains the problem.
         """
         first = questions[0]
-        stamps = Stamps(bytes.fromhex(first.stamp_key)) if first.stamp_key else None
+        stamps = FileStamper(bytes.fromhex(first.stamp_key)) if first.stamp_key else None
         began_s = time.perf_counter()
         try:
             file = self._open_file(first.ref, stamps=stamps)
@@ -276,7 +276,7 @@ class Worker:
         crops = wanted is not None and wanted.crop != "none" and finder is not None
         is_whole = detail == "full" or question.ref.turn != UPRIGHT  # a reduced image may lack its last rows
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
-        finest = size_for_all(wanted, times=REFINEMENT) if wanted and detail == "finer" else None
+        finest = size_for_all(wanted, factor=REFINEMENT) if wanted and detail == "finer" else None
         needed = None if is_whole else view.needed or finest or size_for_all(*specs)
         image = self._read(view, needed)
         if finder:
@@ -289,7 +289,7 @@ class Worker:
             image = self._read(view, finer)
         is_first = detail == "needed" and image.is_approximate and not is_whole
         view.box, view.fine = box, size_for_crop(wanted, box, image, "fine") if box and is_first else None
-        view.needed = size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, times=REFINEMENT)
+        view.needed = size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, factor=REFINEMENT)
         tensors, key = view.shared.tensors, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)
         facts = replace(view.seen.facts, pixel_map=tensor.pixel_map)
@@ -364,12 +364,12 @@ class Worker:
         finder, classifier, header = view.pack.finder, view.pack.classifier, view.seen.header
         assert finder
         view.seen = replace(view.seen, stage="inference")
-        says_chest = bool(
+        header_says_chest = bool(
             header and classifier and header_says_frontal_chest(header, classifier.model.manifest.accepted)
         )
-        known, key = view.shared.lungs, (id(finder), needed, says_chest)
+        known, key = view.shared.lungs, (id(finder), needed, header_says_chest)
         if key not in known:
-            lungs = lungs_in(image, finder.model, finder.network.run, says_chest=says_chest)
+            lungs = find_lungs_in_image(image, finder.model, finder.network.run, header_says_chest=header_says_chest)
             known[key] = replace(lungs, quality=lung_quality(image, lungs))
         view.seen = replace(view.seen, lungs=known[key])
         if refusal := known[key].refusal:
@@ -407,14 +407,14 @@ class Worker:
         return view.seen.is_borderline(setup, scores, features)
 
 
-def lungs_in(
-    image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], NetworkOutput], *, says_chest: bool
+def find_lungs_in_image(
+    image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], NetworkOutput], *, header_says_chest: bool
 ) -> LungFields:
     """Return the lung fields of an image, in pixels of the image's file. Raises BackendProblem.
 
-    finder      the lung-field pack
-    run         function that runs the network of the lung-field pack on an input
-    says_chest  whether the file's header says that this is a frontal chest image
+    finder             the lung-field pack
+    run                function that runs the network of the lung-field pack on an input
+    header_says_chest  whether the file's header says that this is a frontal chest image
     """
     spec, rules, (rows, columns) = finder.manifest.input, finder.manifest.lung_rules, image.size
     assert rules
@@ -435,7 +435,7 @@ def lungs_in(
             region=found.region,
         )
 
-    return look_for_lungs(tensor.values, ask, rules, says_chest=says_chest)
+    return find_lungs_in_input(tensor.values, ask, rules, header_says_chest=header_says_chest)
 
 
 # ---- images for a person
@@ -467,7 +467,7 @@ def _is_own_report(head: bytes) -> bool:
 with contextlib.suppress(BackendProblem):
     load_runtime()
 
-_worker: Final = Worker()
+_worker: Final = ImageWorker()
 
 
 def _look(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
@@ -484,6 +484,6 @@ handle: Final = handler_of(
     (calls.READ_SHOWN_IMAGE, _shown),
     (calls.DECODE_PREVIEW, lambda question: calls.PreviewResult(decode_preview(question))),
     (calls.HASH_FILE, lambda question: content_hash(question.ref)[0]),
-    (calls.SEARCH_MEMBERS, functools.partial(search, is_own_report=_is_own_report)),
+    (calls.SEARCH_MEMBERS, functools.partial(search_members, is_own_report=_is_own_report)),
     (calls.IDENTIFY_OBJECT, functools.partial(identify_beginning, is_own_report=_is_own_report)),
 )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fieldray.domain.image import Image, ImageRef, NetworkInput, ShownImage
     from fieldray.domain.model import InputSpec, Model
     from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
-    from fieldray.imaging.source import Stamps
+    from fieldray.imaging.source import FileStamper
     from fieldray.inference.backend import NetworkOutput
     from fieldray.processes.child import Call
     from fieldray.processes.serving import Handler
@@ -115,7 +115,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         self._given_up = 0
         self._is_closed = False  # a closed pool answers no call
         self.detail = ""  # runtime and threads for display; "" until a child has loaded a model
-        self._stamps: Stamps | None = None
+        self._stamps: FileStamper | None = None
         self._group: tuple[Model, ...] = ()
         with contextlib.suppress(OSError):  # the first call starts the process again and reports the error
             self._children[0].start()
@@ -130,7 +130,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """The process ids of the running children."""
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
-    def stamp_with(self, stamps: Stamps) -> None:
+    def stamp_with(self, stamps: FileStamper) -> None:
         """Make a stamp of every file that is read from now on. The stamp shows later whether the file is unchanged."""
         self._stamps = stamps
 
@@ -223,7 +223,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 models=[of for _, of in questions if of],
                 tries_in_classifier=1 if len(questions) > 1 else _TRIES_IN_CLASSIFIER,
                 is_cancelled=lambda: self._given_up != begun or is_cancelled(),
-                reply=handler_of((calls.ELSEWHERE, elsewhere)),
+                reply=handler_of((calls.RUN_ON_DEVICE, elsewhere)),
             )
             if len(seen) != len(questions):
                 raise Unreadable(reason("decoder_crashed"))

@@ -10,7 +10,7 @@ from typing import Final
 
 from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, reason_of_unexpected
-from fieldray.inference.backend import PERMANENT, BackendStatus, time_image
+from fieldray.inference.backend import PERMANENT_PROBLEM_CODES, BackendStatus, time_image
 from fieldray.reasons import Reason
 from fieldray.workers.pool import Workers
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 _DELAYS_S: Final = (0.0, 0.05, 0.2, 0.8)  # waiting times before the first try and each repetition
 
 
-class Readiness:
+class ModelReadiness:
     """Tests in a thread whether the workers can run one model, and stores the result. Thread-safe.
 
-    changed  function called from that thread when a test has changed `status` or `needs_start`
+    changed  function called from that thread when a test has changed `status` or `is_inactive`
     passed   function called with the model when its test has passed, before `status` changes. If the function raises
              FieldrayError, the workers run no image
     """
@@ -34,7 +34,7 @@ class Readiness:
         self._changed, self._passed = changed, passed
         self._lock = threading.Lock()
         self._status = BackendStatus()
-        self._needs_start = True
+        self._is_inactive = True
         self._is_over = threading.Event()  # set when the result of the last test is no longer wanted
         self._thread: threading.Thread | None = None
 
@@ -44,22 +44,22 @@ class Readiness:
         return self._status
 
     @property
-    def needs_start(self) -> bool:
+    def is_inactive(self) -> bool:
         """Whether the workers run no image of the model until `start` is called.
 
         True if the model was not tested yet, was stopped, or failed permanently.
         """
-        return self._needs_start
+        return self._is_inactive
 
     def start(self) -> None:
         """Start the test of the model in a thread, unless a test is running or has passed. Returns at once."""
         with self._lock:
-            if not self._needs_start:
+            if not self._is_inactive:
                 return
             is_over = threading.Event()
             thread = threading.Thread(target=self._test, args=(is_over, self._thread), name="readiness", daemon=True)
             thread.start()
-            self._thread, self._is_over, self._needs_start = thread, is_over, False
+            self._thread, self._is_over, self._is_inactive = thread, is_over, False
 
     def stop(self, why: Reason | None = None) -> None:
         """Make the workers run no further image with the model until `start` is called. Returns at once.
@@ -68,7 +68,7 @@ class Readiness:
         """
         with self._lock:
             self._is_over.set()
-            self._needs_start = True
+            self._is_inactive = True
             if why is None:
                 self._status = BackendStatus()
             elif self._status.state != "stopped":
@@ -102,16 +102,16 @@ class Readiness:
             else:
                 self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, image_s=image_s))
                 return
-            needs_start = why.code in PERMANENT or delay_s == _DELAYS_S[-1]
-            self._enter(is_over, BackendStatus(state="unavailable", reason=why), needs_start=needs_start)
-            if needs_start:
+            is_inactive = why.code in PERMANENT_PROBLEM_CODES or delay_s == _DELAYS_S[-1]
+            self._enter(is_over, BackendStatus(state="unavailable", reason=why), is_inactive=is_inactive)
+            if is_inactive:
                 return
 
-    def _enter(self, is_over: threading.Event, status: BackendStatus, *, needs_start: bool = False) -> None:
+    def _enter(self, is_over: threading.Event, status: BackendStatus, *, is_inactive: bool = False) -> None:
         with self._lock:
             if is_over.is_set():
                 return
-            self._status, self._needs_start = status, needs_start
+            self._status, self._is_inactive = status, is_inactive
         if status.reason:
             log.info("the CPU is unavailable: %s", status.reason.text)
         self._changed()

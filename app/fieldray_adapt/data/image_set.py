@@ -51,14 +51,16 @@ class LungFinder:
         spec = NetworkSpec.from_manifest(model.manifest)
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 
-    def find(self, image: Image, *, says_chest: bool = False) -> LungFields:
+    def find(self, image: Image, *, header_says_chest: bool = False) -> LungFields:
         """Return the lungs of an image, in pixels of the image file. Raises BackendProblem.
 
-        `says_chest` is whether the header of the file describes a frontal chest X-ray.
+        `header_says_chest` is whether the header of the file describes a frontal chest X-ray.
         """
-        from fieldray.workers.image_worker import lungs_in  # imported here, as it loads the runtime of the networks
+        from fieldray.workers.image_worker import (
+            find_lungs_in_image,  # imported here, as it loads the runtime of the networks
+        )
 
-        return lungs_in(image, self._model, self._network.run, says_chest=says_chest)
+        return find_lungs_in_image(image, self._model, self._network.run, header_says_chest=header_says_chest)
 
 
 def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -253,8 +255,8 @@ class _Reading:
         none = np.zeros((LUNG_CELLS, LUNG_CELLS), np.uint8)
         if self.finder is None:
             return to_network_input(image, self.spec).values[0], none
-        says_chest = self.accepted is not None and header_says_frontal_chest(header, self.accepted)
-        lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.size
+        header_says_chest = self.accepted is not None and header_says_frontal_chest(header, self.accepted)
+        lungs, (rows, columns) = self.finder.find(image, header_says_chest=header_says_chest), image.size
         place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
         tensor = to_network_input(image, self.spec, box=box)

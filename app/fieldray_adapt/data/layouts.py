@@ -312,7 +312,7 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
         raise UsageProblem(found)
     require_matching_table(rows, split)
     parts = assign_parts(rows, split, sources)
-    refuse_leak(rows, parts)
+    require_no_leak(rows, parts)
     return leave_out_unevaluated(rows, parts, sources)
 
 
@@ -343,8 +343,8 @@ def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32])
 def assign_parts(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
     """Return the part of each row by the rule of the split: "training", "validation", "test" or "none".
 
-    A patient may be in two parts; `refuse_leak` checks this. Raises UsageProblem (data_split) if a split by column puts
-    no row in training. Raises UsageProblem if the table of the split is invalid.
+    A patient may be in two parts; `require_no_leak` checks this. Raises UsageProblem (data_split) if a split by column
+    puts no row in training. Raises UsageProblem if the table of the split is invalid.
     """
     if split.by == "random":
         return _by_random(rows, split)
@@ -463,7 +463,7 @@ def count_table_patients(rows: Sequence[Row], split: Split) -> dict[str, int]:
     return {"patients_of_table": len(named), "patients_of_table_in_data": len(found)}
 
 
-def refuse_table_patients(rows: Sequence[Row], split: Split) -> None:
+def require_no_table_patients(rows: Sequence[Row], split: Split) -> None:
     """Raise UsageProblem (data_leak) if a row of another hospital has a patient of the split's table."""
     settled = _settled(split.table)
     for row in rows:
@@ -476,7 +476,7 @@ def _refuse(wrong: Reason) -> NoReturn:
     raise UsageProblem(wrong)
 
 
-def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
+def require_no_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
     """Raise UsageProblem (data_leak, data_copies) if a patient has images in two parts (see `find_leaks`)."""
     for found in find_leaks(rows, parts):
         raise UsageProblem(found)

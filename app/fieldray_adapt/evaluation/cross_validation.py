@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fieldray.domain import metrics
 from fieldray.domain.metrics import sigmoid
 from fieldray_adapt.data.dataset import Dataset, load_dataset
-from fieldray_adapt.data.layouts import refuse_leak
+from fieldray_adapt.data.layouts import require_no_leak
 from fieldray_adapt.evaluation.evaluate import (
     SHORTCUTS,
     EvaluatedImages,
@@ -70,7 +70,7 @@ def cross_validation_step(run: Run) -> StepFacts:
     data, scores = load_dataset(run), dict[str, Scores]()
     for fold in folds:
         rows = data.image_set.rows
-        refuse_leak(rows, [f"fold {fold}" if row.fold == str(fold) else "the other folds" for row in rows])
+        require_no_leak(rows, [f"fold {fold}" if row.fold == str(fold) else "the other folds" for row in rows])
         evaluated = _evaluated_in(data, run, fold)
         for stage, found in _out_of_fold(run, data, fold, evaluated).items():
             scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[evaluated] = found

@@ -20,11 +20,11 @@ from sklearn.linear_model import LogisticRegression
 
 from fieldray.audit.drift import score_counts
 from fieldray.audit.figures import calibration_bins, performance_at, scored_arrays
-from fieldray.audit.units import Case, Rule, scores_and_truths
+from fieldray.audit.units import Case, CountingRule, scores_and_truths
 from fieldray.domain import heat_map, metrics
 from fieldray.domain.metrics import Scores, Share, Truth, logit, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OperatingPoint, OutOfDistributionCheck
-from fieldray.domain.purpose import TRUTHS
+from fieldray.domain.purpose import TRUTH_NAMES
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.data.dataset import thumbnails
@@ -330,13 +330,13 @@ def with_measured_figures(
     )
 
 
-CARD_RULE: Final = Rule(unit="image", refers="above")
+CARD_RULE: Final = CountingRule(unit="image", refers="above")
 """The rule by which the figures of a model card are counted, in the form of an audit rule.
 
 Images are counted, not patients. An image counts as referred if its score is at or above the threshold, or if its class
 is Read first.
 """
-_RULE_WITH_UNSURE: Final = Rule(unit="image", refers="unsure")
+_RULE_WITH_UNSURE: Final = CountingRule(unit="image", refers="unsure")
 
 
 def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
@@ -403,7 +403,9 @@ def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures
         sensitivity=at.sensitivity,
         specificity=at.specificity,
         detected_with_unsure=with_unsure.detected,
-        classes={TRUTHS[truth]: {str(one): own for one, own in found.items()} for truth, found in at.classes.items()},
+        classes={
+            TRUTH_NAMES[truth]: {str(one): own for one, own in found.items()} for truth, found in at.classes.items()
+        },
     )
 
 

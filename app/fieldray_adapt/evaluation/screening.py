@@ -30,7 +30,7 @@ from fieldray.packs.verified import read_verified_manifest, write_pack
 from fieldray.pipeline.screen import screen_with_packs
 from fieldray.settings import Settings
 from fieldray.workers.pool import number_of_workers, open_workers
-from fieldray.workers.readiness import Readiness
+from fieldray.workers.readiness import ModelReadiness
 from fieldray_adapt.data.layouts import Row
 from fieldray_adapt.run import Progress
 
@@ -103,7 +103,7 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
     found: list[tuple[Outcome, ...]] = []
     with (
         open_workers(settings, threads or number_of_workers(settings)) as workers,
-        Engine(lambda _: None, cpu=partial(Readiness, workers)) as engine,
+        Engine(lambda _: None, cpu=partial(ModelReadiness, workers)) as engine,
         ThreadPoolExecutor(workers.size) as pool,
     ):
         workers.load_as_group([model])

@@ -33,7 +33,7 @@ from fieldray_adapt.training.loop import (
     EpochFigures,
     Progress,
     TrainingState,
-    cosine_rate,
+    cosine_learning_rate,
     sparse_averaging_share,
     train_epochs,
 )
@@ -262,7 +262,7 @@ def stage_learning_rate(stage: TrainingStage, epochs_done: int) -> Callable[[flo
     """
 
     def rate(share: float) -> float:
-        return cosine_rate(stage.learning_rate, (epochs_done + share) / stage.epochs, warm_up=_WARM_UP)
+        return cosine_learning_rate(stage.learning_rate, (epochs_done + share) / stage.epochs, warm_up=_WARM_UP)
 
     return rate
 

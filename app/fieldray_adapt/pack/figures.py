@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from fieldray.audit.units import Rule
+from fieldray.audit.units import CountingRule
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
 from fieldray_adapt.evaluation.figures import (
@@ -87,7 +87,7 @@ class PackFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Which share of the heat maps' evidence for the first label lies inside the lungs; None if not measured.
     """
 
-    counted: Rule
+    counted: CountingRule
     labels: dict[str, PackLabel]
     ood_gate: GateFigures
     evidence_inside: EvidenceFigures | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from fieldray.domain.model import Calibration, Label, Manifest, OperatingPoint, OutOfDistributionCheck, Requirement
+from fieldray.domain.model import Calibration, Label, Manifest, OperatingPoint, OutOfDistributionCheck, PackRequirement
 from fieldray.packs.verified import read_verified_manifest
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.steps import load_last_network, read_converted_file
@@ -54,7 +54,7 @@ def make_manifest(
     )
 
 
-def _requires(run: Run) -> tuple[Requirement, ...]:
+def _requires(run: Run) -> tuple[PackRequirement, ...]:
     """Return the requirement for a lung-field pack: the pack of the training, or a later version with that pack's key.
 
     Empty if the recipe has no lung-field pack.
@@ -63,4 +63,4 @@ def _requires(run: Run) -> tuple[Requirement, ...]:
         return ()
     found = read_verified_manifest(run.recipe.lungs)
     pack_id, version = found.description.id, found.description.version
-    return (Requirement(kind="lung-fields", id=pack_id, minimum_version=version, key=found.fingerprint),)
+    return (PackRequirement(kind="lung-fields", id=pack_id, minimum_version=version, key=found.fingerprint),)

@@ -22,7 +22,7 @@ from fieldray.imaging.preprocess import to_network_input
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.manifest import SCHEMA_VERSION, Input, PackManifest
 from fieldray.packs.signing import load_or_create_key
-from fieldray.packs.verified import list_files, read_verified_manifest, require_pack, write_described
+from fieldray.packs.verified import manifest_files, read_verified_manifest, require_intact_pack, write_pack_of_kind
 from fieldray.typed_json import to_type
 from fieldray_adapt.evaluation.figures import (
     DataDigests,
@@ -91,12 +91,12 @@ def write_recipe_pack(
             fit=spec.fit,
             margin=spec.margin,
         ),
-        files=list_files(contents),
+        files=manifest_files(contents),
         **facts,
     )
     with undone_on_failure(recipe.signing_key, recipe.packs_folder):
         key = load_or_create_key(recipe.signing_key)
-        folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=key)
+        folder = write_pack_of_kind(recipe.packs_folder, description=whole, contents=contents, key=key)
     return dict(to_builtins(written_pack_facts(folder)))
 
 
@@ -120,7 +120,7 @@ def is_pack_unchanged(facts: StepFacts) -> bool:
     written = to_type(facts, WrittenPack)
     folder = Path(written.pack)
     try:
-        require_pack(folder, fingerprint=written.signer)
+        require_intact_pack(folder, fingerprint=written.signer)
         return bool(read_verified_manifest(folder).manifest_sha256 == written.manifest_sha256)
     except (PackProblem, OSError):
         return False

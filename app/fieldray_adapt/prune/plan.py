@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Final
 
 from fieldray_adapt.prune.iterations import Iteration, IterationSettings
-from fieldray_adapt.prune.laws import AnyLaw, Context
+from fieldray_adapt.prune.laws import AnyLaw, ChangeRatios
 from fieldray_adapt.prune.selection import CutKind
 from fieldray_adapt.recipes.tables import key, table
 
@@ -95,7 +95,7 @@ class PruneRecipe:
         last = rows[-1]
         if last.settings is None:
             return self.first_settings()
-        context = Context.between(rows[-2], last)
+        context = ChangeRatios.between(rows[-2], last)
         return IterationSettings(
             **{name: getattr(self, name).next(getattr(last.settings, name), context) for name in _SETTINGS}
         )

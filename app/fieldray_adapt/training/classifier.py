@@ -22,7 +22,7 @@ from fieldray_adapt.files import digest
 from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineSettings
-from fieldray_adapt.training.loop import EpochFigures, Progress, cosine_rate, seed_dropout, train_or_resume
+from fieldray_adapt.training.loop import EpochFigures, Progress, cosine_learning_rate, seed_dropout, train_or_resume
 
 
 def draw_balanced(
@@ -156,7 +156,7 @@ class Schedule:
 
     def learning_rate_at(self, epoch: float) -> float:
         """Return the learning rate after `epoch` epochs (a fraction): a linear warm-up, then a half cosine to 0."""
-        return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, start=0.02)
+        return cosine_learning_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, start=0.02)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,14 +84,14 @@ class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     time_s: float | None = None
 
 
-class TrainingCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TrainingProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The progress of a training: the figures of each epoch until now, and the number of steps until now."""
 
     history: tuple[EpochFigures, ...]
     steps: int = 0
 
 
-class _Stored(TrainingCourse, frozen=True, kw_only=True):
+class _Stored(TrainingProgress, frozen=True, kw_only=True):
     key: str = ""
 
 
@@ -107,7 +107,7 @@ class CheckpointContent:
         The averaged weights, by name.
     """
 
-    course: TrainingCourse
+    course: TrainingProgress
     arrays: Mapping[str, NDArray[Any]]
 
 
@@ -263,7 +263,7 @@ def train_epochs(
         ended = EpochFigures(epoch=epoch + 1, epochs=epochs, loss=float(np.mean(losses)))
         ended = task.validate(state.average, ended)
         state.history.append(structs.replace(ended, seconds=round(time.monotonic() - started, 3)))
-        course = TrainingCourse(history=tuple(state.history), steps=state.steps)
+        course = TrainingProgress(history=tuple(state.history), steps=state.steps)
         checkpoint.save(engine, CheckpointContent(course=course, arrays=state.average), key=key)
         progress(state.history[-1])
 
@@ -306,7 +306,9 @@ def sparse_averaging_share(steps: int) -> float:
     return 1 - min(_LONGEST_MEAN, count / (count + 9))
 
 
-def cosine_rate(highest: float, now: float, *, warm_up: float, end: float = 1.0, start: float = 0.002) -> float:
+def cosine_learning_rate(
+    highest: float, now: float, *, warm_up: float, end: float = 1.0, start: float = 0.002
+) -> float:
     """Return the learning rate at the time `now` of a training.
 
     The rate rises linearly until `warm_up`, then falls to 0 along half a cosine wave until `end`.

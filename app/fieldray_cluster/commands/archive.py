@@ -15,7 +15,7 @@ from fieldray.reasons import reason
 from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_settings, whole_number
 
 if TYPE_CHECKING:
-    from fieldray.commands.run import PackRun
+    from fieldray.commands.run import PackSummary
     from fieldray.domain.run import RunSpec
     from fieldray_cluster.archive import ArchiveProgress
     from fieldray_cluster.archive_folder import ArchiveFolder
@@ -63,7 +63,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 def run_screen(options: argparse.Namespace, console: Console) -> int:
     """Run `archive screen` (screen an archive into an output folder). Returns the exit code. Raises FieldrayError."""
     with cluster_modules():
-        from fieldray.commands.run import PackRun
+        from fieldray.commands.run import PackSummary
         from fieldray.domain.pack_setup import set_up_pack
         from fieldray.imaging.discover import absolute_paths
         from fieldray.pipeline.batch_ports import run_spec
@@ -109,7 +109,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
             console.print_line(_all_done(folder, run_id))
             return 0
         progress, run_id = _screened(options, console, folder, request, spec=spec, database=database)
-        return _sum_up(console, PackRun(model, model.pack_name), progress, run_id, database)
+        return _sum_up(console, PackSummary(model, model.pack_name), progress, run_id, database)
 
 
 def _screened(
@@ -153,13 +153,13 @@ def _show(console: Console, progress: ArchiveProgress) -> None:
     console.show_bar(f"{text}  {_nodes(progress)}".rstrip())
 
 
-def _sum_up(console: Console, summary: PackRun, progress: ArchiveProgress, run_id: int, database: Path) -> int:
+def _sum_up(console: Console, summary: PackSummary, progress: ArchiveProgress, run_id: int, database: Path) -> int:
     from fieldray.commands.run import result_counts_of_run
     from fieldray.domain.finding import image_count
     from fieldray.domain.run import PackOfRun
     from fieldray.reports.content import NOTICE
 
-    summary.count_once(result_counts_of_run(database, run_id)[0])
+    summary.set_counts(result_counts_of_run(database, run_id)[0])
     print_line, counts = console.print_line, summary.counts
     images, files = image_count(counts), sum(counts.values())
     print_line(f"{_counted(images, 'image')}. Of {_counted(files, 'file')}, {progress.resumed} from an earlier start.")

@@ -22,7 +22,7 @@ from fieldray_cluster.training.formulas import (
     Measurements,
     Mode,
     ServerKind,
-    advice,
+    best_choice_sentences,
     estimate_each,
     estimate_training,
 )
@@ -288,7 +288,7 @@ def _print_advice(
     servers = (server,) if server else SERVERS
     if not measured.update_s:
         console.print_line(reason("estimate_no_update").text)
-    advised = advice(measured, mode=mode, max_workers=workers, servers=servers)
+    advised = best_choice_sentences(measured, mode=mode, max_workers=workers, servers=servers)
     console.print_lines(sentence.text for sentence in advised)
 
 

@@ -216,7 +216,7 @@ class AsynchronousTiming:
         transferred = max(max((self.workers - 1) * share, 1 - share) for share in held)
         return self.rounds * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
-    def span(self, server: ServerKind) -> TimeRange:
+    def time_range(self, server: ServerKind) -> TimeRange:
         """Return the duration with parameter servers of the kind `server`, in the best and in the worst case.
 
         With distributed servers, both cases are equal, because the thesis has only one formula.
@@ -240,7 +240,7 @@ class AsynchronousTiming:
 
 
 def training_time_range(
-    measured: Measurements, *, mode: Mode, server: ServerKind, workers: int, is_printed: bool = False
+    measured: Measurements, *, mode: Mode, server: ServerKind, workers: int, as_printed_in_thesis: bool = False
 ) -> TimeRange:
     """Return the duration of a training in the best and in the worst case (formulas 4.2 to 4.21).
 
@@ -257,7 +257,7 @@ def training_time_range(
         How the workers train together, and the kind of parameter server.
     workers
         Number of workers, 1 or more.
-    is_printed
+    as_printed_in_thesis
         For the mode sync-split. True: the gradient of a part takes as long as that of a whole batch, as printed in the
         thesis. False: this time is divided by the number of workers.
 
@@ -266,7 +266,7 @@ def training_time_range(
     whole = AsynchronousTiming(measured=measured, workers=workers)
     update_s = whole.update_s(server)
     if mode == "async":
-        span, rounds_s = whole.span(server), whole.rounds * update_s
+        span, rounds_s = whole.time_range(server), whole.rounds * update_s
         if server == "distributed":
             return span.plus(workers * rounds_s, workers * rounds_s)
         server_s = 2 * measured.transfer_s + measured.gradient_s + measured.batches * update_s
@@ -275,14 +275,16 @@ def training_time_range(
     iteration, iterations = replace(measured, batches=workers), whole.rounds
     if mode == "sync-split":
         iterations = float(measured.batches)
-        if not is_printed:  # corrected: gradient time is linear in the batch size, which small parts do not reach
+        if (
+            not as_printed_in_thesis
+        ):  # corrected: gradient time is linear in the batch size, which small parts do not reach
             iteration = replace(iteration, gradient_s=measured.gradient_s / workers)
-    span = AsynchronousTiming(measured=iteration, workers=workers).span(server)
+    span = AsynchronousTiming(measured=iteration, workers=workers).time_range(server)
     return span.plus(update_s, update_s).scaled(iterations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class TrainingEstimate:
     """The estimated duration and speed-up of a training with `workers` workers.
 
     A speed-up is the duration on one machine divided by the duration with several workers.
@@ -309,7 +311,7 @@ class Estimate:
     printed_speed_up: float
 
 
-def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind, workers: int) -> Estimate:
+def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind, workers: int) -> TrainingEstimate:
     """Estimate how long a training takes with several workers, and how many times faster it is than on one machine.
 
     Parameters
@@ -325,8 +327,8 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
     """
     span = training_time_range(measured, mode=mode, server=server, workers=workers)
     plain = replace(measured, rounds_up_batches=False, tensors=(), update_s=0.0)
-    printed = training_time_range(plain, mode=mode, server=server, workers=workers, is_printed=True)
-    return Estimate(
+    printed = training_time_range(plain, mode=mode, server=server, workers=workers, as_printed_in_thesis=True)
+    return TrainingEstimate(
         mode=mode,
         server=server,
         workers=workers,
@@ -338,7 +340,9 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
     )
 
 
-def estimate_each(measured: Measurements, *, mode: Mode, server: ServerKind, max_workers: int) -> Iterator[Estimate]:
+def estimate_each(
+    measured: Measurements, *, mode: Mode, server: ServerKind, max_workers: int
+) -> Iterator[TrainingEstimate]:
     """Yield the estimate of a training with 1 worker, then with 2 workers, and so on up to `max_workers`.
 
     The other parameters are those of `estimate_training`.
@@ -347,7 +351,7 @@ def estimate_each(measured: Measurements, *, mode: Mode, server: ServerKind, max
         yield estimate_training(measured, mode=mode, server=server, workers=workers)
 
 
-def advice(
+def best_choice_sentences(
     measured: Measurements, *, mode: Mode, max_workers: int, servers: Sequence[ServerKind] = SERVERS
 ) -> Iterator[Reason]:
     """Yield sentences about the best number of workers and kind of server for one mode.
@@ -372,12 +376,12 @@ def advice(
         yield _sentence("estimate_second" if second.speed_up > 1 + _NO_GAIN else "estimate_second_not", second)
 
 
-def _fastest(estimates: Sequence[Estimate]) -> Estimate:
+def _fastest(estimates: Sequence[TrainingEstimate]) -> TrainingEstimate:
     """Return the estimate with the largest speed-up. Of equal speed-ups, the fewest workers decide."""
     return min(estimates, key=lambda one: (-round(one.speed_up, 9), one.workers))
 
 
-def _sentence(code: str, one: Estimate) -> Reason:
+def _sentence(code: str, one: TrainingEstimate) -> Reason:
     return reason(
         code,
         mode=one.mode,

@@ -151,7 +151,7 @@ def choose_processes(registry: WorkerRegistry, plan: TrainingPlan) -> list[str]:
             break
         time.sleep(_TICK_S)
         registry.refresh(at_once=True)
-    found = registry.idle_first()
+    found = registry.workers_idle_first()
     if len(found) < plan.workers:
         raise UsageProblem(reason("training_few_workers", workers=plan.workers, there=len(found)))
     hosts = found[plan.workers : wanted]
@@ -333,7 +333,7 @@ class _Session:
         busy = {*self._hosts, *(address for other, address in self._at.items() if other != worker)}
         until_s = time.monotonic() + _PATIENCE_S
         self._registry.refresh(at_once=True)
-        while not (free := [address for address in self._registry.idle_first() if address not in busy]):
+        while not (free := [address for address in self._registry.workers_idle_first() if address not in busy]):
             if time.monotonic() > until_s:
                 raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
             time.sleep(_TICK_S)

@@ -47,7 +47,7 @@ from fieldray_adapt.training.loop import (
     CheckpointContent,
     EpochFigures,
     Progress,
-    TrainingCourse,
+    TrainingProgress,
 )
 from fieldray_adapt.training.steps import engine_settings, make_schedule, recipe_specification
 from fieldray_cluster.connection import client_tls_context, host_of
@@ -258,7 +258,7 @@ class _Course:
             )
             began = began_s = epoch.ended_s
             self.history.append(row)
-            course = TrainingCourse(history=tuple(self.history))
+            course = TrainingProgress(history=tuple(self.history))
             self._checkpoint.save(divided, CheckpointContent(course=course, arrays={}), key=key)
             progress(row)
         return layout.weights(divided.state.average)

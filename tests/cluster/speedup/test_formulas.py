@@ -30,7 +30,7 @@ from fieldray_cluster.training.formulas import (
     Mode,
     ServerKind,
     TimeRange,
-    advice,
+    best_choice_sentences,
     estimate_each,
     estimate_training,
     place_evenly_corrected,
@@ -96,7 +96,7 @@ def test_a_synchronous_training_is_so_many_iterations() -> None:
     assert training_time_range(MEASURED, mode="sync-join", server="central", workers=3) == TimeRange(4 * 13, 4 * 17)
     split = training(3, batches=3, gradient_s=5 / 3).central_range.scaled(12)
     assert training_time_range(MEASURED, mode="sync-split", server="central", workers=3) == split
-    printed = training_time_range(MEASURED, mode="sync-split", server="central", workers=3, is_printed=True)
+    printed = training_time_range(MEASURED, mode="sync-split", server="central", workers=3, as_printed_in_thesis=True)
     assert printed == TimeRange(12 * 13, 12 * 17)
 
 
@@ -234,7 +234,7 @@ VGG = Measurements(gradient_s=0.719, transfer_s=5.153, batches=128)
 
 
 def texts(measured: Measurements, mode: Mode, workers: int = 8, **more: object) -> list[str]:
-    return [one.text for one in advice(measured, mode=mode, max_workers=workers, **more)]  # type: ignore[arg-type]
+    return [one.text for one in best_choice_sentences(measured, mode=mode, max_workers=workers, **more)]  # type: ignore[arg-type]
 
 
 def test_squeezenet_split_over_a_central_server_is_best_on_4_workers() -> None:
@@ -281,7 +281,7 @@ def test_distributed_servers_are_never_slower_than_a_central_one() -> None:
 def test_the_advice_is_told_in_ukrainian() -> None:
     translator = Translator("uk")
     for measured in (SQUEEZENET, VGG):
-        for one in advice(measured, mode="sync-split", max_workers=8):
+        for one in best_choice_sentences(measured, mode="sync-split", max_workers=8):
             sentence = translator.reason(one)
             assert sentence != one.text
             assert "server" not in sentence

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from fieldray.audit.cases import table_labels
+from fieldray.audit.cases import labels_from_table
 from fieldray.packs.signing import TrustStore
 from fieldray.packs.site_choices import FOLDERS_NAME as FOLDERS
 from fieldray.packs.site_choices import POINTS_NAME as POINTS
-from fieldray.packs.site_choices import PackMemory, SitePoints
+from fieldray.packs.site_choices import RememberedPacks, SitePointFile
 from fieldray.reports.outputs import is_own_report
 from fieldray.settings import TABLE, load
 from fieldray.store.rows import (
@@ -30,7 +30,7 @@ from fieldray.store.rows import (
     run_of,
     sample_of,
     spec_text,
-    stored_of,
+    stored_result_of,
     superseded_verdict_of,
     verdict_of,
 )
@@ -96,9 +96,9 @@ def _files() -> Mapping[str, _File]:
     event = asdict(Event(task="a", key="k", status="done", number=1, outcome=Outcome(exit_code=0, node="n")))
     files = (
         _File("settings.json", {row.key: row.default for row in TABLE} | {"newer": [1]}, _settings),
-        _File(FOLDERS, remembered, lambda folder: PackMemory(folder).find([folder])),
+        _File(FOLDERS, remembered, lambda folder: RememberedPacks(folder).find([folder])),
         _File("pack_trust.json", trust, lambda folder: TrustStore(folder).trusted()),
-        _File(POINTS, [point, point], lambda folder: SitePoints(folder).all()),
+        _File(POINTS, [point, point], lambda folder: SitePointFile(folder).all()),
         _File("archive.json", request, _requests),
         _File("merged.json", {"run": 3}, _merged),
         _File("journal.jsonl", event, _journal, is_lines=True),
@@ -250,7 +250,7 @@ def _shown(row: Any) -> object:
 
 
 _TAKEN: Final[Mapping[str, tuple[Callable[[Any], object], ...]]] = {
-    "result": (stored_of, _shown, sample_of, result_count),
+    "result": (stored_result_of, _shown, sample_of, result_count),
     "run": (run_of,),
     "verdict": (verdict_of, superseded_verdict_of),
 }
@@ -355,5 +355,5 @@ def read_table(data: bytes, folder: Path) -> str | None:
     if data[:1] == b"\0":
         return "own report" if is_own_report(data[1:]) else None
     (folder / "labels.csv").write_bytes(data[1:])
-    table_labels(folder / "labels.csv", [image_ref(name) for name in ("a.dcm", "b.dcm")])
+    labels_from_table(folder / "labels.csv", [image_ref(name) for name in ("a.dcm", "b.dcm")])
     return None

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from fieldray.comparison.compare import COMPARE
-from fieldray.domain.comparison import Incomparable
-from fieldray.domain.finding import Refused
+from fieldray.domain.comparison import ComparisonProblem
+from fieldray.domain.finding import RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.imaging.archive import FoundMembers, members_of
@@ -174,7 +174,7 @@ def _comparisons() -> tuple[Message, Message]:
     """One with a picture of what differs, and one that shows nothing."""
     pair = replace(pair_comparison(regions=1), reliability=1.2)
     assert pair.aligned
-    problem, tried = Incomparable(reason=reason("compare_other_patients")), pair.aligned.alignment
+    problem, tried = ComparisonProblem(reason=reason("compare_other_patients")), pair.aligned.alignment
     return encode_message(pair), encode_message(
         replace(pair, aligned=None, problem=problem, tried=tried, reliability=None)
     )
@@ -224,7 +224,7 @@ def _read_and_kept(answer: Message) -> None:
     """What was seen can be stored, and read from the store again."""
     for seen in calls.ANALYSE.decode_answer(answer):
         ref = _REF if seen.header is None else replace(_REF, kind=seen.kind, header=seen.header)
-        kept = Refused(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
+        kept = RefusedOutcome(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
         columns = outcome_columns(kept)
         try:
             outcome_of(columns, None)

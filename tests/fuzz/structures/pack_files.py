@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from fieldray.packs import signing, verified
-from fieldray.packs.manifest import encode_manifest, parse
+from fieldray.packs.manifest import encode_manifest, parse_manifest
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
 from fieldray.packs.reading import array_from_npy, array_to_npy
 from fuzz.structures.dicom_files import PLACES
@@ -51,9 +51,9 @@ def make_manifest(chance: random.Random) -> bytes:
 
 def read_manifest(data: bytes, _folder: Path) -> None:
     """What reading a manifest does once its signature is known to be right."""
-    found = parse(data)
+    found = parse_manifest(data)
     holds(
-        encode_manifest(parse(encode_manifest(found))) == encode_manifest(found),
+        encode_manifest(parse_manifest(encode_manifest(found))) == encode_manifest(found),
         "a manifest that is another when it is written and read",
     )
 

@@ -10,10 +10,10 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fieldray.audit import figures
-from fieldray.audit.cases import Reference, verdict_truths
+from fieldray.audit.cases import ReferenceLabels, verdict_truths
 from fieldray.audit.drift import drift_of, score_counts
-from fieldray.audit.units import Case, Rule, make_cases
-from fieldray.domain.finding import Category, Failed, Finding, Screened, decide
+from fieldray.audit.units import Case, CountingRule, make_cases
+from fieldray.domain.finding import Category, FailedOutcome, Finding, ScreenedOutcome, decide
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.metrics import Share, share_of_hits
 from fieldray.domain.run import StoredResult, Verdict
@@ -55,8 +55,8 @@ def test_figures_equal_those_of_scikit_learn() -> None:
     at = found.points[0]
     assert at.sensitivity.value == pytest.approx((scores[truth] >= 0.5).mean(), abs=1e-12)
     assert at.specificity.value == pytest.approx((scores[~truth] < 0.5).mean(), abs=1e-12)
-    assert at.positive_value and at.positive_value.value == pytest.approx(truth[scores >= 0.5].mean(), abs=1e-12)
-    assert at.negative_value and at.negative_value.value == pytest.approx((~truth[scores < 0.5]).mean(), abs=1e-12)
+    assert at.ppv and at.ppv.value == pytest.approx(truth[scores >= 0.5].mean(), abs=1e-12)
+    assert at.npv and at.npv.value == pytest.approx((~truth[scores < 0.5]).mean(), abs=1e-12)
 
 
 def test_predictive_values_at_another_prevalence() -> None:
@@ -131,14 +131,14 @@ def test_calibration_bins_hold_all_images_and_observed_shares() -> None:
 
 def test_images_needed_give_the_width_asked_for_and_one_fewer_does_not() -> None:
     for value in (0.5, 0.9, 1.0):
-        number = figures.images_needed(value)
+        number = figures.images_needed_for_interval(value)
         widths = []
         for count in (number - 1, number):
             # round() moves the share a little: the width of the exact share is what is promised
             z, n = 1.959964, count
             widths.append(z / (1 + z * z / n) * np.sqrt(value * (1 - value) / n + z * z / (4 * n * n)))
         assert widths[1] <= 0.05 < widths[0]
-    hits = np.zeros(figures.images_needed(0.5), bool)
+    hits = np.zeros(figures.images_needed_for_interval(0.5), bool)
     hits[: len(hits) // 2] = True
     found = share_of_hits(hits, patients=[str(i) for i in range(len(hits))])
     assert found.high - found.low == pytest.approx(0.1, abs=2e-3)
@@ -157,7 +157,7 @@ def test_one_class_cannot_be_audited() -> None:
 
 def _stored(number: int, score: float | None, verdict: str | None, **others: float) -> StoredResult:
     ref = ImageRef(path=Path(f"/x/{number}.png"))
-    outcome: Screened | Failed = failed(ref)
+    outcome: ScreenedOutcome | FailedOutcome = failed(ref)
     if score is not None:
         findings = tuple(
             Finding(label=label, score=own, point=POINT, decision=decide(own, POINT))
@@ -175,14 +175,14 @@ def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:
     ]  # fmt: skip
     truths = verdict_truths(results, label="opacity")
     assert truths == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False, "/x/4.png": True}
-    made = list(make_cases(results, Reference(truths=truths, patients={"/x/1.png": "A"}), label="opacity"))
+    made = list(make_cases(results, ReferenceLabels(truths=truths, patients={"/x/1.png": "A"}), label="opacity"))
     assert [(one.patient, one.score) for one in made] == [
         ("A", 0.9),
         ("/x/2.png", 0.9),
         ("/x/3.png", 0.1),
         ("/x/4.png", 0.1),
     ]
-    assert all(one.score is None for one in make_cases(results, Reference(truths=truths), label="other"))
+    assert all(one.score is None for one in make_cases(results, ReferenceLabels(truths=truths), label="other"))
 
 
 @pytest.mark.parametrize("number", ["", "ANONYMOUS", "0"])
@@ -193,7 +193,7 @@ def test_a_patient_id_that_names_nobody_is_no_person(number: str) -> None:
         for one, header in ((_stored(n, n / 6, None), header) for n, header in enumerate(headers))
     ]
     truths = {one.outcome.ref.key: one.row_id % 2 == 0 for one in results}
-    found = figures.audit(list(make_cases(results, Reference(truths=truths), label="opacity")), [POINT])
+    found = figures.audit(list(make_cases(results, ReferenceLabels(truths=truths), label="opacity")), [POINT])
     assert found.patients == 3 and "audit_patients_unknown" in {note.code for note in found.notes}
 
 
@@ -206,7 +206,7 @@ def test_of_two_labels_each_is_judged_by_itself() -> None:
     assert verdict_truths(results, label="opacity") == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False}
     assert verdict_truths(results, label="mass") == {"/x/3.png": False, "/x/5.png": True}
     truths = {f"/x/{number}.png": number == 5 for number in range(1, 7)}
-    made = list(make_cases(results, Reference(truths=truths), label="mass"))
+    made = list(make_cases(results, ReferenceLabels(truths=truths), label="mass"))
     assert [one.category for one in made] == ["normal"] * 4 + ["abnormal", "normal"]
     found = figures.audit(made, [POINT])
     assert found.disagreements == () and found.unsure.count == 0
@@ -235,7 +235,7 @@ def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> N
     ill = [case(n, 0.9, True) for n in range(366)] + [case(n, 0.1, True) for n in range(366, 381)]
     refused = [case(n, None, True) for n in range(381, 400)]
     well = [case(n, 0.1, False) for n in range(400, 500)] + [case(n, 0.45, False) for n in range(500, 510)]
-    at = figures.performance_at([*ill, *refused, *well], POINT, rule=Rule(), prevalence=0.5)
+    at = figures.performance_at([*ill, *refused, *well], POINT, rule=CountingRule(), prevalence=0.5)
     assert (at.sensitivity.count, at.sensitivity.of) == (366, 381)
     assert (at.detected.count, at.detected.of) == (366, 400)
     counts = {truth: {name: own.count for name, own in of.items()} for truth, of in at.classes.items()}
@@ -253,7 +253,7 @@ def test_what_is_read_first_is_referred_in_every_figure_and_has_a_column_of_its_
         case(2, 0.1, False),
         case(3, 0.2, False, "read_first"),
     ]
-    at = figures.performance_at(units, POINT, rule=Rule(), prevalence=0.5)
+    at = figures.performance_at(units, POINT, rule=CountingRule(), prevalence=0.5)
     assert [(one.count, one.of) for one in (at.detected, at.sensitivity)] == [(2, 2), (2, 2)]
     assert [(one.count, one.of) for one in (at.falsely_referred, at.specificity)] == [(1, 2), (1, 2)]
     assert list(at.classes[True]) == ["read_first", "abnormal", "unsure", "normal", "refused"]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.audit.cases import Reference, check_table, folder_labels, positive_classes, table_labels
+from fieldray.audit.cases import ReferenceLabels, check_table, class_truths, labels_from_folders, labels_from_table
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.pipeline.auditing import usual_names
+from fieldray.pipeline.auditing import usual_class_names
 from fieldray.reasons import reason
 
 
@@ -24,10 +24,10 @@ def refs(folder: Path) -> list[ImageRef]:
     ]
 
 
-def read(folder: Path, text: str | bytes, **options: object) -> Reference:
+def read(folder: Path, text: str | bytes, **options: object) -> ReferenceLabels:
     table = folder / "labels.csv"
     table.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return table_labels(table, refs(folder), **options)  # type: ignore[arg-type]
+    return labels_from_table(table, refs(folder), **options)  # type: ignore[arg-type]
 
 
 def problem(folder: Path, text: str | bytes, **options: object) -> str:
@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, s
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match=r"none.csv cannot be read: No such file"):
-        table_labels(tmp_path / "none.csv", [])
+        labels_from_table(tmp_path / "none.csv", [])
 
 
 def test_columns_can_be_named(tmp_path: Path) -> None:
@@ -119,20 +119,20 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
 def test_folders_are_labels(tmp_path: Path) -> None:
     images = [ImageRef(path=tmp_path / kind / f"{n}.png") for kind in ("NORMAL", "tuberculosis") for n in range(2)]
     zipped = ImageRef(path=tmp_path / "more.zip", member="x/normal/9.png")
-    found = folder_labels([*images, zipped])
+    found = labels_from_folders([*images, zipped])
     assert [found.truths[ref.key] for ref in (*images, zipped)] == [False, False, True, True, False]
 
 
 def test_classes_that_are_not_two_need_a_word() -> None:
     with pytest.raises(UsageProblem, match="mean positive"):
-        positive_classes({"mild", "severe"}, positive=())
-    assert positive_classes({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
+        class_truths({"mild", "severe"}, positive=())
+    assert class_truths({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
         "mild": True,
         "severe": True,
         "none": False,
     }
     with pytest.raises(UsageProblem, match="No image is labelled grave"):
-        positive_classes({"mild", "severe"}, positive=("grave",))
+        class_truths({"mild", "severe"}, positive=("grave",))
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,6 @@ def test_a_longer_path_is_shown_beside_the_one_that_was_screened(tmp_path: Path)
 @pytest.mark.parametrize(("positive", "negative"), [("ІСТИНА", "ХИБНІСТЬ"), ("так", "ні"), ("Відхилення", "норма")])
 def test_what_a_ukrainian_table_says_of_a_class_is_understood(tmp_path: Path, positive: str, negative: str) -> None:
     text = f"image;label\nb.dcm;{positive}\nЗнімок.png;{negative}\n"
-    found = read(tmp_path, text, usual=usual_names())
+    found = read(tmp_path, text, usual=usual_class_names())
     assert found.truths[str(tmp_path / "b.dcm")] and sorted(found.truths.values()) == [False, True]
     assert [note.code for note in found.notes] == ["audit_images_unlabelled"]

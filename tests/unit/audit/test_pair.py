@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
-from fieldray.audit.cases import Reference
+from fieldray.audit.cases import ReferenceLabels
 from fieldray.audit.report import ComparedPack, compare_packs
-from fieldray.audit.units import Case, Rule, make_cases
-from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, decide
+from fieldray.audit.units import Case, CountingRule, make_cases
+from fieldray.domain.finding import Finding, Outcome, ReadFacts, RefusedOutcome, decide
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
@@ -28,7 +28,7 @@ SECOND = ComparedPack(
 def result(number: int, score: float | None, *, label: str, folder: str) -> StoredResult:
     ref = ImageRef(path=Path(f"/{folder}/{number}.dcm"), kind="dicom", header=ImageHeader(patient_id=f"P{number}"))
     facts = ReadFacts(content_sha256=f"{number:064x}")
-    outcome: Outcome = Refused(ref=ref, reason=reason("view", view="LL"), facts=facts)
+    outcome: Outcome = RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=facts)
     if score is not None:
         point = operating_point(threshold=0.5, unsure_low=0.5, unsure_high=0.5, label=label)
         finding = Finding(label=label, score=score, point=point, decision=decide(score, point))
@@ -38,7 +38,7 @@ def result(number: int, score: float | None, *, label: str, folder: str) -> Stor
 
 def cases_of(results: list[StoredResult], *, sick: set[int]) -> list[Case]:
     truths = {one.outcome.ref.key: one.row_id in sick for one in results}
-    return list(make_cases(results, Reference(truths=truths), label="opacity"))
+    return list(make_cases(results, ReferenceLabels(truths=truths), label="opacity"))
 
 
 def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -> None:
@@ -57,7 +57,7 @@ def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -
     ]
     cases = cases_of(runs[0], sick=sick)
     found = compare_packs(
-        cases, runs[1][:100], first=FIRST, second=SECOND, rule=Rule()
+        cases, runs[1][:100], first=FIRST, second=SECOND, rule=CountingRule()
     )  # the files lie elsewhere, and twenty are not there
     assert (found.images, found.elsewhere, found.patients) == (100, 20, 100)
     assert (found.both, found.only_first, found.only_second) == (95, 1, 3)
@@ -88,10 +88,10 @@ def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -
 def test_without_points_there_is_the_area_alone_and_one_kind_is_refused() -> None:
     runs = [[result(n, 0.1 * n, label=label, folder="f") for n in range(1, 9)] for label in ("opacity", "tb")]
     cases = cases_of(runs[0], sick={5, 6, 7, 8})
-    found = compare_packs(cases, runs[1], first=replace(FIRST, point=None), second=SECOND, rule=Rule())
+    found = compare_packs(cases, runs[1], first=replace(FIRST, point=None), second=SECOND, rule=CountingRule())
     assert [one.of for one in found.figures] == ["auc"]
     assert (found.figures[0].difference, found.figures[0].low < 0 < found.figures[0].high) == (0, True)
     with pytest.raises(UsageProblem, match="Images with a label that are also in run 2: 3"):
-        compare_packs(cases, runs[1][:3], first=FIRST, second=SECOND, rule=Rule())
+        compare_packs(cases, runs[1][:3], first=FIRST, second=SECOND, rule=CountingRule())
     with pytest.raises(UsageProblem, match="Images with a label that are also in run 2: 0"):
-        compare_packs(cases, [], first=FIRST, second=SECOND, rule=Rule())
+        compare_packs(cases, [], first=FIRST, second=SECOND, rule=CountingRule())

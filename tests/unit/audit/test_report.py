@@ -11,17 +11,17 @@ from fieldray.audit.report import (
     Prices,
     ProposalGoal,
     ThresholdPlan,
-    propose,
+    propose_operating_point,
     require_prices,
     threshold_plan,
 )
-from fieldray.audit.units import Case, Rule, moved_zone
+from fieldray.audit.units import Case, CountingRule, shifted_uncertain_zone
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
 from fieldray.errors import UsageProblem
 from outcomes import operating_point
 
-PATIENTS = Rule(unit="patient")
+PATIENTS = CountingRule(unit="patient")
 
 
 def case(patient: str, score: float | None, truth: bool, category: Category = "unsure", sex: str = "") -> Case:
@@ -42,7 +42,7 @@ CASES = [
 
 
 def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float, ...] = ()) -> ThresholdPlan:
-    found = threshold_plan(cases, points, rule=PATIENTS, pattern=None, prevalence=0.1, prices=prices)
+    found = threshold_plan(cases, points, rule=PATIENTS, base_point=None, prevalence=0.1, prices=prices)
     assert found is not None
     return found
 
@@ -103,19 +103,23 @@ def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> Non
 
 def test_where_everybody_is_sick_there_is_no_plan() -> None:
     both = [case("a", 0.9, True), case("a", 0.1, False)]  # one patient, with an image of either kind
-    assert threshold_plan(both, (), rule=PATIENTS, pattern=None, prevalence=0.5, prices=None) is None
+    assert threshold_plan(both, (), rule=PATIENTS, base_point=None, prevalence=0.5, prices=None) is None
 
 
 def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:
     cases = [case(str(n), n / 20, n % 3 == 0) for n in range(1, 20)]
-    found = propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(threshold=0.5))
+    found = propose_operating_point(
+        cases, label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(threshold=0.5)
+    )
     # Positives are 3, 6 ... 18 twentieths: 12, 15 and 18 are at 0.5 or above. Negatives below it: 1, 2, 4, 5, 7, 8.
     assert (found.threshold, found.sensitivity.count, found.sensitivity.of) == (0.5, 3, 6)
     assert (found.specificity.count, found.specificity.of) == (6, 13)
     assert found.specificity.low <= 6 / 13 <= found.specificity.high
     for wrong in (0.95, 1.2, -0.1, float("nan")):
         with pytest.raises(UsageProblem, match="is not between 0 and 1, or detects no image with the condition"):
-            propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(threshold=wrong))
+            propose_operating_point(
+                cases, label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(threshold=wrong)
+            )
 
 
 # ---- the highest threshold that still catches what was asked for
@@ -130,7 +134,9 @@ def _cases() -> list[Case]:
 @pytest.mark.parametrize("wanted", [0.5, 0.9, 1.0])
 def test_the_threshold_catches_what_was_asked_for_and_the_next_one_would_not(wanted: float) -> None:
     cases = _cases()
-    found = propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(sensitivity=wanted))
+    found = propose_operating_point(
+        cases, label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(sensitivity=wanted)
+    )
     positives = sum(one.truth for one in cases)  # one of these 15 has no score, so 14 can be referred
     caught = [one.score for one in cases if one.truth and one.score is not None and one.score >= found.threshold]
     assert (found.sensitivity.count, found.sensitivity.of) == (len(caught), 15) == (len(caught), positives)
@@ -142,7 +148,9 @@ def test_the_threshold_catches_what_was_asked_for_and_the_next_one_would_not(wan
 
 @pytest.mark.parametrize("wanted", [0.4, 0.8, 1.0])
 def test_a_specificity_is_reached_at_the_lowest_threshold_that_does(wanted: float) -> None:
-    found = propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(specificity=wanted))
+    found = propose_operating_point(
+        _cases(), label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(specificity=wanted)
+    )
     negatives = sorted(one.score for one in _cases() if not one.truth and one.score is not None)
     spared = sum(score < found.threshold for score in negatives)
     assert (found.specificity.count, found.specificity.of) == (spared, 5) and found.reaches_target
@@ -151,7 +159,9 @@ def test_a_specificity_is_reached_at_the_lowest_threshold_that_does(wanted: floa
 
 
 def test_the_interval_of_the_specificity_counts_that_the_threshold_was_chosen_here() -> None:
-    found = propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(sensitivity=0.9))
+    found = propose_operating_point(
+        _cases(), label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(sensitivity=0.9)
+    )
     alone = [one.score for one in _cases() if not one.truth and one.score is not None]
     value = sum(score < found.threshold for score in alone) / len(alone)
     assert found.specificity.value == pytest.approx(value)
@@ -160,18 +170,20 @@ def test_the_interval_of_the_specificity_counts_that_the_threshold_was_chosen_he
 
 def test_the_band_moves_along_in_log_odds() -> None:
     pattern = operating_point(threshold=0.5, unsure_low=0.4, unsure_high=0.6)
-    low, high = moved_zone(pattern, 0.8)
+    low, high = shifted_uncertain_zone(pattern, 0.8)
     assert math.log(low / (1 - low)) == pytest.approx(math.log(0.8 / 0.2) + math.log(0.4 / 0.6))
     assert math.log(high / (1 - high)) == pytest.approx(math.log(0.8 / 0.2) + math.log(0.6 / 0.4))
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1e-12, 0.5, 1 - 1e-12, 1.0])
 def test_a_band_holds_its_threshold_and_stays_in_the_scale(threshold: float) -> None:
-    low, high = moved_zone(operating_point(threshold=0.5, unsure_low=0.0, unsure_high=0.9), threshold)
+    low, high = shifted_uncertain_zone(operating_point(threshold=0.5, unsure_low=0.0, unsure_high=0.9), threshold)
     assert 0 == low <= threshold <= high <= 1
 
 
 @pytest.mark.parametrize("wanted", [0.0, -0.1, 1.01, float("nan")])
 def test_a_sensitivity_that_is_none_is_refused(wanted: float) -> None:
     with pytest.raises(UsageProblem, match="sensitivity"):
-        propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(sensitivity=wanted))
+        propose_operating_point(
+            _cases(), label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(sensitivity=wanted)
+        )

@@ -11,8 +11,16 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from fieldray.audit.figures import Audit, audit
-from fieldray.audit.report import ALL_UNITS, Prices, Proposal, ProposalGoal, ThresholdPlan, propose, threshold_plan
-from fieldray.audit.units import Case, Rule
+from fieldray.audit.report import (
+    ALL_UNITS,
+    Prices,
+    ProposalGoal,
+    ThresholdPlan,
+    ThresholdProposal,
+    propose_operating_point,
+    threshold_plan,
+)
+from fieldray.audit.units import Case, CountingRule
 from fieldray.domain import metrics
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
@@ -20,7 +28,7 @@ from fieldray.domain.metrics import UNITS, Referral, Unit
 from fieldray.reasons import reason
 from outcomes import POINT
 
-RULES = [Rule(unit=unit, refers=refers) for unit, refers in product(UNITS, ("above", "unsure"))]  # type: ignore[arg-type]
+RULES = [CountingRule(unit=unit, refers=refers) for unit, refers in product(UNITS, ("above", "unsure"))]  # type: ignore[arg-type]
 
 
 def image(number: int, score: float | None, truth: bool, category: Category, **known: object) -> Case:
@@ -66,21 +74,23 @@ def counted(cases: list[Case], unit: Unit, edge: float) -> dict[str, list[tuple[
 
 def everything(
     cases: list[Case],
-    rule: Rule,
+    rule: CountingRule,
     *,
     wanted: ProposalGoal | None = None,
     prices: Prices | None = None,
-) -> tuple[Audit, Proposal, ThresholdPlan]:
+) -> tuple[Audit, ThresholdProposal, ThresholdPlan]:
     found = audit(cases, [POINT], rule=rule)
-    proposal = propose(cases, label="opacity", pattern=POINT, rule=rule, wanted=wanted or ProposalGoal())
+    proposal = propose_operating_point(
+        cases, label="opacity", base_point=POINT, rule=rule, wanted=wanted or ProposalGoal()
+    )
     thresholds = (POINT.threshold, proposal.threshold)
-    planned = threshold_plan(cases, thresholds, rule=rule, pattern=POINT, prevalence=0.1, prices=prices)
+    planned = threshold_plan(cases, thresholds, rule=rule, base_point=POINT, prevalence=0.1, prices=prices)
     assert planned is not None
     return found, proposal, planned
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.unit}-{rule.refers}")
-def test_table_plan_and_proposal_count_the_same(rule: Rule) -> None:
+def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     cases = drawn()
     edge = 0.5 if rule.refers == "above" else 0.4
     found, proposal, planned = everything(cases, rule)
@@ -112,7 +122,7 @@ def test_table_plan_and_proposal_count_the_same(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.unit}-{rule.refers}")
 @pytest.mark.parametrize("aim", ["sensitivity", "specificity"])
-def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: Rule, aim: str) -> None:
+def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: CountingRule, aim: str) -> None:
     cases, share = drawn(), 0.6  # of the patients without the condition three in ten are read first
     wanted = ProposalGoal(sensitivity=share) if aim == "sensitivity" else ProposalGoal(specificity=share)
     _, proposal, planned = everything(cases, rule, wanted=wanted)
@@ -133,7 +143,9 @@ def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: Rule
 
 def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
     cases = drawn()
-    found, _, planned = everything(cases, Rule(unit="patient"), prices=Prices(screening=1.0, test=10.0, unsure=4.0))
+    found, _, planned = everything(
+        cases, CountingRule(unit="patient"), prices=Prices(screening=1.0, test=10.0, unsure=4.0)
+    )
     step = planned.groups[ALL_UNITS][0.5]
     shares = [found.points[0].classes[side]["unsure"].value for side in (True, False)]
     assert step.unsure == pytest.approx(1000 * (0.1 * shares[0] + 0.9 * shares[1]))
@@ -144,9 +156,9 @@ def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
 def test_what_no_threshold_reaches_is_said(refers: Referral) -> None:
     cases = [image(n, None, True, "refused") for n in range(3)] + [image(9, 0.7, True, "abnormal")]
     cases += [image(20 + n, 0.2, False, "read_first") for n in range(3)] + [image(30, 0.1, False, "normal")]
-    rule = Rule(refers=refers)
+    rule = CountingRule(refers=refers)
     for wanted in (ProposalGoal(sensitivity=0.9), ProposalGoal(specificity=0.9)):
-        proposal = propose(cases, label="opacity", pattern=POINT, rule=rule, wanted=replace(wanted))
+        proposal = propose_operating_point(cases, label="opacity", base_point=POINT, rule=rule, wanted=replace(wanted))
         assert not proposal.reaches_target and 0 <= proposal.threshold <= 1
         assert (proposal.sensitivity.value, proposal.specificity.value) <= (0.25, 0.25)
 
@@ -158,10 +170,12 @@ def test_patients_with_both_labels_and_with_several_examinations_are_said() -> N
         for n, day in enumerate(days)
     ]
     cases += [image(10 + n, 0.1 * n, n > 4, "normal", patient=f"B{n}") for n in range(9)]
-    notes = {note.code: dict(note.parameters) for note in audit(cases, [POINT], rule=Rule(unit="patient")).notes}
+    notes = {
+        note.code: dict(note.parameters) for note in audit(cases, [POINT], rule=CountingRule(unit="patient")).notes
+    }
     assert notes["audit_both_labels"] == {"count": "1", "numbers": "A"}
     assert notes["audit_several_exams"] == {"count": "1", "days": "366"}
-    by_exam = {note.code for note in audit(cases, [POINT], rule=Rule(unit="exam")).notes}
+    by_exam = {note.code for note in audit(cases, [POINT], rule=CountingRule(unit="exam")).notes}
     assert "audit_both_labels" in by_exam and "audit_several_exams" not in by_exam
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.audit.cases import Reference, check_table, table_labels
+from fieldray.audit.cases import ReferenceLabels, check_table, labels_from_table
 from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.pipeline.auditing import AuditRequest, require_usable
+from fieldray.pipeline.auditing import AuditRequest, require_usable_request
 
 NAMES = ("a", "b", "c", "d")
 CHEXPERT = "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Edema,Pneumonia\n"
@@ -21,11 +21,11 @@ def refs(folder: Path) -> list[ImageRef]:
     return [ImageRef(path=folder / f"{name}.png") for name in NAMES]
 
 
-def read(folder: Path, text: str | bytes, **options: object) -> Reference:
+def read(folder: Path, text: str | bytes, **options: object) -> ReferenceLabels:
     table = folder / "labels.csv"
     data = text if isinstance(text, bytes) else text.replace("{folder}", str(folder)).encode()
     table.write_bytes(data)
-    return table_labels(table, refs(folder), **options)  # type: ignore[arg-type]
+    return labels_from_table(table, refs(folder), **options)  # type: ignore[arg-type]
 
 
 WRONG = {
@@ -99,7 +99,7 @@ def test_a_table_that_cannot_be_used_is_refused_before_anything_is_screened(tmp_
     for ref in refs(tmp_path):
         ref.path.write_bytes(b"GIF89a")
     with pytest.raises(UsageProblem):
-        require_usable(AuditRequest(labels=tmp_path / "labels.csv"), [tmp_path])
+        require_usable_request(AuditRequest(labels=tmp_path / "labels.csv"), [tmp_path])
 
 
 @pytest.mark.parametrize("folders", [("normal",), ("mild", "severe"), ("normal", "normall"), ("a", "b", "normal")])
@@ -110,10 +110,10 @@ def test_folders_that_are_no_labels_are_refused_before_anything_is_screened(
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(UsageProblem):
-        require_usable(AuditRequest(labels="folders"), [tmp_path])
+        require_usable_request(AuditRequest(labels="folders"), [tmp_path])
     (tmp_path / "abnormal").mkdir()
     (tmp_path / "abnormal" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    require_usable(AuditRequest(labels="folders", positive=("abnormal",)), [tmp_path])
+    require_usable_request(AuditRequest(labels="folders", positive=("abnormal",)), [tmp_path])
 
 
 def truths(folder: Path, text: str, **options: object) -> dict[str, bool]:
@@ -136,7 +136,7 @@ def test_chexpert_s_table_has_a_column_for_each_class_and_uncertain_ones_are_lef
     rows += ["3/d.png,F,50,Lateral,,,1,"]
     table = tmp_path / "train.csv"
     table.write_text(CHEXPERT + "\n".join(f"patient0000{row}" for row in rows))
-    found = table_labels(table, images)
+    found = labels_from_table(table, images)
     assert {Path(key).stem: truth for key, truth in found.truths.items()} == {"a": True, "b": False}
     assert set(found.patients.values()) == {"patient00000", "patient00001", "patient00002"}
     assert "audit_rows_uncertain" in {note.code for note in found.notes}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fieldray.backends import BackendEntry
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.device import Measurement
-from fieldray.bench.machine import Level, MeasuredLoad
+from fieldray.bench.machine import LoadLevel, MeasuredLoad
 from fieldray.domain.image import ImageRef, NetworkInput, PixelMap
 from fieldray.domain.model import BackendName, InputSpec, Model
 from fieldray.inference.backend import BackendKind, NetworkOutput
@@ -91,7 +91,7 @@ class ReadersOfNames:
         self.events.append("readers closed")
 
 
-def cell(case: BenchmarkCase, level: Level, *means_ms: float, others: float = 0.0) -> Measurement:
+def cell(case: BenchmarkCase, level: LoadLevel, *means_ms: float, others: float = 0.0) -> Measurement:
     """A repetition of four images for each mean: iterations 1 and 2 take 50 ms, which must not count."""
     load = MeasuredLoad(made=level.share, machine=max(level.share, others))
     repetitions = [[50.0, 50.0, mean - 1, mean + 1] for mean in means_ms]

@@ -11,9 +11,9 @@ import pytest
 from fieldray.bench.host import (
     ComputerPart,
     HostFinding,
-    Trial,
+    ScreeningTrial,
     can_screen,
-    findings,
+    findings_by_severity,
     host_report,
     inspect_edgetpu,
     inspect_machine,
@@ -28,10 +28,10 @@ from fieldray.reports.document import console_lines
 MACHINE = MachineFacts(
     system="Linux",
     processor="A processor",
-    vectors=("AVX2", "VNNI"),
+    vector_instructions=("AVX2", "VNNI"),
     governor="performance",
-    plan="",
-    is_saving=False,
+    power_plan="",
+    saves_power=False,
     cores=4,
     threads=8,
     usable_threads=8,
@@ -40,15 +40,15 @@ MACHINE = MachineFacts(
     is_on_battery=False,
     memory_mb=16_000,
     free_memory_mb=9_000,
-    busy=0.02,
+    cpu_load=0.02,
 )
 VERSIONS = dict.fromkeys(("numpy", "PIL", "pydicom", "imagecodecs", "psutil", "cryptography", "PySide6", RUNTIME), "1")
-TRIAL = Trial(pack_name="chest-1.0.0", seconds=0.84, has_edgetpu_file=True)
+TRIAL = ScreeningTrial(pack_name="chest-1.0.0", seconds=0.84, has_edgetpu_file=True)
 EDGETPU = UsbDevice(port="2-1", state="ready", port_mbit=5000, is_writable=True)
 
 
 def codes(part: ComputerPart, *weights: str) -> list[str]:
-    return [one.reason.code for one in part.findings if one.weight in weights]
+    return [one.reason.code for one in part.findings if one.severity in weights]
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_what_the_program_lacks(lacking: str, found: list[str]) -> None:
     ("changes", "found"),
     [
         ({}, []),
-        ({"vectors": ()}, ["host_no_vectors"]),
-        ({"governor": "powersave", "is_saving": True}, ["host_governor"]),
-        ({"governor": "", "plan": "power saver", "is_saving": True}, ["host_power_plan"]),
+        ({"vector_instructions": ()}, ["host_no_vectors"]),
+        ({"governor": "powersave", "saves_power": True}, ["host_governor"]),
+        ({"governor": "", "power_plan": "power saver", "saves_power": True}, ["host_power_plan"]),
         ({"is_on_battery": True}, ["host_battery"]),
         ({"free_memory_mb": 900}, ["host_memory"]),
-        ({"busy": 0.7}, ["host_busy"]),
+        ({"cpu_load": 0.7}, ["host_busy"]),
         ({"usable_threads": 2}, ["host_few_threads"]),
-        ({"processor": "", "vectors": None, "governor": "", "clock_mhz": 0, "highest_clock_mhz": 0}, []),
+        ({"processor": "", "vector_instructions": None, "governor": "", "clock_mhz": 0, "highest_clock_mhz": 0}, []),
     ],
 )
 def test_what_slows_a_computer_down(changes: dict[str, Any], found: list[str]) -> None:
@@ -101,7 +101,9 @@ NO_FILE = replace(TRIAL, has_edgetpu_file=False)
         (ABSENT, NO_FILE, [], ["host_no_edgetpu"]),
     ],
 )
-def test_what_to_do_about_an_edgetpu(edgetpu: CoralStatus, trial: Trial, change: list[str], well: list[str]) -> None:
+def test_what_to_do_about_an_edgetpu(
+    edgetpu: CoralStatus, trial: ScreeningTrial, change: list[str], well: list[str]
+) -> None:
     part = inspect_edgetpu(edgetpu, trial)
     assert (codes(part, "change"), codes(part, "well")) == (change, well)
     assert can_screen(part.findings)
@@ -121,7 +123,7 @@ WELL = HostFinding("well", reason("host_edgetpu_well"))
 
 
 def test_the_serious_comes_first() -> None:
-    found = findings([ComputerPart([WELL, CHANGE], {}), ComputerPart([STOP], {})])
+    found = findings_by_severity([ComputerPart([WELL, CHANGE], {}), ComputerPart([STOP], {})])
     assert found == (STOP, CHANGE, WELL)
     assert can_screen(found[1:])
 

@@ -8,7 +8,7 @@ import pytest
 from bench_cases import IMAGES, ReadersOfNames, Record
 
 from fieldray.bench.benchmark_case import find_usable_cases, read_images, time_images
-from fieldray.bench.device import FILE_SCOPE, NETWORK_SCOPE, Effort, MeasureOptions, measure, time_case
+from fieldray.bench.device import FILE_SCOPE, NETWORK_SCOPE, MeasurementSize, MeasureOptions, measure, time_case
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -25,7 +25,7 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     cases = {first.case(): IMAGES, second.case(): IMAGES}
     notes: list[str] = []
     options = MeasureOptions(readers=cast("Any", ReadersOfNames))
-    measured = measure(cases, Effort(repeats=2, images=3), notify=notes.append, options=options)
+    measured = measure(cases, MeasurementSize(repeats=2, images=3), notify=notes.append, options=options)
     starts = [event for event in events if "start" in event]
     assert starts == [f"{name}: start" for name in "aabbbbaa"]  # not always b after a
     assert [(one.case.name, one.scope) for one in measured] == [
@@ -42,7 +42,7 @@ def test_from_file_each_image_is_read_before_it_is_run() -> None:
     events: list[str] = []
     record = Record("a", events=events)
     options = MeasureOptions(readers=cast("Any", lambda: ReadersOfNames(events)))
-    (_, from_file) = measure({record.case(): IMAGES}, Effort(repeats=1, images=3), notify=str, options=options)
+    (_, from_file) = measure({record.case(): IMAGES}, MeasurementSize(repeats=1, images=3), notify=str, options=options)
     assert events[events.index("read 10") - 1 :] == [
         *("a: start", "read 10", "a: 10", "read 20", "a: 20", "read 30", "a: 30"),
         *("a: close", "readers closed"),
@@ -51,7 +51,7 @@ def test_from_file_each_image_is_read_before_it_is_run() -> None:
 
 
 def test_a_fast_network_runs_longer_than_its_count() -> None:
-    with Record("fast").case().opened() as backend:
+    with Record("fast").case().open_backend() as backend:
         assert len(time_images(backend, IMAGES, count=3, min_duration_s=0.05)) > 3
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from fake_compilers import edgetpu_model
-from fieldray.bench.device import host_variants
-from fieldray.bench.host import ComputerPart, Trial, findings, inspect, inspect_storage, try_screening
+from fieldray.bench.device import host_cases
+from fieldray.bench.host import (
+    ComputerPart,
+    ScreeningTrial,
+    findings_by_severity,
+    inspect_computer,
+    inspect_storage,
+    try_screening,
+)
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.packs.library import PackLibrary
@@ -15,7 +22,7 @@ from fieldray.packs.signing import TrustStore
 from fieldray.reasons import Reason, reason
 from tiny_models import tiny_model
 
-TRIAL = Trial(pack_name="chest-1.0.0", seconds=0.84, has_edgetpu_file=True)
+TRIAL = ScreeningTrial(pack_name="chest-1.0.0", seconds=0.84, has_edgetpu_file=True)
 
 
 def pack(name: str, problem: Reason | None = None) -> PackCandidate:
@@ -24,7 +31,7 @@ def pack(name: str, problem: Reason | None = None) -> PackCandidate:
     )
 
 
-def storage(home: Path, *packs: PackCandidate, free_mb: int = 50_000, trial: Trial = TRIAL) -> ComputerPart:
+def storage(home: Path, *packs: PackCandidate, free_mb: int = 50_000, trial: ScreeningTrial = TRIAL) -> ComputerPart:
     return inspect_storage(home, free_mb=free_mb, keys=TrustStore(home), packs=packs, trial=trial)
 
 
@@ -32,10 +39,10 @@ def test_where_results_are_kept(home: Path) -> None:
     assert storage(home).facts == {"Results": f"{home}, 50000 MB free", "Trusted keys": "0", "Packs": "none"}
     assert [one.reason.code for one in storage(home, free_mb=200).findings] == ["host_disk"]
     (gone,) = storage(home / "gone").findings
-    assert (gone.weight, gone.reason.code) == ("stop", "not_writable")
+    assert (gone.severity, gone.reason.code) == ("stop", "not_writable")
     (home / "pack_trust.json").write_text("{")
     (damaged,) = storage(home).findings
-    assert (damaged.weight, damaged.reason.code) == ("stop", "trust_damaged")
+    assert (damaged.severity, damaged.reason.code) == ("stop", "trust_damaged")
 
 
 def test_a_pack_that_would_not_load_is_named_once(home: Path) -> None:
@@ -43,19 +50,21 @@ def test_a_pack_that_would_not_load_is_named_once(home: Path) -> None:
     packs = pack("well"), pack("lungs", reason("pack_not_classifier", kind="lung-fields")), pack("other", why)
     part = storage(home, *packs)
     (found,) = part.findings
-    assert found.weight == "change" and "other-1.0.0" in found.reason.text and "no signature" in found.reason.text
+    assert found.severity == "change" and "other-1.0.0" in found.reason.text and "no signature" in found.reason.text
     assert part.facts["Packs"] == "well-1.0.0 (drive), lungs-1.0.0 (drive), other-1.0.0 (drive)"
-    assert storage(home, *packs, trial=Trial(problem=why)).findings == []
+    assert storage(home, *packs, trial=ScreeningTrial(problem=why)).findings == []
 
 
 def test_everything_is_inspected_and_a_missing_runtime_is_said_once(home: Path, tmp_path: Path) -> None:
     def load() -> Model:
         raise BackendProblem(reason("no_runtime"))
 
-    parts = inspect(home, PackLibrary(home, builtin_root=tmp_path), load=load)
+    parts = inspect_computer(home, PackLibrary(home, builtin_root=tmp_path), load=load)
     facts = {name for part in parts for name in part.facts}
     assert facts >= {"System", "CPU", "Memory", "Edge TPU", "Program", "Libraries", "Results", "Packs"}
-    assert [one.reason.code for one in findings(parts)].count("no_runtime") == 1  # that of the trial: it is installed
+    assert [one.reason.code for one in findings_by_severity(parts)].count(
+        "no_runtime"
+    ) == 1  # that of the trial: it is installed
 
 
 def test_one_image_is_screened() -> None:
@@ -66,7 +75,7 @@ def test_one_image_is_screened() -> None:
 
 
 def test_ways_to_run() -> None:
-    names = [case.name for case in host_variants(tiny_model(), cores=5, float_file=b"x", max_clock=True)]
+    names = [case.name for case in host_cases(tiny_model(), cores=5, float_file=b"x", max_clock=True)]
     assert names == [
         "cpu, 1 thread",
         "cpu, 2 threads",

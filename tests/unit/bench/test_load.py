@@ -9,13 +9,13 @@ from typing import NamedTuple
 import pytest
 from bench_cases import IMAGES, Record, cell
 
-from fieldray.bench.benchmark_case import Effort, Points, Report, Table
+from fieldray.bench.benchmark_case import BulletList, MeasurementSize, Report, Table
 from fieldray.bench.device import measure
-from fieldray.bench.load import LOAD_STUDY_OPTIONS, increase, load_cases, load_report
-from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad, bursts, busy_share, parallel_load
+from fieldray.bench.load import LOAD_STUDY_OPTIONS, load_study_cases, load_study_report, relative_increase
+from fieldray.bench.machine import LOAD_LEVELS, NO_LOAD, LoadLevel, MeasuredLoad, busy_share, load_bursts, parallel_load
 from tiny_models import tiny_model
 
-FULL = LEVELS[-1]
+FULL = LOAD_LEVELS[-1]
 
 
 class Times(NamedTuple):
@@ -34,19 +34,19 @@ def test_busy_is_what_is_not_idle() -> None:
 
 
 def test_a_steady_load_is_busy_for_its_share() -> None:
-    assert list(itertools.islice(bursts(0.6, is_irregular=False, seed=0), 2)) == [(0.1, pytest.approx(0.06))] * 2
+    assert list(itertools.islice(load_bursts(0.6, is_irregular=False, seed=0), 2)) == [(0.1, pytest.approx(0.06))] * 2
 
 
 def test_a_users_load_is_busy_for_its_share_on_average() -> None:
     # busy parts are uniform in 0..0.8 of spells that are uniform too: over 4000 of them the mean is within 0.02
-    made = list(itertools.islice(bursts(0.4, is_irregular=True, seed=3), 4000))
+    made = list(itertools.islice(load_bursts(0.4, is_irregular=True, seed=3), 4000))
     assert sum(busy for _, busy in made) / sum(length for length, _ in made) == pytest.approx(0.4, abs=0.02)
     assert all(0 <= busy <= length for length, busy in made)
-    assert made == list(itertools.islice(bursts(0.4, is_irregular=True, seed=3), 4000))
+    assert made == list(itertools.islice(load_bursts(0.4, is_irregular=True, seed=3), 4000))
 
 
 def test_a_load_has_a_process_for_each_core_and_none_afterwards() -> None:
-    with parallel_load(Level(name="a little", share=0.05), cores=2) as processes:
+    with parallel_load(LoadLevel(name="a little", share=0.05), cores=2) as processes:
         assert [process.is_running() for process in processes] == [True, True]
     assert not any(process.is_running() for process in processes)
     with parallel_load(NO_LOAD, cores=2) as processes:
@@ -55,8 +55,8 @@ def test_a_load_has_a_process_for_each_core_and_none_afterwards() -> None:
 
 def test_every_subject_is_measured_under_every_level() -> None:
     a, b = Record("a").case(), Record("b").case()
-    levels = (NO_LOAD, Level(name="a little", share=0.05))
-    effort = Effort(repeats=2, images=3)
+    levels = (NO_LOAD, LoadLevel(name="a little", share=0.05))
+    effort = MeasurementSize(repeats=2, images=3)
     cases = dict.fromkeys((a, b), IMAGES)
     options = replace(LOAD_STUDY_OPTIONS, levels=levels, settle_s=0.01, min_duration_s=0)
     cells = measure(cases, effort, notify=str, options=options)
@@ -69,19 +69,19 @@ def test_every_subject_is_measured_under_every_level() -> None:
 
 
 def test_subjects_differ_in_threads_and_priority() -> None:
-    names = [case.name for case in load_cases(tiny_model(), cores=2)]
+    names = [case.name for case in load_study_cases(tiny_model(), cores=2)]
     assert names == [
         *("cpu, 1 thread", "cpu, 2 threads", "cpu, 1 thread, priority raised", "cpu, 1 thread, priority lowered"),
         "edgetpu",
     ]
-    assert not any("2 threads" in case.name for case in load_cases(tiny_model(), cores=1))
+    assert not any("2 threads" in case.name for case in load_study_cases(tiny_model(), cores=1))
 
 
 def test_increase_is_against_the_same_subject_without_load() -> None:
     plain, raised = Record("plain").case(), Record("raised").case()
     cells = [cell(plain, NO_LOAD, 10), cell(raised, NO_LOAD, 20), cell(plain, FULL, 15), cell(raised, FULL, 21)]
     # 15 / 10 and 21 / 20
-    assert [increase(one, cells) for one in cells] == pytest.approx([0, 0, 0.5, 0.05])
+    assert [relative_increase(one, cells) for one in cells] == pytest.approx([0, 0, 0.5, 0.05])
 
 
 def study(*, others: float = 0.0) -> Report:
@@ -92,11 +92,11 @@ def study(*, others: float = 0.0) -> Report:
         cell(plain, FULL, 15, 15),
         cell(raised, FULL, 12, 12),
     ]
-    return load_report(cells, problems={}, images="3 images")
+    return load_study_report(cells, problems={}, images="3 images")
 
 
 def sentences(report: Report) -> str:
-    (points,) = (block for block in report.blocks if isinstance(block, Points))
+    (points,) = (block for block in report.blocks if isinstance(block, BulletList))
     return " ".join(points.sentences)
 
 
@@ -122,6 +122,6 @@ def test_a_load_that_fell_short_is_reported() -> None:
     plain = Record("plain").case()
     weak = cell(plain, FULL, 15)
     weak.loads[:] = [MeasuredLoad(made=0.3, machine=1.0)]
-    report = load_report([cell(plain, NO_LOAD, 10), weak], problems={}, images="3 images")
+    report = load_study_report([cell(plain, NO_LOAD, 10), weak], problems={}, images="3 images")
     assert "load of 100 % fell short: it got 30%" in sentences(report)
     assert "fell short" not in sentences(study())

@@ -43,9 +43,9 @@ def test_linux_governor(tmp_path: Path) -> None:
     (tmp_path / "scaling_driver").write_text("intel_pstate\n")
     assert machine.linux_governor(cpufreq=tmp_path) == "powersave"
     # the "powersave" of this driver runs at full clock under load
-    assert machine.linux_scales_itself(cpufreq=tmp_path)
+    assert machine.linux_scales_clock_in_powersave(cpufreq=tmp_path)
     (tmp_path / "scaling_driver").write_text("acpi-cpufreq\n")
-    assert not machine.linux_scales_itself(cpufreq=tmp_path)
+    assert not machine.linux_scales_clock_in_powersave(cpufreq=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_linux_governor(tmp_path: Path) -> None:
     ],
 )
 def test_windows_plans(text: str, expected: tuple[str, bool]) -> None:
-    assert machine.parse_plan(text) == expected
+    assert machine.parse_power_plan(text) == expected
 
 
 def test_this_machine_tells_something() -> None:
     facts = machine_facts()
     assert facts.threads >= facts.usable_threads >= 1
     assert facts.memory_mb > facts.free_memory_mb > 0
-    assert 0 <= facts.busy <= 1
+    assert 0 <= facts.cpu_load <= 1

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.bench.benchmark_case import Points, Report, Table, write
+from fieldray.bench.benchmark_case import BulletList, Report, Table, write_report
 from fieldray.errors import StorageProblem
 from fieldray.reports.document import console_lines
 
 
 def report() -> Report:
     table = Table("Times <ms>", ("", "mean"), (("cpu & co", "1.0"), ("edgetpu", "12.5")))
-    return Report(kind="bench-test", title="Test", blocks=(table, Points("Notes", ("a < b",))), data={"x": [1.5]})
+    return Report(kind="bench-test", title="Test", blocks=(table, BulletList("Notes", ("a < b",))), data={"x": [1.5]})
 
 
 def test_all_figures_are_in_one_file(tmp_path: Path) -> None:
-    written = write(report(), tmp_path / "new")
+    written = write_report(report(), tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == [written] == [tmp_path / "new" / "bench-test.json"]
     data = json.loads(written.read_text(encoding="utf-8"))
     assert data["report"] == "bench-test" and data["x"] == [1.5] and data["program"].startswith("fieldray ")
@@ -28,7 +28,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(StorageProblem):
-        write(report(), blocked)
+        write_report(report(), blocked)
 
 
 def test_on_the_console_columns_are_under_each_other() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.cli import CANCELLED, run
-from fieldray.commands.console import require_typed, system_console
+from fieldray.commands.console import refuse_expanded_file_names, system_console
 from fieldray.errors import UsageProblem
 
 FINGERPRINT = "ab12" * 16
@@ -58,11 +58,11 @@ def test_what_a_person_types_passes(here: Path) -> None:
         ["screen", "./--trust"],
         ["packs", "list"],
     ):
-        require_typed(arguments)
+        refuse_expanded_file_names(arguments)
     with pytest.raises(UsageProblem):
-        require_typed(["screen", "images"])
+        refuse_expanded_file_names(["screen", "images"])
     (here / "screen").rmdir()
-    require_typed(["screen", "images"])
+    refuse_expanded_file_names(["screen", "images"])
 
 
 @pytest.mark.parametrize("option", ["--json", "--out", "--maps"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.commands.console import system_console
-from fieldray.commands.options import chosen_default, load_pack
+from fieldray.commands.options import default_pack_name, load_pack
 from fieldray.commands.packs import run_default
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.packs.library import PackLibrary
@@ -24,7 +24,7 @@ FINGERPRINT, OTHER = (fingerprint_of(key(number).public_key().public_bytes_raw()
 
 def test_without_any_pack_it_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(PackProblem) as caught:
-        chosen_default(PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none", builtin_table={}))
+        default_pack_name(PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none", builtin_table={}))
     assert caught.value.reason.code == "no_pack"
 
 
@@ -187,5 +187,5 @@ def test_another_content_of_a_version_that_ran_here_is_told(tmp_path: Path) -> N
     clinic.library.record_run(clinic.library.load(other))
     clinic.errors.clear()
     assert clinic.taken(str(clinic.drives[1])) == "test-chest-1.2.3" and clinic.errors == []
-    assert clinic.library.doubts(first)[0].code == "pack_content_changed"
-    assert clinic.library.doubts(clinic.library.load(clinic.shipped)) == ()
+    assert clinic.library.warnings(first)[0].code == "pack_content_changed"
+    assert clinic.library.warnings(clinic.library.load(clinic.shipped)) == ()

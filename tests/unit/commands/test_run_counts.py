@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fieldray.commands.run import PackRun
+from fieldray.commands.run import PackSummary
 from fieldray.domain.finding import ResultCount
 from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
 from fieldray.reasons import reason
@@ -11,9 +11,9 @@ from tiny_models import tiny_model
 
 def test_the_two_classes_of_a_bare_model_count_all_images_and_read_first_stands_beside() -> None:
     """As in the dissertation's demonstration: 11 and 5, of which 2 are to be read first."""
-    run = PackRun(tiny_model(manifest=LEGACY), "legacy")
+    run = PackSummary(tiny_model(manifest=LEGACY), "legacy")
     counted = [("abnormal", (), 11), ("normal", (), 3), ("normal", ("left_lung_unseen", "lungs_low"), 2)]
-    run.count(ResultCount(category=name, codes=codes, number=number) for name, codes, number in counted)  # type: ignore[arg-type]
+    run.add_counts(ResultCount(category=name, codes=codes, number=number) for name, codes, number in counted)  # type: ignore[arg-type]
     classes, unsigned, beside = run.summary_lines()
     assert classes.startswith("abnormal 11  uncertain 0  normal 5  ") and "read first" not in classes
     assert "unsigned" in unsigned.lower() and beside.startswith("Read 2 images first")

@@ -7,7 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fieldray.comparison.compare import COMPARE, Pair, compare, credible_peaks, find_change, handle, regions
+from fieldray.comparison.compare import (
+    COMPARE,
+    CompareRequest,
+    are_peaks_credible,
+    change_regions,
+    compare,
+    find_change,
+    handle,
+)
 from fieldray.comparison.matching import Peaks, blur, normalise_locally
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, PairComparison, comparison_json
 from fieldray.processes.child import encode_message
@@ -44,10 +52,10 @@ def test_matches_are_kept_or_rejected(found: PairComparison) -> None:
 def test_a_match_is_believed_if_it_is_alike_and_plainly_better_than_the_next_best() -> None:
     places = np.zeros(4)
     first, second = np.array([0.3, 0.29, 0.9, 0.9]), np.array([0.27, 0.0, 0.89, 0.1])
-    peaks = Peaks(rows=places, columns=places, first=first, second=second, is_at_border=places.astype(bool))
-    assert credible_peaks(peaks).tolist() == [True, False, False, True]
+    peaks = Peaks(rows=places, columns=places, highest=first, second_highest=second, is_at_border=places.astype(bool))
+    assert are_peaks_credible(peaks).tolist() == [True, False, False, True]
     at_border = replace(peaks, is_at_border=np.array([False, False, False, True]))
-    assert credible_peaks(at_border).tolist() == [True, False, False, False]
+    assert are_peaks_credible(at_border).tolist() == [True, False, False, False]
 
 
 def test_an_image_and_itself_do_not_differ() -> None:
@@ -92,7 +100,7 @@ def test_too_little_of_the_lungs_names_the_image(which: str) -> None:
 
 def answered(prior: FramedImage) -> PairComparison:
     """What comes back from the child."""
-    return COMPARE.decode_answer(handle(encode_message(Pair(prior=prior, current=chest()), call="compare")))
+    return COMPARE.decode_answer(handle(encode_message(CompareRequest(prior=prior, current=chest()), call="compare")))
 
 
 def test_the_child_answers_what_the_function_gives() -> None:
@@ -119,7 +127,7 @@ def test_a_region_needs_a_core_and_some_area() -> None:
     change[110, 205] = 6.0
     change[300:320, 300:320] = 4.0  # no core
     change[400, 400] = -9.0  # no area
-    (region,) = regions(change)
+    (region,) = change_regions(change)
     assert (region.box.top, region.box.left, region.box.rows, region.box.columns) == (100, 200, 20, 10)
     assert (region.area_px, region.strength) == (200, 6.0)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldray.comparison.compare import outline, outline_pull
+from fieldray.comparison.compare import outline_matches, outline_points
 from fieldray.comparison.matching import (
     IDENTITY,
     MIN_JACOBIAN,
@@ -91,9 +91,9 @@ def test_the_second_peak_is_at_a_distance() -> None:
     surface = np.zeros((1, 21, 21))
     surface[0, 10, 10], surface[0, 10, 11] = 0.9, 0.8  # its own slope
     surface[0, 10, 13], surface[0, 13, 9] = 0.5, 0.6  # 3 away: in columns, in rows
-    assert find_peaks(surface, exclusion_px=3).second[0] == 0.6
-    assert find_peaks(surface, exclusion_px=4).second[0] == 0.0
-    assert find_peaks(surface, exclusion_px=1).second[0] == 0.8
+    assert find_peaks(surface, exclusion_px=3).second_highest[0] == 0.6
+    assert find_peaks(surface, exclusion_px=4).second_highest[0] == 0.0
+    assert find_peaks(surface, exclusion_px=1).second_highest[0] == 0.8
     # (0.0 - 0.8) / (0 - 2 * 0.9 + 0.8) / 2 = 0.4 of a pixel to the right
     assert find_peaks(surface, exclusion_px=3).columns[0] == pytest.approx(10.4)
 
@@ -138,7 +138,7 @@ def disc(radius: float) -> np.ndarray:
 
 
 def test_an_outline_pulls_by_its_distance_less_a_slack() -> None:
-    points, targets = outline_pull(outline(disc(110)), outline(disc(100)), STILL)
+    points, targets = outline_matches(outline_points(disc(110)), outline_points(disc(100)), STILL)
     pulled = np.hypot(*(targets - points).T)
     assert len(points) > 40
     assert np.median(pulled) == pytest.approx(8, abs=0.7)
@@ -147,6 +147,6 @@ def test_an_outline_pulls_by_its_distance_less_a_slack() -> None:
 
 
 def test_no_outline_pulls_nowhere() -> None:
-    nothing = outline(np.zeros((FRAME_SIDE, FRAME_SIDE), bool))
-    assert [len(found) for found in outline_pull(nothing, outline(disc(40)), STILL)] == [0, 0]
-    assert [len(found) for found in outline_pull(outline(disc(40)), nothing, STILL)] == [0, 0]
+    nothing = outline_points(np.zeros((FRAME_SIDE, FRAME_SIDE), bool))
+    assert [len(found) for found in outline_matches(nothing, outline_points(disc(40)), STILL)] == [0, 0]
+    assert [len(found) for found in outline_matches(outline_points(disc(40)), nothing, STILL)] == [0, 0]

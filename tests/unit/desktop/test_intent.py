@@ -209,11 +209,11 @@ class Walk(RuleBasedStateMachine):
         intent, known = run.intent, [self.memory.get(path) for path in run.intent.paths]
         assert intent.pack is not None and self.used is not None and intent.pack == used(self.used)
         name = intent.pack.name
-        sources = {self.default[0], *self.said_pack.get(intent.since, ()), *(entry.pack for entry in known if entry)}
+        sources = {self.default[0], *self.said_pack.get(intent.number, ()), *(entry.pack for entry in known if entry)}
         assert name in sources
         if intent.ages_confirmed and intent.pack.ages_years:
             is_remembered = all(entry and entry.ages_confirmed and entry.pack == name for entry in known)
-            assert is_remembered or (intent.pack, True) in self.said_ages.get(intent.since, ())
+            assert is_remembered or (intent.pack, True) in self.said_ages.get(intent.number, ())
         self.in_sight = intent.paths
 
     @rule(path=st.sampled_from([ONE, OTHER]))
@@ -222,7 +222,7 @@ class Walk(RuleBasedStateMachine):
         commands = self.playbook.open([path])
         assert self.playbook.intent is not None
         if prepared:
-            self.said_pack.setdefault(self.playbook.intent.since, set()).add(prepared.signed_id)
+            self.said_pack.setdefault(self.playbook.intent.number, set()).add(prepared.signed_id)
         self.do(commands)
 
     @precondition(lambda self: self.used is not None and self.in_sight)
@@ -231,7 +231,7 @@ class Walk(RuleBasedStateMachine):
         self.prepared = None
         commands = self.playbook.start(self.in_sight)
         assert self.playbook.intent is not None and self.used is not None
-        self.said_pack.setdefault(self.playbook.intent.since, set()).add(self.used.signed_id)
+        self.said_pack.setdefault(self.playbook.intent.number, set()).add(self.used.signed_id)
         self.do(commands)
 
     @rule(path=st.sampled_from([ONE, OTHER]))
@@ -265,7 +265,7 @@ class Walk(RuleBasedStateMachine):
         asked = data.draw(st.sampled_from(self.old)) if old and self.old else self.playbook.question
         is_open = asked == self.playbook.question and (asked is None or asked.kind == "pack")
         if is_open and asked and self.playbook.intent:
-            since = self.playbook.intent.since
+            since = self.playbook.intent.number
             self.said_pack.setdefault(since, set()).add(entry.signed_id)
             if entry.problem is None:
                 self.said_ages.setdefault(since, set()).add((used(entry), True))
@@ -278,7 +278,7 @@ class Walk(RuleBasedStateMachine):
     def answer(self, old: bool, answer: bool | None, data: st.DataObject) -> None:
         asked = data.draw(st.sampled_from(self.old)) if old else self.playbook.question
         if asked and asked == self.playbook.question and asked.kind == "ages" and answer is not None:
-            self.said_ages.setdefault(asked.intent.since, set()).add((asked.intent.pack, answer))
+            self.said_ages.setdefault(asked.intent.number, set()).add((asked.intent.pack, answer))
         self.do(self.playbook.answer(asked, answer))
 
     @invariant()
@@ -287,7 +287,7 @@ class Walk(RuleBasedStateMachine):
         if asked is None:
             return
         assert intent is not None
-        assert (asked.intent.since, asked.intent.paths) == (intent.since, intent.paths)
+        assert (asked.intent.number, asked.intent.paths) == (intent.number, intent.paths)
         if asked.kind == "ages" and self.wanted is None:
             assert self.used is not None and asked.intent == intent and asked.intent.pack == used(self.used)
 

@@ -10,11 +10,11 @@ from fieldray.domain.comparison import (
     FRAME_SIDE,
     LESS_DENSE_COLOUR,
     WEAKEST_SHOWN_CHANGE,
-    Aligned,
+    AlignedPair,
     Alignment,
     ChangeRegion,
+    ComparisonProblem,
     FramedImage,
-    Incomparable,
     MatchedSquare,
     PairComparison,
     change_colours,
@@ -50,7 +50,7 @@ def test_a_place_of_one_image_leads_to_the_other_and_back() -> None:
     rows, columns = np.mgrid[:FRAME_SIDE, :FRAME_SIDE].astype(np.float32)
     bent = np.stack([8 + 6 * np.sin(columns / 60), -5 + 6 * np.cos(rows / 60)], axis=2).astype(np.float32)
     flat = np.zeros(WHOLE[:2], np.float32)
-    aligned = Aligned(
+    aligned = AlignedPair(
         alignment=alignment(displacement=bent), warped_prior=flat.astype(np.uint8), change=flat, regions=()
     )
     pair = PairComparison(prior=framed(scale=4.0, top=0.0), current=framed(scale=2.0, top=100.0), aligned=aligned)
@@ -64,7 +64,7 @@ def test_a_place_of_one_image_leads_to_the_other_and_back() -> None:
 
 
 def test_what_is_not_comparable_leads_nowhere() -> None:
-    pair = PairComparison(prior=None, current=None, problem=Incomparable(reason=reason("compare_cut")))
+    pair = PairComparison(prior=None, current=None, problem=ComparisonProblem(reason=reason("compare_cut")))
     for lead in (pair.prior_position, pair.current_position):
         with pytest.raises(ValueError, match="nothing of this pair"):
             lead(1.0, 1.0)
@@ -94,7 +94,7 @@ def test_an_alignment_that_folds_or_does_not_fit_is_refused(changes: dict[str, o
 def test_a_pair_has_a_result_or_a_problem() -> None:
     with pytest.raises(ValueError, match="comparable or has a problem"):
         PairComparison(prior=None, current=None)
-    done = PairComparison(prior=None, current=None, problem=Incomparable(reason=reason("blank"), image="prior"))
+    done = PairComparison(prior=None, current=None, problem=ComparisonProblem(reason=reason("blank"), image="prior"))
     assert not done.is_comparable
     assert comparison_json(done) == {
         "comparable": False,
@@ -125,6 +125,6 @@ def test_specks_that_are_no_region_have_no_colour() -> None:
     change[100, 100] = 9  # and a speck elsewhere
     region = ChangeRegion(box=Box(top=10, left=30, rows=10, columns=20), area_px=199, strength=6.0)
     pixels = np.zeros(WHOLE[:2], np.uint8)
-    done = Aligned(alignment=alignment(), warped_prior=pixels, change=change, regions=(region,))
+    done = AlignedPair(alignment=alignment(), warped_prior=pixels, change=change, regions=(region,))
     assert np.count_nonzero(done.shown_change) == 199
     assert done.shown_change.max() == 6

@@ -42,9 +42,9 @@ def brief(content: str, category: Category = "normal", score: float | None = 0.5
 )
 def test_a_run_is_wanted_if_all_of_it_fits(wanted: RunFilter, is_listed: bool) -> None:
     summary = RunSummary(run=RUN, counts={"normal": 3}, backends={"cpu": 3, "": 1}, verdicts={"agree": 1})
-    assert wanted.has(summary) == is_listed
-    assert not RunFilter(verdict="none").has(replace(summary, verdicts={"agree": 3}))
-    assert RunFilter(verdict="disagreed").has(replace(summary, verdicts={"disagree": 1}))
+    assert wanted.accepts(summary) == is_listed
+    assert not RunFilter(verdict="none").accepts(replace(summary, verdicts={"agree": 3}))
+    assert RunFilter(verdict="disagreed").accepts(replace(summary, verdicts={"disagree": 1}))
 
 
 def test_a_verdict_is_given_or_not_or_a_disagreement() -> None:

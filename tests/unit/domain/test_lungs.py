@@ -81,7 +81,7 @@ def test_a_mirrored_image_swaps_the_sides_and_is_noted_with_doubt() -> None:
     assert [note.code for note in found.notes] == ["perhaps_mirrored"]
 
 
-@pytest.mark.parametrize("given", [{}, {"frontal_chest": 0.0, "says_chest": True}])
+@pytest.mark.parametrize("given", [{}, {"frontal_chest": 0.0, "header_says_chest": True}])
 def test_a_chest_without_lungs_is_read_first_whether_the_check_or_the_header_knows_it(given: dict[str, Any]) -> None:
     found = lungs(np.zeros((SIDE, SIDE), np.float32), **given)
     assert (found.is_frontal_chest, found.found, found.refusal) == (True, False, None)

@@ -19,7 +19,7 @@ from fieldray.domain.model import (
     Model,
     OutOfDistributionCheck,
     OutputRoles,
-    Requirement,
+    PackRequirement,
 )
 from fieldray.domain.pack_setup import NOT_IN_SETTINGS_HASH, PackSetup, set_up_pack, setup_of_run
 from fieldray.domain.run import Overrides
@@ -139,7 +139,7 @@ OTHER: Mapping[type, Mapping[str, object]] = {
             mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0
         ),
         "accepted": HeaderRules(views=("PA",)),
-        "requires": (Requirement(kind="lung-fields"),),
+        "requires": (PackRequirement(kind="lung-fields"),),
         "lung_rules": RULES,
         "class_names": {"abnormal": {"en": "Other"}, "normal": {"en": "Other"}},
         "warnings": {"en": "Other"},
@@ -172,7 +172,7 @@ OTHER: Mapping[type, Mapping[str, object]] = {
     OutputRoles: {"scores": 4, "class_maps": 5, "features": 6, "mask": 7, "activation": "softmax"},
     HeaderRules: {"modalities": ("CR",), "body_parts": ("LUNG",), "views": ("PA",), "ages_years": (18, 90)},
 }
-WHOLE = tiny_model(manifest=tiny_manifest(requires=(Requirement(kind="lung-fields", id="l"),)))
+WHOLE = tiny_model(manifest=tiny_manifest(requires=(PackRequirement(kind="lung-fields", id="l"),)))
 CROPPED = InputSpec(height=64, width=64, crop="lungs")
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import ReadFacts, Refused
+from fieldray.domain.finding import ReadFacts, RefusedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.patient import match_patients, person_key
 from fieldray.domain.prior import (
-    Gap,
+    TimeGap,
     gap_between,
     prior_from,
     prior_warnings,
@@ -29,10 +29,10 @@ def header(**changes: object) -> ImageHeader:
     return replace(BASE, **changes)  # type: ignore[arg-type]
 
 
-def outcome(name: str, *, content: str = "", **changes: object) -> Refused:
+def outcome(name: str, *, content: str = "", **changes: object) -> RefusedOutcome:
     """An image with a header; what came of it does not matter here."""
     ref = ImageRef(path=Path(f"/images/{name}.dcm"), kind="dicom", header=header(**changes))
-    return Refused(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
+    return RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
 
 
 CURRENT = outcome("current", content="c", study_instance_uid="1.1", sop_instance_uid="1.1.1", study_time="0930")
@@ -99,18 +99,22 @@ def test_the_order_is_that_of_the_studies(image: tuple[str, str], current: tuple
 @pytest.mark.parametrize(
     ("image", "current", "gap"),
     [
-        (("20210205", ""), ("20240405", ""), Gap(3, 2, 0)),
-        (("20240405", ""), ("20210205", ""), Gap(3, 2, 0)),
-        (("20230406", ""), ("20240405", ""), Gap(0, 11, 30)),  # 11 months to 6 March, and 30 days
-        (("20240131", ""), ("20240301", ""), Gap(0, 1, 1)),  # a month to 29 February, the last day of it, and one more
-        (("20230331", ""), ("20240229", ""), Gap(0, 10, 29)),
-        (("20240404", ""), ("20240405", ""), Gap(0, 0, 1)),
-        (("20240405", "0930"), ("20240405", "1240"), Gap(0, 0, 0, 190)),
-        (("20240405", ""), ("20240405", "1240"), Gap(0, 0, 0)),
-        (("19940405", "0930"), ("20240405", "1240"), Gap(30, 0, 0)),
+        (("20210205", ""), ("20240405", ""), TimeGap(3, 2, 0)),
+        (("20240405", ""), ("20210205", ""), TimeGap(3, 2, 0)),
+        (("20230406", ""), ("20240405", ""), TimeGap(0, 11, 30)),  # 11 months to 6 March, and 30 days
+        (
+            ("20240131", ""),
+            ("20240301", ""),
+            TimeGap(0, 1, 1),
+        ),  # a month to 29 February, the last day of it, and one more
+        (("20230331", ""), ("20240229", ""), TimeGap(0, 10, 29)),
+        (("20240404", ""), ("20240405", ""), TimeGap(0, 0, 1)),
+        (("20240405", "0930"), ("20240405", "1240"), TimeGap(0, 0, 0, 190)),
+        (("20240405", ""), ("20240405", "1240"), TimeGap(0, 0, 0)),
+        (("19940405", "0930"), ("20240405", "1240"), TimeGap(30, 0, 0)),
     ],
 )
-def test_the_gap_is_told_by_the_calendar(image: tuple[str, str], current: tuple[str, str], gap: Gap) -> None:
+def test_the_gap_is_told_by_the_calendar(image: tuple[str, str], current: tuple[str, str], gap: TimeGap) -> None:
     first, second = (header(study_date=day, study_time=time) for day, time in (image, current))
     assert gap_between(first, second) == gap
 
@@ -160,8 +164,8 @@ def test_the_same_image_twice_is_one_prior_and_itself_is_none() -> None:
 )
 def test_a_uid_that_a_device_gives_again_hides_no_prior(changes: dict[str, str], is_prior: bool) -> None:
     other = outcome("again", sop_instance_uid="1.1.1", **changes)
-    doubts = [doubt.code for doubt in prior_warnings(prior_from(other, CURRENT, "run"), CURRENT)]
-    assert (len(priors_of(CURRENT, [("run", other)])), "prior_same_image" not in doubts) == (is_prior, is_prior)
+    warnings = [doubt.code for doubt in prior_warnings(prior_from(other, CURRENT, "run"), CURRENT)]
+    assert (len(priors_of(CURRENT, [("run", other)])), "prior_same_image" not in warnings) == (is_prior, is_prior)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import Codec, Frame, codecs
-from fieldray.imaging.codecs.jpeg2000 import bits_and_levels_of, decode_wavelets
+from fieldray.imaging.codecs.jpeg2000 import bits_and_levels_of, decode_jpeg2000
 from fieldray.imaging.codecs.rle import CODEC as RLE
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode
@@ -63,7 +63,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int]
     return (_decode(frame)[::step, ::step], step) if step > 1 else None
 
 
-CODEC = Codec(name="zlib", transfer_syntaxes=frozenset({SYNTAX}), decode=_decode, reduced=_reduced)
+CODEC = Codec(name="zlib", transfer_syntaxes=frozenset({SYNTAX}), decode=_decode, decode_reduced=_reduced)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_without_a_codec_the_compression_is_named(tmp_path: Path) -> None:
         _read(_write(tmp_path / "image.dcm"))
 
 
-@pytest.mark.parametrize("registered", [{"reduced": None}], indirect=True)
+@pytest.mark.parametrize("registered", [{"decode_reduced": None}], indirect=True)
 def test_without_a_lower_resolution_the_whole_is_averaged(registered: Codec, tmp_path: Path) -> None:
     image = decode(_write(tmp_path / "i.dcm").read_bytes(), ImageRef(path=tmp_path / "i.dcm"), needed=NEEDED)
     assert (image.step, image.is_approximate) == (2, False)
@@ -139,12 +139,12 @@ def test_every_compression_has_one_codec() -> None:
 
 
 def test_pillow_still_reads_a_lower_resolution_once_it_is_told_its_size(tmp_path: Path) -> None:
-    """`decode_wavelets` sets Pillow's `_size`: Pillow and the standard round 823 x 719 at 1/4 differently."""
+    """`decode_jpeg2000` sets Pillow's `_size`: Pillow and the standard round 823 x 719 at 1/4 differently."""
     image = chest_phantom(823, 719, 7, abnormal=False)
     path = write_dicom(tmp_path / "image.dcm", image, transfer_syntax=JPEG2000Lossless)
     source = _frame(path)
     for step in (2, 4, 8):
-        small = decode_wavelets(source, step, 12)
+        small = decode_jpeg2000(source, step, 12)
         assert small.shape == (-(-823 // step), -(-719 // step))
         rows, columns = 823 // step * step, 719 // step * step
         means = image[:rows, :columns].reshape(rows // step, step, columns // step, step).mean((1, 3))
@@ -336,7 +336,7 @@ def test_bytes_of_words_in_big_endian_files_are_swapped(kind: str, swaps: bool, 
 def test_a_main_header_is_read_as_the_standard_says() -> None:
     source = _wavelets(scaled(LARGE, 16), num_resolutions=4)
     assert bits_and_levels_of(source) == (16, 3)
-    assert decode_wavelets(source, 4, 16).shape == (206, 180)
+    assert decode_jpeg2000(source, 4, 16).shape == (206, 180)
     signed = bytearray(source)
     signed[42] |= 0x80
     for other in (bytes(signed), source[:16] + struct.pack(">2I", 8, 8) + source[24:]):

@@ -54,7 +54,7 @@ def test_a_folder_inside_itself_is_searched_once(tmp_path: Path, monkeypatch: py
         assert len(looks) < 20
         target = tmp_path / path.relative_to(tmp_path).name.replace("again", "")
         folder = listed(target)
-        folder.path, folder.__dict__["real"] = path, os.path.realpath(target)
+        folder.path, folder.__dict__["real_path"] = path, os.path.realpath(target)
         return folder
 
     monkeypatch.setattr(Folder, "from_path", through_junction)
@@ -216,7 +216,7 @@ def test_recycle_bins_thumbnails_and_snapshots_are_left_out_and_counted(tmp_path
     assert [ref.path.name for ref in found] == ["b.dcm", "a.dcm"]
     (note,) = notes
     assert (note.code, dict(note.parameters)["count"]) == ("bins_left_out", str(len(_BINS)))
-    assert count_files([tmp_path], gives_up=lambda: False) == 2
+    assert count_files([tmp_path], is_cancelled=lambda: False) == 2
     assert [ref.path.name for ref in discover([tmp_path / "study/#recycle"])] == ["c.dcm"]
 
 

@@ -66,7 +66,7 @@ def test_the_step_leaves_what_is_needed_with_a_margin() -> None:
     assert largest_reduction(3000, 2500, need) == 5
     assert largest_reduction(3000, 2499, need) == 4
     assert largest_reduction(3000, 2500, need, steps=(1, 2, 4, 8)) == 4
-    assert largest_reduction(3000, 2500, need, cover=1.25, steps=(1, 2, 4, 8)) == 8
+    assert largest_reduction(3000, 2500, need, oversampling=1.25, steps=(1, 2, 4, 8)) == 8
     assert largest_reduction(100, 2500, need) == 1
     assert largest_reduction(1, 1, need) == 1
     assert largest_reduction(400_000, 400_000, TargetSize(1, 1)) == LARGEST_REDUCTION

@@ -14,7 +14,7 @@ import pytest
 
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.source import FileState, Stamps, open_file
+from fieldray.imaging.source import FileStamper, FileState, open_file
 from fieldray.imaging.whole_file import content_hash, read_bytes, read_with_state
 from raised import raises
 
@@ -90,24 +90,24 @@ def test_what_is_no_ordinary_file_any_more_is_neither_waited_for_nor_read(
 
 KEY = bytes(range(32))
 LATER = time.time() + 3600
-STATE = FileState(size=100_000, changed_ns=10**18, touched_ns=10**18)
+STATE = FileState(size=100_000, modified_ns=10**18, status_changed_ns=10**18)
 DATA = bytes(number * 7919 % 251 for number in range(100_000))
 
 
 @pytest.fixture
-def stamps() -> Stamps:
+def stamps() -> FileStamper:
     """As they are made an hour from now: files of today are old enough."""
-    return Stamps(KEY, now_s=lambda: LATER)
+    return FileStamper(KEY, now_s=lambda: LATER)
 
 
-def now(stamps: Stamps, path: Path) -> bytes:
+def now(stamps: FileStamper, path: Path) -> bytes:
     with open_file(path) as stream:
         return stamps.current(path, stream)
 
 
 @pytest.mark.parametrize("size", [1, 9216, 9217, 65_536, 65_537, 300_000])
 def test_a_file_read_whole_an_open_one_and_a_hashed_one_have_the_same_stamp(
-    stamps: Stamps, tmp_path: Path, size: int
+    stamps: FileStamper, tmp_path: Path, size: int
 ) -> None:
     path, data = tmp_path / "a.dcm", (DATA * 3)[:size]
     path.write_bytes(data)
@@ -118,14 +118,14 @@ def test_a_file_read_whole_an_open_one_and_a_hashed_one_have_the_same_stamp(
     assert content_hash(ref, stamps=stamps) == (hashlib.sha256(data).hexdigest(), found)
 
 
-def test_size_times_key_and_path_are_part_of_it(stamps: Stamps) -> None:
+def test_size_times_key_and_path_are_part_of_it(stamps: FileStamper) -> None:
     path = Path("/images/a.dcm")
     known = {stamps.of_data(path, DATA, STATE)}
-    for state in (STATE._replace(changed_ns=10**18 + 1), STATE._replace(touched_ns=10**18 + 1)):
+    for state in (STATE._replace(modified_ns=10**18 + 1), STATE._replace(status_changed_ns=10**18 + 1)):
         known.add(stamps.of_data(path, DATA, state))
     known.add(stamps.of_data(path, DATA + b"0", STATE._replace(size=100_001)))
     known.add(stamps.of_data(Path("/images/b.dcm"), DATA, STATE))
-    known.add(Stamps(KEY[::-1], now_s=lambda: LATER).of_data(path, DATA, STATE))
+    known.add(FileStamper(KEY[::-1], now_s=lambda: LATER).of_data(path, DATA, STATE))
     assert len(known) == 6
 
 
@@ -133,7 +133,7 @@ def changed(place: int) -> bytes:
     return DATA[:place] + bytes([DATA[place] ^ 1]) + DATA[place + 1 :]
 
 
-def test_a_change_is_noticed_at_the_beginning_the_end_and_at_drawn_places(stamps: Stamps) -> None:
+def test_a_change_is_noticed_at_the_beginning_the_end_and_at_drawn_places(stamps: FileStamper) -> None:
     path = Path("/images/a.dcm")
     known = stamps.of_data(path, DATA, STATE)
     places = [place for parts in stamps._parts(os.fsencode(path), STATE.size) for place in (parts[0], sum(parts) - 1)]
@@ -141,11 +141,11 @@ def test_a_change_is_noticed_at_the_beginning_the_end_and_at_drawn_places(stamps
     assert all(stamps.of_data(path, changed(place), STATE) != known for place in places)
     middle = [place for place in places if 4096 <= place < 100_000 - 1024]
     assert len(middle) == 8  # four blocks
-    other = Stamps(KEY[::-1], now_s=lambda: LATER)
+    other = FileStamper(KEY[::-1], now_s=lambda: LATER)
     assert not set(middle) & {parts[0] for parts in other._parts(os.fsencode(path), STATE.size)}
 
 
-def test_what_it_cannot_notice_is_a_change_between_the_places_with_forged_times(stamps: Stamps) -> None:
+def test_what_it_cannot_notice_is_a_change_between_the_places_with_forged_times(stamps: FileStamper) -> None:
     """Nothing but the whole content can: this is what --verify is for."""
     path = Path("/images/a.dcm")
     seen = [range(place, place + length) for place, length in stamps._parts(os.fsencode(path), STATE.size)]
@@ -159,19 +159,19 @@ def test_most_of_another_content_of_the_same_size_and_times_is_noticed_whatever_
     other[40_000:65_000] = bytes(25_000)
     missed = 0
     for number in range(100):
-        stamps = Stamps(bytes([number]) * 32, now_s=lambda: LATER)
+        stamps = FileStamper(bytes([number]) * 32, now_s=lambda: LATER)
         missed += stamps.of_data(path, DATA, STATE) == stamps.of_data(path, bytes(other), STATE)
     assert missed <= 45  # 0.75^4 of the keys are 32 of 100
 
 
-def test_a_small_file_is_known_by_all_of_it(stamps: Stamps) -> None:
+def test_a_small_file_is_known_by_all_of_it(stamps: FileStamper) -> None:
     path, state = Path("/images/a.png"), FileState(9216, 10**18, 10**18)
     known = {stamps.of_data(path, changed(place)[:9216], state) for place in range(0, 9216, 97)}
     assert len(known) == len(range(0, 9216, 97))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there it is the time at which the file was made")
-def test_a_forged_time_is_noticed_by_the_one_that_nobody_can_choose(stamps: Stamps, tmp_path: Path) -> None:
+def test_a_forged_time_is_noticed_by_the_one_that_nobody_can_choose(stamps: FileStamper, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(DATA)
     known, before = now(stamps, path), path.stat()
@@ -190,19 +190,19 @@ def test_what_was_changed_a_moment_ago_or_in_the_future_gets_no_stamp(
     path.write_bytes(DATA)
     state = path.stat()
     changed_s = max(state.st_mtime_ns, state.st_ctime_ns) / 1e9
-    stamps = Stamps(KEY, now_s=lambda: changed_s + age_s)
+    stamps = FileStamper(KEY, now_s=lambda: changed_s + age_s)
     assert bool(stamps.of_data(path, *read_with_state(ImageRef(path=path)))) is has_stamp
     assert bool(content_hash(ImageRef(path=path), stamps=stamps)[1]) is has_stamp
 
 
-def test_one_of_several_frames_gets_no_stamp(stamps: Stamps, tmp_path: Path) -> None:
+def test_one_of_several_frames_gets_no_stamp(stamps: FileStamper, tmp_path: Path) -> None:
     path = tmp_path / "a.dcm"
     path.write_bytes(DATA)
     assert content_hash(ImageRef(path=path, header=ImageHeader(number_of_frames=2)), stamps=stamps)[1] == b""
 
 
 def test_a_file_that_changes_while_it_is_read_has_no_state(
-    stamps: Stamps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stamps: FileStamper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.dcm"
     path.write_bytes(DATA)
@@ -213,7 +213,7 @@ def test_a_file_that_changes_while_it_is_read_has_no_state(
     assert content_hash(ImageRef(path=path), stamps=stamps)[1] == b""
 
 
-def test_what_is_no_file_of_the_system_has_none(stamps: Stamps) -> None:
+def test_what_is_no_file_of_the_system_has_none(stamps: FileStamper) -> None:
     assert stamps.current(Path("a"), io.BytesIO(b"image")) == b""
     with pytest.raises(Unreadable):
         content_hash(ImageRef(path=Path("/nowhere/a.dcm")), stamps=stamps)

@@ -19,7 +19,7 @@ from PIL import Image as Picture
 
 from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.archive import MemberSearch, open_archive, search
+from fieldray.imaging.archive import MemberSearch, open_archive, search_members
 from fieldray.imaging.discover import discover
 from fieldray.imaging.limits import MAX_ZIP_MEMBERS
 from fieldray.imaging.source import open_file
@@ -194,7 +194,7 @@ def test_more_members_than_are_read_from_one_zip(tmp_path: Path) -> None:
 
 def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
-    part = search(MemberSearch(ref=ImageRef(path=path)))
+    part = search_members(MemberSearch(ref=ImageRef(path=path)))
     assert part.refs[0].member == "000"
     assert len(part.refs) <= 32
     assert part.after == part.refs[-1].member

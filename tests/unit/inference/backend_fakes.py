@@ -15,7 +15,7 @@ from fieldray.domain.model import BackendName, Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, NetworkOutput, check_golden
 from fieldray.reasons import Reason, reason
-from fieldray.workers.readiness import Readiness
+from fieldray.workers.readiness import ModelReadiness
 from tiny_models import SIDE, tiny_scores
 
 
@@ -49,13 +49,13 @@ class Behaviour:
             entry=BackendEntry(name=name, title=name, roles=("litert",), kind=""),
             open=lambda: FakeBackend(self),
             probe=lambda model: self.unavailable_reason,
-            absent=frozenset({"edgetpu_not_here"}),
-            permanent=frozenset({"edgetpu_not_here"}),
+            absent_codes=frozenset({"edgetpu_not_here"}),
+            permanent_codes=frozenset({"edgetpu_not_here"}),
         )
 
-    def cpu(self) -> Callable[..., Readiness]:
+    def cpu(self) -> Callable[..., ModelReadiness]:
         """The state of workers that do the same."""
-        return partial(Readiness, FakeWorkers(self))
+        return partial(ModelReadiness, FakeWorkers(self))
 
 
 class FakeBackend:

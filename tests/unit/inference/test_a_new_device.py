@@ -38,8 +38,8 @@ def kind(_: BackendOptions) -> BackendKind:
         entry=ENTRY,
         open=lambda: FakeBackend(Behaviour()),
         probe=lambda model: next(iter(PROBLEMS), None),
-        permanent=frozenset({NOT_HERE.code}),
-        absent=frozenset({NOT_HERE.code}),
+        permanent_codes=frozenset({NOT_HERE.code}),
+        absent_codes=frozenset({NOT_HERE.code}),
     )
 
 

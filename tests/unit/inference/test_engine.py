@@ -391,7 +391,7 @@ def test_a_model_that_comes_first_is_run_by_a_device_and_need_not_be_tested_agai
     with serving_engine_of(edgetpu, cpu=cpu, publish=events) as engine:
         engine.open(MODEL, second)
         engine.next_device(second)
-        engine.choose("auto", "accelerator")
+        engine.choose_devices("auto", "accelerator")
         events.wait_for("cpu", "starting")
         edgetpu.may_start.clear()
         heard = len(events.heard)

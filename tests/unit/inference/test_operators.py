@@ -13,7 +13,7 @@ from fieldray.domain.model import GoldenVectors
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import NetworkOutput, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray.inference.operators import ALLOWED, EDGETPU_OPERATOR
+from fieldray.inference.operators import ALLOWED_OPERATORS, EDGETPU_OPERATOR
 from raised import raises
 from tiny_models import (
     changed_model,
@@ -107,7 +107,7 @@ def test_a_network_that_remembers_is_refused(change: Callable[[Any], None], says
 
 def test_what_converters_make_of_image_networks_is_allowed() -> None:
     known = {name for name in vars(schema.BuiltinOperator) if name.isupper()}
-    assert ALLOWED - known == {EDGETPU_OPERATOR}
+    assert ALLOWED_OPERATORS - known == {EDGETPU_OPERATOR}
     for dtype in ("uint8", "int8", "float32"):
         scores = [opened(tiny_model_bytes(dtype)).run(image).scores for image in tiny_inputs()]
         assert np.stack(scores) == pytest.approx(tiny_scores(tiny_inputs()), abs=0.01)

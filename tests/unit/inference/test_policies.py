@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from backend_fakes import Behaviour, grey
 
-from fieldray.domain.model import Model, Policy
+from fieldray.domain.model import DevicePolicy, Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.engine import Engine
 from fieldray.reasons import Reason, reason
@@ -45,7 +45,7 @@ def in_use(events: Events) -> set[str]:
         ("both", 0.03, 0.005, {"edgetpu", "cpu"}),
     ],
 )
-def test_who_serves(policy: Policy, edgetpu_s: float, cpu_s: float, served_by: set[str]) -> None:
+def test_who_serves(policy: DevicePolicy, edgetpu_s: float, cpu_s: float, served_by: set[str]) -> None:
     events = Events()
     kinds, cpu = [slow(edgetpu_s).kind()], slow(cpu_s).cpu()
     with Engine(events, cpu=cpu, kinds=kinds, policy=policy) as engine, ThreadPoolExecutor(4) as threads:
@@ -68,7 +68,7 @@ def test_a_lost_device_serves_no_more_until_it_is_reconsidered_and_what_it_runs_
         edgetpu.is_running.clear()
         running = thread.submit(backend_of, engine)
         assert edgetpu.is_running.wait(WAIT_S)
-        engine.device_removed("edgetpu", reason("coral_unplugged"))
+        engine.handle_removal("edgetpu", reason("coral_unplugged"))
         assert in_use(events) == {"cpu"}
         assert running.result(WAIT_S) == backend_of(engine) == "cpu"
         engine.retry_backend("edgetpu")
@@ -84,8 +84,8 @@ def test_only_the_chosen_device_is_started_and_another_may_be_chosen_in_a_run() 
         assert engine.next_device(MODEL) == backend_of(engine) == "cpu"
         assert edgetpu.starts == 0
         with raises(BackendProblem, "no_device"):
-            engine.choose("abacus", "accelerator")
-        engine.choose("edgetpu", "accelerator")
+            engine.choose_devices("abacus", "accelerator")
+        engine.choose_devices("edgetpu", "accelerator")
         assert backend_of(engine) == "edgetpu"
         assert engine.unavailable_reason(MODEL) is None
         assert events.wait_for("cpu", "unavailable").reason == reason("device_not_chosen")

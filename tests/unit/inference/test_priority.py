@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fieldray.inference.worker import cpu_kind
-from fieldray.surroundings import Priority, give_priority
+from fieldray.surroundings import Priority, set_priority
 from tiny_models import tiny_model
 
 
@@ -21,9 +21,9 @@ def test_a_backend_gives_its_process_the_priority_once_the_network_is_open(monke
 
     def given(pid: int | None, priority: Priority) -> bool:
         opened.append(backend.detail)  # "" before the network is open
-        return give_priority(pid, priority)
+        return set_priority(pid, priority)
 
-    monkeypatch.setattr("fieldray.inference.worker.give_priority", given)
+    monkeypatch.setattr("fieldray.inference.worker.set_priority", given)
     try:
         backend.start(tiny_model())
         assert backend.pid
@@ -37,19 +37,19 @@ def test_a_backend_gives_its_process_the_priority_once_the_network_is_open(monke
 def test_a_process_that_has_just_ended_is_no_trouble() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert give_priority(child.pid, "lowered")
+    assert set_priority(child.pid, "lowered")
 
 
 def test_without_a_process_there_is_nothing_to_do() -> None:
-    assert give_priority(None, "raised")
+    assert set_priority(None, "raised")
 
 
 @pytest.mark.skipif(not psutil.LINUX, reason="the priorities of Windows are classes")
 def test_nothing_is_raised_for_a_program_that_a_person_has_lowered() -> None:
     code = (
         "import os; os.nice(5)\n"
-        "from fieldray.surroundings import give_priority\n"
-        "print(give_priority(os.getpid(), 'raised'), os.getpriority(os.PRIO_PROCESS, 0))"
+        "from fieldray.surroundings import set_priority\n"
+        "print(set_priority(os.getpid(), 'raised'), os.getpriority(os.PRIO_PROCESS, 0))"
     )
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

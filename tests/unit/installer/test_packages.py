@@ -19,7 +19,7 @@ import contents
 import icons
 import make_deb
 import make_portable
-from fieldray.inference.coral_status import IDENTITIES
+from fieldray.inference.coral_status import STATE_BY_USB_ID
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="packages for Linux")
 needs_dpkg = pytest.mark.skipif(
@@ -164,7 +164,7 @@ def test_the_udev_rule_is_for_both_faces_of_the_edgetpu() -> None:
     text = (contents.ROOT / "installer/60-fieldray-coral.rules").read_text(encoding="utf-8")
     rules = [line for line in text.splitlines() if line and not line.startswith("#")]
     found = [re.findall(r'ATTRS\{(?:idVendor|idProduct)\}=="([0-9a-f]{4})"', rule) for rule in rules]
-    assert {(int(vendor, 16), int(product, 16)) for vendor, product in found} == set(IDENTITIES)
+    assert {(int(vendor, 16), int(product, 16)) for vendor, product in found} == set(STATE_BY_USB_ID)
     assert all('GROUP="plugdev"' in rule and 'MODE="0664"' in rule for rule in rules)
 
 

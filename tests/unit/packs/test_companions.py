@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.model import LUNG_CHECKS, InputSpec, Requirement
+from fieldray.domain.model import LUNG_CHECKS, InputSpec, PackRequirement
 from fieldray.errors import PackProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs, parse
+from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs, parse_manifest
 from fieldray.packs.signing import fingerprint_of
 from fieldray.packs.verified import read_pack, read_verified_manifest
 from fieldray.reasons import Reason
@@ -22,7 +22,7 @@ from tiny_packs import fingerprint
 
 FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
 OTHER = fingerprint_of(key(2).public_key().public_bytes_raw())
-LUNGS = Requirement(kind="lung-fields")
+LUNGS = PackRequirement(kind="lung-fields")
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ def test_a_companion_never_comes_before_a_classifier(library: PackLibrary, drive
 @pytest.mark.parametrize(
     ("requirement", "code", "said"),
     [
-        (Requirement(kind="lung-fields", id="other-lungs"), "pack_companion_missing", "lung-fields (other-lungs)"),
-        (Requirement(kind="lung-fields", minimum_version="1.0.1"), "pack_companion_older", "1.0.1+"),
-        (Requirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0"), None, ""),
+        (PackRequirement(kind="lung-fields", id="other-lungs"), "pack_companion_missing", "lung-fields (other-lungs)"),
+        (PackRequirement(kind="lung-fields", minimum_version="1.0.1"), "pack_companion_older", "1.0.1+"),
+        (PackRequirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0"), None, ""),
         (LUNGS, None, ""),
     ],
 )
 def test_what_is_required_must_be_there(
-    library: PackLibrary, drive: Path, requirement: Requirement, code: str | None, said: str
+    library: PackLibrary, drive: Path, requirement: PackRequirement, code: str | None, said: str
 ) -> None:
     make_lung_fields(drive)
     folder = make_pack(drive, requires=(requirement,))
@@ -102,7 +102,7 @@ def test_a_damaged_companion_is_named_with_what_is_wrong(library: PackLibrary, d
 
 def test_a_companion_by_a_key_that_nobody_trusts_is_not_used(library: PackLibrary, drive: Path) -> None:
     make_lung_fields(drive, key_number=2)
-    folder = make_pack(drive, requires=(Requirement(kind="lung-fields", key=OTHER),))
+    folder = make_pack(drive, requires=(PackRequirement(kind="lung-fields", key=OTHER),))
     assert _refusal(library, folder).code == "pack_companion_unusable"
 
 
@@ -132,7 +132,7 @@ def shipping(home: Path, tmp_path: Path) -> PackLibrary:
     return made
 
 
-BY_OTHER = Requirement(kind="lung-fields", id="test-lungs", key=OTHER)
+BY_OTHER = PackRequirement(kind="lung-fields", id="test-lungs", key=OTHER)
 Made = tuple[str, int]  # a version, and whose: 1 signed the classifier, 2 is trusted too
 
 
@@ -147,7 +147,7 @@ Made = tuple[str, int]  # a version, and whose: 1 signed the classifier, 2 is tr
     ],
 )
 def test_the_newest_lung_fields_of_who_was_meant_are_taken_else_those_that_ship(
-    shipping: PackLibrary, tmp_path: Path, *, installed: Made, on_drive: Made | None, required: Requirement | None,
+    shipping: PackLibrary, tmp_path: Path, *, installed: Made, on_drive: Made | None, required: PackRequirement | None,
     taken: tuple[str, str],
 ) -> None:  # fmt: skip
     shipping.keys.trust(OTHER)
@@ -222,7 +222,7 @@ def _checks(*names: str) -> tuple[LungCheck, ...]:
 
 def test_a_pack_is_read_as_it_was_written(tmp_path: Path) -> None:
     folder = write_tiny_lungs(tmp_path, mask_threshold=0.4)
-    found = parse((folder / "manifest.json").read_bytes())
+    found = parse_manifest((folder / "manifest.json").read_bytes())
     assert isinstance(found, LungFieldsManifest)
     assert (found.outputs.mask, found.outputs.checks, found.mask_threshold) == (0, 1, 0.4)
     assert tuple(check.name for check in found.checks) == LUNG_CHECKS

@@ -12,7 +12,14 @@ from msgspec import UNSET
 
 from fieldray.errors import PackProblem
 from fieldray.formatting import category_label
-from fieldray.packs.manifest import GOLDEN_ROLES, OOD_GATE_ROLES, domain_manifest, encode_manifest, parse, schema
+from fieldray.packs.manifest import (
+    GOLDEN_ROLES,
+    OOD_GATE_ROLES,
+    domain_manifest,
+    encode_manifest,
+    manifest_schema,
+    parse_manifest,
+)
 from fieldray.translation import Translator
 from packs_factory import make_pack, manifest
 from shipped_packs import ADULTS, CHILDREN, LUNGS
@@ -33,12 +40,12 @@ def _changed(data: bytes, change: Change) -> bytes:
 
 def _refusal(data: bytes) -> PackProblem:
     with pytest.raises(PackProblem) as caught:
-        parse(data)
+        parse_manifest(data)
     return caught.value
 
 
 def test_what_is_written_is_what_is_read(data: bytes) -> None:
-    description = parse(data)
+    description = parse_manifest(data)
     assert encode_manifest(description) == data
     # the gate's arrays are files of their own, and compare by identity: left out here
     found = domain_manifest(description)
@@ -52,7 +59,7 @@ def test_what_is_written_is_what_is_read(data: bytes) -> None:
 def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:
     names = {"abnormal": {"en": "Signs", "uk": "Ознаки"}, "normal": {"en": "None found by this pack"}}
     written = make_pack(tmp_path, class_names=names, warnings={"en": "Few images.\nA thumbnail."}) / "manifest.json"
-    found = domain_manifest(parse(written.read_bytes()))
+    found = domain_manifest(parse_manifest(written.read_bytes()))
     assert (found.class_names, found.warnings) == (names, {"en": "Few images.\nA thumbnail."})
     english, ukrainian = Translator(), Translator("uk")
     assert category_label(english, "abnormal", found) == "Signs"
@@ -90,7 +97,7 @@ def test_a_class_name_that_looks_like_that_of_another_class_is_refused(
 )
 def test_class_names_that_can_be_told_apart_are_taken(data: bytes, abnormal: str, normal: str) -> None:
     names = {"abnormal": {"en": abnormal}, "normal": {"en": normal}}
-    assert domain_manifest(parse(_changed(data, _set("class_names", names)))).class_names == names
+    assert domain_manifest(parse_manifest(_changed(data, _set("class_names", names)))).class_names == names
 
 
 def test_gate_golden_and_points_may_be_absent_and_the_runtime_may_be_said(data: bytes) -> None:
@@ -99,7 +106,7 @@ def test_gate_golden_and_points_may_be_absent_and_the_runtime_may_be_said(data: 
         content |= {"operating_points": [], "minimum_edgetpu_runtime": 13}
         content["files"] = {role: content["files"][role] for role in ("litert", "card")}
 
-    description = parse(_changed(data, change))
+    description = parse_manifest(_changed(data, change))
     assert (description.ood_gate, description.golden) == (UNSET, UNSET)
     assert domain_manifest(description).point("abnormal") is None
 
@@ -245,15 +252,15 @@ def test_what_is_not_strict_json_is_refused(text: bytes) -> None:
 
 def test_metrics_may_be_of_any_shape_but_are_never_text_that_misleads(data: bytes) -> None:
     shaped = {"table": [{"a": [1, 2.5, None, True]}, "рядок\nдругий"]}
-    assert parse(_changed(data, _set("metrics", shaped))).metrics == shaped
+    assert parse_manifest(_changed(data, _set("metrics", shaped))).metrics == shaped
     for bad in ([["\x1b"]], {"a": {"\u202e": 1}}):
         assert _refusal(_changed(data, _set("metrics.deep", bad))).reason.code == "pack_manifest"
 
 
 def test_long_texts_may_have_paragraphs(data: bytes) -> None:
     for name in ("descriptions", "intended_use", "limits"):
-        assert parse(_changed(data, _set(f"{name}.en", "one\n\n\ttwo")))
-    assert parse(_changed(data, _set("provenance.data", "one\ntwo"))).provenance["data"] == "one\ntwo"
+        assert parse_manifest(_changed(data, _set(f"{name}.en", "one\n\n\ttwo")))
+    assert parse_manifest(_changed(data, _set("provenance.data", "one\ntwo"))).provenance["data"] == "one\ntwo"
 
 
 def _nested(depth: int, *, of: str = "[]") -> bytes:
@@ -274,12 +281,12 @@ def test_deep_nesting_is_refused_wherever_it_is(data: bytes, place: str, of: str
 def test_the_nesting_of_any_real_description_passes(data: bytes) -> None:
     # the document, metrics and deep are three levels of the 31 allowed
     changed = _changed(data, _set("metrics.deep", json.loads(_nested(28))))
-    assert parse(changed)
+    assert parse_manifest(changed)
     assert "nested" in _refusal(_changed(data, _set("metrics.deep", json.loads(_nested(30))))).reason.text
 
 
 def test_numbers_json_cannot_hold_are_not_written(data: bytes) -> None:
-    description = parse(data)
+    description = parse_manifest(data)
     bad = msgspec.structs.replace(description, metrics={"auc": float("nan")})
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode_manifest(bad)
@@ -298,7 +305,7 @@ def _errors(content: Any) -> list[str]:
 
 
 def test_the_published_schema_is_the_one_that_the_types_give() -> None:
-    assert PUBLISHED.read_bytes() == schema(), "write it again: python tools/manifest_schema.py"
+    assert PUBLISHED.read_bytes() == manifest_schema(), "write it again: python tools/manifest_schema.py"
 
 
 @pytest.mark.parametrize("pack", [CHILDREN, ADULTS, *LUNGS], ids=lambda pack: pack.name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.packs.manifest import ID
+from fieldray.packs.manifest import ID_PATTERN
 from fieldray.packs.naming import (
     DRIVE_FOLDER,
     LEGACY_CPU_NAME,
@@ -82,8 +82,10 @@ def test_versions_compare_as_numbers() -> None:
 
 
 def test_pack_ids() -> None:
-    assert all(re.search(ID, text) for text in ("chest-normal-2", "a" * 64))
-    assert not any(re.search(ID, text) for text in ("", "a" * 65, "Chest", "chest_normal", "chest/..", "chest\n", "ґ"))
+    assert all(re.search(ID_PATTERN, text) for text in ("chest-normal-2", "a" * 64))
+    assert not any(
+        re.search(ID_PATTERN, text) for text in ("", "a" * 65, "Chest", "chest_normal", "chest/..", "chest\n", "ґ")
+    )
 
 
 # ---- names with a signer

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs import signing
 from fieldray.packs.signing import TrustStore, fingerprint_of
-from fieldray.persistence import FileLock, only_writer
+from fieldray.persistence import FileLock, exclusive_writer
 from fieldray.reasons import reason
 from packs_factory import key
 from raised import raises
@@ -213,11 +213,15 @@ def test_a_version_that_is_known_is_not_written_again(tmp_path: Path) -> None:
 def test_the_content_that_ran_last_is_kept_per_key_pack_and_version(tmp_path: Path) -> None:
     store, other = TrustStore(tmp_path), "d" * 64
     store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)
-    assert store.content_of(FIRST, pack_name="chest-2.0.0") == RAN
-    assert store.content_of(SECOND, pack_name="chest-2.0.0") is store.content_of(FIRST, pack_name="chest-1.0.0") is None
+    assert store.manifest_hash_of(FIRST, pack_name="chest-2.0.0") == RAN
+    assert (
+        store.manifest_hash_of(SECOND, pack_name="chest-2.0.0")
+        is store.manifest_hash_of(FIRST, pack_name="chest-1.0.0")
+        is None
+    )
     store.record(FIRST, pack_id="chest", version="2.0.0", content=other)
     store.record(FIRST, pack_id="chest", version="1.0.0", content=RAN)
-    assert store.content_of(FIRST, pack_name="chest-2.0.0") == other
+    assert store.manifest_hash_of(FIRST, pack_name="chest-2.0.0") == other
     assert store.highest_version(FIRST, pack_id="chest") == "2.0.0"
 
 
@@ -279,7 +283,7 @@ def test_a_change_waits_for_another_program_and_asking_does_not(tmp_path: Path) 
 
 
 def test_a_lock_that_is_never_given_back_is_told(tmp_path: Path) -> None:
-    changes = only_writer(tmp_path / "pack_trust.json", wait_s=0.02)
+    changes = exclusive_writer(tmp_path / "pack_trust.json", wait_s=0.02)
     with FileLock(tmp_path / "pack_trust.lock", holder="process 7"), raises(StorageProblem, "file_in_use", says="7"):
         changes.__enter__()
 

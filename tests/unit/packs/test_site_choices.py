@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.site_choices import FOLDERS_NAME, POINTS_NAME, PackMemory, RememberedPack, SitePoints
+from fieldray.packs.site_choices import FOLDERS_NAME, POINTS_NAME, RememberedPack, RememberedPacks, SitePointFile
 from packs_factory import make_pack, site_point
 from tiny_packs import fingerprint
 
@@ -50,7 +50,7 @@ def test_a_point_is_used_by_its_name_with_its_model_alone(library: PackLibrary, 
 
 
 def test_a_name_is_given_once_to_a_model_and_can_be_removed(tmp_path: Path) -> None:
-    points = SitePoints(tmp_path)
+    points = SitePointFile(tmp_path)
     points.add(site_point("a" * 64))
     points.add(site_point("b" * 64))
     with pytest.raises(UsageProblem, match="already an operating point named ours"):
@@ -99,7 +99,7 @@ def test_a_band_that_is_none_and_a_label_of_another_pack_are_no_points(library: 
 
 
 def test_a_choice_holds_for_the_folder_and_all_below_it(tmp_path: Path) -> None:
-    memory, folder = PackMemory(tmp_path / "home"), tmp_path / "ward"
+    memory, folder = RememberedPacks(tmp_path / "home"), tmp_path / "ward"
     (folder / "2026" / "may").mkdir(parents=True)
     memory.remember([folder], "children", operating_point="careful")
     chosen = RememberedPack("children", "careful")
@@ -114,7 +114,7 @@ def test_a_choice_holds_for_the_folder_and_all_below_it(tmp_path: Path) -> None:
 
 
 def test_folders_of_different_patients_have_no_common_answer(tmp_path: Path) -> None:
-    memory = PackMemory(tmp_path)
+    memory = RememberedPacks(tmp_path)
     memory.remember([tmp_path / "a"], "children")
     assert memory.find([tmp_path / "a", tmp_path / "b"]) is None
     memory.remember([tmp_path / "b"], "adults")
@@ -126,7 +126,7 @@ def test_folders_of_different_patients_have_no_common_answer(tmp_path: Path) -> 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"x": 1}', b"\xff\xfe", b"{" * 100_000])
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FOLDERS_NAME).write_bytes(content)
-    memory = PackMemory(tmp_path)
+    memory = RememberedPacks(tmp_path)
     assert memory.find([tmp_path / "a"]) is None
     memory.remember([tmp_path / "a"], "adults")
     assert memory.find([tmp_path / "a"]) == RememberedPack("adults")
@@ -136,5 +136,5 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"{}")
     (tmp_path / FOLDERS_NAME).symlink_to(tmp_path / "other")
     with pytest.raises(StorageProblem):
-        PackMemory(tmp_path).remember([tmp_path / "a"], "adults")
+        RememberedPacks(tmp_path).remember([tmp_path / "a"], "adults")
     assert (tmp_path / "other").read_bytes() == b"{}"

@@ -16,15 +16,15 @@ from sklearn.metrics import roc_auc_score
 
 from fieldray.audit.drift import Drift
 from fieldray.audit.report import Prices, ProposalGoal
-from fieldray.domain.finding import Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.finding import Outcome, ReadFacts, RefusedOutcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import UsageProblem
-from fieldray.packs.site_choices import SitePoints, with_site_points
+from fieldray.packs.site_choices import SitePointFile, with_site_points
 from fieldray.pipeline.auditing import AuditRequest, adopt_local_point, audit_run
-from fieldray.pipeline.doubts import doubts_of, drifts_of
 from fieldray.pipeline.export import ExportRequest, export_run
+from fieldray.pipeline.run_warnings import drifts_of, run_warnings
 from fieldray.reasons import reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.audit_files import audit_document
@@ -60,7 +60,7 @@ def outcome(folder: str, number: int, score: float | None, *, model: Model, grey
     content = hashlib.sha256(f"{folder}-{number}".encode()).hexdigest()
     facts = ReadFacts(content_sha256=content, thumbnail=np.full((3, 4), grey, np.uint8))
     if score is None:
-        return Refused(ref=ref, reason=reason("view", view="LL"), facts=facts)
+        return RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=facts)
     made = screened(ref, score=score)
     return dataclasses.replace(made, facts=facts, pack_name=model.pack_name, model_sha256=model.model_sha256)
 
@@ -83,7 +83,7 @@ def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Mod
     report = audit_run(
         store.path, PackOfRun(run_id), AuditRequest(labels="folders", unit="image", prevalence=0.1), model=model
     )
-    scored = [one for one in outcomes if isinstance(one, Screened)]
+    scored = [one for one in outcomes if isinstance(one, ScreenedOutcome)]
     truth = [one.ref.path.parent.name == "abnormal" for one in scored]
     assert report.audit.auc.value == pytest.approx(
         roc_auc_score(truth, [one.findings[0].score for one in scored]), abs=1e-9
@@ -102,7 +102,7 @@ def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, m
     assert [at.point.name for at in report.audit.points] == [POINT.name]
     assert report.subject.label == "opacity"
     with pytest.raises(UsageProblem, match="needs the audited pack"):
-        adopt_local_point(SitePoints(store.path.parent), report, name="a", person="P", model=None, day=DAY)
+        adopt_local_point(SitePointFile(store.path.parent), report, name="a", person="P", model=None, day=DAY)
 
 
 def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, model: Model) -> None:
@@ -145,7 +145,7 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     report = audit_run(
         store.path, PackOfRun(run_id), AuditRequest(labels="folders", wanted=ProposalGoal(sensitivity=0.9)), model=model
     )
-    points = SitePoints(tmp_path)
+    points = SitePointFile(tmp_path)
     for name, person, said in (
         ("Our point", "P", "is not a valid name"),
         ("ours", "  ", "needs the name of the person"),
@@ -220,13 +220,13 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
     assert report.plan is not None and 0.5 in report.plan.shown
     assert report.proposal.threshold == 0.5
-    sentences = AuditText(report, Translator()).planning()[0].sentences
+    sentences = AuditText(report, Translator()).threshold_plan()[0].sentences
     assert (
         sentences[0].startswith("At the threshold 0.500, ") and "of 1000 patients screened are referred" in sentences[0]
     )
     assert sentences[1].startswith("Total cost: ")
     assert "Not assessed: 5 patients, 3 of them with the condition." in sentences[2]
-    point = adopt_local_point(SitePoints(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
+    point = adopt_local_point(SitePointFile(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
     assert point.threshold == 0.5
     with pytest.raises(UsageProblem, match="A cost must be a number"):
         audit_run(
@@ -305,13 +305,15 @@ def test_a_run_says_of_files_that_share_a_number_and_not_their_pixels(store: Res
         with_numbers.append(dataclasses.replace(one, ref=ref))
     run_id = keep(store.path, with_numbers, spec=spec(model))
     with HistoryQuery(store.path) as query:
-        said = doubts_of(query, query.run(run_id), 0, None)
+        said = run_warnings(query, query.run(run_id), 0, None)
     assert said == (reason("instances_shared", count=4),)
 
 
 def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, model: Model, tmp_path: Path) -> None:
     far_out = dataclasses.replace(lungs(), evidence_inside=0.2)
-    outcomes = [dataclasses.replace(one, lungs=far_out) for one in collection(model) if isinstance(one, Screened)]
+    outcomes = [
+        dataclasses.replace(one, lungs=far_out) for one in collection(model) if isinstance(one, ScreenedOutcome)
+    ]
     run_id = keep(store.path, outcomes, spec=spec(model))
     metrics = {"evidence_inside": {"images": 200, "limit": 0.8}}
     pack = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, metrics=metrics))
@@ -328,7 +330,7 @@ def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, mode
 def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(store: ResultStore, model: Model) -> None:
     asked = (reason("screened_anyway"),)
     outcomes = [
-        dataclasses.replace(one, notes=asked) if number in (10, 11, 12) and isinstance(one, Screened) else one
+        dataclasses.replace(one, notes=asked) if number in (10, 11, 12) and isinstance(one, ScreenedOutcome) else one
         for number, one in enumerate(collection(model))
     ]
     run_id = keep(store.path, outcomes, spec=spec(model))

@@ -29,7 +29,7 @@ from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
-from fieldray.store.database import damage_mark
+from fieldray.store.database import damage_mark_path
 from fieldray.store.results import ResultQuery
 from fieldray.workers.pool import PoolClosed
 from outcomes import run_spec
@@ -66,7 +66,7 @@ class Run:
         database: Path | None = None,
         readers: FakeReaders | None = None,
         count: Callable[[], int] | None = None,
-        doubts: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: (),
+        warnings: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: (),
     ) -> None:
         self.events: list[Event] = []
         self.readers = readers or FakeReaders()
@@ -87,7 +87,7 @@ class Run:
 
         ports = BatchPorts(
             spec=SPEC,
-            packs=[RunPack(spec=SPEC.packs[0], check_header=accepts, doubts=doubts)],
+            packs=[RunPack(spec=SPEC.packs[0], check_header=accepts, warnings=warnings)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             count=lambda gives_up: count() if count else len(names),
             content_hash=self.readers.content_hash,
@@ -353,23 +353,23 @@ def test_a_guess_of_the_number_cannot_end_a_run(tmp_path: Path) -> None:
 
 
 def test_what_the_results_say_against_the_pack_is_told_once_all_are_stored(tmp_path: Path) -> None:
-    def doubts(pack: PackOfRun) -> list[Reason]:
+    def warnings(pack: PackOfRun) -> list[Reason]:
         with ResultQuery(tmp_path / "results.sqlite") as query:
             return [reason("unlike_images", count=sum(query.counts(pack.run_id).values()))]
 
-    run = Run(tmp_path, ["dark.png", "bright.png"], doubts=doubts).finish()
+    run = Run(tmp_path, ["dark.png", "bright.png"], warnings=warnings).finish()
     assert [event.pack_notes for event in run.of(RunChanged)] == [(), ((reason("unlike_images", count=2),),)]
 
 
 @pytest.mark.parametrize("error", [None, StorageProblem(reason("disk_full", path="/")), ValueError("a fault")])
 def test_what_comes_after_the_run_is_noted_as_finished_stops_nothing(error: Exception | None, tmp_path: Path) -> None:
-    def doubts(_pack: PackOfRun) -> list[Reason]:
+    def warnings(_pack: PackOfRun) -> list[Reason]:
         run.batch.cancel()
         if error:
             raise error
         return []
 
-    run = Run(tmp_path, ["dark.png"], doubts=doubts)
+    run = Run(tmp_path, ["dark.png"], warnings=warnings)
     run.finish()
     with ResultQuery(run.database) as query:
         assert (run.states[-1], query.run(run.batch.run_id).state) == ("finished", "finished")
@@ -521,7 +521,7 @@ def test_a_store_that_loses_results_in_mid_run_fails_the_run(tmp_path: Path, acc
 
 def test_a_damaged_store_is_mended_before_a_run_and_a_person_is_told(tmp_path: Path) -> None:
     first = Run(tmp_path, ["bright.png", "dark.png"]).finish()
-    damage_mark(first.database).touch()
+    damage_mark_path(first.database).touch()
     second = Run(tmp_path, ["bright.png", "dark.png"]).finish()
     assert [dict(event.reason.parameters)["results"] for event in second.of(StoreRepaired)] == ["2"]
     assert second.states == ["running", "finished"]

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fakes import FakeEngine, RunElsewhere
-from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.finding import Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.pack_setup import set_up_pack
@@ -249,7 +249,7 @@ def test_a_file_that_changes_in_the_middle_of_a_run_costs_that_file_alone(
         "a.dcm": "screened", "b.dcm": status, "c.dcm": "screened"
     }  # fmt: skip
     outcome = outcomes["b.dcm"]
-    assert (None if isinstance(outcome, Screened) else outcome.reason.code) == code
+    assert (None if isinstance(outcome, ScreenedOutcome) else outcome.reason.code) == code
     if paths[1].is_file() and code != "empty":
         assert outcome.facts.content_sha256 == hash_of(paths[1])
     if code == "not_an_image":  # nothing of the old file is kept

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import Finding, Outcome, Refused
+from fieldray.domain.finding import Finding, Outcome, RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsageProblem
@@ -19,14 +19,14 @@ from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import sign
 from fieldray.paths import asset
 from fieldray.pipeline.constancy import (
-    EVERY_DAYS,
+    TEST_INTERVAL_DAYS,
     TOLERANCE,
     ConstancyRecord,
     ConstancyRecords,
     ExpectedResult,
     pack_key,
     run_constancy_test,
-    shipped_set,
+    shipped_results,
 )
 from fieldray.pipeline.session import Session
 from fieldray.reasons import Reason, reason
@@ -82,8 +82,8 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_pack_that_ships_has_answers_of_the_very_networks_it_runs(tmp_path: Path) -> None:
     library = PackLibrary(tmp_path)
     models = [library.load(found.folder) for found in library.builtin() if found.can_screen]
-    assert shipped_set().answers.keys() == set(map(pack_key, models))
-    by_pack = [{answer.category for answer in answers.values()} for answers in shipped_set().answers.values()]
+    assert shipped_results().answers.keys() == set(map(pack_key, models))
+    by_pack = [{answer.category for answer in answers.values()} for answers in shipped_results().answers.values()]
     assert all({"abnormal", "unsure", "read_first", "refused"} <= categories for categories in by_pack)
     assert "normal" in set().union(*by_pack)
 
@@ -91,7 +91,7 @@ def test_every_pack_that_ships_has_answers_of_the_very_networks_it_runs(tmp_path
 def test_nothing_but_what_was_signed_is_expected(tmp_path: Path) -> None:
     for suffix in ("json", "sig"):
         shutil.copy(asset(f"constancy.{suffix}"), tmp_path)
-    assert shipped_set(tmp_path / "constancy.json") == shipped_set()
+    assert shipped_results(tmp_path / "constancy.json") == shipped_results()
     content = (tmp_path / "constancy.json").read_bytes()
     changed = content.replace(b'"abnormal": 0.9', b'"abnormal": 0.8', 1)
     assert changed != content
@@ -105,7 +105,7 @@ def test_nothing_but_what_was_signed_is_expected(tmp_path: Path) -> None:
 
 def refused(folder: Path) -> None:
     with raises(StorageProblem, "constancy_set"):
-        shipped_set(folder / "constancy.json")
+        shipped_results(folder / "constancy.json")
 
 
 def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_
     near = ExpectedResult(category="normal", code="", scores={"opacity": low - TOLERANCE / 2})
     assert not differs(near, category="unsure", scores={"opacity": low + TOLERANCE / 4})
     assert firm.differs_from(None, manifest)
-    turned = ExpectedResult.from_outcome(Refused(ref=screened().ref, reason=reason("rotated")))
+    turned = ExpectedResult.from_outcome(RefusedOutcome(ref=screened().ref, reason=reason("rotated")))
     assert (turned.category, turned.code, turned.scores) == ("refused", "rotated", {})
     assert differs(turned, code="view")
 
@@ -191,9 +191,9 @@ def add(records: ConstancyRecords, one: ConstancyRecord) -> None:
 def test_the_next_check_is_due_after_a_month_or_another_version(tmp_path: Path) -> None:
     records, model, now_s = ConstancyRecords(tmp_path), tiny_model(), datetime.datetime.now().timestamp()
     assert [why.code for why in records.state_sentences(model)] == ["constancy_never"]
-    add(records, record(at_s=now_s - 86_400 * (EVERY_DAYS - 2)))
+    add(records, record(at_s=now_s - 86_400 * (TEST_INTERVAL_DAYS - 2)))
     assert [why.code for why in records.state_sentences(model)] == ["constancy_passed"]
-    add(records, record(at_s=now_s - 86_400 * (EVERY_DAYS + 2)))
+    add(records, record(at_s=now_s - 86_400 * (TEST_INTERVAL_DAYS + 2)))
     assert [why.code for why in records.state_sentences(model)] == ["constancy_passed", "constancy_due"]
     add(records, record(at_s=now_s, program="0.1.0", different=1))
     assert [why.code for why in records.state_sentences(model)] == ["constancy_failed", "constancy_due"]

@@ -19,7 +19,7 @@ from fieldray.errors import Cancelled, FieldrayError, StorageProblem, UsageProbl
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
-from fieldray.persistence import temporary_path, write_new
+from fieldray.persistence import temporary_path, write_new_file
 from fieldray.pipeline.export import SERVICE, ExportRequest, export_in_child, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
@@ -177,7 +177,7 @@ def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:
 def put(path: Path, **files: bytes) -> None:
     with open_output_folder(path, is_own) as folder:
         for name, data in files.items():
-            write_new(folder / name, data)
+            write_new_file(folder / name, data)
 
 
 def test_a_folder_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_folder_with_anything_else_is_left_alone(stranger: str, tmp_path: Path
 def test_a_folder_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
     put(tmp_path / "out", a=MARK)
     with pytest.raises(StorageProblem) as problem, open_output_folder(tmp_path / "out", is_own) as folder:
-        write_new(folder / "b", MARK)
+        write_new_file(folder / "b", MARK)
         raise OSError(errno.ENOSPC, "No space left on device")
     assert problem.value.reason.code == "disk_full"
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "a"]
@@ -216,7 +216,7 @@ def test_a_folder_that_vanishes_is_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(StorageProblem) as problem, open_output_folder(tmp_path / "out" / "sr", is_own) as folder:
         folder.rmdir()
         (tmp_path / "out").rmdir()
-        write_new(folder / "b", MARK)
+        write_new_file(folder / "b", MARK)
     assert problem.value.reason.code == "not_writable"
     assert str(tmp_path / "out" / "sr") in problem.value.reason.text
 

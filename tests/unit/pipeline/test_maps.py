@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fakes import FakeReaders
-from fieldray.domain.finding import Outcome, ReadFacts, Screened
+from fieldray.domain.finding import Outcome, ReadFacts, ScreenedOutcome
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun
 from fieldray.errors import ReaderProblem, UsageProblem
@@ -41,7 +41,7 @@ class Again(FakeReaders):
         return AnalysisResult(values=values, facts=ReadFacts(content_sha256=content))
 
 
-def image(name: str) -> Screened:
+def image(name: str) -> ScreenedOutcome:
     facts = replace(read_facts(), rows=ROWS, columns=COLUMNS)
     return replace(screened(image_ref(name)), facts=facts, lungs=lungs())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.comparison import Incomparable, PairComparison
+from fieldray.domain.comparison import ComparisonProblem, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import Prior, prior_from
@@ -50,7 +50,7 @@ class FakeComparer:
         self.may_answer.wait(10)
         if self.is_cancelled:
             raise Cancelled
-        problem = Incomparable(reason=reason("compare_unlike"))
+        problem = ComparisonProblem(reason=reason("compare_unlike"))
         comparison = PairComparison(prior=None, current=None, problem=problem)
         found = [ReadImage(ref=ref, facts=read_facts(self.read.get(ref.path.name, ""))) for ref in (prior, current)]
         return ComparedPair(prior=found[0], current=found[1], comparison=comparison)

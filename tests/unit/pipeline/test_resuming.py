@@ -22,7 +22,7 @@ from fieldray.domain.image import Correction, ImageRef
 from fieldray.domain.model import HeaderRules, Model
 from fieldray.domain.pack_setup import PackSetup, set_up_pack
 from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, ResumeOptions, RunChanged
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.imaging.whole_file import content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, make_batch
 from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack
@@ -52,9 +52,9 @@ class Readers(FakeReaders):
     def __init__(self) -> None:
         super().__init__()
         self.hashed: list[str] = []
-        self._stamps: Stamps | None = None
+        self._stamps: FileStamper | None = None
 
-    def stamp_with(self, stamps: Stamps) -> None:
+    def stamp_with(self, stamps: FileStamper) -> None:
         self._stamps = stamps
 
     def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
@@ -383,7 +383,7 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         release=lambda: None,
     )
     with ResultStore(tmp_path / "results.sqlite") as store, pytest.raises(PoolClosed):
-        ResultsByContent(ports=ports, last_answer=0, query=store).outcomes(image_ref("a.dcm"))
+        ResultsByContent(ports=ports, last_answer_id=0, query=store).outcomes(image_ref("a.dcm"))
 
 
 STRICT_POINT = operating_point(name="strict", threshold=0.99, unsure_high=1.0)

@@ -16,7 +16,7 @@ from fieldray.domain.model import Calibration, Model, OutOfDistributionCheck, Pr
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import BackendProblem, Cancelled, EnvironmentProblem, ReaderProblem, Unreadable
 from fieldray.imaging.reduction import TargetSize
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.pipeline.screen import screen_image, screen_with_packs
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -93,7 +93,7 @@ class Reduced:
         self._side = round(64 * oversampling)
         self.reads = 0
 
-    def __call__(self, ref: ImageRef, *, stamps: Stamps | None = None) -> PaintedFile:
+    def __call__(self, ref: ImageRef, *, stamps: FileStamper | None = None) -> PaintedFile:
         class File(PaintedFile):
             def image(_, needed: TargetSize | None = None) -> Image:  # noqa: N805
                 return self._read()

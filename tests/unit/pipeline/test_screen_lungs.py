@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fakes import FakeEngine, FakeFinder, FakeReaders, LungReaders, PaintedFile
-from fieldray.domain.finding import Outcome, Screened, reason_of
+from fieldray.domain.finding import Outcome, ScreenedOutcome, reason_of
 from fieldray.domain.image import Correction, Image, ImageHeader, ImageRef
-from fieldray.domain.model import InputSpec, Model, OutOfDistributionCheck, Prediction, Requirement
+from fieldray.domain.model import InputSpec, Model, OutOfDistributionCheck, PackRequirement, Prediction
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
@@ -203,12 +203,12 @@ def test_a_file_that_is_another_one_when_it_is_turned_fails() -> None:
 
 
 def codes(outcome: Outcome) -> list[str]:
-    return [note.code for note in outcome.notes] if isinstance(outcome, Screened) else [outcome.reason.code]
+    return [note.code for note in outcome.notes] if isinstance(outcome, ScreenedOutcome) else [outcome.reason.code]
 
 
 @pytest.mark.parametrize(("scores", "code"), REFUSED)
 def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores: dict[str, float], code: str) -> None:
-    cropped = model(input=InputSpec(height=64, width=64, crop="lungs"), requires=(Requirement(kind="lung-fields"),))
+    cropped = model(input=InputSpec(height=64, width=64, crop="lungs"), requires=(PackRequirement(kind="lung-fields"),))
     outcome = wished(FakeFinder(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
     # not what a mask says that nobody trusts: neither its notes nor its crop
     assert codes(outcome) == ["screened_anyway", code]

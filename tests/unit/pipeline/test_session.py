@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fakes import FakeEngine, FakeReaders
-from fieldray.domain.finding import Refused, notes_of
+from fieldray.domain.finding import RefusedOutcome, notes_of
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, OutOfDistributionCheck
 from fieldray.domain.run import Event, ImageDone, Overrides, RunChanged, StoredResult, StoreUnwritable, Verdict
@@ -221,9 +221,9 @@ def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     places = [tmp_path / "a", tmp_path / "3.dcm"]
-    assert count_files(places, gives_up=lambda: False) == 3
-    assert count_files([tmp_path] * 1000, gives_up=lambda: True) == 0
-    assert count_files([tmp_path / ("x" * 300), tmp_path / "nothing"], gives_up=lambda: False) == 2
+    assert count_files(places, is_cancelled=lambda: False) == 3
+    assert count_files([tmp_path] * 1000, is_cancelled=lambda: True) == 0
+    assert count_files([tmp_path / ("x" * 300), tmp_path / "nothing"], is_cancelled=lambda: False) == 2
 
 
 def test_own_results_among_the_images_are_left_out_and_told(opened: Opened, images: Path) -> None:
@@ -354,19 +354,19 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
         assert query.run(first.run_id).state == "finished"
     assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}
     back = opened.session.screen_again(first.row_id, judged=found, overrides=Overrides())  # a person takes it back
-    assert isinstance(back, Refused) and stored(opened, first.row_id).outcome.category == "refused"
+    assert isinstance(back, RefusedOutcome) and stored(opened, first.row_id).outcome.category == "refused"
     assert stored(opened, first.row_id).verdict == disagree
 
 
 def test_what_is_refused_again_is_told_and_changes_nothing(opened: Opened, images: Path) -> None:
     (first, *_) = refused_run(opened, images)
     found = opened.session.screen_again(first.row_id, judged=first.outcome, overrides=Overrides(turns=True))
-    assert isinstance(found, Refused)
-    assert isinstance(stored(opened, first.row_id).outcome, Refused)
+    assert isinstance(found, RefusedOutcome)
+    assert isinstance(stored(opened, first.row_id).outcome, RefusedOutcome)
     other = replace(first.outcome, facts=replace(first.outcome.facts, content_sha256="0" * 64))
     with raises(Unreadable, "changed"):
         opened.session.screen_again(first.row_id, judged=other, overrides=ANYWAY)
-    assert isinstance(stored(opened, first.row_id).outcome, Refused)
+    assert isinstance(stored(opened, first.row_id).outcome, RefusedOutcome)
 
 
 def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_during_a_run(
@@ -377,7 +377,7 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
     def problem() -> str:
         with pytest.raises(UsageProblem) as usage:
             opened.session.screen_again(first.row_id, judged=first.outcome, overrides=ANYWAY)
-        assert isinstance(stored(opened, first.row_id).outcome, Refused)
+        assert isinstance(stored(opened, first.row_id).outcome, RefusedOutcome)
         return usage.value.reason.code
 
     own, other = opened.session.model, tiny_model(manifest=tiny_manifest(version="2.0.0"))

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.model import BackendName, Prediction
 from fieldray.domain.run import Speed
-from fieldray.pipeline.statistics import MachineLoad, Pace, Statistics
+from fieldray.pipeline.statistics import MachineLoad, RunSpeed, Statistics
 
 
 def prediction(latency_ms: float, sequence: int, backend: BackendName = "cpu") -> Prediction:
@@ -100,17 +100,17 @@ def test_the_cpu_load_of_this_computer_is_measured() -> None:
 
 def test_the_pace_is_of_the_last_seconds() -> None:
     now = [0.0]
-    pace = Pace(clock=lambda: now[0])
+    pace = RunSpeed(clock=lambda: now[0])
     pace.restart(0)
     assert (pace.images_per_s(), pace.remaining_s(10)) == (0.0, None)
     for second in range(1, 31):
         now[0] = float(second)
-        pace.note(second * 2 if second <= 15 else 30 + (second - 15) * 4)
+        pace.record(second * 2 if second <= 15 else 30 + (second - 15) * 4)
     # since 20 s: four images per second
     assert pace.images_per_s() == pytest.approx(4)
     assert pace.remaining_s(10) == pytest.approx(2.5)
     now[0] = 1000.0
     pace.restart(90)
     now[0] = 1001.0
-    pace.note(91)
+    pace.record(91)
     assert pace.images_per_s() == pytest.approx(1)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
+from fieldray.domain.finding import FailedOutcome, Outcome, ReadFacts, RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
-from fieldray.pipeline.watching import Watch
+from fieldray.pipeline.watching import FolderWatch
 from fieldray.reasons import reason
 from outcomes import screened
 from program import write_images
@@ -28,9 +28,11 @@ class Desk:
 
     def __init__(self, *folders: Path, known: Sequence[str] = ()) -> None:
         self.now_s = 0.0
-        self.watch = Watch(folders, clock=lambda: self.now_s)
+        self.watch = FolderWatch(folders, clock=lambda: self.now_s)
         self._is_over = False
-        self.rounds = self.watch.arrivals(discover, is_known=lambda path, _stream: path.name in known, rest=self._rest)
+        self.rounds = self.watch.new_images(
+            discover, is_known=lambda path, _stream: path.name in known, wait=self._rest
+        )
 
     def _rest(self, pause_s: float) -> bool:
         self.now_s += pause_s
@@ -69,7 +71,7 @@ def desk(inbox: Path) -> Iterator[Desk]:
 
 
 def cut(ref: ImageRef) -> Outcome:
-    return Failed(ref=ref, stage="decode", reason=reason("truncated"), facts=ReadFacts())
+    return FailedOutcome(ref=ref, stage="decode", reason=reason("truncated"), facts=ReadFacts())
 
 
 def test_a_file_is_taken_once_it_stays_as_it_is_and_only_once(desk: Desk, inbox: Path) -> None:
@@ -138,11 +140,11 @@ def test_a_failure_of_a_file_that_is_gone_says_nothing(desk: Desk, inbox: Path) 
 def test_other_files_refused_images_and_images_are_believed_at_once(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 1)
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
-    assert desk.watch.is_final(Refused(ref=ref, reason=reason("blank"), facts=ReadFacts()), is_new=True)
+    assert desk.watch.is_final(RefusedOutcome(ref=ref, reason=reason("blank"), facts=ReadFacts()), is_new=True)
     (inbox / "readme.txt").write_text("no image, or the first bytes of one", encoding="utf-8")
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
     assert ref.problem and ref.problem.code == "not_an_image"
-    assert not desk.watch.is_final(Refused(ref=ref, reason=ref.problem, facts=ReadFacts()), is_new=True)
+    assert not desk.watch.is_final(RefusedOutcome(ref=ref, reason=ref.problem, facts=ReadFacts()), is_new=True)
 
 
 def test_a_file_that_is_replaced_is_taken_again(desk: Desk, inbox: Path) -> None:
@@ -264,10 +266,13 @@ def test_a_folder_that_takes_long_to_list_is_listed_less_often(inbox: Path, list
         pauses.append(seconds)
         return len(pauses) == 2
 
-    assert list(Watch([inbox], clock=clock).arrivals(discover, is_known=lambda *_: False, rest=rest)) == [None, None]
+    assert list(FolderWatch([inbox], clock=clock).new_images(discover, is_known=lambda *_: False, wait=rest)) == [
+        None,
+        None,
+    ]
     assert pauses[1] == pause_s
 
 
 def test_only_a_folder_is_watched(inbox: Path) -> None:
     with raises(UsageProblem, "watch_no_folder"):
-        Watch(write_images(inbox, 1))
+        FolderWatch(write_images(inbox, 1))

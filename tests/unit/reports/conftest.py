@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
 from report_runs import screened_files
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Screened:
+def one(tmp_path: Path) -> ScreenedOutcome:
     """A file in a folder of its own, as if a pack had scored it."""
     path = tmp_path / "in" / "one.dcm"
     path.parent.mkdir()

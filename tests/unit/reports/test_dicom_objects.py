@@ -14,14 +14,14 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import Correction, ImageHeader
 from fieldray.domain.run import Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.reports.dicom_images import SIDE, layout_of, mask_on_capture
-from fieldray.reports.dicom_instance import derived_uid, is_valid
+from fieldray.reports.dicom_instance import derived_uid, is_valid_uid
 from fieldray.reports.exporter import Exporter, ReportOptions, is_own_dicom
 from fieldray.reports.exporters import sc, seg, sr
 from fieldray.reports.outputs import is_own_report
@@ -42,7 +42,7 @@ def highdicom() -> ModuleType:
     return pytest.importorskip("highdicom", reason="highdicom needs pyjpegls, which has no files for this Python")
 
 
-def written(folder: Path, exporter: Exporter, outcomes: list[Screened], **options: object) -> list[Dataset]:
+def written(folder: Path, exporter: Exporter, outcomes: list[ScreenedOutcome], **options: object) -> list[Dataset]:
     """The objects of a format for these outcomes."""
     path = folder / exporter.name
     exporter.write(path, run_with(results_of(outcomes), options=ReportOptions(**options)))  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def exporter(request: pytest.FixtureRequest) -> Exporter:
 
 
 @pytest.fixture(scope="module")
-def collection(tmp_path_factory: pytest.TempPathFactory) -> list[Screened]:
+def collection(tmp_path_factory: pytest.TempPathFactory) -> list[ScreenedOutcome]:
     """An image of each kind of file."""
     folder = tmp_path_factory.mktemp("images")
     write_collection(folder)
@@ -65,14 +65,14 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> list[Screened]:
 
 
 def test_there_is_an_object_for_every_kind_of_image(
-    exporter: Exporter, collection: list[Screened], tmp_path: Path
+    exporter: Exporter, collection: list[ScreenedOutcome], tmp_path: Path
 ) -> None:
     objects = written(tmp_path, exporter, collection)
     assert len(objects) == len(collection) > 40
     assert len({made.SOPInstanceUID for made in objects}) == len(objects)
     for outcome, made in zip(collection, objects, strict=True):
         header = outcome.ref.header
-        assert all(map(is_valid, (made.SOPInstanceUID, made.SeriesInstanceUID, made.StudyInstanceUID)))
+        assert all(map(is_valid_uid, (made.SOPInstanceUID, made.SeriesInstanceUID, made.StudyInstanceUID)))
         assert made.SOPInstanceUID != header.sop_instance_uid
         if header.study_instance_uid:
             assert made.StudyInstanceUID == header.study_instance_uid
@@ -81,7 +81,7 @@ def test_there_is_an_object_for_every_kind_of_image(
             assert "without DICOM data" in made.StudyDescription
 
 
-def test_a_structured_report_says_all(one: Screened, tmp_path: Path, highdicom: ModuleType) -> None:
+def test_a_structured_report_says_all(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:
     path = tmp_path / "sr"
     result = replace(results_of([one])[0], verdict=Verdict(choice="disagree", note="тінь ребра"))
     sr.EXPORTER.write(path, run_with([result]))
@@ -116,7 +116,7 @@ def test_a_structured_report_says_all(one: Screened, tmp_path: Path, highdicom: 
     }
 
 
-def test_a_capture_is_what_was_seen_and_says_what_it_is(one: Screened, tmp_path: Path) -> None:
+def test_a_capture_is_what_was_seen_and_says_what_it_is(one: ScreenedOutcome, tmp_path: Path) -> None:
     (made,) = written(tmp_path, sc.EXPORTER, [one])
     assert list(made.ImageType) == ["DERIVED", "SECONDARY"]
     assert made.SourceImageSequence[0].ReferencedSOPInstanceUID == one.ref.header.sop_instance_uid
@@ -132,7 +132,7 @@ def test_a_capture_is_what_was_seen_and_says_what_it_is(one: Screened, tmp_path:
     assert outline[: layout.height].sum() > 500  # the lungs' outline is in no grey image
 
 
-def test_a_segmentation_lies_on_its_image(one: Screened, tmp_path: Path, highdicom: ModuleType) -> None:
+def test_a_segmentation_lies_on_its_image(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:
     path = tmp_path / "seg"
     seg.EXPORTER.write(path, run_with(results_of([one])))
     found = highdicom.seg.segread(path / "00001.dcm")
@@ -144,7 +144,7 @@ def test_a_segmentation_lies_on_its_image(one: Screened, tmp_path: Path, highdic
 
 
 def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_capture_is_upright(
-    one: Screened, tmp_path: Path, highdicom: ModuleType
+    one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType
 ) -> None:
     turn, path = Correction(90), tmp_path / "seg"
     sizes = replace(one.facts, rows=128, columns=160)
@@ -190,7 +190,7 @@ def test_a_frame_is_referred_to_by_its_number(tmp_path: Path) -> None:
     assert len({made.SOPInstanceUID for made in objects}) == 3
 
 
-def test_nobody_is_named_unasked(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
+def test_nobody_is_named_unasked(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
     person = with_header(
         one,
         patient_name="Шевченко^Тарас",
@@ -217,7 +217,7 @@ def test_nobody_is_named_unasked(exporter: Exporter, one: Screened, tmp_path: Pa
 
 @pytest.mark.parametrize(("stated", "is_removed"), [("YES", "NO"), ("NO", "YES"), ("", "NO")])
 def test_a_capture_carries_whether_there_is_writing_in_its_image(
-    one: Screened, tmp_path: Path, stated: str, is_removed: str
+    one: ScreenedOutcome, tmp_path: Path, stated: str, is_removed: str
 ) -> None:
     image = with_header(one, burned_in_annotation=stated)
     (made,) = written(tmp_path, sc.EXPORTER, [image])
@@ -235,7 +235,7 @@ PEOPLE = [
 ]
 
 
-def test_any_name_is_written_and_read_back(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
+def test_any_name_is_written_and_read_back(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
     people = [with_header(one, patient_name=name, patient_id=name) for name in PEOPLE]
     objects = written(tmp_path, exporter, people, names_people=True)
     names = [str(made.PatientName) for made in objects]
@@ -246,13 +246,13 @@ def test_any_name_is_written_and_read_back(exporter: Exporter, one: Screened, tm
     assert not any(letter in "".join(names) for letter in "\\\x00\x1b\n")
 
 
-def test_a_name_that_could_not_be_read_is_left_out(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
+def test_a_name_that_could_not_be_read_is_left_out(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
     person = with_header(one, patient_name="\ufffd\ufffd^Anna", patient_id="7")
     (made,) = written(tmp_path, exporter, [person], names_people=True)
     assert (str(made.PatientName), made.PatientID) == ("", "7")
 
 
-def test_lungs_are_on_the_grid_of_a_file_whose_pixels_are_not_square(one: Screened, tmp_path: Path) -> None:
+def test_lungs_are_on_the_grid_of_a_file_whose_pixels_are_not_square(one: ScreenedOutcome, tmp_path: Path) -> None:
     """The image was screened with half as many columns as its file has."""
     (square,) = written(tmp_path / "square", seg.EXPORTER, [one])
     (wide,) = written(tmp_path / "wide", seg.EXPORTER, [with_header(one, columns=2 * one.ref.header.columns)])
@@ -262,7 +262,7 @@ def test_lungs_are_on_the_grid_of_a_file_whose_pixels_are_not_square(one: Screen
 
 @pytest.mark.parametrize("names_people", [True, False])
 def test_two_patients_of_one_study_share_no_series(
-    exporter: Exporter, names_people: bool, one: Screened, tmp_path: Path
+    exporter: Exporter, names_people: bool, one: ScreenedOutcome, tmp_path: Path
 ) -> None:
     people = [with_header(one, patient_name=name, patient_id="") for name in ("Alpha^Anna", "Beta^Boris", "Beta^Boris")]
     objects = written(tmp_path, exporter, people, names_people=names_people)
@@ -287,15 +287,15 @@ def test_two_patients_of_one_study_share_no_series(
     ],
 )
 def test_a_header_that_is_wrong_makes_no_wrong_object(
-    exporter: Exporter, changes: dict[str, str], one: Screened, tmp_path: Path
+    exporter: Exporter, changes: dict[str, str], one: ScreenedOutcome, tmp_path: Path
 ) -> None:
     (made,) = written(tmp_path, exporter, [with_header(one, **changes)], names_people=True)
     uids = [element.value for element in made.iterall() if element.VR == "UI" and element.value]
-    assert all(is_valid(str(uid)) for uid in uids)
+    assert all(is_valid_uid(str(uid)) for uid in uids)
     assert made.StudyDate in ("", "20240101", one.ref.header.study_date)
 
 
-def test_a_file_without_any_header_has_a_study_of_its_own(one: Screened, tmp_path: Path) -> None:
+def test_a_file_without_any_header_has_a_study_of_its_own(one: ScreenedOutcome, tmp_path: Path) -> None:
     bare = replace(one, ref=replace(one.ref, header=ImageHeader()))
     other = replace(bare, facts=replace(bare.facts, content_sha256="d" * 64))
     first, second, again = written(tmp_path, sr.EXPORTER, [bare, other, bare])
@@ -303,7 +303,7 @@ def test_a_file_without_any_header_has_a_study_of_its_own(one: Screened, tmp_pat
     assert first.StudyInstanceUID == again.StudyInstanceUID != second.StudyInstanceUID
 
 
-def test_the_same_result_is_the_same_object_and_another_is_not(one: Screened, tmp_path: Path) -> None:
+def test_the_same_result_is_the_same_object_and_another_is_not(one: ScreenedOutcome, tmp_path: Path) -> None:
     (first,) = written(tmp_path / "1", sr.EXPORTER, [one])
     (again,) = written(tmp_path / "2", sr.EXPORTER, [one])
     assert first == again
@@ -313,7 +313,7 @@ def test_the_same_result_is_the_same_object_and_another_is_not(one: Screened, tm
     assert derived_uid("a", "b") == derived_uid("a", "b") != derived_uid("ab")
 
 
-def test_copies_of_an_image_get_objects_of_their_own(one: Screened, tmp_path: Path) -> None:
+def test_copies_of_an_image_get_objects_of_their_own(one: ScreenedOutcome, tmp_path: Path) -> None:
     copy = replace(one, ref=replace(one.ref, path=one.ref.path.with_name("copy.dcm")))
     objects = written(tmp_path, sr.EXPORTER, [one, copy])
     assert len({made.SOPInstanceUID for made in objects}) == 2
@@ -327,7 +327,7 @@ def test_nothing_is_written_where_nothing_was_screened(exporter: Exporter, tmp_p
     assert [entry.name for entry in tmp_path.iterdir()] == []
 
 
-def test_objects_are_not_screened_in_the_next_run(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
+def test_objects_are_not_screened_in_the_next_run(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
     written(tmp_path, exporter, [one])
     head = (tmp_path / exporter.name / "00001.dcm").read_bytes()[:4096]
     assert is_own_dicom(head)
@@ -350,7 +350,7 @@ def last_group(made: Dataset) -> list[Dataset]:
     return list(measurements[-1].ContentSequence)
 
 
-def test_the_prior_image_of_a_pair_is_referred_to(one: Screened, tmp_path: Path, highdicom: ModuleType) -> None:
+def test_the_prior_image_of_a_pair_is_referred_to(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:
     (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one),))
     items = last_group(made)
     images = [item.ReferencedSOPSequence[0].ReferencedSOPInstanceUID for item in items if item.ValueType == "IMAGE"]
@@ -368,7 +368,7 @@ def test_the_prior_image_of_a_pair_is_referred_to(one: Screened, tmp_path: Path,
     assert len(read.content.get_image_measurement_groups()) == len(one.findings) + 1
 
 
-def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: Screened, tmp_path: Path) -> None:
+def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: ScreenedOutcome, tmp_path: Path) -> None:
     pair = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="other")
     (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(pair,))
     items = last_group(made)
@@ -378,7 +378,7 @@ def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: Screened, 
     assert "The two images show different patients" in said
 
 
-def test_a_prior_without_uids_is_named_by_its_day_alone(one: Screened, tmp_path: Path) -> None:
+def test_a_prior_without_uids_is_named_by_its_day_alone(one: ScreenedOutcome, tmp_path: Path) -> None:
     bare = replace(compared_with(one).prior, sop_instance_uid="", study_date="<b>")
     (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one, prior=bare, is_dicom=False),))
     items = last_group(made)
@@ -388,7 +388,7 @@ def test_a_prior_without_uids_is_named_by_its_day_alone(one: Screened, tmp_path:
     assert "Compared with an image of study date <b>." in [item.TextValue for item in items if item.ValueType == "TEXT"]
 
 
-def test_what_was_compared_makes_another_object_and_other_images_none(one: Screened, tmp_path: Path) -> None:
+def test_what_was_compared_makes_another_object_and_other_images_none(one: ScreenedOutcome, tmp_path: Path) -> None:
     (plain,) = written(tmp_path / "1", sr.EXPORTER, [one])
     (other,) = written(tmp_path / "2", sr.EXPORTER, [one], pairs=(compared_with(one, current="f" * 64),))
     (made,) = written(tmp_path / "3", sr.EXPORTER, [one], pairs=(compared_with(one),))
@@ -400,7 +400,7 @@ def test_what_was_compared_makes_another_object_and_other_images_none(one: Scree
 
 
 @pytest.fixture(scope="module")
-def objects(collection: list[Screened], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def objects(collection: list[ScreenedOutcome], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Every object of these images, by name."""
     folder = tmp_path_factory.mktemp("objects")
     for exporter in WRITERS:
@@ -410,7 +410,7 @@ def objects(collection: list[Screened], tmp_path_factory: pytest.TempPathFactory
 
 
 @needs("dciodvfy")
-def test_no_object_departs_from_its_definition(objects: list[Path], collection: list[Screened]) -> None:
+def test_no_object_departs_from_its_definition(objects: list[Path], collection: list[ScreenedOutcome]) -> None:
     assert len(objects) == len(WRITERS) * len(collection)
     found = {str(path): errors for path in objects if (errors := iod_errors(path))}
     assert found == {}

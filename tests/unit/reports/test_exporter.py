@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 from fieldray.commands.screen import add_run_options
-from fieldray.domain.finding import Failed, Outcome, Screened
+from fieldray.domain.finding import FailedOutcome, Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import SupersededVerdict, Verdict
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.reasons import reason
-from fieldray.reports.dicom_instance import is_valid
+from fieldray.reports.dicom_instance import is_valid_uid
 from fieldray.reports.exporter import (
     Exporter,
     ReportOptions,
@@ -97,7 +97,9 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
     else:
         Image.fromarray(pixels).save(place)
     outcomes: list[Outcome] = list(screened_files([place]))
-    lost = Failed(ref=outcomes[0].ref, stage="decode", reason=reason("unreadable", detail=f"no such file: {place}"))
+    lost = FailedOutcome(
+        ref=outcomes[0].ref, stage="decode", reason=reason("unreadable", detail=f"no such file: {place}")
+    )
     earlier = SupersededVerdict(
         image=str(place), content_sha256="", category="normal", score=0.1, verdict=Verdict(choice="agree")
     )
@@ -125,7 +127,7 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
 @pytest.mark.parametrize("is_named", [True, False])
 @pytest.mark.parametrize("exporter", exporters().values(), ids=lambda exporter: exporter.name)
 def test_uids_are_replaced_without_names_but_in_dicom(
-    exporter: Exporter, is_named: bool, one: Screened, tmp_path: Path
+    exporter: Exporter, is_named: bool, one: ScreenedOutcome, tmp_path: Path
 ) -> None:
     """An archive finds the patient by them. One UID stands for another in all exports, the prior's too."""
     header, pair = one.ref.header, compared_with(one)
@@ -148,10 +150,10 @@ def test_uids_are_replaced_without_names_but_in_dicom(
 
 def test_what_stands_for_a_uid_is_a_uid_that_says_nothing() -> None:
     made = uid_alias("1.2.840.7.3", key=KEY)
-    assert is_valid(made) and made.startswith("2.25.")
+    assert is_valid_uid(made) and made.startswith("2.25.")
     assert made == uid_alias("1.2.840.7.3", key=KEY)
     assert len({made, uid_alias("1.2.840.7.4", key=KEY), uid_alias("1.2.840.7.3", key=b"another")}) == 3
-    assert is_valid(uid_alias("Shevchenko^Taras", key=KEY))
+    assert is_valid_uid(uid_alias("Shevchenko^Taras", key=KEY))
     assert uid_alias("", key=KEY) == ""
 
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fieldray.domain.comparison import DENSER_COLOUR, FRAME_SIDE
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.discover import discover
@@ -39,7 +39,7 @@ from pairs import chest, pair_comparison
 from tiny_models import tiny_manifest
 
 
-def image(**changes: Any) -> Screened:
+def image(**changes: Any) -> ScreenedOutcome:
     """An image of 800 x 400 with lungs and a class map of 2 x 4 cells over all of it; its tensor is 64 x 64."""
     facts = replace(read_facts(), rows=ROWS, columns=COLUMNS, pixel_map=PixelMap(ROWS / 64, 0.0, COLUMNS / 64, 0.0))
     maps = np.full((1, 2, 4), -4.0, np.float32)
@@ -80,7 +80,7 @@ def test_the_box_of_a_crop_is_the_crop(tmp_path: Path) -> None:
     assert about["box"] == {"left": 50.0, "top": 200.0, "width": 256.0, "height": 320.0}
 
 
-def overlay(tmp_path: Path, outcome: Screened) -> np.ndarray:
+def overlay(tmp_path: Path, outcome: ScreenedOutcome) -> np.ndarray:
     spec = overlay_spec(ROWS, COLUMNS)
     assert (spec.height, spec.width) == (ROWS, COLUMNS)
     grey = np.full((spec.height, spec.width), 100, np.uint8)

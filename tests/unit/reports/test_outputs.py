@@ -19,13 +19,20 @@ from fieldray.reports.exporters.csv import is_own as csv_is_own
 from fieldray.reports.exporters.csv import write_csv
 from fieldray.reports.exporters.json import is_own as json_is_own
 from fieldray.reports.exporters.json import write_json
-from fieldray.reports.outputs import Kind, Recognise, is_own_report, open_output, require_free, write_output
+from fieldray.reports.outputs import (
+    OutputKind,
+    Recognise,
+    is_own_report,
+    open_output,
+    require_writable_output,
+    write_output,
+)
 from outcomes import refused, screened, stored_run
 
 
-def refusal(path: Path, kind: Kind | Recognise = "lines", *inputs: Path) -> str | None:
+def refusal(path: Path, kind: OutputKind | Recognise = "lines", *inputs: Path) -> str | None:
     try:
-        require_free(path, kind, inputs=inputs)
+        require_writable_output(path, kind, inputs=inputs)
     except UsageProblem as problem:
         return problem.reason.code
     return None
@@ -64,7 +71,7 @@ def test_an_input_is_refused_under_all_its_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [csv_is_own, json_is_own, "lines", "json", "html", "png", "demo"])
-def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: Kind | Recognise) -> None:
+def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: OutputKind | Recognise) -> None:
     image = image_file(tmp_path)
     assert refusal(image, kind) == "output_not_ours"
     texts = ["path,result\n", '{"name": "mine"}\n', '{"path": "a"}\n', "<html>", "<svg ></svg>", "[" * 70_000, "\0"]

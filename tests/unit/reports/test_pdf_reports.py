@@ -17,7 +17,7 @@ from typing import get_args
 import pytest
 from PIL import Image
 
-from fieldray.domain.finding import Category, Refused, Screened
+from fieldray.domain.finding import Category, RefusedOutcome, ScreenedOutcome
 from fieldray.domain.lungs import LungMeasurement
 from fieldray.domain.run import StoredResult, SupersededVerdict, Verdict
 from fieldray.reasons import reason
@@ -52,7 +52,7 @@ NOTICES = {
 }
 
 
-def called(outcome: Screened, name: str, number: str = "7") -> Screened:
+def called(outcome: ScreenedOutcome, name: str, number: str = "7") -> ScreenedOutcome:
     return with_header(outcome, patient_name=name, patient_id=number)
 
 
@@ -73,7 +73,7 @@ def streams(data: bytes, *, within: bytes = b" Td ") -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_document_is_tagged_and_says_its_language(language: str, one: Screened, tmp_path: Path) -> None:
+def test_a_document_is_tagged_and_says_its_language(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     path = tmp_path / "run.pdf"
     results = [*results_of([one]), *results_of([refused(), failed()])]  # type: ignore[list-item]
     write_pdf(path, run_with(results, options=ReportOptions(language=language)))
@@ -90,7 +90,7 @@ def test_a_document_is_tagged_and_says_its_language(language: str, one: Screened
 
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
+def test_the_run_is_told_in_words(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     path = tmp_path / "run.pdf"
     results = [*results_of([one]), *results_of([refused(), failed()])]  # type: ignore[list-item]
     counts = {"abnormal": 1, "refused": 1, "failed": 1}
@@ -119,7 +119,7 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
 
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
+def test_a_study_is_told_in_words(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     person = called(one, "Шевченко^Тарас^Григорович-Довгопол", "UA-2026-000123456789")
     results = results_of([person], verdict=Verdict(choice="disagree", note="тінь ребра", given_s=NOON_S))
     options = ReportOptions(language=language, names_people=True, reader="Dr Reader")
@@ -148,7 +148,7 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
 
 
 @needs("pdftotext", "qpdf")
-def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path: Path) -> None:
+def test_an_image_of_nobody_known_is_headed_by_its_name(one: ScreenedOutcome, tmp_path: Path) -> None:
     results = results_of([called(one, "", "")])
     STUDIES.write(tmp_path / "s", run_with(results, options=ReportOptions(names_people=True)))
     assert "Not for diagnostic use. one.dcm" in pdf_text(only(tmp_path / "s"))
@@ -156,7 +156,7 @@ def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path:
 
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, tmp_path: Path) -> None:
+def test_a_prior_image_that_was_compared_is_named(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     one = with_header(one, study_date="20240405", patient_id="PX-1")
     other = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="unknown")
     pairs = compared_with(one), other, compared_with(one, current="f" * 64)
@@ -184,7 +184,7 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
 
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("name", NAMES)
-def test_any_name_is_drawn_or_escaped(name: str, one: Screened, tmp_path: Path) -> None:
+def test_any_name_is_drawn_or_escaped(name: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     options = ReportOptions(names_people=True)
     STUDIES.write(tmp_path / "s", run_with(results_of([called(one, name)]), options=options))
     assert NAMES[name] in pdf_text(only(tmp_path / "s"))
@@ -193,7 +193,7 @@ def test_any_name_is_drawn_or_escaped(name: str, one: Screened, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "word " * 3000, "\n" * 500, "", "\u202e" * 900, "=1+1"])
-def test_texts_of_any_length_keep_to_their_pages(text: str, one: Screened, tmp_path: Path) -> None:
+def test_texts_of_any_length_keep_to_their_pages(text: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     results = results_of([called(one, text, text)], verdict=Verdict(choice="agree", note=text))
     options = ReportOptions(names_people=True)
     STUDIES.write(tmp_path / "s", run_with(results, options=options))
@@ -203,7 +203,7 @@ def test_texts_of_any_length_keep_to_their_pages(text: str, one: Screened, tmp_p
 
 
 @needs("pdftotext")
-def test_no_column_of_the_list_touches_another(one: Screened, tmp_path: Path) -> None:
+def test_no_column_of_the_list_touches_another(one: ScreenedOutcome, tmp_path: Path) -> None:
     """Not even where a name has no place to break: two millimetres stay free."""
     named = called(replace(one, ref=replace(one.ref, member="m" * 200)), "N" * 90, "")
     write_pdf(tmp_path / "run.pdf", run_with(results_of([named]), options=ReportOptions(names_people=True)))
@@ -229,7 +229,7 @@ def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> No
     )
 
 
-def test_a_document_has_the_images_of_a_patient_in_a_study(one: Screened, tmp_path: Path) -> None:
+def test_a_document_has_the_images_of_a_patient_in_a_study(one: ScreenedOutcome, tmp_path: Path) -> None:
     """Whatever stands between them in the work list."""
     people = [called(one, name, number="") for name in ("Alpha^Anna", "Beta^Boris", "Alpha^Anna")]
     for name, images in (("s", [one, with_header(one, study_instance_uid="1.2.3.4"), one]), ("p", people)):
@@ -239,7 +239,7 @@ def test_a_document_has_the_images_of_a_patient_in_a_study(one: Screened, tmp_pa
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, tmp_path: Path) -> None:
+def test_a_document_is_found_by_patient_and_day(is_named: bool, one: ScreenedOutcome, tmp_path: Path) -> None:
     """Two studies of a day have two names, no name leads out of the folder, is one that Windows lacks or an option."""
     people = ("Шевченко^Тарас", "шевченко^тарас", "../Con", "a" * 400, "", "--rf")
     dates = ("20260314", "20260314", "../../ab", *["20260314"] * 3)
@@ -256,7 +256,7 @@ def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, t
         assert all(re.fullmatch("FR-[A-Z2-7]{10}( 2026-03-14)?", name) for name in names)
 
 
-def test_an_image_that_is_gone_shows_what_was_kept(one: Screened, tmp_path: Path) -> None:
+def test_an_image_that_is_gone_shows_what_was_kept(one: ScreenedOutcome, tmp_path: Path) -> None:
     one.ref.path.unlink()
     STUDIES.write(tmp_path / "s", run_with(results_of([one])))
     assert b"/Subtype /Image" in only(tmp_path / "s").read_bytes()
@@ -271,7 +271,7 @@ def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> Non
     assert not (tmp_path / "s").exists()
 
 
-def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened) -> None:
+def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: ScreenedOutcome) -> None:
     assert one.lungs is not None
     lungs = replace(one.lungs, unseen=("left",), unseen_by=LungMeasurement("smaller", 0.02, 0.12))
     assert lungs.read_first is not None
@@ -283,7 +283,7 @@ def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened
 
 
 def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
-    text_file = Refused(ref=image_ref("readme.txt", kind="unknown"), reason=reason("not_an_image"))
+    text_file = RefusedOutcome(ref=image_ref("readme.txt", kind="unknown"), reason=reason("not_an_image"))
     results: list[StoredResult] = results_of([refused(), failed(), text_file])  # type: ignore[list-item]
     wording = Wording(run_with([]))
     assert wording.image(results[0]).remarks[0] == "Not a frontal view: the file says LL."
@@ -417,7 +417,7 @@ def test_a_long_text_ends_with_dots() -> None:
     assert shorten("short") == "short"
 
 
-def test_the_clean_image_is_in_the_document_beside_what_was_shown(one: Screened, tmp_path: Path) -> None:
+def test_the_clean_image_is_in_the_document_beside_what_was_shown(one: ScreenedOutcome, tmp_path: Path) -> None:
     STUDIES.write(tmp_path / "s", run_with(results_of([one])))
     data = only(tmp_path / "s").read_bytes()
     pictures = [Image.open(io.BytesIO(data[found.start() :])) for found in re.finditer(b"\xff\xd8\xff", data)]

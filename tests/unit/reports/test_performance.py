@@ -95,7 +95,7 @@ def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
     assert [bar.title for bar in found.bars] == [
         "Per 100 images with the finding (measured on 36)", "Per 100 images without the finding (measured on 59)",
     ]  # fmt: skip
-    assert found.bars[0].spoken.endswith("Read first 8, Abnormal 17, Uncertain 67, Not flagged 8")
+    assert found.bars[0].alt_text.endswith("Read first 8, Abnormal 17, Uncertain 67, Not flagged 8")
 
 
 def test_nothing_is_said_of_what_nobody_counted() -> None:

@@ -16,10 +16,10 @@ import pytest
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.imaging.discover import discover
-from fieldray.store.database import damage_mark, storage_problems
+from fieldray.store.database import damage_mark_path, storage_problems
 from fieldray.store.locks import replacement_lock
 from fieldray.store.maintenance import repair, restore
-from fieldray.store.opening import is_older, open_database
+from fieldray.store.opening import is_older_version, open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
 from outcomes import image_ref, screened
@@ -66,7 +66,7 @@ def test_a_file_that_is_opened_twice_keeps_its_log_when_another_program_comes_an
     """Closing a descriptor of a file releases all locks of the process. The other program then deletes the log."""
     with closing(open_database(path)) as connection:
         open_database(path).close()
-        is_older(path)
+        is_older_version(path)
         assert list(discover([path.parent])) == []
         program = "import sys; from pathlib import Path; from fieldray.store.opening import open_database; "
         program += "open_database(Path(sys.argv[1])).close()"
@@ -89,7 +89,7 @@ def test_a_file_of_another_version_is_refused_and_left_alone(
     is_silent = is_empty and said == "database_newer"  # nothing says which program made it
     assert refusal(path) == ("database_of_later" if is_silent else said)
     assert rows_of(path, "PRAGMA user_version") == [(version,)]
-    assert not damage_mark(path).exists()
+    assert not damage_mark_path(path).exists()
 
 
 def test_a_file_that_is_no_database_and_a_place_that_cannot_be_written_are_told_apart(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_file_that_is_no_database_and_a_place_that_cannot_be_written_are_told_
 def test_a_fault_of_the_program_is_called_neither_one_of_the_disk_nor_damage(path: Path, statement: str) -> None:
     with closing(open_database(path)) as connection, pytest.raises(sqlite3.Error), storage_problems(path):
         connection.execute(statement)
-    assert not damage_mark(path).exists()
+    assert not damage_mark_path(path).exists()
 
 
 def test_what_another_program_does_is_told_as_such(path: Path) -> None:
@@ -122,7 +122,7 @@ def test_nobody_opens_repairs_or_replaces_a_file_that_is_being_replaced(
     shutil.copy(path, tmp_path / "copy")
     with replacement_lock(path, wait_s=0.0):
         assert refusal(path) == "store_in_use"
-        damage_mark(path).touch()
+        damage_mark_path(path).touch()
         for act in (lambda: repair(path), lambda: restore(path, tmp_path / "copy")):
             with raises(StorageProblem, "store_in_use"):
                 act()
@@ -190,7 +190,7 @@ def test_a_store_that_is_a_link_is_refused(tmp_path: Path, ending: str) -> None:
 BEGIN = """
 import sys
 from pathlib import Path
-from fieldray.store.opening import is_older, open_database
+from fieldray.store.opening import is_older_version, open_database
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(20):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import stores
-from fieldray.domain.finding import PREVIEW_SIDE, Outcome, Refused, Screened
+from fieldray.domain.finding import PREVIEW_SIDE, Outcome, RefusedOutcome, ScreenedOutcome
 from fieldray.domain.history import MonthlyCounts
 from fieldray.domain.run import RunSpec
 from fieldray.errors import StorageProblem, UsageProblem
@@ -39,7 +39,7 @@ OTHER = run_spec(model_sha256="n" * 64, pack_name="other-2.0.0")
 SECRET_NAME, SECRET_PREVIEW = "SECRETNAME^OF^A^PATIENT", b"\xff\xd8 preview of a patient " * 40
 
 
-def image(content: str, *, score: float = 0.8, preview: bytes = b"jpeg") -> Screened:
+def image(content: str, *, score: float = 0.8, preview: bytes = b"jpeg") -> ScreenedOutcome:
     """An image with a score whose bytes are `content`."""
     return stores.image(f"{content}.dcm", content, score=score, preview=preview, patient_name=SECRET_NAME)
 
@@ -71,7 +71,7 @@ def test_runs_come_with_their_counts_the_newest_first(store: ResultStore) -> Non
 
 
 def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
-    def taken(content: str, *codes: str) -> Screened:
+    def taken(content: str, *codes: str) -> ScreenedOutcome:
         return replace(image(content), notes=tuple(map(reason, codes)))
 
     run_id = add(
@@ -150,7 +150,7 @@ def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, harm: str) -> N
     assert store.answer(row_id).outcome.facts.thumbnail is not None
     change(pictures_path(store.path), f"UPDATE pictures SET {harm}")
     outcome = store.answer(row_id).outcome
-    assert isinstance(outcome, Screened)
+    assert isinstance(outcome, ScreenedOutcome)
     assert (outcome.facts.thumbnail, outcome.findings[0].score) == (None, 0.8)
 
 
@@ -348,7 +348,7 @@ def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(t
 
     with ResultStore(tmp_path / "results.sqlite") as store:
         ages = [reason("age", youngest=18, oldest=120, age=age) for age in (3, 16)]
-        children = [Refused(ref=image_ref(f"{at}.dcm"), reason=why) for at, why in enumerate(ages)]
+        children = [RefusedOutcome(ref=image_ref(f"{at}.dcm"), reason=why) for at, why in enumerate(ages)]
         add(store, image("a"), *children, refused())
         said = month()
         assert "This pack is for patients aged 18 to 120 years. This patient is … years old." in said

@@ -12,7 +12,7 @@ import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import replace_durably
-from fieldray.store.database import damage_mark, pictures_path
+from fieldray.store.database import damage_mark_path, pictures_path
 from fieldray.store.deletion import compact, delete_runs, drop_pictures
 from fieldray.store.locks import SessionLock, has_session
 from fieldray.store.maintenance import backup, check, renew_pictures, repair, restore
@@ -230,7 +230,7 @@ def test_a_backup_takes_the_place_of_a_damaged_store(path: Path, copied: Path, h
     replaced = restore(path, copied)
     assert replaced == (path.with_name("results.damaged-1.sqlite") if before else None)
     assert replaced is None or replaced.read_bytes() == before
-    assert not damage_mark(path).exists()
+    assert not damage_mark_path(path).exists()
     assert (check(path, progress=nothing)["answers"], repair(path)) == (COUNT, None)
     assert held(path) == (1, COUNT, 1)
 
@@ -275,7 +275,7 @@ def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, harm: Ca
         restore(path, copied)
     assert path.read_bytes() == before
     assert {file.name for file in path.parent.iterdir()} == {"results.sqlite", "results.pictures.sqlite"}
-    assert not damage_mark(path).exists()
+    assert not damage_mark_path(path).exists()
 
 
 def test_nothing_is_replaced_while_somebody_has_it_open(
@@ -368,6 +368,6 @@ def test_a_backup_that_could_not_be_put_back_is_none(path: Path, tmp_path: Path,
         backup(path, tmp_path / "out", has_pictures=True, progress=nothing)
     code = "pictures_damaged" if is_of_pictures else "database_damaged"
     assert (problem.value.reason.code, dict(problem.value.reason.parameters)["path"]) == (code, str(place))
-    assert damage_mark(place).exists()
+    assert damage_mark_path(place).exists()
     written = {path.name} if is_of_pictures else set()
     assert {file.name for file in (tmp_path / "out").iterdir()} == written

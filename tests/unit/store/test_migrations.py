@@ -24,7 +24,7 @@ from fieldray.paths import results_path
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 from fieldray.store import migrations
-from fieldray.store.database import damage_mark, make_file
+from fieldray.store.database import create_database, damage_mark_path
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import backup, check, repair, restore
 from fieldray.store.opening import open_database
@@ -115,7 +115,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
 def test_a_step_searches_the_results_of_an_image_by_an_index(tmp_path: Path) -> None:
     """A step that looks through all results for each image would take days for a million of them."""
     path = old_store(tmp_path, "several_packs")
-    with closing(make_file(tmp_path / "new.sqlite", RESULTS, VERSION)) as connection:
+    with closing(create_database(tmp_path / "new.sqlite", RESULTS, VERSION)) as connection:
         connection.execute("ATTACH ? AS old", (os.fsencode(path),))
         for statement in migrations._MEMBERS:
             connection.execute(statement)
@@ -235,7 +235,7 @@ def test_what_no_program_of_ours_wrote_is_carried_out_by_no_step(path: Path) -> 
         open_database(path)
     with raises(StorageProblem, "database_older_damaged"):  # the version that made it repairs it
         repair(path)
-    assert damage_mark(path).exists()
+    assert damage_mark_path(path).exists()
 
 
 def test_a_row_that_makes_no_sense_is_found_and_repaired_in_the_new_store(tmp_path: Path) -> None:

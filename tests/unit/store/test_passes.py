@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.finding import Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import SupersededVerdict, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
-from fieldray.store.database import damage_mark
+from fieldray.store.database import damage_mark_path
 from fieldray.store.deletion import plan_deletion
 from fieldray.store.maintenance import check, repair
 from fieldray.store.results import ResultQuery, ResultStore
@@ -125,7 +125,7 @@ def test_the_verdict_follows_its_image_when_two_files_exchange_their_names(
     for name in ("1.dcm", "2.dcm"):
         (tmp_path / name).touch()
 
-    def images(contents: str) -> list[Screened]:
+    def images(contents: str) -> list[ScreenedOutcome]:
         return [image(str(tmp_path / f"{number}.dcm"), content) for number, content in enumerate(contents, start=1)]
 
     run_id = save_run(store, *images("ab"))
@@ -142,10 +142,10 @@ def test_the_verdict_follows_its_image_when_two_files_exchange_their_names(
         store.finish(exchanged)
     assert verdicts(store, exchanged) == [None, AGREE]
     _, moved = store.answers(exchanged)
-    store.set_verdict(moved.row_id, DISAGREE, judged=moved.outcome, over=[AGREE])
+    store.set_verdict(moved.row_id, DISAGREE, judged=moved.outcome, replaceable=[AGREE])
     store.finish(exchanged)
     assert verdicts(store, exchanged) == [None, DISAGREE]
-    store.set_verdict(moved.row_id, None, judged=moved.outcome, over=[DISAGREE])
+    store.set_verdict(moved.row_id, None, judged=moved.outcome, replaceable=[DISAGREE])
     store.finish(exchanged)
     assert verdicts(store, exchanged) == [None, None]
 
@@ -243,7 +243,7 @@ def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: 
     assert store.answer(row.row_id).verdict is None
     assert store.verdict(row.row_id, row.outcome) == AGREE
     assert [given.content_sha256 for given in store.superseded_verdicts(run_id)] == ["a" * 64]
-    store.set_verdict(row.row_id, None, judged=row.outcome, over=[AGREE])
+    store.set_verdict(row.row_id, None, judged=row.outcome, replaceable=[AGREE])
     assert store.superseded_verdicts(run_id) == ()
 
 
@@ -276,7 +276,7 @@ def judged_run(store: ResultStore, outcome: Outcome, verdict: Verdict | None = A
     run_id = save_run(store, outcome)
     if verdict:
         (row,) = store.answers(run_id)
-        store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[row.verdict])
+        store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[row.verdict])
     store.finish(run_id)
     return run_id
 
@@ -320,7 +320,7 @@ def test_a_verdict_follows_an_image_that_was_moved_between_two_runs_and_no_twin(
     copy = image(str(tmp_path / "copy.dcm"), "a")
     assert verdicts(store, judged_run(store, copy, None)) == [None]  # the judged one is there, under its new name
     (row,) = store.answers(judged_run(store, copy, DISAGREE))
-    store.set_verdict(row.row_id, None, judged=copy, over=[DISAGREE])
+    store.set_verdict(row.row_id, None, judged=copy, replaceable=[DISAGREE])
     assert verdicts(store, judged_run(store, new, None)) == [AGREE]  # only that on the copy was withdrawn
 
 
@@ -339,7 +339,7 @@ def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultSto
     (row,) = store.answers(second)
     assert row.verdict == AGREE
     for verdict, before in ((last, AGREE), (None, last)):
-        store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[before])
+        store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[before])
     store.finish(second)
     for name in ("old.dcm", "new.dcm"):
         third = save_run(store, image(name, "a"))
@@ -376,7 +376,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
         (row,) = store.answers(run_id)
         for verdict in (AGREE, None):
             said.clear()
-            store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[None if verdict else AGREE])
+            store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[None if verdict else AGREE])
             changes = [text for text in said if "SELECT" not in text[:6] and "user_version" not in text]
             words = ["FULL" if "FULL" in text else text.split()[0] for text in changes]
             assert words == ["FULL", "BEGIN", "DELETE", "INSERT", "INSERT", "COMMIT", "PRAGMA"]
@@ -444,7 +444,7 @@ def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: Resul
             other.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, early, late)
     assert verdicts(store, later) == [AGREE, AGREE]
-    store.set_verdict(rows[0].row_id, DISAGREE, judged=early, over=[AGREE])  # a copy follows when it changes
+    store.set_verdict(rows[0].row_id, DISAGREE, judged=early, replaceable=[AGREE])  # a copy follows when it changes
     assert verdicts(store, later) == [DISAGREE, AGREE]
 
 
@@ -453,7 +453,7 @@ def test_what_was_said_in_a_later_run_stays_there(store: ResultStore) -> None:
     second = judged_run(store, image("a.dcm", "a"), DISAGREE)
     (row,) = store.answers(first)
     for verdict in (AGREE, Verdict(choice="unsure")):
-        store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[None, AGREE])
+        store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[None, AGREE])
     assert (verdicts(store, first), verdicts(store, second)) == ([Verdict(choice="unsure")], [DISAGREE])
 
 
@@ -461,10 +461,10 @@ def test_withdrawing_leaves_what_was_said_later_in_another_run(store: ResultStor
     first = judged_run(store, image("a.dcm", "a"))
     second = judged_run(store, image("a.dcm", "a"), DISAGREE)
     (early,) = store.answers(first)
-    store.set_verdict(early.row_id, None, judged=early.outcome, over=[AGREE])
+    store.set_verdict(early.row_id, None, judged=early.outcome, replaceable=[AGREE])
     assert (verdicts(store, first), verdicts(store, second)) == ([None], [DISAGREE])
     store.set_verdict(early.row_id, AGREE, judged=early.outcome)
-    store.set_verdict(early.row_id, None, judged=early.outcome, over=[AGREE])
+    store.set_verdict(early.row_id, None, judged=early.outcome, replaceable=[AGREE])
     assert (verdicts(store, first), verdicts(store, second)) == ([None], [None])  # what was said before goes as well
 
 
@@ -500,7 +500,7 @@ def test_a_verdict_counts_before_a_reading_wherever_both_are_known(store: Result
     store.set_read(2, judged=image("a.dcm", "a"), is_read=False)
     assert (store.answer(2).verdict, store.answer(2).is_read) == (AGREE, True)
     store.finish(second)
-    store.set_verdict(2, None, judged=image("a.dcm", "a"), over=[AGREE])
+    store.set_verdict(2, None, judged=image("a.dcm", "a"), replaceable=[AGREE])
     assert (store.answer(2).verdict, store.answer(2).is_read) == (None, True)  # it was read all the same
     third = save_run(store, image("a.dcm", "a"))
     assert ([result.verdict for result in store.answers(third)], read_in(store, third)) == ([None], [True])
@@ -516,7 +516,7 @@ def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) ->
         assert [brief.verdict for brief in history.result_briefs(run_id)] == [None, "agree"]
     assert plan_deletion(path, [run_id]).verdicts == 1
     assert check(path, progress=lambda _: None)["verdicts"] == 1
-    damage_mark(path).touch()
+    damage_mark_path(path).touch()
     store.close()
     kept = repair(path)
     assert kept is not None and dict(kept.parameters)["verdicts"] == "1"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.errors import UsageProblem
 from fieldray.store.database import pictures_path
@@ -16,7 +16,7 @@ from fieldray.store.work_list import HistoryQuery
 from stores import AGREE, SPEC, image
 
 
-def of(name: str, content: str, patient_id: str) -> Screened:
+def of(name: str, content: str, patient_id: str) -> ScreenedOutcome:
     preview = f"JPEG of {patient_id.strip()} ".encode() * 300
     return image(name, content, preview=preview, patient_id=patient_id, patient_name=f"NAME^{patient_id.strip()}")
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import stores
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import Correction
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
-from fieldray.store.database import companion_files, damage_mark
+from fieldray.store.database import companion_files, damage_mark_path
 from fieldray.store.maintenance import renew_pictures
-from fieldray.store.pictures import discard, keep_only, pictures_path
+from fieldray.store.pictures import delete_pictures, keep_only, pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, read_facts, screened
@@ -26,7 +26,7 @@ from stores import SPEC, change, rows_of, save_run
 CONTENTS = "0123456789abcdef"
 
 
-def image(content: str, *, preview: bytes = b"JPEG of a patient " * 400) -> Screened:
+def image(content: str, *, preview: bytes = b"JPEG of a patient " * 400) -> ScreenedOutcome:
     """An image whose bytes are `content`, with pictures."""
     return stores.image(f"{content}.dcm", content, preview=preview + content.encode())
 
@@ -105,7 +105,7 @@ def damage(path: Path) -> None:
 def test_damage_costs_pictures_alone_and_they_are_begun_anew(path: Path) -> None:
     damage(pictures_path(path))
     assert results(path) == 16
-    assert damage_mark(pictures_path(path)).exists()
+    assert damage_mark_path(pictures_path(path)).exists()
     with ResultStore(path) as store:  # until it is mended, no picture is kept
         save_run(store, image("0"))
     assert renew_pictures(path) == reason("pictures_renewed", path=pictures_path(path))
@@ -183,7 +183,7 @@ def test_what_cannot_be_read_goes_as_a_whole(path: Path) -> None:
 
 
 def test_without_a_file_what_was_left_of_one_is_removed(path: Path) -> None:
-    discard(path)
+    delete_pictures(path)
     companion_files(pictures_path(path))[0].write_bytes(b"patient")
     assert keep_only(path, ()) == (0, True)
     assert on_disk(path) == b""

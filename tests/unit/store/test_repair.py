@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.store.database import damage_mark
+from fieldray.store.database import damage_mark_path
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import check, repair, restore
 from fieldray.store.opening import open_database
@@ -90,7 +90,7 @@ def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -
     kept = names(path)
     assert 0 < len(kept) < COUNT
     assert int(parameters["results"]) == len(kept)
-    assert not damage_mark(path).exists()
+    assert not damage_mark_path(path).exists()
     assert repair(path) is None
     with ResultStore(path) as store:
         store.save(store.open_run(SPEC), screened(image_ref("new.dcm")), spec=SPEC)
@@ -124,7 +124,7 @@ def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_pa
         shutil.copytree(path.parent, copy)
     place = copy / path.name
     assert place.with_name(place.name + "-wal").stat().st_size > 0
-    damage_mark(place).touch()
+    damage_mark_path(place).touch()
     assert repair(place) is not None
     assert place.with_name("results.damaged-1.sqlite-wal").exists()
     assert not place.with_name(place.name + "-wal").exists()
@@ -133,7 +133,7 @@ def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_pa
 
 def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever_the_clock_said(path: Path) -> None:
     """A new one must not be begun empty meanwhile, nor an older one taken, which a clock that jumped calls newer."""
-    damage_mark(path).touch()
+    damage_mark_path(path).touch()
     for number in (1, 9):
         older = path.with_name(f"results.damaged-{number}.sqlite")
         older.write_bytes(b"an older file")
@@ -144,7 +144,7 @@ def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever
     assert not path.exists()
     assert repair(path) is not None
     assert len(names(path)) == COUNT
-    damage_mark(path).touch()
+    damage_mark_path(path).touch()
     assert repair(path) is not None
     assert path.with_name("results.damaged-11.sqlite").exists()
 
@@ -155,12 +155,12 @@ def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever
 )
 def test_what_another_version_made_is_left_to_that_one(path: Path, version: int, said: str) -> None:
     change(path, f"PRAGMA user_version = {version}")
-    damage_mark(path).touch()
+    damage_mark_path(path).touch()
     before = path.read_bytes()
     with raises(StorageProblem, said):
         repair(path)
     assert path.read_bytes() == before
-    assert damage_mark(path).exists()
+    assert damage_mark_path(path).exists()
 
 
 def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
@@ -239,10 +239,10 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
     shutil.copy(path, tmp_path / "copy")
     with raises(UsageProblem, "store_not_ours"):
         restore(path, tmp_path / "copy")
-    assert not damage_mark(path).exists()
+    assert not damage_mark_path(path).exists()
     if what in READ:
         assert found_damaged(path) == "database_damaged"
-        damage_mark(path).unlink()
+        damage_mark_path(path).unlink()
     with raises(StorageProblem, "database_damaged"):
         check(path, progress=lambda _share: None)
     assert repair(path) is not None
@@ -277,7 +277,7 @@ def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, stat
 
 def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(path: Path) -> None:
     change(path, "UPDATE runs SET state = 'asleep'")
-    damage_mark(path).touch()
+    damage_mark_path(path).touch()
     said = repair(path)
     assert said is not None and dict(said.parameters)["results"] == "0"  # none could be shown
     with ResultStore(path) as store:
@@ -300,7 +300,7 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
 )
 def test_a_run_that_was_lost_leaves_its_number_to_nobody(path: Path, orders: str) -> None:
     change(path, orders)
-    damage_mark(path).touch()
+    damage_mark_path(path).touch()
     assert repair(path) is not None
     with ResultStore(path) as store:
         assert store.open_run(SPEC) == 2

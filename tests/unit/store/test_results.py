@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.finding import Failed, Outcome, Refused, Screened
+from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, ScreenedOutcome
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.image import Correction, ImageHeader
 from fieldray.domain.run import Verdict
@@ -88,7 +88,7 @@ def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultSto
     row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC).row_id
     before = None
     for verdict in (AGREE, Verdict(choice="disagree"), None):
-        assert store.set_verdict(row_id, verdict, judged=screened(), over=[before]) == verdict
+        assert store.set_verdict(row_id, verdict, judged=screened(), replaceable=[before]) == verdict
         assert store.answer(row_id).verdict == verdict == store.verdict(row_id, screened())
         assert store.verdict(row_id, screened(score=0.81)) is None
         assert as_values(store.answer(row_id).outcome) == as_values(screened())
@@ -106,12 +106,12 @@ def test_a_verdict_that_the_person_has_not_seen_is_never_replaced(store: ResultS
         for given in (mine, Verdict(choice="agree")):
             assert store.set_verdict(row_id, given, judged=screened()) == theirs == store.answer(row_id).verdict
         assert store.set_verdict(row_id, theirs, judged=screened()) == theirs  # both say the same
-        assert other.set_verdict(row_id, None, judged=screened(), over=[theirs]) is None
-        assert store.set_verdict(row_id, mine, judged=screened(), over=[theirs]) is None
+        assert other.set_verdict(row_id, None, judged=screened(), replaceable=[theirs]) is None
+        assert store.set_verdict(row_id, mine, judged=screened(), replaceable=[theirs]) is None
         assert store.answer(row_id).verdict is None
         assert other.set_verdict(row_id, theirs, judged=screened()) == theirs
-        assert store.set_verdict(row_id, None, judged=screened(), over=[mine]) == theirs
-        assert store.set_verdict(row_id, None, judged=screened(), over=[mine, theirs]) is None
+        assert store.set_verdict(row_id, None, judged=screened(), replaceable=[mine]) == theirs
+        assert store.set_verdict(row_id, None, judged=screened(), replaceable=[mine, theirs]) is None
 
 
 def test_an_unfinished_run_of_the_same_request_is_continued(store: ResultStore) -> None:
@@ -144,13 +144,13 @@ def test_the_same_bytes_model_and_settings_are_found_again(store: ResultStore) -
         wanted = {"content_sha256": "c" * 64, "frame": 0, "up_to_answer_id": row_id, **changes}
         return store.reusable_outcome(wanted.pop("spec", SPEC).packs[0], **wanted)
 
-    assert isinstance(earlier(), Screened)
+    assert isinstance(earlier(), ScreenedOutcome)
     assert earlier(content_sha256="d" * 64) is None
     assert earlier(frame=1) is None
     assert earlier(up_to_answer_id=row_id - 1) is None
     assert earlier(spec=run_spec(model_sha256="n" * 64)) is None
     assert earlier(spec=run_spec(settings_hash="t" * 64)) is None
-    assert isinstance(earlier(spec=run_spec(paths=("/elsewhere",))), Screened)
+    assert isinstance(earlier(spec=run_spec(paths=("/elsewhere",))), ScreenedOutcome)
     assert store.has_results(PACK)
     assert not store.has_results(pack_spec(settings_hash="t" * 64))
 
@@ -161,7 +161,9 @@ def test_a_failure_is_not_taken_over_but_a_refusal_is(store: ResultStore) -> Non
     store.save(run_id, replace(refused(), facts=read_facts("e" * 64)), spec=SPEC)
     last = store.last_answer_id()
     assert store.reusable_outcome(PACK, content_sha256="f" * 64, frame=0, up_to_answer_id=last) is None
-    assert isinstance(store.reusable_outcome(PACK, content_sha256="e" * 64, frame=0, up_to_answer_id=last), Refused)
+    assert isinstance(
+        store.reusable_outcome(PACK, content_sha256="e" * 64, frame=0, up_to_answer_id=last), RefusedOutcome
+    )
 
 
 def test_rows_come_in_pages(store: ResultStore) -> None:
@@ -205,7 +207,7 @@ def test_a_reason_of_another_version_is_still_readable(store: ResultStore) -> No
     row_id = store.save(store.open_run(SPEC), failed(), spec=SPEC).row_id
     change(store.path, """UPDATE answers SET reason = '["of_the_future", []]'""")
     outcome = store.answer(row_id).outcome
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, FailedOutcome)
     assert "of_the_future" in outcome.reason.text
 
 
@@ -232,12 +234,12 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
 # ---- lung fields and notes
 
 
-def kept(path: Path, outcome: Screened | Refused) -> Screened | Refused:
+def kept(path: Path, outcome: ScreenedOutcome | RefusedOutcome) -> ScreenedOutcome | RefusedOutcome:
     """The outcome after it was stored."""
     with ResultStore(path) as store:
         row_id = store.save(store.open_run(run_spec()), outcome, spec=run_spec()).row_id
         found = store.answer(row_id).outcome
-    assert isinstance(found, Screened | Refused)
+    assert isinstance(found, ScreenedOutcome | RefusedOutcome)
     return found
 
 
@@ -246,7 +248,7 @@ def test_an_image_to_be_read_first_is_so_when_it_comes_back_and_is_another_resul
     seen, unseen = (replace(screened(), lungs=lungs(shares)) for shares in (two_lungs(), white))
     found = kept(tmp_path / "results.sqlite", unseen)
     assert found.category == "read_first"
-    assert isinstance(found, Screened) and found.lungs is not None
+    assert isinstance(found, ScreenedOutcome) and found.lungs is not None
     assert found.lungs.unseen == ("left",)
     assert found.lungs.read_first == unseen.lungs.read_first == reason("left_lung_not_found", opposite="12.5")
     assert result_hash(seen) != result_hash(unseen)  # a verdict on the one is none on the other
@@ -267,7 +269,7 @@ def test_a_result_of_before_the_measurement_was_kept_names_the_lung_and_keeps_it
     change(path, "UPDATE answers SET lungs = ?", f"{earlier}]")
     with ResultStore(path) as store:
         found = store.answer(1).outcome
-    assert isinstance(found, Screened) and found.lungs is not None
+    assert isinstance(found, ScreenedOutcome) and found.lungs is not None
     assert (found.lungs.unseen_by, found.lungs.read_first) == (None, reason("left_lung_unseen"))
     assert result_hash(found) == result_hash(unseen)
 

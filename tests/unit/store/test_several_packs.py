@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import Decision, Outcome, Screened
+from fieldray.domain.finding import Decision, Outcome, ScreenedOutcome
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import StorageProblem
@@ -24,7 +24,7 @@ ADULTS, TUBERCULOSIS = (
 BOTH = run_spec(packs=(ADULTS, TUBERCULOSIS))
 
 
-def scored(name: str, score: float, decision: Decision | None = None) -> Screened:
+def scored(name: str, score: float, decision: Decision | None = None) -> ScreenedOutcome:
     return screened(image_ref(name), score=score, decision=decision)
 
 

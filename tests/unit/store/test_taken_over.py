@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import ResultCount, Screened, notes_of
+from fieldray.domain.finding import ResultCount, ScreenedOutcome, notes_of
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.purpose import AGE_NOTES
+from fieldray.domain.purpose import AGE_NOTE_CODES
 from fieldray.domain.run import PackOfRun, Run
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
@@ -27,7 +27,7 @@ from stores import AGREE, SPEC, change
 OTHER = run_spec(paths=("/other",))
 
 
-def stamped(name: str, stamp: bytes = b"stamp", *, score: float = 0.8) -> Screened:
+def stamped(name: str, stamp: bytes = b"stamp", *, score: float = 0.8) -> ScreenedOutcome:
     made = screened(image_ref(name), score=score)
     return dataclasses.replace(made, facts=dataclasses.replace(made.facts, stamp=stamp))
 
@@ -105,7 +105,7 @@ def test_the_note_on_an_unknown_age_is_that_of_the_run_and_all_others_stay(
     """A text that looks like the note is a text."""
     first = store.open_run(dataclasses.replace(SPEC, ages_confirmed=not is_confirmed))
     written, other = (
-        reason(AGE_NOTES[confirmed], youngest=1, oldest=5) for confirmed in (is_confirmed, not is_confirmed)
+        reason(AGE_NOTE_CODES[confirmed], youngest=1, oldest=5) for confirmed in (is_confirmed, not is_confirmed)
     )
     text = reason("view_unknown", view=f'["{other.code}",')
     row = store.save(first, dataclasses.replace(stamped("a"), notes=(other, text)), spec=SPEC).row_id

@@ -12,19 +12,19 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
+from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, ScreenedOutcome
 from fieldray.domain.history import ListColumn, ResultFilter, ResultOrder, VerdictFilter, group_at, has_verdict
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Verdict
-from fieldray.formatting import file_name, person, view_label
+from fieldray.formatting import file_name, format_person_name, view_label
 from fieldray.reasons import reason
 from fieldray.store import bookkeeping
 from fieldray.store.bookkeeping import ReusedAnswers
-from fieldray.store.database import damage_mark
+from fieldray.store.database import damage_mark_path
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import repair
 from fieldray.store.results import ResultStore
-from fieldray.store.work_list import OWNER_STATEMENT, HistoryQuery, list_statement
+from fieldray.store.work_list import SELECT_OWNERS, HistoryQuery, list_statement
 from outcomes import failed, image_ref, refused, screened
 from stores import AGREE, SPEC, AskedStatements, rows_of, save_run
 
@@ -38,7 +38,7 @@ def query(store: ResultStore) -> Iterator[HistoryQuery]:
         yield opened
 
 
-def image(name: str, score: float = 0.8, **header: object) -> Screened:
+def image(name: str, score: float = 0.8, **header: object) -> ScreenedOutcome:
     """An image with a score that took the longer the higher it is."""
     made = screened(image_ref(name, header=ImageHeader(**header)), score=score)
     return replace(made, inference_ms=round(10 * score, 1))
@@ -69,15 +69,15 @@ def urgency(row_id: int, outcome: Outcome) -> tuple[int, float, int]:
 
 
 def leading_score(outcome: Outcome) -> float:
-    return outcome.findings[0].score if isinstance(outcome, Screened) else -1.0
+    return outcome.findings[0].score if isinstance(outcome, ScreenedOutcome) else -1.0
 
 
 def key(column: ListColumn, row_id: int, outcome: Outcome) -> object:
     """What a column is sorted by, said another way than in SQL."""
-    header, is_screened = outcome.ref.header, isinstance(outcome, Screened)
+    header, is_screened = outcome.ref.header, isinstance(outcome, ScreenedOutcome)
     return {
         "image": row_id,
-        "patient": (person(header.patient_name) or file_name(outcome.ref)).casefold(),
+        "patient": (format_person_name(header.patient_name) or file_name(outcome.ref)).casefold(),
         "date": header.study_date,
         "view": view_label(header).casefold(),
         "class": urgency(row_id, outcome),
@@ -147,7 +147,7 @@ def test_classes_devices_and_verdicts_are_filtered_alone_and_together(store: Res
         has = [row_id for row_id in listed(query, run_id) if has_verdict(choices.get(row_id), wanted)]  # type: ignore[arg-type]
         assert listed(query, run_id, verdict=wanted) == has
     assert listed(query, run_id, verdict="given", backend="cpu", text="zorn") == [3]
-    assert listed(query, run_id, verdict="none", category="abnormal", staying=frozenset({5})) == [5, 6]
+    assert listed(query, run_id, verdict="none", category="abnormal", kept_row_ids=frozenset({5})) == [5, 6]
 
 
 def test_a_verdict_on_what_a_row_holds_no_longer_counts_for_none(store: ResultStore, query: HistoryQuery) -> None:
@@ -166,12 +166,12 @@ def test_no_list_reads_a_result_or_another_run(query: HistoryQuery, column: List
     """
     seeks = ("SEARCH work_list USING PRIMARY KEY (run_id=?", "SEARCH work_list USING COVERING INDEX")
     is_in_order = column in ("class", "image") or (column == "patient" and not is_descending)
-    assert plan(query, OWNER_STATEMENT.format(only=""), (1,)) == ["SEARCH work_list USING PRIMARY KEY (run_id=?)"]
+    assert plan(query, SELECT_OWNERS.format(only=""), (1,)) == ["SEARCH work_list USING PRIMARY KEY (run_id=?)"]
     for wanted in (
         ResultFilter(),
         ResultFilter(category="normal"),
         ResultFilter(backend="cpu"),
-        ResultFilter(verdict="none", staying=frozenset({1})),
+        ResultFilter(verdict="none", kept_row_ids=frozenset({1})),
         ResultFilter(verdict="disagreed", text="px"),
     ):
         statement, values = list_statement(wanted, ResultOrder(column, is_descending))
@@ -187,7 +187,7 @@ def plan(query: HistoryQuery, statement: str, values: object) -> list[str]:
     return [row["detail"] for row in query._connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
 
 
-def person_of(name: str, score: float, patient_id: str, study: str, **header: object) -> Screened:
+def person_of(name: str, score: float, patient_id: str, study: str, **header: object) -> ScreenedOutcome:
     return image(name, score, patient_id=patient_id, study_instance_uid=study, **header)
 
 
@@ -228,7 +228,7 @@ def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
     assert query.list_rows(run_id, ResultFilter(text="none"), ResultOrder(by_patient=True)).begins.tolist() == []
 
 
-def of_day(name: str, score: float, patient_id: str, day: str) -> Screened:
+def of_day(name: str, score: float, patient_id: str, day: str) -> ScreenedOutcome:
     return image(name, score, patient_id=patient_id, study_instance_uid=f"{patient_id}.{day}", study_date=day)
 
 
@@ -283,7 +283,7 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: Re
     assert [query.next_unread(run_id, rows, index) for index in (-1, 0, 2, 4)] == [3, 6, 1, 3]
     assert query.next_unread(run_id, np.array([5, 1], np.int64), 1) is None
     assert sorted(listed(query, run_id, verdict="unread")) == [1, 2, 3, 4, 6, 7]
-    assert 5 in listed(query, run_id, verdict="unread", staying=frozenset({5}))
+    assert 5 in listed(query, run_id, verdict="unread", kept_row_ids=frozenset({5}))
     assert listed(query, run_id, verdict="given") == [8]
     assert 5 in listed(query, run_id, verdict="none")
     assert [image.most_urgent_result.is_read for image in query.images([3, 5, 8])] == [False, True, True]
@@ -350,7 +350,7 @@ def test_a_store_that_was_repaired_is_listed_as_before(path: Path) -> None:
         run_id = add(store)
         rows, number = listed(query, run_id), counts(query, run_id)
         store._connection.execute("DELETE FROM work_list")
-    damage_mark(path).touch()
+    damage_mark_path(path).touch()
     assert repair(path) is not None
     with HistoryQuery(path) as query:
         assert (listed(query, run_id), counts(query, run_id)) == (rows, number)
@@ -368,7 +368,7 @@ def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
     assert [result.row_id for result in found] == [3, 1]
     assert found[0].most_urgent_result.verdict == AGREE
     assert (
-        isinstance(found[0].most_urgent_result.outcome, Screened)
+        isinstance(found[0].most_urgent_result.outcome, ScreenedOutcome)
         and found[0].most_urgent_result.outcome.class_maps is not None
     )
 

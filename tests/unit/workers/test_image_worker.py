@@ -14,14 +14,14 @@ from PIL import Image as Picture
 
 from fakes import FakeFinder, LungReaders, PaintedFile
 from fieldray.domain.image import Box, Correction, Detail, Image, ImageRef
-from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
+from fieldray.domain.model import HeaderRules, InputSpec, Model, PackRequirement
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_network_input, with_window
 from fieldray.imaging.reading import ImageFile, decode_preview
 from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, size_for_all, size_for_crop, target_size
-from fieldray.imaging.source import Stamps
+from fieldray.imaging.source import FileStamper
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import Network
@@ -29,7 +29,7 @@ from fieldray.processes.child import encode_message
 from fieldray.reasons import reason
 from fieldray.workers import calls
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
-from fieldray.workers.image_worker import Worker, handle
+from fieldray.workers.image_worker import ImageWorker, handle
 from phantoms import write_dicom
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_manifest, tiny_model
@@ -123,7 +123,9 @@ class Boxed(FakeFinder):
 
 
 def model(spec: InputSpec, rules: HeaderRules | None = None) -> Model:
-    manifest = tiny_manifest(input=spec, accepted=rules or HeaderRules(), requires=(Requirement(kind="lung-fields"),))
+    manifest = tiny_manifest(
+        input=spec, accepted=rules or HeaderRules(), requires=(PackRequirement(kind="lung-fields"),)
+    )
     return replace(tiny_model(manifest=manifest), lungs=tiny_lungs_model())
 
 
@@ -187,7 +189,7 @@ class FailsAtTheSecond:
 
 def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_one() -> None:
     network, of = FailsAtTheSecond(), tiny_model()
-    worker = Worker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
+    worker = ImageWorker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
     worker.load(calls.load_request(of))
     (seen,) = worker.analyse_for_each(
         [AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, runs="here")]
@@ -210,7 +212,7 @@ def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | Bac
 
     network, of = FailsAtTheSecond(), tiny_model()
     open_network = lambda _model, _file: cast("Any", network)  # noqa: E731
-    worker = Worker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
+    worker = ImageWorker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
     worker.load(calls.load_request(of))
     question = AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, runs="elsewhere")
     (seen,) = worker.analyse_for_each([question])
@@ -287,7 +289,7 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
     models = [replace(model(spec), model_sha256=f"{number}" * 64) for number, spec in enumerate((CROPPED, WHOLE))]
     finder, opened = Boxed(), list[Path]()
 
-    def open_file(found: ImageRef, *, stamps: Stamps | None = None) -> Files:
+    def open_file(found: ImageRef, *, stamps: FileStamper | None = None) -> Files:
         opened.append(found.path)
         return Files(found, stamps=stamps)
 
@@ -297,7 +299,7 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
     def look_with(*packs: Model) -> tuple[AnalysisResult, ...]:
         for noted in (Files.asked, opened, finder.seen):
             noted.clear()
-        worker = Worker(open_file=open_file, open_network=open_network)
+        worker = ImageWorker(open_file=open_file, open_network=open_network)
         worker.load(calls.load_request(*packs))
         looks = [AnalyseRequest(ref=ref, finds=True, runs="here", pack=number) for number in range(len(packs))]
         return worker.analyse_for_each(looks)

@@ -17,7 +17,7 @@ from fieldray.domain.model import Model
 from fieldray.inference.backend import BackendStatus
 from fieldray.reasons import reason
 from fieldray.workers.pool import Workers
-from fieldray.workers.readiness import Readiness
+from fieldray.workers.readiness import ModelReadiness
 from tiny_models import tiny_model
 from waiting import wait_for
 
@@ -31,7 +31,7 @@ class Watched:
 
     def __init__(self, behaviour: Behaviour, passed: Callable[[Model], None] = lambda _: None) -> None:
         self.heard: list[BackendStatus] = []
-        self.readiness = Readiness(
+        self.readiness = ModelReadiness(
             FakeWorkers(behaviour), MODEL, lambda: self.heard.append(self.readiness.status), passed
         )
 
@@ -52,18 +52,18 @@ def watched(behaviour: Behaviour, passed: Callable[[Model], None] = lambda _: No
 def test_workers_are_out_of_use_until_their_test_is_asked_for() -> None:
     behaviour, models = Behaviour(), list[Model]()
     with watched(behaviour, models.append) as made:
-        assert made.readiness.needs_start and made.readiness.status == BackendStatus()
+        assert made.readiness.is_inactive and made.readiness.status == BackendStatus()
         behaviour.may_start.clear()
         made.readiness.start()
         wait_for(lambda: behaviour.starts)
-        assert not made.readiness.needs_start and made.states == ["starting"] and models == []
+        assert not made.readiness.is_inactive and made.states == ["starting"] and models == []
         behaviour.may_start.set()
         wait_for(lambda: made.readiness.status.state == "ready")
         made.readiness.start()  # which passed, and is not tested again
         assert models == [MODEL] and behaviour.starts == 1
     ready = made.heard[-1]
     assert (made.states, ready.detail, ready.reason) == (["starting", "ready"], "fake", None)
-    assert made.readiness.needs_start and made.readiness.status == BackendStatus()
+    assert made.readiness.is_inactive and made.readiness.status == BackendStatus()
 
 
 def test_the_faster_of_its_images_is_the_time_of_an_image() -> None:
@@ -77,19 +77,19 @@ def test_a_test_that_fails_is_tried_three_times_more_and_again_when_asked_for() 
     behaviour = Behaviour(start_problem=DIED)
     with watched(behaviour) as made:
         made.readiness.start()
-        wait_for(lambda: made.readiness.needs_start)
+        wait_for(lambda: made.readiness.is_inactive)
         assert made.states == ["starting", "unavailable"] * 4
         assert made.readiness.status == BackendStatus(state="unavailable", reason=DIED)
         behaviour.start_problem = None
         made.readiness.start()
         wait_for(lambda: made.readiness.status.state == "ready")
-        assert not made.readiness.needs_start
+        assert not made.readiness.is_inactive
 
 
 def test_what_would_be_the_same_again_is_tried_once() -> None:
     with watched(Behaviour(start_problem=reason("no_runtime"))) as made:
         made.readiness.start()
-        wait_for(lambda: made.readiness.needs_start)
+        wait_for(lambda: made.readiness.is_inactive)
     assert made.states == ["starting", "unavailable"]
 
 
@@ -99,7 +99,7 @@ def test_a_fault_that_nobody_thought_of_is_a_reason(caplog: pytest.LogCaptureFix
 
     with watched(Behaviour(), passed) as made:
         made.readiness.start()
-        wait_for(lambda: made.readiness.needs_start)
+        wait_for(lambda: made.readiness.is_inactive)
         assert made.readiness.status.reason == reason("internal", detail="IndexError")
     assert "a test of the workers failed unexpectedly" in caplog.text
 
@@ -117,7 +117,7 @@ def test_a_test_that_was_stopped_changes_nothing_any_more_and_the_next_one_waits
         made.readiness.start()
         wait_for(lambda: models)
         made.readiness.stop(OTHERS)
-        assert made.readiness.needs_start and made.readiness.status == BackendStatus(state="unavailable", reason=OTHERS)
+        assert made.readiness.is_inactive and made.readiness.status == BackendStatus(state="unavailable", reason=OTHERS)
         made.readiness.start()
         gate.set()
         wait_for(lambda: made.readiness.status.state == "ready")
@@ -131,8 +131,8 @@ def test_to_close_it_ends_a_test_that_hangs_in_a_worker() -> None:
         workers.run(grey(1)[0], model=MODEL, is_cancelled=lambda: False)
         (pid,) = workers.pids
         psutil.Process(pid).send_signal(signal.SIGSTOP)
-        readiness = Readiness(workers, MODEL, lambda: None, lambda _: None)
+        readiness = ModelReadiness(workers, MODEL, lambda: None, lambda _: None)
         readiness.start()
         time.sleep(0.2)  # it has the child
         readiness.close()
-        assert readiness.needs_start and readiness.status == BackendStatus()
+        assert readiness.is_inactive and readiness.status == BackendStatus()

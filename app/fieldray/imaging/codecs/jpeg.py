@@ -14,7 +14,14 @@ from pydicom.uid import JPEGBaseline8Bit, JPEGExtended12Bit
 
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import Codec, Frame
-from fieldray.imaging.identify import RESTARTS, START_OF_SCAN, extend_jpeg, jpeg_markers, lacks_restarts, lacks_scans
+from fieldray.imaging.identify import (
+    RESTART_MARKERS,
+    START_OF_SCAN,
+    extend_jpeg,
+    jpeg_markers,
+    lacks_restarts,
+    lacks_scans,
+)
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, largest_reduction
 from fieldray.reasons import reason
 
@@ -23,7 +30,7 @@ _SAYS_COLOUR: Final = {0xE0, 0xEE}  # JFIF and Adobe
 _WHAT_FOLLOWS: Final = bytes(range(37, 250, 5)), bytes(range(218, 5, -5))  # their bits differ at every position
 
 
-def with_end(source: bytes) -> bytes:
+def with_end_marker(source: bytes) -> bytes:
     """Return a JPEG with its end marker. The marker is added if the rest of the JPEG is complete.
 
     Raises Unreadable `truncated` if more than the end marker is missing or the JPEG cannot be decoded. Raises
@@ -48,11 +55,11 @@ def check_scans(source: bytes) -> NDArray[Any]:
     """
     if lacks_scans(source) or lacks_restarts(source):
         raise Unreadable(reason("truncated"))
-    markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in RESTARTS]
+    markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in RESTART_MARKERS]
     ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
     parts = [source[start:end].rstrip(b"\xff") for start, end in pairwise([0, *ends, len(source)])]
     try:
-        values, others = (decode_jpeg_values(more.join(parts)) for more in _WHAT_FOLLOWS)
+        values, others = (decode_checked_jpeg(more.join(parts)) for more in _WHAT_FOLLOWS)
     except ValueError as error:
         raise Unreadable(reason("truncated")) from error
     if not np.array_equal(values, others):
@@ -63,19 +70,19 @@ def check_scans(source: bytes) -> NDArray[Any]:
 def decode_jpeg(source: bytes) -> NDArray[Any]:
     """Decode the values of a whole JPEG: uint8 or uint16, (rows, columns) or (rows, columns, 3) as stored.
 
-    Raises Unreadable `truncated` if a part of the JPEG is missing, and the exceptions of `decode_jpeg_values`.
+    Raises Unreadable `truncated` if a part of the JPEG is missing, and the exceptions of `decode_checked_jpeg`.
     """
-    source = with_end(source)
+    source = with_end_marker(source)
     tall = extend_jpeg(source)
     if tall.row == 0:
         return check_scans(source)
-    values = decode_jpeg_values(tall.data)
+    values = decode_checked_jpeg(tall.data)
     if tall.may_lack_pixels(np.ravel(values[tall.row, 0])):
         check_scans(source)
     return values[: tall.rows]
 
 
-def decode_jpeg_values(source: bytes) -> NDArray[Any]:
+def decode_checked_jpeg(source: bytes) -> NDArray[Any]:
     """Decode a JPEG: uint8 or uint16 values, (rows, columns) or (rows, columns, 3) as stored.
 
     All coding processes are supported except arithmetic coding.
@@ -94,7 +101,7 @@ def _decode(frame: Frame) -> NDArray[Any]:
     values = decode_jpeg(frame.source)
     # If the file does not name the colours, libjpeg takes three samples for a luminance and two differences.
     if frame.samples == 3 and frame.is_rgb and not _SAYS_COLOUR & {marker for marker, _ in jpeg_markers(frame.source)}:
-        values = imagecodecs.jpeg8_decode(with_end(frame.source), colorspace="RGB", outcolorspace="RGB")
+        values = imagecodecs.jpeg8_decode(with_end_marker(frame.source), colorspace="RGB", outcolorspace="RGB")
     return values
 
 
@@ -119,6 +126,6 @@ CODEC: Final = Codec(
     transfer_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
     lossy_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
     decode=_decode,
-    reduced=_reduced,
+    decode_reduced=_reduced,
     runtime_modules=("imagecodecs._jpeg8",),
 )

@@ -17,7 +17,7 @@ from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 from pydicom.uid import HTJ2K, JPEG2000, HTJ2KLossless, HTJ2KLosslessRPCL, JPEG2000Lossless
 
 from fieldray.imaging.codec import Codec, Frame
-from fieldray.imaging.reduction import WAVELET_COVER, TargetSize, largest_reduction
+from fieldray.imaging.reduction import WAVELET_OVERSAMPLING, TargetSize, largest_reduction
 
 _START: Final = b"\xff\x4f\xff\x51"
 _CODING_STYLE: Final = b"\xff\x52"
@@ -63,7 +63,7 @@ def _with_end(source: bytes) -> bytes:
 # ---- lower resolutions
 
 
-def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
+def decode_reduced_jpeg2000(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
     """Decode a frame at the lowest resolution of its codestream that is still fine enough (see `reduction`).
 
     Returns the values (rows, columns) uint16, and the step: each value stands for step x step pixels of the file.
@@ -80,10 +80,10 @@ def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint1
     if stated < bits or (stated > bits and frame.is_lossless):
         return None  # at a lower resolution, bits above the stored ones cannot be separated from them
     steps = [1 << level for level in range(min(levels, _MOST_LEVELS) + 1)]
-    step = largest_reduction(frame.rows, frame.columns, needed, cover=WAVELET_COVER, steps=steps)
+    step = largest_reduction(frame.rows, frame.columns, needed, oversampling=WAVELET_OVERSAMPLING, steps=steps)
     if step == 1:
         return None
-    stored = decode_wavelets(frame.source, step, stated)
+    stored = decode_jpeg2000(frame.source, step, stated)
     if stated > bits:  # encoders often state the container's precision; the values are as the header says
         if int(stored.max()) > _OVERSHOOT * (1 << bits):
             return None
@@ -91,7 +91,7 @@ def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint1
     return stored, step
 
 
-def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
+def decode_jpeg2000(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
     """Decode an unsigned grey JPEG 2000 image at 1 / `step` of its resolution.
 
     step  a power of two
@@ -132,6 +132,6 @@ CODEC: Final = Codec(
     transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL}),
     lossy_syntaxes=frozenset({JPEG2000, HTJ2K}),
     decode=lambda frame: imagecodecs.jpeg2k_decode(_with_end(frame.source)),
-    reduced=reduced_wavelets,
+    decode_reduced=decode_reduced_jpeg2000,
     runtime_modules=("imagecodecs._jpeg2k",),
 )

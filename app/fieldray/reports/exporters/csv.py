@@ -47,22 +47,24 @@ def write_csv(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.outputs import open_output
 
     with open_output(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
-        write_rows(stream, COLUMNS, rows_of(stored), has_comma=stored.options.decimal_comma)
+        write_rows(stream, COLUMNS, rows_of(stored), decimal_comma=stored.options.decimal_comma)
 
 
-def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Value]], *, has_comma: bool) -> None:
+def write_rows(
+    stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Value]], *, decimal_comma: bool
+) -> None:
     """Write a table as CSV with a header line.
 
-    columns    names of the columns
-    rows       values of each row by column name
-    has_comma  whether numbers have decimal commas, and semicolons separate the columns
+    columns        names of the columns
+    rows           values of each row by column name
+    decimal_comma  whether numbers have decimal commas, and semicolons separate the columns
     """
-    writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
+    writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if decimal_comma else ",")
     writer.writerow(columns)
     for row in rows:
         values = map(escape_formula, row.values())
         writer.writerow(
-            repr(value).replace(".", ",") if has_comma and isinstance(value, float) else value for value in values
+            repr(value).replace(".", ",") if decimal_comma and isinstance(value, float) else value for value in values
         )
 
 

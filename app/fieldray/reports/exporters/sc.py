@@ -26,7 +26,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
 
     from fieldray.domain.image import ShownImage
     from fieldray.reports.dicom_images import SIDE, secondary_capture
-    from fieldray.reports.dicom_instance import as_file, reported_image
+    from fieldray.reports.dicom_instance import encode_dicom_file, reported_image
     from fieldray.reports.wording import Wording
 
     wording = Wording(stored)
@@ -40,7 +40,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
             stored.leave_out(result, image)
             return number, None
         capture = secondary_capture(subject, image, wording.for_result(result))
-        return number, as_file(capture, transfer_syntax=JPEGBaseline8Bit)
+        return number, encode_dicom_file(capture, transfer_syntax=JPEGBaseline8Bit)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
         images = enumerate(stored.read_images(stored.results, SIDE), 1)

@@ -12,7 +12,7 @@ from fieldray.reports.outputs import folder_writer
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
     from fieldray.reports.dicom_images import lung_mask, segmentation
-    from fieldray.reports.dicom_instance import as_file, reported_images
+    from fieldray.reports.dicom_instance import encode_dicom_file, reported_images
 
     written: int | None = None  # row id of the image written last
     for subject in reported_images(stored):
@@ -23,7 +23,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
         if mask is not None and source is None:
             stored.leave_out(subject.result, reason("no_capture"))
         elif mask is not None and source is not None:
-            yield f"{subject.number:05}.dcm", as_file(segmentation(subject, mask, source))
+            yield f"{subject.number:05}.dcm", encode_dicom_file(segmentation(subject, mask, source))
 
 
 EXPORTER: Final = Exporter(

@@ -10,11 +10,11 @@ from fieldray.reports.outputs import folder_writer
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
-    from fieldray.reports.dicom_instance import as_file, reported_images
+    from fieldray.reports.dicom_instance import encode_dicom_file, reported_images
     from fieldray.reports.dicom_structured import structured_report
 
     for subject in reported_images(stored):
-        yield f"{subject.number:05}.dcm", as_file(structured_report(subject))
+        yield f"{subject.number:05}.dcm", encode_dicom_file(structured_report(subject))
 
 
 EXPORTER: Final = Exporter(
