@@ -262,9 +262,8 @@ def compile_pack(
     )
     parent = output_folder or folder.resolve().parent
     with undone_on_failure(key, parent):
-        return write_pack_of_kind(
-            parent, description=description, contents=contents, key=signing.load_or_create_key(key)
-        )
+        owner = signing.load_or_create_key(key)
+        return write_pack_of_kind(parent, description=description, contents=contents, key=owner)
 
 
 def _signer(key: Path, data: bytes) -> str:

@@ -243,6 +243,12 @@ def test_networks_are_averaged_of_groups_that_can_teach(tmp_path: Path) -> None:
     check_recipe(tmp_path / "recipe.toml")
 
 
+def test_random_starting_weights_have_no_share_in_the_final_weights(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "images", count=40)
+    found = _problems(tmp_path, FIRST + "[training]\nstart_share = 0.4\n")
+    assert [line for line in found if "training.start_share needs a network with starting weights" in line]
+
+
 @table
 class Census:
     """A count of files: a kind of recipe that no other module knows."""

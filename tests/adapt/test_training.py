@@ -22,7 +22,7 @@ from fieldray_adapt.networks.specification import (
     layer_shapes,
     parameter_count,
 )
-from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, draw_balanced, train
+from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, draw_balanced, train, train_groups
 from fieldray_adapt.training.engine_interface import Batch, EngineSettings
 from fieldray_adapt.training.loop import (
     CHECKPOINT_NAME,
@@ -88,6 +88,7 @@ def _train(
         "augmentation": Augmentation(shift=0.05, gamma=0.2),
         "settings": EngineSettings(threads=1),
         "engine": ENGINE,
+        "start_share": 0.0,
         **changed,
     }
     options = TrainingOptions(**{field.name: given.pop(field.name) for field in fields(TrainingOptions)})
@@ -95,6 +96,24 @@ def _train(
 
 
 @pytest.mark.adapt
+def test_starting_weights_have_the_share_that_the_recipe_gives_them(tmp_path) -> None:
+    start = initial_weights(NETWORK, seed=5)
+    images = bright_or_dark(24)
+    options = TrainingOptions(
+        schedule=SCHEDULE, augmentation=Augmentation(), settings=EngineSettings(), engine=ENGINE, start_share=0.4
+    )
+    mean, _ = train_groups(
+        NETWORK, start, training=images, validation=images, options=options, folder=tmp_path / "mean",
+        progress=lambda _: lambda _: None,
+    )  # fmt: skip
+    trained, _ = train(
+        NETWORK, dict(start), training=images, validation=images, options=options, folder=tmp_path / "alone"
+    )
+    kernel = "class_maps/kernel"
+    assert not np.array_equal(trained[kernel], start[kernel])
+    np.testing.assert_allclose(mean[kernel], 0.4 * start[kernel] + 0.6 * trained[kernel], atol=1e-6)
+
+
 def test_a_killed_training_goes_on_as_if_nothing_happened(tmp_path) -> None:
     whole, history = _train(tmp_path / "whole")
     assert history[-1].auc == (1.0,) and len(history) == 4

@@ -8,8 +8,8 @@ images are not compared and the reason is given. Images are never corrected sile
 2. Mesh. Three rounds of template matching refine the placement, each with smaller templates and a shorter search
 distance. In each round the prior is warped by the displacement so far. Templates of the current image are searched in
 the warped prior, doubtful matches are rejected, and the mesh is relaxed again. Found positions always refer to the
-unwarped prior, so that errors do not add up. The outlines of the lungs attract each other where templates find no
-structure.
+unwarped prior, so that errors do not add up. Where templates find no structure, lung outlines
+attract each other.
 
 3. Plausibility. An alignment is plausible if the images seem to be X-rays of one patient, neither mirrored nor
 inverted. The thresholds were chosen on one part of the image pairs in `benchmarks/comparison_pairs.py`, and measured on
@@ -20,8 +20,7 @@ of any two X-rays. Both images are normalised inside the lungs (mean and deviati
 averaged at the sizes of opacities. The average of the wider surroundings is subtracted, so that the local mean cancels.
 The noise of a pair is the median absolute deviation of these averages, which a local change does not affect. The
 estimate is never below the noise between an image and a warped copy of the image. A region begins at a multiple of the
-noise. The multiple comes from pairs of one patient with unchanged findings: each pair has at most one false region on
-average.
+noise. At this multiple, pairs of one patient with unchanged findings have at most one false region each on average.
 """
 
 from __future__ import annotations
@@ -81,8 +80,7 @@ class Placement:
     """A placement of the prior over the current image, with its similarity (NCC: normalised cross-correlation, -1..1).
 
     affine               maps positions of the current image to the prior
-    similarity           NCC around the lungs at this placement, between the two images as `filter_structures` filters
-                         them
+    similarity           NCC around the lungs at this placement, between the two images after `filter_structures`
     mirrored_similarity  best NCC with the prior mirrored left to right
     inverted_similarity  best NCC with black and white of the prior swapped
     """
@@ -209,8 +207,7 @@ def outline_matches(prior: Points, current: Points, field: Displacement) -> tupl
     Returns
     -------
     Points of the current frame (m, 2) and positions in the prior (m, 2). Each position lies on the way to the nearest
-    outline point of the prior, and ends a tolerance before this point. Points without a near outline point are left
-    out.
+    outline point of the prior, and ends a tolerance before this point. Points without a near outline point are omitted.
     """
     if not len(prior) or not len(current):
         return np.zeros((0, 2)), np.zeros((0, 2))
@@ -400,9 +397,7 @@ def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displa
 
 
 def local_similarity(first: Grey, second: Grey) -> Grey:
-    """Return the NCC of two images from `filter_structures` in a Gaussian window around each pixel: (rows,
-    columns), -1..1.
-    """
+    """Return the NCC (rows, columns) in -1..1 of two filtered images in a Gaussian window around each pixel."""
     one, other = (image - blur(image, _SIMILARITY_PX) for image in (first, second))
     energies = blur(np.square(one), _SIMILARITY_PX) * blur(np.square(other), _SIMILARITY_PX)
     local = blur(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
@@ -459,9 +454,8 @@ def reliability(alignment: Alignment, overlay: Placement, lungs: Mask) -> float:
     overlay    the placement from which the alignment started
     lungs      mask (rows, columns) of the current image's lungs
     """
-    return (
-        _SIMILAR * overlay.similarity + _KEPT * kept_match_share(alignment, lungs) + _AFTER * alignment.similarity_after
-    )
+    kept = kept_match_share(alignment, lungs)
+    return _SIMILAR * overlay.similarity + _KEPT * kept + _AFTER * alignment.similarity_after
 
 
 def kept_match_share(alignment: Alignment, lungs: Mask) -> float:
@@ -491,11 +485,7 @@ def alignment_problem(alignment: Alignment, overlay: Placement, lungs: Mask) -> 
 # Sizes at which the difference is averaged: (standard deviation of the average, of its surroundings) in pixels of the
 # frame, and the minimum noise of the average in units of the lungs' deviation. The minimum is several times the 0.004
 # that warping alone leaves in copies of images (`python -m benchmarks comparison DATA --part choose`).
-BAND_NOISE_FLOORS: Final[Mapping[tuple[float, float], float]] = {
-    (8.0, 20.0): 0.02,
-    (14.0, 35.0): 0.02,
-    (22.0, 55.0): 0.02,
-}
+BAND_NOISE_FLOORS: Final = {(8.0, 20.0): 0.02, (14.0, 35.0): 0.02, (22.0, 55.0): 0.02}
 # Multiple of the noise at which a region begins. On 15 stable pairs of the choosing part, a multiple of 4.5 gave 1.1
 # regions per pair, and 5 gives 0.8.
 MIN_REGION_STRENGTH: Final = 5.0
@@ -567,8 +557,7 @@ def find_change(prior: FramedImage, current: FramedImage, displacement: Displace
 
 
 def change_regions(change: Grey) -> tuple[ChangeRegion, ...]:
-    """Return the connected regions whose change, in units of the noise, reaches `MIN_REGION_STRENGTH`; the strongest
-    first.
+    """Return the connected regions whose change reaches `MIN_REGION_STRENGTH`, the strongest first.
 
     A region extends as far as the change is at least `WEAKEST_SHOWN_CHANGE`.
     """

@@ -350,16 +350,10 @@ def _of_pack(
         agreed = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms)
         share = format_percent(translator, share_of(agreed, judged, number=judged).estimate)
         said = text("Readers agreed with {share} of {judged} results that have a verdict.", judged=judged, share=share)
-        yield BulletList(
-            "",
-            (
-                said,
-                text(
-                    "Readers saw the result before the readers gave a verdict, so agreement is overestimated "
-                    "(automation bias)."
-                ),
-            ),
+        bias = text(
+            "Readers saw the result before the readers gave a verdict, so agreement is overestimated (automation bias)."
         )
+        yield BulletList("", (said, bias))
     if whys:
         reasons = tuple(
             (translator.reason(why), format_count(number)) for why, number in merged_by_code(whys).most_common()

@@ -163,10 +163,7 @@ class ResultQuery:
         return with_live_state(self.path, run_of(row))
 
     def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
-        """Yield the results of the images that are present in a run, in the order in which the images were first saved.
-
-        position  position of the pack whose results are yielded; None for the results of all packs
-        """
+        """Yield the results of the images of a run, in saving order: of all packs, or of the pack at `position`."""
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
         while found := self._all(query, run_id, after, _BATCH_ROWS):
@@ -548,14 +545,12 @@ class ResultStore(ResultQuery):
     ) -> Verdict | None:
         """Store the reader's verdict on a result, or withdraw it (None). Returns the verdict that is then stored.
 
-        A verdict cannot be computed again. So a stored verdict survives a power cut as soon as this method returns.
+        As soon as this method returns, the verdict survives a power cut.
 
-        judged       the outcome that the person saw. If the result now has another outcome, the verdict is stored, but
-                     not shown
+        judged       the outcome that the person saw; a verdict on an earlier outcome is stored, but not shown
         replaceable  verdicts that may be replaced; None for no verdict. A verdict not among them is newer and is kept
 
-        Raises StorageProblem (verdict_misplaced) if the result belongs to another image, as after a backup was
-        restored.
+        Raises StorageProblem (verdict_misplaced) if the result belongs to another image after a restored backup.
         """
         with storage_problems(self.path), synchronous_writes(self._connection), self._judging(answer_id, judged):
             found = self.verdict(answer_id, judged)

@@ -202,6 +202,14 @@ class ClassifierTraining:
         default=1,
         low=1,
     )
+    start_share: float = key(
+        "Share of the starting weights in the final weights: 0.4 gives 0.4 x starting weights + 0.6 x trained weights. "
+        "The network then keeps more of its accuracy at other hospitals. Needs pretrained starting weights and small "
+        "learning rates.",
+        default=0.0,
+        low=0,
+        high=0.9,
+    )
     evidence_outside: float = key(
         "Weight of a second loss for evidence outside the lungs (class-map values above 0). Needs the key lungs.",
         default=0.0,
@@ -382,6 +390,11 @@ class ClassifierRecipe(PackRecipe):
                 "data",
                 "with average_sources must draw from every group: a share above 0",
             ),
+            (
+                not self.training.start_share or self.network.weights != NO_WEIGHTS,
+                "training.start_share",
+                "needs a network with starting weights",
+            ),
         )
 
     @property
@@ -442,6 +455,8 @@ def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
         training["teacher"] = teacher.name
     if recipe.training.networks == 1:  # likewise absent
         del training["networks"]
+    if not recipe.training.start_share:  # likewise absent
+        del training["start_share"]
     return {
         "input": asdict(recipe.input),
         "network": network,

@@ -161,12 +161,24 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """The options of a classifier's training: schedule, augmentation, and settings and name of the engine."""
+    """The options of a classifier's training: schedule, augmentation, and settings and name of the engine.
+
+    Attributes
+    ----------
+    start_share
+        The share of the starting weights in the final weights, at least 0 and below 1. A network that is averaged with
+        its starting weights keeps more of its accuracy at other hospitals [1]_.
+
+    References
+    ----------
+    .. [1] Wortsman M. et al., Robust fine-tuning of zero-shot models, CVPR 2022, arXiv:2109.01903.
+    """
 
     schedule: Schedule
     augmentation: Augmentation
     settings: EngineSettings
     engine: EngineName = "auto"
+    start_share: float = 0.0
 
 
 def train(
@@ -234,7 +246,7 @@ def train_groups(
     schedule = options.schedule
     groups = [names for names in schedule.groups if set(names) & set(training.sources)]
     seeds = range(schedule.seed, schedule.seed + schedule.networks)
-    if not groups and len(seeds) == 1:
+    if not groups and len(seeds) == 1 and not options.start_share:
         return on(training, folder, schedule.seed)
     share = dict(schedule.shares)
     parts, weight = list[tuple[Weights, list[EpochFigures]]](), list[float]()
@@ -243,7 +255,8 @@ def train_groups(
             subfolder = folder / (f"group-{number}" if len(seeds) == 1 else f"group-{number}-seed-{seed}")
             parts.append(on(training.of_sources(names) if groups else training, subfolder, seed))
             weight.append(sum(share.get(name, 1.0) for name in names))
-    mean = _mean(weight, [own for own, _ in parts])
+    trained = _mean(weight, [own for own, _ in parts])
+    mean = _mean([1 - options.start_share, options.start_share], [trained, weights])
     last, history = open_engine(specification, mean, settings=options.settings, name=options.engine), parts[-1][1]
     recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=options.augmentation)
     averaged = last.weights()

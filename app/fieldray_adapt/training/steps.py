@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -114,7 +114,7 @@ def train_recipe(
         starting_weights(recipe, specification),
         training=drawn_samples(run, training),
         validation=validation,
-        options=training_options(recipe, specification),
+        options=replace(training_options(recipe, specification), start_share=recipe.training.start_share),
         folder=folder,
         progress=lambda own_folder: partial(run.report_epoch, own_folder, work_name=work_name),
         train_one=run.trainer.train_classifier if run.trainer else train,
