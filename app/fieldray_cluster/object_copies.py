@@ -1,7 +1,8 @@
 """Copies of a server's objects in a folder, from which a network is trained.
 
-A training reads each image once, in its step `data`, and stays offline. So the objects are copied before, read ahead as
-by a worker of an archive. A copy is made again only if its object has changed.
+A training needs the SHA-256 of every image before it reads the first, because the split and the duplicates depend on
+them. Later steps check the files again. So nothing would be gained by reading images while they are downloaded. The
+objects are copied before, read ahead as by a worker of an archive. A copy is made again only if its object has changed.
 """
 
 from __future__ import annotations

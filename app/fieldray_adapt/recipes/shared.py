@@ -131,7 +131,7 @@ class Source:
 
     path: Path = key(
         "The folder with one folder per class, or the CSV file; also on a server (s3://BUCKET/FOLDER), from which "
-        "`fieldray adapt fetch` copies it.",
+        "`fieldray adapt fetch` copies it, or the option `--fetch` of a step.",
         example="images",
     )
     layout: Layout = key(
