@@ -327,7 +327,7 @@ COMMANDS: Final = (
             "benchmarks/object_training.py",
         ),
         arguments=(
-            _number("--patients", 120, "with two drawn images each", least=20),
+            _number("--patients", 120, "with two drawn images each", least=30),
             _number("--epochs", 6, "of a training", least=2),
             _number("--rounds", 2, "of both"),
         ),
