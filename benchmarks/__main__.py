@@ -10,7 +10,7 @@ from fieldray.offline import stay_offline
 _TOOLCHAIN: Final = {"cluster", "networks", "shaped-links"}
 """Commands that train or convert networks, in this process or in several connected processes."""
 
-_JOINS_CLUSTER: Final = {"objects", "real-training"}
+_JOINS_CLUSTER: Final = {"object-training", "objects", "real-training"}
 """Commands that connect this process to other processes over sockets."""
 
 

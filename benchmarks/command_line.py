@@ -313,12 +313,26 @@ COMMANDS: Final = (
     ),
     Command(
         name="objects",
-        help="images from a server of objects against files, for five networks",
+        help="training iterations of five networks from a server of objects against files",
         paths=("app/fieldray_cluster/objects.py", "app/fieldray_cluster/object_server.py", "benchmarks/objects.py"),
         arguments=(
             _folder("folder", "PNG and JPEG images"),
             _number("--images", 24, "of the folder", least=2, to="most"),
+            _number("--batch", 4, "images of an iteration"),
             _number("--rounds", 3, "of each"),
+        ),
+    ),
+    Command(
+        name="object-training",
+        help="a recipe trained from a server of objects and from files: times of the epochs, and the weights",
+        paths=(
+            *(f"app/fieldray_cluster/{name}.py" for name in ("object_copies", "objects", "object_server")),
+            "benchmarks/object_training.py",
+        ),
+        arguments=(
+            _number("--patients", 120, "with two drawn images each", least=30),
+            _number("--epochs", 6, "of a training", least=2),
+            _number("--rounds", 2, "of both"),
         ),
     ),
 )

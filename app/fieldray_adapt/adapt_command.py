@@ -23,8 +23,10 @@ from fieldray.reasons import reason
 from fieldray_cluster.commands.training import (
     add_estimate,
     add_fetch,
+    add_fetch_option,
     add_measure_cluster,
     add_training_options,
+    fetch_apart,
     make_trainer,
 )
 
@@ -116,6 +118,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     for name, text in STEP_SUMMARIES.items():
         action = add_command(actions, name, text)
         action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file)")
+        add_fetch_option(action)
         action.set_defaults(command=run_adapt, step=name)
         if name in ("run", "train"):
             add_training_options(action)
@@ -160,6 +163,8 @@ def run_compile(options: argparse.Namespace, console: Console) -> int:
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:
     """Run the steps of a recipe up to `options.step`. Returns the exit code. Raises UsageProblem, PackProblem."""
+    if options.fetch and (code := fetch_apart(options.recipe)):
+        return code
     # NumPy reads this variable on import. The matrices here are so small that BLAS threads slow them down.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     trainer = make_trainer(options, console) if "mode" in options else None

@@ -1,7 +1,9 @@
 """Copy the images of a recipe from a server to a folder, from which a network is trained.
 
-A training is offline and reads each image once, in the step `data`. So the images (objects on the server) are copied
-before. An object is copied again only if the object has changed.
+A training needs the SHA-256 of every image before it reads the first image, because the split and the search for
+duplicates depend on these digests. Later steps check the files again. So nothing would be gained by reading images
+while they are downloaded: the images (objects on the server) are copied before. An object is copied again only if the
+object has changed.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,8 @@ from fieldray_cluster.object_copies import CopyResult, copy_objects
 from fieldray_cluster.object_server import ObjectServer
 from object_servers import REFUSED, Bucket, Server, SshServer, WebServer
 from program import Fieldray, write_images
+from tiny_recipe import RECIPE as TRAINED
+from tiny_recipe import draw
 
 NAMES = [f"{kind}/p{number:02}.png" for number in range(20) for kind in ("normal", "opacity")]
 RECIPE = """
@@ -114,3 +118,88 @@ def test_a_recipe_with_an_address_reads_the_images_of_a_folder(
         assert len(rows) == 6 and all(row.sha256 for row in rows)
         digests.add(rows_digest(rows))
     assert len(digests) == 1  # of labels and contents, which decide all that follows
+
+
+# ---- training from a server
+
+
+class ChangingBucket(Bucket):
+    """A bucket in which the last image becomes another one when the first object is read."""
+
+    changed = b""
+
+    def __call__(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if self.changed and "/training/" in environment["PATH_INFO"]:
+            self.put("training/99.png", self.changed)
+            self.changed = b""
+        return super().__call__(environment, start_response)
+
+
+def failing(bucket: Bucket, is_over: threading.Event, outages: list[int]) -> None:
+    """Kill the server after 20 requests, start it again after three seconds, and then kill it at random."""
+    until = len(bucket.asked) + 20
+    while len(bucket.asked) < until:
+        if is_over.wait(0.001):
+            return
+    bucket.kill()
+    outages.append(until)
+    is_over.wait(3)
+    bucket.start()
+    killed_at_random(bucket, 3, is_over, outages)
+
+
+def recipes_for(bucket: Bucket, folder: Path) -> dict[str, Path]:
+    """Write a recipe whose images are in the bucket, and one with the same images beside it."""
+    found = {name: folder / name / "recipe.toml" for name in ("remote", "here")}
+    quick = TRAINED.replace("epochs = 4", "epochs = 1").replace("images_per_epoch = 128", "images_per_epoch = 32")
+    for name, place in (("remote", "s3://box/training/"), ("here", "")):
+        found[name].parent.mkdir()
+        text = quick.replace('path = "c', f'path = "{place}c')
+        found[name].write_text(text, encoding="utf-8")
+    draw(found["here"].parent, "clean", images=60, first=0)
+    draw(found["here"].parent, "confounded", images=40, first=60)
+    for path in found["here"].parent.iterdir():
+        if path != found["here"]:
+            bucket.put(f"training/{path.name}", path.read_bytes())
+    return found
+
+
+def trained(recipe: Path) -> tuple[bytes, list[float]]:
+    """The weights of a training, and the losses of its epochs."""
+    history = json.loads((recipe.parent / "run/train/history.json").read_bytes())
+    return (recipe.parent / "run/train/weights.npz").read_bytes(), [row["loss"] for row in history]
+
+
+@pytest.mark.adapt
+@pytest.mark.parametrize("server", [Bucket], indirect=True)
+def test_a_training_from_a_server_that_fails_gets_the_weights_of_a_folder(
+    server: Bucket, tmp_path: Path, fieldray: Fieldray
+) -> None:
+    recipes = recipes_for(server, tmp_path)
+    is_over, outages = threading.Event(), list[int]()
+    faults = threading.Thread(target=failing, args=(server, is_over, outages))
+    faults.start()
+    remote = fieldray("adapt", "train", recipes["remote"], "--fetch").ends_with(0)
+    is_over.set()
+    faults.join()
+    assert len(outages) > 2
+    remote.prints("s3://box/training: 102 objects, 102 of them new")
+    fieldray("adapt", "train", recipes["here"]).ends_with(0)
+    assert trained(recipes["remote"]) == trained(recipes["here"])
+
+
+@pytest.mark.adapt
+@pytest.mark.parametrize("server", [ChangingBucket], indirect=True)
+def test_an_image_that_changes_between_list_and_copy_is_never_trained_on(
+    server: ChangingBucket, tmp_path: Path, fieldray: Fieldray
+) -> None:
+    recipes = recipes_for(server, tmp_path)
+    changed = recipes["here"].parent / "99.png"
+    changed.write_bytes((recipes["here"].parent / "97.png").read_bytes() + b" ")
+    server.changed = changed.read_bytes()
+    fieldray("adapt", "data", recipes["remote"], "--fetch").ends_with(2).complains("99.png", "has changed")
+    assert not (tmp_path / "remote/run/data").exists()
+    fieldray("adapt", "data", recipes["remote"], "--fetch").ends_with(0).prints("102 objects, 1 of them new")
+    fieldray("adapt", "data", recipes["here"]).ends_with(0)
+    facts = [json.loads((recipe.parent / "run/data/facts.json").read_bytes()) for recipe in recipes.values()]
+    assert facts[0] == facts[1]

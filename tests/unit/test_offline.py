@@ -472,6 +472,7 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
         (["adapt", "estimate", "--mode", "async"], False),
         (["adapt", "measure-cluster", "recipe.toml"], True),
         (["adapt", "fetch", "recipe.toml"], True),
+        (["adapt", "run", "recipe.toml", "--fetch"], False),  # which starts the command above
         (["adapt", "--mode"], False),
         (["screen", "run", "--mode", "async"], False),
         (["images"], False),

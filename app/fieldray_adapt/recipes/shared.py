@@ -138,7 +138,7 @@ class Source:
 
     path: Path = key(
         "Path of the CSV file, or of the folder with a folder for each class. The source may be on a server "
-        "(s3://BUCKET/FOLDER); `fieldray adapt fetch` then copies the images.",
+        "(s3://BUCKET/FOLDER); `fieldray adapt fetch`, or the option --fetch of a step, then copies the images.",
         example="images",
     )
     layout: Layout = key(

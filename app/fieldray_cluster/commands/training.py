@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console, add_command, path_option
 from fieldray.errors import UsageProblem
+from fieldray.paths import program_command
 from fieldray.reasons import reason
 from fieldray_cluster.commands.cluster import add_cluster_options, cluster_modules, whole_number
 from fieldray_cluster.training.formulas import (
@@ -106,6 +109,28 @@ def add_fetch(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `adapt fetch`, which copies a recipe's images from servers."""
     action = add_command(actions, "fetch", "copy the images of a recipe from their server", run=run_fetch)
     action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file)")
+
+
+def add_fetch_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--fetch` of a command that runs a recipe."""
+    parser.add_argument(
+        "--fetch",
+        action="store_true",
+        help="first copy new and changed images from the recipe's servers, as `fieldray adapt fetch` does",
+    )
+
+
+def fetch_apart(recipe: Path) -> int:
+    """Run `adapt fetch` in another process, and return its exit code.
+
+    Only that process connects to a server. This one, which reads the images, stays offline.
+    """
+    with subprocess.Popen(program_command("adapt", "fetch", str(recipe.absolute()))) as process:
+        try:
+            return process.wait()
+        except BaseException:  # a signal: the process deletes its temporary files
+            process.terminate()
+            raise
 
 
 def run_fetch(options: argparse.Namespace, console: Console) -> int:
