@@ -31,7 +31,7 @@ from fieldray_adapt.recipes.shared import ProfileChoice
 from fieldray_adapt.reports.page import Paragraph, ReportPart, Table
 from fieldray_adapt.run import Progress, Run, Step, StepFacts
 from fieldray_adapt.training.engine_choice import open_engine
-from fieldray_adapt.training.engine_interface import EngineSettings
+from fieldray_adapt.training.engine_interface import EngineName, EngineSettings
 from fieldray_adapt.training.steps import recipe_specification, starting_weights_digest
 
 Mode = Literal["training", "inference"]
@@ -88,6 +88,7 @@ def profile_network(
     sides: Sequence[int] = (),
     modes: Sequence[Mode] = ("training", "inference"),
     settings: EngineSettings,
+    engine: EngineName = "auto",
     iterations: int = 5,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[ProfileRow]:
@@ -99,6 +100,8 @@ def profile_network(
     ----------
     sides
         Image sides in pixels; empty for the side of the specification.
+    engine
+        The training library whose iterations are timed.
     iterations
         Number of iterations that are timed for each combination.
     progress
@@ -108,7 +111,7 @@ def profile_network(
     wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
     for side, size, mode in wanted:
         sized = specification if side == specification.height else replace(specification, height=side, width=side)
-        run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings)
+        run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings, name=engine)
         first, second, later = time_iterations(run, iterations=iterations)
         row = ProfileRow(
             mode=mode,
@@ -131,6 +134,7 @@ def _iteration(
     mode: Mode,
     batch_size: int,
     settings: EngineSettings,
+    name: EngineName,
 ) -> Callable[[], object]:
     """Return a function that performs one iteration on noise."""
     generator = np.random.default_rng(0)
@@ -138,7 +142,7 @@ def _iteration(
     images = generator.random(shape, np.float32)
     labels = specification.channels[specification.label_set]
     targets = np.eye(labels, dtype=np.float32)[generator.integers(0, labels, batch_size)]
-    engine = open_engine(specification, weights, settings=settings)
+    engine = open_engine(specification, weights, settings=settings, name=name)
     if mode == "inference":
         return lambda: engine.logits(images)
     return lambda: engine.step(images, targets, learning_rate=1e-6)
@@ -269,7 +273,8 @@ def profile_step(run: Run) -> StepFacts:
     """Profile the recipe's network with initial weights. Times do not depend on weights. Writes profile.json."""
     training = run.recipe.training
     settings = EngineSettings(precision=training.precision, threads=training.threads)
-    found = _profiled(recipe_specification(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
+    network = recipe_specification(run.recipe)
+    found = _profiled(network, run.recipe.profile, settings=settings, engine=training.engine, progress=run.progress)
     run.write("profile", PROFILE_NAME, found)
     return found.proposed_batch_size
 
@@ -284,7 +289,12 @@ def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: 
 
 
 def _profiled(
-    specification: Specification, choice: ProfileChoice, *, settings: EngineSettings, progress: Progress
+    specification: Specification,
+    choice: ProfileChoice,
+    *,
+    settings: EngineSettings,
+    engine: EngineName = "auto",
+    progress: Progress,
 ) -> Profile:
     rows = profile_network(
         specification,
@@ -292,6 +302,7 @@ def _profiled(
         batch_sizes=choice.batch_sizes,
         sides=choice.sides,
         settings=settings,
+        engine=engine,
         iterations=choice.iterations,
         progress=lambda done, total: progress(_WHAT, done, total),
     )
