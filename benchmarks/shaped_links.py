@@ -92,10 +92,6 @@ class Case:
     step_s
         Seconds of all work of a worker besides transfers, from which the bound is predicted. The mean is predicted from
         the gradient alone, as the estimator does.
-    update_s
-        Seconds in which one machine alone updates all weights by a gradient. 0 without a network.
-    updated_s
-        The mean that the estimator predicts with `update_s` (its option `--t-update`).
     used_s
         CPU time of a gradient.
     """
@@ -109,9 +105,9 @@ class Case:
     used_s: float
     measured_s: float
     mean_s: float
-    updated_s: float
     bound_s: float
-    update_s: float
+    update_s: float  # time in which one machine alone updates all weights by a gradient; 0 without a network
+    updated_s: float  # the duration predicted from the times of a gradient and of an update
 
     def error(self, kind: str) -> float:
         """Return the relative error of a prediction."""
