@@ -283,7 +283,7 @@ COMMANDS: Final = (
         help="divided training over links of a shaped rate, against the formulas (as root, Linux)",
         paths=(_TRAINING, "benchmarks/shaped_links.py", "benchmarks/shaped_machine.py"),
         arguments=(
-            _number("--workers", 8, "up to so many", to="most_workers"),
+            _numbers("--workers", tuple(range(1, 9)), "numbers of workers"),
             _number("--batches", 24, "of each", least=8),
             _number("--slower", 1, "times so often as long, at a rate so much lower"),
             (

@@ -43,6 +43,7 @@ _HEAD_S: Final = 0.3
 _SIDE: Final = 64
 _BATCH_SIZE: Final = 8
 _GRADIENTS: Final = 3
+_UPDATES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,8 @@ class Case:
     measured_s: float
     mean_s: float
     bound_s: float
+    update_s: float  # time in which one machine alone updates all weights by a gradient; 0 without a network
+    updated_s: float  # the duration predicted from the times of a gradient and of an update
 
     def error(self, kind: str) -> float:
         """Return the relative error of the prediction `kind` ("mean_s" or "bound_s")."""
@@ -198,12 +201,13 @@ def trained_s(
 
 
 def cases(
-    link: Link, *, most_workers: int, batches: int, modes: Sequence[Mode], has_turns: bool, notify: Notify
+    link: Link, *, numbers: Sequence[int], batches: int, modes: Sequence[Mode], has_turns: bool, notify: Notify
 ) -> Iterator[tuple[float, Case]]:
     """Perform a training for every mode, kind of server and number of workers on one link.
 
     Yields, for each training, the measured transfer time in seconds and the training's figures.
     """
+    most_workers = max(numbers)
     with namespaces(most_workers + 1, rate_mbit=link.rate_mbit) as computers, contextlib.ExitStack() as ends:
         machines = Machines(computers, ends)
         for machine in range(most_workers + 1 if link.learner else 0):
@@ -211,10 +215,11 @@ def cases(
         computed_s(machines, link, workers=most_workers)
         trained_s(machines, link, mode="async", server="distributed", workers=most_workers, batches=most_workers)
         transfer_s = measured_transfer_s(machines, link.elements)
+        update_s = float(machines.ask(0, "update", repeats=_UPDATES)) if link.learner else 0.0
         for mode, server in itertools.product(modes, SERVERS):
             for takes_turns in (False, True) if has_turns and server == "central" else (False,):
                 name = f"{server}, one at a time" if takes_turns else server
-                for workers in range(1, most_workers + 1):
+                for workers in numbers:
                     notify(f"{link.name}: {mode} {name} {workers}")
                     took_s, step_s, used_s = computed_s(machines, link, workers=workers)
                     seconds = trained_s(
@@ -225,6 +230,9 @@ def cases(
                         gradient_s=took_s, transfer_s=transfer_s, batches=batches, rounds_up_batches=True
                     )
                     span = estimate_training(measured, mode=mode, server=server, workers=workers).span
+                    updated = estimate_training(
+                        replace(measured, update_s=update_s), mode=mode, server=server, workers=workers
+                    ).span
                     # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15; one at a
                     # time, each waits for those before it alone, 4.6.
                     bound_s = span.best_s if mode == "async" or takes_turns else span.worst_s
@@ -233,8 +241,8 @@ def cases(
                         transfer_s,
                         Case(
                             link=link.name, mode=mode, server=name, workers=workers, gradient_s=took_s, step_s=step_s,
-                            used_s=used_s,
-                            measured_s=seconds, mean_s=span.mean_s, bound_s=bound_s,
+                            used_s=used_s, update_s=update_s,
+                            measured_s=seconds, mean_s=span.mean_s, updated_s=updated.mean_s, bound_s=bound_s,
                         ),
                     )  # fmt: skip
 
@@ -268,7 +276,7 @@ def learnt_links(
 
 def report(
     *,
-    most_workers: int,
+    workers: Sequence[int],
     batches: int,
     slower: int,
     networks: Sequence[str],
@@ -288,7 +296,7 @@ def report(
         links = links or tuple(link.slower(slower) for link in LINKS)
         for link in links:
             for transfer_s, case in cases(
-                link, most_workers=most_workers, batches=batches, modes=modes, has_turns=has_turns, notify=notify
+                link, numbers=workers, batches=batches, modes=modes, has_turns=has_turns, notify=notify
             ):
                 transfers[link.name] = transfer_s
                 found.append(case)
@@ -299,7 +307,8 @@ def report(
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
     method = [
         f"{link.name}: {link.rate_mbit} Mbit/s both ways, {4 * link.elements / 1e6:.2f} MB of weights, tc measured "
-        f"{1000 * transfers[link.name]:.1f} ms, tg {_gradients_of(found, link)}"
+        f"{1000 * transfers[link.name]:.1f} ms, an update of all weights {1000 * _update_s(found, link):.1f} ms, tg "
+        f"{_gradients_of(found, link)}"
         for link in links
     ]
     method += [*_HOW, f"TCP's congestion control: {control}.", f"D = {batches} batches."]
@@ -312,6 +321,10 @@ def report(
     return Report(
         kind="shaped-links", title="Divided training: predicted and measured", blocks=tuple(blocks), data=data
     )
+
+
+def _update_s(found: Sequence[Case], link: Link) -> float:
+    return next(one.update_s for one in found if one.link == link.name)
 
 
 def _gradients_of(found: Sequence[Case], link: Link) -> str:
@@ -332,13 +345,14 @@ def _gradients_of(found: Sequence[Case], link: Link) -> str:
 _HOW: Final = (
     "Everything else is the program's: servers, workers, and what they send each other, each in a network namespace "
     "with one link of that rate (tc tbf at both ends), all on one bridge.",
-    "The printed mean counts on the gradient alone. The case that applies counts on a worker's whole step, where it is "
+    "The printed mean counts on the gradient alone. The mean with updates adds the time of updates, as `fieldray adapt "
+    "estimate --t-update` does. The case that applies counts on a worker's whole step, where it is "
     "no wait: to set the weights, the gradient, and to put it in one row.",
     "D/N is rounded up, as batches cannot be cut. sync-split: tg / N. Distributed: equal shares of the weights.",
     "A first training of all machines, in which they read their modules, is left out.",
     "Each time was measured once; it runs from the first fetch of weights to the last gradient that was taken in.",
 )
-_KINDS: Final = {"mean_s": "printed mean", "bound_s": "case that applies"}
+_KINDS: Final = {"mean_s": "printed mean", "updated_s": "mean with updates", "bound_s": "case that applies"}
 
 
 def _errors(found: Sequence[Case], link: str, mode: str, server: str, kind: str) -> list[float]:

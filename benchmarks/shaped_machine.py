@@ -46,6 +46,7 @@ class _Machine:
         self.orders: Mapping[str, Callable[..., Any]] = {
             "learn": self.learn,
             "gradients": self.gradients,
+            "update": self.update,
             "serve": self.serve,
             "work": self.work,
             "echo": self.echo,
@@ -76,6 +77,22 @@ class _Machine:
             layout.vector(taken.gradient)
             times.append((taken_s - set_s, time.perf_counter() - began_s, used_s))
         return [statistics.median(column) for column in zip(*times, strict=True)]
+
+    def update(self, repeats: int) -> Any:
+        """Return median seconds of an update of all weights by one gradient. The first update is not counted."""
+        from fieldray_cluster.training.shard import Shard, ShardState
+
+        layout = self._learner.layout
+        values = layout.vector(self._learner.first_weights())
+        shard = Shard(
+            ShardState.initial(values), layout=layout, runs=layout.ranges(1, evenly=True)[0], rule=self._learner.rule
+        )
+        times = list[float]()
+        for _ in range(repeats + 1):
+            began_s = time.perf_counter()
+            shard.update(values, learning_rate=1e-3)
+            times.append(time.perf_counter() - began_s)
+        return statistics.median(times[1:])
 
     def serve(self, plan: dict[str, Any], elements: int, batches: int, share: int, token: str) -> Any:
         from fieldray_cluster.training.server import ServerSettings, ShardServer

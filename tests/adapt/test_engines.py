@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import Engine, EngineSettings
 from fieldray_adapt.training.loop import seed_dropout
 from fieldray_adapt.training.profile import ProfileRow, profile_network, propose_batch_size, time_iterations
+from tiny_recipe import RECIPE, adapted
 
 pytestmark = pytest.mark.adapt
 
@@ -165,3 +167,11 @@ def test_a_network_is_profiled_at_each_size() -> None:
         (side, size, mode) for side in (32, 48) for size in (2, 4) for mode in ("training", "inference")
     ]
     assert all(row.later_ms_per_image > 0 for row in rows)
+
+
+@pytest.mark.skipif(len(ENGINES) > 1, reason="PyTorch is installed")
+def test_a_profile_needs_the_library_that_the_recipe_names(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE.replace("[training]", '[training]\nengine = "torch"'), encoding="utf-8")
+    with pytest.raises(ModuleNotFoundError, match="torch"):
+        adapted("profile", recipe)

@@ -52,6 +52,7 @@ def test_a_machine_trains_a_network_by_the_program_s_own_server_in_turns(tmp_pat
         assert ask("learn", **link.learner) == link.elements
         gradient_s, step_s, used_s = ask("gradients", repeats=1)
         assert 0 < gradient_s < step_s and used_s > 0
+        assert 0 < ask("update", repeats=1) < 60
         servers = [ask("serve", share=0, **task)]
         assert not ask("work", worker=0, gradient_s=0.0, servers=servers, at=0.0, **task)["lost"]
         ask("stop")

@@ -31,7 +31,7 @@ from fieldray_adapt.recipes.shared import ProfileChoice
 from fieldray_adapt.reports.page import Paragraph, ReportPart, Table
 from fieldray_adapt.run import Progress, Run, Step, StepFacts
 from fieldray_adapt.training.engine_choice import open_engine
-from fieldray_adapt.training.engine_interface import EngineSettings
+from fieldray_adapt.training.engine_interface import EngineName, EngineSettings
 from fieldray_adapt.training.steps import recipe_specification, starting_weights_digest
 
 Mode = Literal["training", "inference"]
@@ -90,6 +90,7 @@ def profile_network(
     sides: Sequence[int] = (),
     modes: Sequence[Mode] = ("training", "inference"),
     settings: EngineSettings,
+    engine: EngineName = "auto",
     iterations: int = 5,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[ProfileRow]:
@@ -102,6 +103,8 @@ def profile_network(
     ----------
     sides
         Image sides in pixels; empty for the side of the specification.
+    engine
+        The training library whose iterations are timed.
     iterations
         Number of timed iterations of each combination.
     progress
@@ -111,7 +114,7 @@ def profile_network(
     wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
     for side, size, mode in wanted:
         sized = specification if side == specification.height else replace(specification, height=side, width=side)
-        run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings)
+        run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings, name=engine)
         first, second, later = time_iterations(run, iterations=iterations)
         row = ProfileRow(
             mode=mode,
@@ -134,6 +137,7 @@ def _iteration(
     mode: Mode,
     batch_size: int,
     settings: EngineSettings,
+    name: EngineName,
 ) -> Callable[[], object]:
     """Return a function that performs one training step or one inference on images of noise."""
     generator = np.random.default_rng(0)
@@ -141,7 +145,7 @@ def _iteration(
     images = generator.random(shape, np.float32)
     labels = specification.channels[specification.label_set]
     targets = np.eye(labels, dtype=np.float32)[generator.integers(0, labels, batch_size)]
-    engine = open_engine(specification, weights, settings=settings)
+    engine = open_engine(specification, weights, settings=settings, name=name)
     if mode == "inference":
         return lambda: engine.logits(images)
     return lambda: engine.step(images, targets, learning_rate=1e-6)
@@ -278,7 +282,8 @@ def profile_step(run: Run) -> StepFacts:
     """
     training = run.recipe.training
     settings = EngineSettings(precision=training.precision, threads=training.threads)
-    found = _profiled(recipe_specification(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
+    network = recipe_specification(run.recipe)
+    found = _profiled(network, run.recipe.profile, settings=settings, engine=training.engine, progress=run.progress)
     run.write("profile", PROFILE_NAME, found)
     return found.proposed_batch_size
 
@@ -293,7 +298,12 @@ def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: 
 
 
 def _profiled(
-    specification: Specification, choice: ProfileChoice, *, settings: EngineSettings, progress: Progress
+    specification: Specification,
+    choice: ProfileChoice,
+    *,
+    settings: EngineSettings,
+    engine: EngineName = "auto",
+    progress: Progress,
 ) -> Profile:
     rows = profile_network(
         specification,
@@ -301,6 +311,7 @@ def _profiled(
         batch_sizes=choice.batch_sizes,
         sides=choice.sides,
         settings=settings,
+        engine=engine,
         iterations=choice.iterations,
         progress=lambda done, total: progress(_WHAT, done, total),
     )
