@@ -63,9 +63,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_which_positive": "The labels are: {known}. Choose which of these labels mean positive.",
     "audit_one_class": "All labels are equal ({known}). An audit needs positive and negative images.",
     "audit_one_class_scored": "An audit needs two groups: with the condition and without the condition. Of {units} "
-                              "with a label, {scored} have a score. All {scored} are in one group. If patients have "
-                              "images with the condition and images without the condition, audit by image or by "
-                              "examination.",
+                              "with a label, {scored} have a score. All {scored} are in one group. A patient with both kinds "
+                              "of images counts once, in the group with the condition. If this is the cause, audit by "
+                              "image or by examination.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
     "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",

@@ -356,7 +356,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return ready[:1]
 
     def _runners_of(self, model: Model) -> Sequence[_Runner]:
-        """Return the runners of an open model; empty for every model but the first."""
+        """Return the runners of the devices for the first opened model. Only the CPU runs other models: empty."""
         return self._runners if model is self._model else ()
 
     def _may_use_cpu(self, model: Model) -> bool:

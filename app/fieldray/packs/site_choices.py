@@ -210,7 +210,7 @@ class RememberedPack:
 
     pack             the pack's id with its signer
     operating_point  name of the operating point; "" for the pack's first operating point
-    ages_confirmed   whether the patients' ages are known to suit the pack, as for the images of the demonstration
+    ages_confirmed   whether a person or the demonstration has confirmed that the patients' ages suit the pack
     additional       further packs that screened in the same run, each named like `pack`
     """
 

@@ -158,7 +158,8 @@ def _own(translator: Translator, values: Mapping[str, str], category: Category |
         )
     if category == "normal":
         return text(
-            "Of 100 images with the finding, {own} are not flagged at the hospital of the training images.", **values
+            "At the hospital of the training images, the pack does not flag {own} of 100 images with the finding.",
+            **values,
         )
     if category == "unsure":
         return text(

@@ -319,7 +319,7 @@ class ResultStore(ResultQuery):
 
     @property
     def other_process(self) -> str | None:
-        """A description of the process whose run `open_run` could not resume; None if there was no such run."""
+        """A description of the other process that held a run, so that `open_run` could not resume the run; or None."""
         return self._locks.other_process
 
     def close(self) -> None:

@@ -212,7 +212,7 @@ def missing_classes(
 
 
 def count_label(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, LabelCounts]:
-    """Return the numbers of images with a label, without the label, and of unknown images, by part.
+    """Count the images of each part: with a label, without the label, and with an unknown label.
 
     `column` is the label's column in `targets` (n, labels).
     """

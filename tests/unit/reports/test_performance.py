@@ -81,7 +81,7 @@ def test_what_was_never_measured_elsewhere_is_said_where_the_figures_would_stand
     assert found is not None
     assert found.sentence == (
         "The pack was not fully tested at another hospital. "
-        "Of 100 images with the finding, 4 are not flagged at the hospital of the training images."
+        "At the hospital of the training images, the pack does not flag 4 of 100 images with the finding."
     )
     assert found.title == "At the hospital of the training images"
 
