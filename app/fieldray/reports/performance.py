@@ -166,7 +166,7 @@ def _own(translator: Translator, values: Mapping[str, str], category: Category |
             "At the hospital of the training images, the pack is uncertain about {own} of 100 images.", **values
         )
     return text(
-        "Of 100 images without the finding, {own} are flagged at the hospital of the training images.", **values
+        "At the hospital of the training images, the pack flags {own} of 100 images without the finding.", **values
     )
 
 
