@@ -267,7 +267,7 @@ def upgrade(trial: Trial) -> None:
     shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Version} ${Status}", "fieldray")
     expect(shown, output=(r".*\+1 install ok installed",))
     done = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--json", "-", user=user)
-    resumed = rf"{COUNT} results were reused from an earlier run\. .*"
+    resumed = rf"{COUNT} results were reused from an earlier run, because the files have not changed\. .*"
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), resumed, r"\?Pack .*", r"\?Operating point .*"))
 
 
