@@ -34,7 +34,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "run_file_changed": "{path} was changed after the step {step}. Delete the file and start again: this step and "
                         "later steps are repeated.",
     "run_split_changed": "{path} was changed after the images were split into parts. Delete the file and start "
-                         "again; the images will then be split anew. To choose the parts yourself, write the path of "
+                         "again; the images will then be split again. To choose the parts yourself, write the path of "
                          "your table in the recipe's key split.table.",
     "run_in_use": "Another run is using {path}: {holder}. Stop the other run, wait until the other run has finished, "
                   "or use another folder.",

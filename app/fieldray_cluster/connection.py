@@ -116,7 +116,7 @@ class ConnectionSettings:
         certificates of processes on this computer.
     role
         The role whose certificate the client shows.
-    patience_s, worker_patience_s
+    scheduler_timeout_s, worker_timeout_s
         Seconds to wait for a scheduler, and seconds to wait for the scheduler's first worker.
     needs_worker
         Whether the client submits work. If True, a cluster without workers or of another version is a problem.

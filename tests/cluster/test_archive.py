@@ -371,7 +371,7 @@ def test_a_scheduler_that_is_started_again_is_found_again(begun: Begun) -> None:
                 killed.append(scheduler.pid)
                 psutil.Process(scheduler.pid).kill()
 
-        patient = dataclasses.replace(connection, patience_s=60.0, worker_timeout_s=60.0)
+        patient = dataclasses.replace(connection, scheduler_timeout_s=60.0, worker_timeout_s=60.0)
         saved = begun.run(on_save=kill_scheduler, connection=patient)
     assert killed and {outcome.category for outcome in saved} == {"refused"}
 

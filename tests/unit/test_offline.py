@@ -123,6 +123,7 @@ STARTS_PROGRAMS = {
     "fieldray_cluster.workflow.tasks": "the guard of a command",
     "fieldray_cluster.workflow.guard": "the command that the user's recipe names",
     "fieldray_adapt.networks.edgetpu": "the compiler the user installed",
+    "fieldray_cluster.commands.training": "the command adapt fetch, which begins with the guard",
     "fieldray.bench.machine": "sysctl, pmset and powercfg, of the system",
 }
 # By library, by Qt (also opening a page or a file), or by the os module.

@@ -174,9 +174,9 @@ def _comparisons() -> tuple[Message, Message]:
     """One with a picture of what differs, and one that shows nothing."""
     pair = replace(pair_comparison(regions=1), reliability=1.2)
     assert pair.aligned
-    problem, tried = ComparisonProblem(reason=reason("compare_other_patients")), pair.aligned.alignment
+    problem, rejected = ComparisonProblem(reason=reason("compare_other_patients")), pair.aligned.alignment
     return encode_message(pair), encode_message(
-        replace(pair, aligned=None, problem=problem, tried=tried, reliability=None)
+        replace(pair, aligned=None, problem=problem, rejected_alignment=rejected, reliability=None)
     )
 
 

@@ -151,7 +151,7 @@ def test_lungs_lie_in_the_frame_where_they_lie_in_the_image() -> None:
 
 
 def test_a_folder_is_no_image(tmp_path: Path) -> None:
-    with pytest.raises(UsageProblem, match="holds 0 images"):
+    with pytest.raises(UsageProblem, match="contains 0 images"):
         only_image(tmp_path, readers=FakeReaders())
 
 

@@ -277,7 +277,7 @@ def test_a_newer_store_is_left_untouched_and_says_which_program_made_it(tmp_path
     before = path.read_bytes()
     with pytest.raises(StorageProblem, match=said) as problem:
         open_database(path)
-    assert f"which Fieldray {PROGRAM} cannot read" in problem.value.reason.text
+    assert f"Fieldray {PROGRAM} cannot read this database" in problem.value.reason.text
     assert path.read_bytes() == before
     with raises(UsageProblem, "store_not_ours"):
         restore(tmp_path / "home" / "results.sqlite", tmp_path)
