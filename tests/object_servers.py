@@ -32,8 +32,7 @@ class Server:
         The home of the user who may read the objects.
     faults
         Faults by name: REFUSED, CUT (every answer ends in its middle), SLOW (single bytes; S3 only), ELSEWHERE (a link
-        to
-        another host; HTTP only) or UNDATED (no time of change; HTTP only).
+        to another host; HTTP only) or UNDATED (no time of change; HTTP only).
     asked
         The names of all requested objects.
     """

@@ -107,8 +107,7 @@ def legacy_model_bytes(dtype: TinyType) -> bytes:
     """Return a network with the order and scale of the dissertation's.
 
     The input is 128 x 128 grey levels of 0..255 without scaling, the output two shares of 1, abnormal first. A bright
-    image
-    is abnormal. uint8 has int8 inside.
+    image is abnormal. uint8 has int8 inside.
     """
     network, cells, shape = _Network(dtype), LEGACY_SIDE // BLOCK, (1, LEGACY_SIDE, LEGACY_SIDE, 1)
     image = network.tensor("image", shape, dtype, _outer(_LEVELS, dtype))
@@ -135,8 +134,7 @@ def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, masks: int = 1
     """Return the file of a tiny lung-field network: output 0 the mask, 1 - b; output 1 a score for each of `weights`.
 
     A second mask is 1.2 - b, where less dark is enough. Each weight gives the bias of a logit, and the amounts that a
-    mean
-    of 1 of relu(2b - 1) and of relu(1 - 2b) adds to it.
+    mean of 1 of relu(2b - 1) and of relu(1 - 2b) adds to it.
     """
     network, side, cells, count = _Network("uint8"), SIDE, SIDE // BLOCK, len(weights)
     image = network.tensor("image", (1, side, side, 1), "uint8", _outer(_UNIT, "uint8"))

@@ -152,7 +152,7 @@ def text_option(text: str) -> str:
 
 
 def path_option(text: str) -> Path:
-    """Return a command-line option as a path; used as an argparse type.
+    """Convert the text of a command-line option to a path. This function is an argparse type.
 
     Raises argparse.ArgumentTypeError for an empty text, and for a web address, which `Path` would read as folders.
     """

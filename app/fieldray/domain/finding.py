@@ -145,7 +145,7 @@ def position_on_scale(score: float, threshold: float) -> float:
 def borderline_scores(
     scores: Mapping[str, float], *, oversampling: float = 1.0
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return how low and how high each score could be if the image were read in finer detail.
+    """Return the lowest and the highest score that each label could have if the image were read in finer detail.
 
     The result is two dictionaries by label code: the lowest scores and the highest scores, 0..1. Each score is moved by
     a margin in log-odds, or by one step of an 8-bit score if the step is larger.

@@ -172,7 +172,7 @@ class _PackCounts:
     images      images with a result; other files are not counted
     unlike      images that the out-of-distribution check noted as unlike the pack's own
     asked_for   images screened although the pack would refuse them, because a person asked for it
-    read_first  images to be read first whose score alone would give another class
+    read_first  images of the class *Read first* that the score alone would put in another class
     by_sample   results reused by the stamp of the file
     by_content  results reused by the whole content of the file
     """

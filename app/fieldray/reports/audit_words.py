@@ -17,7 +17,7 @@ _HASH_LETTERS: Final = 16
 
 
 class Figure(NamedTuple):
-    """A line of the table of figures in an audit report.
+    """One row of the table of figures in an audit report.
 
     what    name of the figure
     counts  counts from which the figure is computed, such as "9 of 10"; "" for a figure without counts

@@ -324,7 +324,7 @@ def prior_source(pair: PairRecord) -> Source | None:
 
 
 def _pair_group(subject: ReportedImage, pair: PairRecord) -> Dataset:
-    """Return the measurement group about a comparison with a prior image."""
+    """Return the measurement group of a DICOM structured report for the comparison of an image with a prior image."""
     prior, date = prior_source(pair), pair.prior.study_date
     which = prior.sop_instance_uid if prior else (date, pair.prior.study_time)
     items = [

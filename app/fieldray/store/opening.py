@@ -83,7 +83,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
 
 
 def is_older_version(path: Path, tables: Tables = RESULTS) -> bool:
-    """Return whether a file has an earlier version of the tables that can be migrated to this version. Raises OSError.
+    """Return whether a database file has tables of an earlier version, which can be migrated. Raises OSError.
 
     False for a file that this process has open, because such a file was migrated on opening.
     """

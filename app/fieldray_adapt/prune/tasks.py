@@ -318,8 +318,8 @@ class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def prune_step(run: Run) -> StepFacts:
     """Prune the trained network of a classifier. Later steps use the smallest network with the required quality.
 
-    At the end, the times of all networks are measured again in turns, because the load of the computer changes during
-    pruning. Does nothing if the recipe has no table `prune`.
+    At the end, the times of all networks are measured again, one after the other in several rounds, because the load of
+    the computer changes during pruning. Does nothing if the recipe has no table `prune`.
     """
     if run.recipe.prune is None:
         return {}

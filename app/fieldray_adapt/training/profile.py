@@ -3,12 +3,12 @@
 A profile measures the time of training iterations by batch size and image size, and proposes a batch size. Iterations 1
 and 2 include start-up (memory, compilation of kernels) and are reported separately (Taran 2022, chapter 4).
 
-The networks of a pruning study are timed in turns on one thread, in two kinds of timing:
+The networks of a pruning study are timed one after the other in several rounds on one thread, in two ways:
 
 - "engine_batch": float32 in the training engine, batches of 100 (as the dissertation measured in Keras);
 - "int8": the int8 TensorFlow Lite file, one image at a time, as a clinic's computer runs it.
 
-A time is compared only with a time of the original network in that kind of timing.
+A time is compared only with the time of the original network that was measured in the same way.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def time_networks(
 ) -> dict[str, dict[str, float]]:
     """Return the median time per image of each network in milliseconds, by network and by kind of timing.
 
-    Networks are timed in turns, so that other load on the computer affects all networks equally.
+    Each round times every network once, so that other load on the computer affects all networks equally.
 
     Parameters
     ----------
