@@ -173,7 +173,8 @@ def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
     if not isinstance(recipe, ClassifierRecipe):
         return {}
     run = with_absolute_paths(recipe, document.path).run
-    return {source.address: object_copy_path(source.address, run=run) for source in recipe.data if source.address}
+    addresses = (source.address for source in recipe.all_sources if source.address)
+    return {address: object_copy_path(address, run=run) for address in addresses}
 
 
 def _require_copies(document: RecipeDocument) -> None:

@@ -16,6 +16,7 @@ from fieldray_adapt.command import check_recipe, object_copy_folders
 from fieldray_adapt.data.image_set import read_rows, rows_digest
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
+from fieldray_adapt.run import lock_run_folder
 from fieldray_cluster.object_copies import CopyResult, copy_objects
 from fieldray_cluster.object_server import ObjectServer
 from object_servers import REFUSED, Bucket, Server, SshServer, WebServer
@@ -118,6 +119,25 @@ def test_a_recipe_with_an_address_reads_the_images_of_a_folder(
         assert len(rows) == 6 and all(row.sha256 for row in rows)
         digests.add(rows_digest(rows))
     assert len(digests) == 1  # of labels and contents, which decide all that follows
+
+
+@pytest.mark.parametrize("server", [Bucket], indirect=True)
+def test_images_of_another_hospital_and_images_without_a_chest_may_be_on_a_server(
+    server: Bucket, tmp_path: Path, fieldray: Fieldray
+) -> None:
+    recipe, copies = tmp_path / "recipe.toml", tmp_path / "run/objects/s3/box"
+    sources = {name: f'{{ path = "s3://box/{name}" }}' for name in ("elsewhere", "ood_images")}
+    values = ", ".join(f"{name} = {source}" for name, source in sources.items())
+    recipe.write_text(RECIPE.format(path="images") + f"evaluation = {{ {values} }}")
+    for name in sources:
+        server.put(f"{name}/normal/1.png", b"an image")
+    with lock_run_folder(tmp_path / "run"):
+        fieldray("adapt", "fetch", recipe).ends_with(2).complains("Another run is using")
+    fieldray("adapt", "fetch", recipe).ends_with(0).prints("s3://box/elsewhere: 1 objects, 1 of them new")
+    evaluation = with_absolute_paths(RecipeDocument.read(recipe).parsed(ClassifierRecipe), recipe).evaluation
+    for name in sources:
+        assert getattr(evaluation, name).path == copies / name
+        assert copied(copies / name) == {"normal/1.png": "an image"}
 
 
 # ---- training from a server

@@ -324,6 +324,9 @@ class Evaluation:
         return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
 
+_EVALUATION_SOURCES: Final = ("ood_images", "elsewhere")
+"""The keys of the table `evaluation` that are sources of images."""
+
 CalibrationImages = Annotated[
     int, Key("Number of training images that set the ranges of the int8 values.", unit="images", low=1)
 ]
@@ -411,6 +414,12 @@ class ClassifierRecipe(PackRecipe):
         return found
 
     @property
+    def all_sources(self) -> tuple[Source, ...]:
+        """All sources of images: the sources of `data`, and the sources of `evaluation`."""
+        evaluated = (getattr(self.evaluation, name) for name in _EVALUATION_SOURCES)
+        return (*self.data, *(source for source in evaluated if source))
+
+    @property
     def pack_labels(self) -> tuple[LabelRule, ...]:
         """The labels of the pack: all labels that are not auxiliary."""
         return tuple(label for label in self.labels if not label.auxiliary)
@@ -427,16 +436,32 @@ def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
     """
     whole: Any = resolve_paths(recipe, path.resolve().parent)
     if isinstance(recipe, ClassifierRecipe):
-        data = (
-            replace(source, path=object_copy_path(address, run=whole.run))
-            if (address := address_in(own.path))
-            else source
-            for own, source in zip(recipe.data, whole.data, strict=True)
-        )
-        whole = replace(whole, data=tuple(data))
+        whole = _with_copies_of_objects(recipe, whole)
     if (pack := getattr(whole, "pack", None)) and pack.credits is None:
         whole = replace(whole, pack=replace(pack, credits=path.resolve().parent / f"{path.stem}.credits.md"))
     return cast("Whole", whole)
+
+
+def _with_copies_of_objects(recipe: ClassifierRecipe, whole: ClassifierRecipe) -> ClassifierRecipe:
+    """Return `whole`, in which the path of each source on a server is the path of the source's copy.
+
+    `recipe` is the recipe as written, with addresses. `whole` is the recipe with absolute paths.
+    """
+
+    def with_copy(own: Source, source: Source) -> Source:
+        address = address_in(own.path)
+        return replace(source, path=object_copy_path(address, run=whole.run)) if address else source
+
+    measured = {
+        name: with_copy(own, getattr(whole.evaluation, name))
+        for name in _EVALUATION_SOURCES
+        if (own := getattr(recipe.evaluation, name))
+    }
+    return replace(
+        whole,
+        data=tuple(with_copy(own, source) for own, source in zip(recipe.data, whole.data, strict=True)),
+        evaluation=replace(whole.evaluation, **measured),
+    )
 
 
 def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:

@@ -139,15 +139,20 @@ def run_fetch(options: argparse.Namespace, console: Console) -> int:
     Raises UsageProblem, EnvironmentProblem, StorageProblem.
     """
     with cluster_modules():
-        from fieldray_adapt.command import object_copy_folders
+        from fieldray_adapt.command import object_copy_folders, recipe_kind_of
+        from fieldray_adapt.recipes.classifier import with_absolute_paths
         from fieldray_adapt.recipes.tables import RecipeDocument
+        from fieldray_adapt.run import lock_run_folder
         from fieldray_cluster.object_copies import copy_objects
         from fieldray_cluster.object_server import ObjectServer
-    for address, folder in object_copy_folders(RecipeDocument.read(options.recipe)).items():
-        copied = copy_objects(
-            ObjectServer(address), folder, progress=lambda done, total: console.show_bar(f"objects {done}/{total}")
-        )
-        console.print_line(f"{address}: {copied.objects} objects, {copied.downloaded} of them new, in {folder}")
+    document = RecipeDocument.read(options.recipe)
+    recipe = with_absolute_paths(document.parsed(recipe_kind_of(document).schema), document.path)
+    with lock_run_folder(recipe.run):
+        for address, folder in object_copy_folders(document).items():
+            copied = copy_objects(
+                ObjectServer(address), folder, progress=lambda done, total: console.show_bar(f"objects {done}/{total}")
+            )
+            console.print_line(f"{address}: {copied.objects} objects, {copied.downloaded} of them new, in {folder}")
     return 0
 
 
