@@ -169,6 +169,13 @@ def test_a_network_is_profiled_at_each_size() -> None:
     assert all(row.later_ms_per_image > 0 for row in rows)
 
 
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_batch_of_one_image_with_one_value_in_each_channel_is_trained_on(name: str) -> None:
+    engine = _open(name, resnet50(height=16, width=16, labels=2, blocks=(1, 1, 1)).scaled(0.125))
+    loss = engine.step(np.ones((1, 16, 16, 1), np.float32), np.ones((1, 2), np.float32), learning_rate=0.1)
+    assert math.isfinite(loss) and all(np.isfinite(array).all() for array in engine.weights().values())
+
+
 @pytest.mark.skipif(len(ENGINES) > 1, reason="PyTorch is installed")
 def test_a_profile_needs_the_library_that_the_recipe_names(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"

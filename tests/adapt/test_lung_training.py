@@ -20,7 +20,7 @@ from fieldray_adapt.data.check_images import (
 )
 from fieldray_adapt.lungs import train as training
 from fieldray_adapt.lungs.dataset import LungData
-from fieldray_adapt.lungs.engine import MaskEngine, checks_loss, dice_loss, mask_loss
+from fieldray_adapt.lungs.engine import GRADIENT_NORM_LIMIT, MaskEngine, checks_loss, dice_loss, mask_loss
 from fieldray_adapt.lungs.mask_fit import dice_coefficient, jaccard_index, measure_fit, surface_distances
 from fieldray_adapt.lungs.networks import compact_unet, mask_side, published_unet
 from fieldray_adapt.lungs.recipe import LungNetwork, LungRecipe, LungTraining, MaskSource, TrainingStage
@@ -30,6 +30,7 @@ from fieldray_adapt.recipes.classifier import PackTexts
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.training.keras_engine import build_network, get_weights, set_weights
 from fieldray_adapt.training.loop import EpochFigures
+from fieldray_cluster.training.shard import Shard, ShardState, UpdateRule, WeightLayout
 from tiny_recipe import Killed
 
 pytestmark = pytest.mark.adapt
@@ -130,6 +131,26 @@ def test_a_training_killed_in_a_later_stage_goes_on_there_and_ends_alike(
 
 def _convolutions(model: object) -> list[object]:
     return [layer for layer in model.layers if type(layer).__name__ == "Conv2D"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.99])
+def test_a_parameter_server_updates_a_lung_network_as_one_process_does(momentum: float) -> None:
+    settings = LungTraining(stages=(TrainingStage(side=SIDE, epochs=1),), momentum=momentum)
+    engine = MaskEngine(LungNetwork(channels=(4, 8, 8, 8, 8)), SIDE, settings)
+    layout = WeightLayout.from_weights(engine.weights())
+    rule = UpdateRule(weight_decay=settings.weight_decay, momentum=momentum, clip=GRADIENT_NORM_LIMIT)
+    start = ShardState.initial(layout.vector(engine.weights()))
+    server = Shard(start, layout=layout, runs=((0, layout.size),), rule=rule)
+    masks = np.zeros((4, SIDE // 2, SIDE // 2, LungNetwork().masks), np.float32)
+    masks[:, 8:24, 4:14] = 1
+    batch = _data().images[:4], masks, np.zeros((0, len(LUNG_CHECKS)), np.float32)
+    for rate in (0.01, 0.02, 0.03):
+        gradient, loss = engine.gradient(*batch)
+        server.update(layout.vector(gradient), learning_rate=rate)
+        assert engine.step(*batch, learning_rate=rate) == pytest.approx(loss, rel=1e-4)
+    one_process, moved = layout.vector(engine.weights()), server.state.values
+    assert np.abs(one_process - start.values).max() > 0.01
+    np.testing.assert_allclose(moved, one_process, atol=2e-5)
 
 
 def test_the_published_network_takes_572_and_gives_388_by_23_convolutions() -> None:

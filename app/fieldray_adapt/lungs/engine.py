@@ -96,9 +96,11 @@ class MaskEngine(KerasState):
         else:
             self.model = published_unet(side=side, root_channels=network.root_channels)
             self.mask_side = mask_side(side)
-        self._optimiser = keras.optimizers.AdamW(
-            0.0, weight_decay=training.weight_decay, epsilon=1e-8, global_clipnorm=GRADIENT_NORM_LIMIT
-        )
+        options: dict[str, Any] = {"weight_decay": training.weight_decay, "global_clipnorm": GRADIENT_NORM_LIMIT}
+        if training.momentum:
+            self._optimiser = keras.optimizers.SGD(0.0, momentum=training.momentum, **options)
+        else:
+            self._optimiser = keras.optimizers.AdamW(0.0, epsilon=1e-8, **options)
         self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         self._optimiser.build(self.model.trainable_variables)
         per_mask = (training.masks_per_step + training.checks_per_step) / training.masks_per_step

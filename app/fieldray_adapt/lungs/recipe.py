@@ -105,7 +105,7 @@ class TrainingStage:
 
 @table
 class LungTraining:
-    """The settings of the training of a lung-field network, with AdamW, in stages with growing images."""
+    """The settings of the training of a lung-field network, in stages with growing images."""
 
     stages: tuple[TrainingStage, ...] = key(
         "Stages of the training, in order. Images of the last stage have the size of the network's input."
@@ -117,7 +117,10 @@ class LungTraining:
     ood_share: float = key(
         "Share of the images for the image checks that are no frontal chest.", default=0.38, low=0, high=1
     )
-    weight_decay: float = key("Weight decay of AdamW.", default=0.01, low=0)
+    weight_decay: float = key("Weight decay of AdamW or SGD.", default=0.01, low=0)
+    momentum: float = key(
+        "Momentum of the training with SGD, for example 0.99. 0: training with AdamW.", default=0.0, low=0, high=0.999
+    )
     seed: int = key("Seed of all random numbers: initial weights, order of images, augmentation.", default=0)
     threads: int = key("Number of CPU threads. 0: TensorFlow chooses the number.", default=0, low=0)
     panel_images: int = key(

@@ -151,7 +151,8 @@ class TorchEngine:
     def _apply(self, layer: Layer, inputs: list[torch.Tensor], *, training: bool) -> torch.Tensor:
         value = self._operate(layer, inputs, training=training)
         if layer.batch_norm:
-            learning = training and layer.name not in self._settings.frozen
+            # A batch with one value per channel has no variance: the running statistics normalise the value.
+            learning = training and layer.name not in self._settings.frozen and value[:, 0].numel() > 1
             mean, variance, gamma, beta = (
                 self._arrays[f"{layer.name}/{part}"] for part in ("mean", "variance", "gamma", "beta")
             )

@@ -1,10 +1,10 @@
-"""A shard of a network's weights on a parameter server: the elements, their update by AdamW, and their running mean.
+"""A shard of a network's weights on a parameter server: the elements, their update, and their running mean.
 
 All weights of a network are one vector. A shard is the part of the vector that a placement gives to a server
-(`formulas`). AdamW works on single elements (arXiv:1711.05101, in Keras's order: first the decay, then Adam's step), so
-that dividing the vector does not change the result. Only the clipping of gradients by norm needs all elements. A single
-server clips the mean of the gradients, as a training in one process does. With several servers, or in asynchronous
-training, each worker clips its own gradient.
+(`formulas`). AdamW (arXiv:1711.05101) and SGD work on single elements, in Keras's order: first the decay, then the
+step. So dividing the vector does not change the result. Only the clipping of gradients by norm needs all elements. A
+single server clips the mean of the gradients, as a training in one process does. With several servers, or in
+asynchronous training, each worker clips its own gradient.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ class UpdateRule:
     Attributes
     ----------
     weight_decay
-        Weight decay of AdamW, for kernels only.
+        Weight decay, for kernels only.
+    momentum
+        Momentum of SGD; 0 for AdamW.
     clip
         Largest norm of a gradient; 0 for no limit.
     frozen
@@ -109,6 +111,7 @@ class UpdateRule:
     """
 
     weight_decay: float
+    momentum: float = 0.0
     clip: float = 0.0
     frozen: frozenset[str] = frozenset()
     average_every: int = 1
@@ -138,7 +141,8 @@ def clip_gradient(gradient: Vector, layout: WeightLayout, clip: float) -> Vector
 class ShardState:
     """The state of a shard: weights, running mean of the weights, Adam's two moments, and number of updates.
 
-    A shard is the part of a network's weights that one server stores.
+    A shard is the part of a network's weights that one server stores. With SGD, `first` is the velocity, and `second`
+    stays 0.
     """
 
     values: Vector
@@ -199,9 +203,9 @@ class Shard:
         self._decay = np.where(own == 2, np.float32(rule.weight_decay), np.float32(0))
 
     def update(self, gradient: Vector, *, learning_rate: float) -> None:
-        """Update the weights of the shard by one step of AdamW, and update the running mean.
+        """Update the weights of the shard by one step of AdamW or SGD, and update the running mean.
 
-        Elements of `gradient` for statistics of batch normalisation are subtracted without AdamW.
+        Elements of `gradient` for statistics of batch normalisation are subtracted as they are.
         """
         if self._is_whole:
             gradient = clip_gradient(gradient, self._layout, self._rule.clip)
@@ -212,11 +216,16 @@ class Shard:
     def _updated(self, gradient: Vector, rate: float) -> ShardState:
         old, steps = self.state, self.state.steps + 1
         masked = np.where(self._trained, gradient, np.float32(0))
-        first = old.first + (masked - old.first) * np.float32(1 - _BETAS[0])
-        second = old.second + (np.square(masked) - old.second) * np.float32(1 - _BETAS[1])
-        pace = np.float32(rate * math.sqrt(1 - _BETAS[1] ** steps) / (1 - _BETAS[0] ** steps))
+        if momentum := self._rule.momentum:
+            first, second = old.first * np.float32(momentum) - masked * np.float32(rate), old.second
+            change = -first
+        else:
+            first = old.first + (masked - old.first) * np.float32(1 - _BETAS[0])
+            second = old.second + (np.square(masked) - old.second) * np.float32(1 - _BETAS[1])
+            pace = np.float32(rate * math.sqrt(1 - _BETAS[1] ** steps) / (1 - _BETAS[0] ** steps))
+            change = first * pace / (np.sqrt(second) + np.float32(_EPSILON))
         values = old.values - old.values * self._decay * np.float32(rate)
-        values -= np.where(self._noted, gradient, first * pace / (np.sqrt(second) + np.float32(_EPSILON)))
+        values -= np.where(self._noted, gradient, change)
         average, every = old.average, self._rule.average_every
         if steps % every == 0:
             share = max(self._rule.average_minimum_weight, _YOUNG / (steps // every + _YOUNG))

@@ -410,9 +410,10 @@ class DividedLungs:
 
     @property
     def rule(self) -> UpdateRule:
-        """The rule for updates: AdamW with clipped gradients, and a running mean of the weights."""
+        """The rule for updates: AdamW or SGD with clipped gradients, and a running mean of the weights."""
         return UpdateRule(
             weight_decay=self.recipe.training.weight_decay,
+            momentum=self.recipe.training.momentum,
             clip=GRADIENT_NORM_LIMIT,
             average_every=_AVERAGED_EVERY_OF_LUNGS,
             average_minimum_weight=_AVERAGE_LEAST_OF_LUNGS,
