@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
 from fieldray_adapt.data.augmentation import Augmentation, augment
 from fieldray_adapt.networks.architectures import resnet50, squeezenet, vgg16_dense
@@ -21,7 +22,10 @@ from fieldray_adapt.networks.specification import (
     initial_weights,
     layer_shapes,
     parameter_count,
+    save_weights,
 )
+from fieldray_adapt.recipes.classifier import ClassifierRecipe, ClassifierTraining, NetworkChoice, PackTexts
+from fieldray_adapt.recipes.shared import LabelRule, Source
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, draw_balanced, train, train_groups
 from fieldray_adapt.training.engine_interface import Batch, EngineSettings
 from fieldray_adapt.training.loop import (
@@ -32,6 +36,7 @@ from fieldray_adapt.training.loop import (
     distillation_targets,
     train_on_arrays,
 )
+from fieldray_adapt.training.steps import recipe_specification, starting_weights
 from fieldray_adapt.training.teacher import efficientnet_lite0, read_teacher_weights, teacher_targets
 from tiny_recipe import Killed, bright_or_dark
 
@@ -112,6 +117,31 @@ def test_starting_weights_have_the_share_that_the_recipe_gives_them(tmp_path) ->
     kernel = "class_maps/kernel"
     assert not np.array_equal(trained[kernel], start[kernel])
     np.testing.assert_allclose(mean[kernel], 0.4 * start[kernel] + 0.6 * trained[kernel], atol=1e-6)
+
+
+def _recipe_from(weights: Path, labels: int, *, start_share: float) -> ClassifierRecipe:
+    return ClassifierRecipe(
+        pack=PackTexts(id="made"),
+        input=InputSpec(height=32, width=32),
+        network=NetworkChoice(kind="resnet50", blocks=(1,), weights=str(weights)),
+        labels=tuple(LabelRule(code=f"label-{number}") for number in range(labels)),
+        data=(Source(path=weights.parent, layout="folders"),),
+        training=ClassifierTraining(start_share=start_share, seed=7),
+    )
+
+
+def test_the_head_of_starting_weights_is_copied_where_it_becomes_part_of_the_network(tmp_path: Path) -> None:
+    path, key = tmp_path / "weights.npz", "class_maps/kernel"
+    plain, averaged = (_recipe_from(path, 1, start_share=share) for share in (0.0, 0.4))
+    network = recipe_specification(plain)
+    found = initial_weights(network, seed=3)
+    save_weights(path, found)
+    own = initial_weights(network, seed=7)
+    np.testing.assert_array_equal(starting_weights(plain, network)[key], own[key])
+    np.testing.assert_array_equal(starting_weights(averaged, network)[key], found[key])
+    two_labels = _recipe_from(path, 2, start_share=0.4)
+    with pytest.raises(UsageProblem, match="needs starting weights of a network with as many labels"):
+        starting_weights(two_labels, recipe_specification(two_labels))
 
 
 def test_a_killed_training_goes_on_as_if_nothing_happened(tmp_path) -> None:

@@ -46,6 +46,8 @@ from fieldray_adapt.training.teacher import teacher_targets
 
 NETWORK_NAMES: Final = ("weights.npz", "specification.json")
 """The names of the two files of a stored network: weights and specification."""
+_HEAD: Final = "class_maps/"
+"""The beginning of the names of the head's weights."""
 
 
 def save_step_network(folder: Path, specification: Specification, weights: Weights) -> None:
@@ -206,15 +208,22 @@ def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -
 def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> Weights:
     """Return the weights with which a recipe's training starts: random, or copied from the key `network.weights`.
 
-    Only arrays of equal name and shape are copied; all others are random. Raises UsageProblem: `weights_unfit` if no
-    array could be copied, `data_unreadable` if the file cannot be read.
+    Only arrays of equal name and shape are copied; all others are random. The head is copied only if the recipe has the
+    key `start_share`, because the head of another task helps nothing unless it becomes part of the final weights.
+
+    Raises UsageProblem: `weights_unfit` if no array could be copied, `data_unreadable` if the file cannot be read,
+    `recipe_key` if the recipe has the key `start_share` and the head has another number of labels.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == NO_WEIGHTS:
         return weights
     found = _other_weights(Path(source), specification)
-    if not copy_matching({key: array for key, array in found.items() if not key.startswith("class_maps/")}, weights):
+    head = {key: array for key, array in found.items() if key.startswith(_HEAD)}
+    if not copy_matching({key: array for key, array in found.items() if key not in head}, weights):
         raise UsageProblem(reason("weights_unfit", path=source))
+    if recipe.training.start_share and not copy_matching(head, weights):
+        detail = "needs starting weights of a network with as many labels"
+        raise UsageProblem(reason("recipe_key", key="training.start_share", detail=detail))
     return weights
 
 
