@@ -56,8 +56,7 @@ def classifier_case(folder: Path) -> NetworkCase:
     )
     whole = next(one for one in known if sum(layer.kind == "conv" for layer in one.layers) == count)
     network = whole.with_channels(channels_from_pack(folder, whole))
-    weights = {**initial_weights(network, seed=_SEED), **weights_from_pack(folder, network)}
-    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(read_convolutions(model.files["litert"]))[-1]
+    weights = weights_from_pack(folder, network)
     return _case(f"ResNet50 of {model.manifest.pack_id}", network, weights, model, int8_file=model.files["litert"])
 
 

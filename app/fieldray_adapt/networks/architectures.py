@@ -48,6 +48,8 @@ from fieldray_adapt.training.keras_engine import build_network, set_weights
 
 LABELS_CHANNEL_SET: Final = "labels"
 """The name of the channel set (group of channels) that has one channel for each label."""
+HEAD_LAYER: Final = "class_maps"
+"""The name of a classifier's last convolution, whose outputs are the class maps."""
 _RESNET_BLOCKS: Final = (3, 4, 6, 3)
 _VGG_BLOCKS: Final = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 _VGG_DENSE: Final = 4096
@@ -279,8 +281,8 @@ class _Layers:
 
         The head is a 1x1 convolution with one map for each label, and the mean of each map as the label's logit.
         """
-        self.add("class_maps", "conv", source, channels=LABELS_CHANNEL_SET)
-        self.add("logits", "average_all", "class_maps")
+        self.add(HEAD_LAYER, "conv", source, channels=LABELS_CHANNEL_SET)
+        self.add("logits", "average_all", HEAD_LAYER)
         self.add("scores", "activation", "logits", activation="sigmoid")
         self.add("features", "average_all", source)
         return Specification(
@@ -360,7 +362,9 @@ def _residual(
     return [*layers, Layer(name=f"{name}_out", kind="add", inputs=(shortcut, last), activation="relu")]
 
 
-FoldedKernels = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+FoldedKernel = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""The kernel (height, width, in, out) and the bias (out,) of a convolution."""
+FoldedKernels = Mapping[str, FoldedKernel]
 """Kernel (height, width, in, out) and bias (out,) with folded batch normalisation, by name of the layer."""
 
 
@@ -425,7 +429,8 @@ _INT8: Final = 9
 def weights_from_pack(folder: Path, specification: Specification) -> Weights:
     """Return initial weights for the convolutions of a network, taken from the network of a pack.
 
-    The statistics of batch normalisation are measured on the pack's golden images (the images of its self-test).
+    The statistics of batch normalisation are measured on the pack's golden images (the images of its self-test). The
+    head has the pack's number of labels.
 
     Parameters
     ----------
@@ -441,10 +446,11 @@ def weights_from_pack(folder: Path, specification: Specification) -> Weights:
         `weights_unfit` if the pack has no golden images, or a network of another kind.
     PackProblem
     """
-    folded, images = _read_pack(folder, specification)
+    folded, (kernel, bias), images = _read_pack(folder, specification)
     if images is None:
         raise UsageProblem(reason("weights_unfit", path=folder))
-    return unfold_batchnorm(specification, folded, images)
+    head = {f"{HEAD_LAYER}/kernel": kernel, f"{HEAD_LAYER}/bias": bias}
+    return {**unfold_batchnorm(specification, folded, images), **head}
 
 
 def channels_from_pack(folder: Path, specification: Specification) -> dict[str, int]:
@@ -453,24 +459,26 @@ def channels_from_pack(folder: Path, specification: Specification) -> dict[str, 
     `specification` is the network before pruning. Raises UsageProblem (`weights_unfit`) if the pack's network is of
     another kind, and PackProblem.
     """
-    folded, _ = _read_pack(folder, specification)
+    folded, _, _ = _read_pack(folder, specification)
     return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
 
 
-def _read_pack(folder: Path, specification: Specification) -> tuple[FoldedKernels, NDArray[np.uint8] | None]:
-    """Return a pack's convolutions without the head, by name of the layer in `specification`, and the golden images.
+def _read_pack(
+    folder: Path, specification: Specification
+) -> tuple[FoldedKernels, FoldedKernel, NDArray[np.uint8] | None]:
+    """Return a pack's convolutions by name of the layer in `specification`, the head, and the golden images.
 
-    The convolutions have folded batch normalisation. Without golden images, the second value is None.
+    The convolutions have folded batch normalisation. Without golden images, the last value is None.
     """
     pack = read_pack(folder)
     require_classifier(pack.manifest.description)
     layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
-    operators = list(read_convolutions(pack.model.files["litert"]))[:-1]  # the last convolution is the head
-    pairs = list(zip(layers, operators, strict=False))
+    operators = list(read_convolutions(pack.model.files["litert"]))
+    pairs = list(zip(layers, operators[:-1], strict=False))  # the last convolution is the head
     if not layers or len(pairs) < len(layers) or any(layer.name not in name for layer, (name, _, _) in pairs):
         raise UsageProblem(reason("weights_unfit", path=folder))
     folded = {layer.name: (kernel, bias) for layer, (_, kernel, bias) in pairs}
-    return folded, None if pack.model.golden is None else pack.model.golden.inputs
+    return folded, operators[-1][1:], None if pack.model.golden is None else pack.model.golden.inputs
 
 
 def read_convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:

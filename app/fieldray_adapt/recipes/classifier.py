@@ -452,7 +452,7 @@ def _with_copies_of_objects(recipe: ClassifierRecipe, whole: ClassifierRecipe) -
         address = address_in(own.path)
         return replace(source, path=object_copy_path(address, run=whole.run)) if address else source
 
-    measured = {
+    measured: dict[str, Any] = {
         name: with_copy(own, getattr(whole.evaluation, name))
         for name in _EVALUATION_SOURCES
         if (own := getattr(recipe.evaluation, name))

@@ -15,7 +15,13 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.data.dataset import load_dataset
 from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomically
-from fieldray_adapt.networks.architectures import LABELS_CHANNEL_SET, NETWORKS, channels_from_pack, weights_from_pack
+from fieldray_adapt.networks.architectures import (
+    HEAD_LAYER,
+    LABELS_CHANNEL_SET,
+    NETWORKS,
+    channels_from_pack,
+    weights_from_pack,
+)
 from fieldray_adapt.networks.quantise import (
     ConvertedNetwork,
     NetworkOutputs,
@@ -46,8 +52,6 @@ from fieldray_adapt.training.teacher import teacher_targets
 
 NETWORK_NAMES: Final = ("weights.npz", "specification.json")
 """The names of the two files of a stored network: weights and specification."""
-_HEAD: Final = "class_maps/"
-"""The beginning of the names of the head's weights."""
 
 
 def save_step_network(folder: Path, specification: Specification, weights: Weights) -> None:
@@ -218,7 +222,7 @@ def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> 
     if source == NO_WEIGHTS:
         return weights
     found = _other_weights(Path(source), specification)
-    head = {key: array for key, array in found.items() if key.startswith(_HEAD)}
+    head = {key: array for key, array in found.items() if key.startswith(f"{HEAD_LAYER}/")}
     if not copy_matching({key: array for key, array in found.items() if key not in head}, weights):
         raise UsageProblem(reason("weights_unfit", path=source))
     if recipe.training.start_share and not copy_matching(head, weights):
