@@ -217,15 +217,15 @@ class Shard:
         old, steps = self.state, self.state.steps + 1
         masked = np.where(self._trained, gradient, np.float32(0))
         if momentum := self._rule.momentum:
-            first, second = old.first * np.float32(momentum) - masked * np.float32(rate), old.second
-            change = -first
+            first = np.asarray(old.first * np.float32(momentum) - masked * np.float32(rate), np.float32)
+            second, step = old.second, -first
         else:
             first = old.first + (masked - old.first) * np.float32(1 - _BETAS[0])
-            second = old.second + (np.square(masked) - old.second) * np.float32(1 - _BETAS[1])
+            second = np.asarray(old.second + (np.square(masked) - old.second) * np.float32(1 - _BETAS[1]), np.float32)
             pace = np.float32(rate * math.sqrt(1 - _BETAS[1] ** steps) / (1 - _BETAS[0] ** steps))
-            change = first * pace / (np.sqrt(second) + np.float32(_EPSILON))
+            step = np.asarray(first * pace / (np.sqrt(second) + np.float32(_EPSILON)), np.float32)
         values = old.values - old.values * self._decay * np.float32(rate)
-        values -= np.where(self._noted, gradient, change)
+        values -= np.where(self._noted, gradient, step)
         average, every = old.average, self._rule.average_every
         if steps % every == 0:
             share = max(self._rule.average_minimum_weight, _YOUNG / (steps // every + _YOUNG))
