@@ -22,19 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.pixels import get_decoder
 
-from benchmarks.image_files import KINDS, GreyImage, ImageKind, enlarged, read_image, write_image
+from benchmarks.image_files import IMAGE_KINDS, GreyImage, ImageKind, enlarge_image, read_image, write_image
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.surroundings import usable_cores
 
-USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
-_SIZES: Final = 6  # different numbers of pixels, from the smallest to the largest
-_MOST_SOURCES: Final = 24
+USUAL_KINDS: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
+_IMAGE_SIZES: Final = 6  # different numbers of pixels, from the smallest to the largest
+_MAX_SOURCES: Final = 24
 # In one run a fast program processes the images of a kind several times: about this many names, within bounds.
-_NAMES: Final = 96
-_FEWEST_TIMES, _MOST_TIMES = 4, 16
+_NAMES_OF_EACH_KIND: Final = 96
+_MIN_REPEATS, _MAX_REPEATS = 4, 16
 _WARM_UP_MEGAPIXELS: Final = 1.0
 _OWN_PLUGINS: Final = frozenset({"libjpeg-turbo"})  # those the program adds to pydicom
 
@@ -59,9 +59,9 @@ class Archive:
     files: Mapping[str, tuple[ImageFile, ...]]
 
     @property
-    def mixed(self) -> tuple[ImageFile, ...]:
-        """Return the files of the six most common kinds, such as JPEG 2000 (see `USUAL`)."""
-        return tuple(file for kind in USUAL for file in self.files.get(kind, ()))
+    def mixed_files(self) -> tuple[ImageFile, ...]:
+        """Return the files of the six most common kinds, such as JPEG 2000 (see `USUAL_KINDS`)."""
+        return tuple(file for kind in USUAL_KINDS for file in self.files.get(kind, ()))
 
     def folder(self, kind: str) -> Path:
         """Return the folder that has the images of the kind `kind`, each under many file names."""
@@ -69,24 +69,24 @@ class Archive:
 
     @property
     def mixed_folder(self) -> Path:
-        """Return the folder that has files of the six most common kinds (see `USUAL`), alternating by kind."""
+        """Return the folder that has files of the six most common kinds (see `USUAL_KINDS`), alternating by kind."""
         return self.root / "mixed"
 
     @property
-    def first_folder(self) -> Path:
+    def warm_up_folder(self) -> Path:
         """Return the folder that has one small image of each kind, for the warm-up."""
         return self.root / "first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ArchivePlan:
     """The description of an archive to write: numbers, kinds and sizes of the image files.
 
     Attributes
     ----------
     files
         Total number of files of the six usual kinds.
-    others
+    files_of_each_other_kind
         Number of files of each other kind.
     megapixels
         Smallest and largest size of an image, in megapixels.
@@ -97,7 +97,7 @@ class Wanted:
     """
 
     files: int = 144
-    others: int = 6
+    files_per_other_kind: int = 6
     megapixels: tuple[float, float] = (1.0, 7.0)
     kinds: tuple[str, ...] = ()
     age_years: int | None = None
@@ -106,23 +106,23 @@ class Wanted:
         """Return the number of files of the kind `kind`."""
         if self.kinds and kind not in self.kinds:
             return 0
-        usual = [name for name in USUAL if name in self.kinds or not self.kinds]
-        return max(1, self.files // len(usual)) if kind in usual else self.others
+        usual = [name for name in USUAL_KINDS if name in self.kinds or not self.kinds]
+        return max(1, self.files // len(usual)) if kind in usual else self.files_per_other_kind
 
-    def numbers(self, kind: str) -> tuple[int, ...]:
+    def image_numbers(self, kind: str) -> tuple[int, ...]:
         """Return the numbers (from 1) of the images that are written as the kind `kind`.
 
         The number decides the size of an image. If there are only a few images, they are spread over all sizes.
         """
         count = self.count(kind)
-        if count >= _SIZES:
+        if count >= _IMAGE_SIZES:
             return tuple(range(1, count + 1))
-        return tuple(round(1 + (_SIZES - 1) * (index + 0.5) / count) for index in range(count))
+        return tuple(round(1 + (_IMAGE_SIZES - 1) * (index + 0.5) / count) for index in range(count))
 
 
 def make_archive(
     root: Path,
-    wanted: Wanted,
+    plan: ArchivePlan,
     *,
     source: Path | None,
     notify: Notify,
@@ -139,7 +139,7 @@ def make_archive(
     notify
         A function that is called with messages about the progress.
     is_readable
-        A function that returns whether files of a kind are written. None for `is_read_by_scripts`.
+        A function that returns whether files of a kind are written. None for `is_readable_by_scripts`.
 
     Raises
     ------
@@ -147,25 +147,25 @@ def make_archive(
     UsageProblem
         `source` does not exist (nothing_to_screen).
     """
-    is_readable = is_readable or is_read_by_scripts
-    kinds = [kind for name, kind in KINDS.items() if wanted.count(name) and is_readable(kind)]
+    is_readable = is_readable or is_readable_by_scripts
+    kinds = [kind for name, kind in IMAGE_KINDS.items() if plan.count(name) and is_readable(kind)]
     files: dict[str, list[ImageFile]] = {kind.name: [] for kind in kinds}
     images = _images(source)
-    most = max(max(wanted.numbers(kind.name)) for kind in kinds)
+    image_count = max(max(plan.image_numbers(kind.name)) for kind in kinds)
     with ThreadPoolExecutor(usable_cores()) as threads:
-        for number in range(1, most + 1):
-            notify(f"writing image {number} of {most}")
-            image = next(images)(_megapixels(number, wanted.megapixels), number)
-            due = [kind for kind in kinds if number in wanted.numbers(kind.name)]
-            write = functools.partial(_write, root=root, image=image, number=number, age_years=wanted.age_years)
+        for number in range(1, image_count + 1):
+            notify(f"writing image {number} of {image_count}")
+            image = next(images)(_megapixels(number, plan.megapixels), number)
+            due = [kind for kind in kinds if number in plan.image_numbers(kind.name)]
+            write = functools.partial(_write, root=root, image=image, number=number, age_years=plan.age_years)
             for kind, file in zip(due, threads.map(write, due), strict=True):
                 files[kind.name].append(file)
     _link(root, files)
-    _write_first(root / "first", kinds, next(images)(_WARM_UP_MEGAPIXELS, 0), age_years=wanted.age_years)
+    _write_first(root / "first", kinds, next(images)(_WARM_UP_MEGAPIXELS, 0), age_years=plan.age_years)
     return Archive(root=root, files={name: tuple(found) for name, found in files.items()})
 
 
-def is_read_by_scripts(kind: ImageKind) -> bool:
+def is_readable_by_scripts(kind: ImageKind) -> bool:
     """Return whether the usual scripts can read a kind of file: pydicom without this program's decoders."""
     if kind.syntax is None or not kind.syntax.is_encapsulated:
         return True
@@ -187,9 +187,9 @@ def _write_first(folder: Path, kinds: Sequence[ImageKind], image: GreyImage, *, 
 
 def _link(root: Path, files: Mapping[str, Sequence[ImageFile]]) -> None:
     for kind, found in files.items():
-        times = max(_FEWEST_TIMES, min(_MOST_TIMES, _NAMES // len(found)))
+        times = max(_MIN_REPEATS, min(_MAX_REPEATS, _NAMES_OF_EACH_KIND // len(found)))
         _link_all(root / "rounds" / _slug(kind), [file.path for file in found] * times)
-    usual = [[file.path for file in files[kind]] for kind in USUAL if kind in files]
+    usual = [[file.path for file in files[kind]] for kind in USUAL_KINDS if kind in files]
     in_turn = [path for row in itertools.zip_longest(*usual) for path in row if path]
     _link_all(root / "mixed", in_turn)
 
@@ -210,7 +210,7 @@ def _megapixels(number: int, between: tuple[float, float]) -> float:
     From image to image, sizes grow by an equal factor from the lower to the upper limit, and then start again.
     """
     low, high = between
-    return float(low * (high / low) ** ((number - 1) % _SIZES / (_SIZES - 1)))
+    return float(low * (high / low) ** ((number - 1) % _IMAGE_SIZES / (_IMAGE_SIZES - 1)))
 
 
 def _images(source: Path | None) -> Iterator[MakeImage]:
@@ -218,14 +218,14 @@ def _images(source: Path | None) -> Iterator[MakeImage]:
 
     The images are enlarged copies of the images in `source`, in turn. Without `source`, synthetic images are drawn.
     """
-    refs = itertools.islice(discover([source]), 10 * _MOST_SOURCES) if source else ()
-    shown = tuple(itertools.islice(_readable(ref for ref in refs if ref.problem is None), _MOST_SOURCES))
+    refs = itertools.islice(discover([source]), 10 * _MAX_SOURCES) if source else ()
+    shown = tuple(itertools.islice(_readable(ref for ref in refs if ref.problem is None), _MAX_SOURCES))
     makers: list[MakeImage] = [functools.partial(_enlarged, picture) for picture in shown]
     return itertools.cycle(makers or [_drawn])
 
 
 def _enlarged(shown: NDArray[np.uint8], megapixels: float, seed: int) -> GreyImage:
-    return enlarged(shown, megapixels=megapixels, seed=seed)
+    return enlarge_image(shown, megapixels=megapixels, seed=seed)
 
 
 def _readable(refs: Iterable[ImageRef]) -> Iterator[NDArray[np.uint8]]:

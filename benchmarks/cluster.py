@@ -18,20 +18,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cluster_kills import kill_archive, kill_sweep
-from benchmarks.cluster_network import network_run
-from benchmarks.cluster_runs import RunFigures, Said, differences, draw_sources, measure_run, stored, write_copies
+from benchmarks.cluster_kills import run_sweep_with_kills, screen_archive_with_kills
+from benchmarks.cluster_network import screen_on_three_computers
+from benchmarks.cluster_runs import (
+    ImageResults,
+    RunFigures,
+    count_differences,
+    draw_sources,
+    measure_run,
+    read_newest_run,
+    write_copies,
+)
 from benchmarks.namespaces import NotPermitted
-from benchmarks.reports import Mark, at_most, commit_of
+from benchmarks.reports import Goal, commit_of, maximum_goal
 from benchmarks.screening import ScreeningFailed
 from fieldray.bench.benchmark_case import Block, BulletList, Report, Table
 from fieldray.persistence import write_atomically
 
 Notify = Callable[[str], None]
 
-_MOST_OVERHEAD: Final = 1.10
-_MOST_FOR_KILLS: Final = 6000  # of the images: a calm machine has screened fewer when the last process is killed
-_MOST_FOR_NETWORK: Final = 2000
+_MAX_OVERHEAD: Final = 1.10
+_MAX_IMAGES_WITH_KILLS: Final = 6000  # of the images: a calm machine has screened fewer when the last process is killed
+_MAX_IMAGES_OVER_NETWORK: Final = 2000
 _NOTES: Final = (
     "Total is from the start of a command to its end; the rate leaves out the first tenth of the images; start is what "
     "remains of the total without the images at that rate.",
@@ -41,7 +49,7 @@ _NOTES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class MeasurementPlan:
     """The amount of measuring: numbers of images, workers, runs and kills.
 
     Attributes
@@ -71,7 +79,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ClusterFigures:
     """The measured figures of all parts that were not left out. Each part has a list `sentences` for the report."""
 
     runs: tuple[tuple[int, RunFigures], ...]
@@ -80,7 +88,7 @@ class Found:
     sweep: Mapping[str, Any]
 
 
-def report(
+def run_benchmark(
     source: Path | None,
     options: Sequence[str],
     *,
@@ -99,13 +107,13 @@ def report(
     work
         The folder for images and figures of finished parts. None for a temporary folder.
     asked
-        The fields of `Effort`.
+        The fields of `MeasurementPlan`.
 
     Raises
     ------
     ScreeningFailed, OSError
     """
-    effort = Effort(**asked)
+    effort = MeasurementPlan(**asked)
     with _folder(work) as root:
         if source is None:
             source = root / "drawn" if (root / "drawn").exists() else draw_sources(root / "drawn")
@@ -113,8 +121,8 @@ def report(
         if not files:
             raise ScreeningFailed(f"{source} holds no files")
         request = {"commit": commit_of(), "source": str(source), "options": list(options), "count": effort.count}
-        bench = _Bench(root, files, options, effort=effort, request=request, notify=notify)
-        return report_of(bench.measured(), count=effort.count)
+        bench = _Bench(root, files, options, plan=effort, request=request, notify=notify)
+        return make_report(bench.measure_all_parts(), image_count=effort.count)
 
 
 @contextlib.contextmanager
@@ -136,19 +144,19 @@ class _Bench:
         files: Sequence[Path],
         options: Sequence[str],
         *,
-        effort: Effort,
+        plan: MeasurementPlan,
         request: Mapping[str, Any],
         notify: Notify,
     ) -> None:
         self._root, self._files, self._options = root, files, options
-        self._effort, self._request, self._notify = effort, request, notify
+        self._plan, self._request, self._notify = plan, request, notify
 
-    def measured(self) -> Found:
+    def measure_all_parts(self) -> ClusterFigures:
         """Measure all parts that are not stored, and return the figures of all parts."""
-        effort = self._effort
+        effort = self._plan
         pairs = itertools.product(range(effort.rounds), (0, *effort.workers))
         runs = tuple((number, self._run(number, workers)) for number, workers in pairs)
-        return Found(
+        return ClusterFigures(
             runs=runs,
             kills=self._part("kills", self._kills) if effort.kills else {},
             network=self._part("network", self._network) if effort.has_network else {},
@@ -166,64 +174,66 @@ class _Bench:
         return dict(known["figures"])
 
     def _run(self, number: int, workers: int) -> RunFigures:
-        name = f"round {number + 1} of {self._effort.rounds}: {f'{workers} workers' if workers else 'screen'}"
+        name = f"round {number + 1} of {self._plan.rounds}: {f'{workers} workers' if workers else 'screen'}"
         figures = self._part(f"run-{number}-{workers}", lambda: self._measured_run(name, number, workers))
         return RunFigures(**{**figures, "curve": tuple(map(tuple, figures["curve"]))})
 
     def _measured_run(self, name: str, number: int, workers: int) -> Mapping[str, Any]:
         self._notify(name)
-        images, folder = self._images(self._effort.count), self._root / f"run-{number}-{workers}"
+        images, folder = self._images(self._plan.count), self._root / f"run-{number}-{workers}"
         figures = measure_run(
-            images, folder, self._options, workers=workers, count=self._effort.count, notify=self._notify
+            images, folder, self._options, workers=workers, count=self._plan.count, notify=self._notify
         )
-        said = stored(folder / "home")
-        expected = stored(self._root / "run-0-0" / "home") if (number, workers) != (0, 0) else said
-        return dataclasses.asdict(dataclasses.replace(figures, differing=differences(expected, said)))
+        said = read_newest_run(folder / "home")
+        expected = read_newest_run(self._root / "run-0-0" / "home") if (number, workers) != (0, 0) else said
+        return dataclasses.asdict(dataclasses.replace(figures, differing=count_differences(expected, said)))
 
     def _images(self, count: int) -> Path:
         """Return a folder with exactly `count` image files, because the commands screen whole folders."""
         return write_copies(self._root / f"images-{count}", self._files, count)
 
-    def _expected(self, count: int) -> tuple[Path, Said]:
+    def _expected(self, count: int) -> tuple[Path, ImageResults]:
         """Return a folder with `count` images, and the results of `fieldray screen` for these images."""
         images = self._images(count)
-        folder = self._root / ("run-0-0" if count == self._effort.count else f"screen-{count}")
+        folder = self._root / ("run-0-0" if count == self._plan.count else f"screen-{count}")
         if not (folder / "home" / "results.sqlite").exists():
             measure_run(images, folder, self._options, workers=0, count=count, notify=self._notify)
-        return images, stored(folder / "home")
+        return images, read_newest_run(folder / "home")
 
     def _kills(self) -> Mapping[str, Any]:
-        images, expected = self._expected(min(self._effort.count, _MOST_FOR_KILLS))
-        kills = {"kills": self._effort.kills, "seed": self._effort.seed}
-        return kill_archive(images, self._root / "kills", self._options, expected, **kills, notify=self._notify)
+        images, expected = self._expected(min(self._plan.count, _MAX_IMAGES_WITH_KILLS))
+        kills = {"kills": self._plan.kills, "seed": self._plan.seed}
+        return screen_archive_with_kills(
+            images, self._root / "kills", self._options, expected, **kills, notify=self._notify
+        )
 
     def _network(self) -> Mapping[str, Any]:
-        count = min(self._effort.count, _MOST_FOR_NETWORK)
+        count = min(self._plan.count, _MAX_IMAGES_OVER_NETWORK)
         images, expected = self._expected(count)
         try:
-            return network_run(
+            return screen_on_three_computers(
                 images, self._root / "network", self._options, expected, count=count, notify=self._notify
             )
         except NotPermitted as why:
             return {"sentences": [f"Left out: {why}."]}
 
     def _sweep(self) -> Mapping[str, Any]:
-        effort = {"trials": self._effort.trials, "kills": self._effort.trial_kills, "seed": self._effort.seed}
-        return kill_sweep(self._root / "sweep", **effort, notify=self._notify)
+        effort = {"trials": self._plan.trials, "kills": self._plan.trial_kills, "seed": self._plan.seed}
+        return run_sweep_with_kills(self._root / "sweep", **effort, notify=self._notify)
 
 
 # ---- the report
 
 
-def report_of(found: Found, *, count: int) -> Report:
-    """Return the report with the measured figures. `count` is the number of images in each run."""
-    blocks: list[Block] = [_table(found.runs, count)]
-    if mark := _mark(found.runs):
+def make_report(figures: ClusterFigures, *, image_count: int) -> Report:
+    """Return the report with the measured figures. `image_count` is the number of images in each run."""
+    blocks: list[Block] = [_table(figures.runs, image_count)]
+    if mark := _mark(figures.runs):
         blocks.append(BulletList("What it must reach", (mark.sentence,)))
     for title, part in (
-        ("Kills at random", found.kills),
-        ("Three computers", found.network),
-        ("A sweep whose workers are killed", found.sweep),
+        ("Kills at random", figures.kills),
+        ("Three computers", figures.network),
+        ("A sweep whose workers are killed", figures.sweep),
     ):
         if part:
             blocks.append(BulletList(title, tuple(part["sentences"])))
@@ -231,7 +241,7 @@ def report_of(found: Found, *, count: int) -> Report:
         kind="cluster",
         title="Fieldray: an archive screened by a cluster on one computer",
         blocks=(*blocks, BulletList("How it was measured", _NOTES)),
-        data=dataclasses.asdict(found),
+        data=dataclasses.asdict(figures),
     )
 
 
@@ -241,10 +251,10 @@ def _overheads(runs: Sequence[tuple[int, RunFigures]], workers: int) -> list[flo
     return [alone[number] / run.images_per_s for number, run in runs if run.workers == workers and number in alone]
 
 
-def _mark(runs: Sequence[tuple[int, RunFigures]]) -> Mark | None:
+def _mark(runs: Sequence[tuple[int, RunFigures]]) -> Goal | None:
     known = [statistics.median(_overheads(runs, workers)) for workers in {run.workers for _, run in runs} - {0}]
     name = "time for an image against `fieldray screen`, the best number of workers"
-    return at_most(name, min(known), _MOST_OVERHEAD, unit="x") if known else None
+    return maximum_goal(name, min(known), _MAX_OVERHEAD, unit="x") if known else None
 
 
 def _table(found: Sequence[tuple[int, RunFigures]], count: int) -> Table:
@@ -260,8 +270,8 @@ def _table(found: Sequence[tuple[int, RunFigures]], count: int) -> Table:
                 f"{statistics.median(rates):.1f} ({min(rates):.1f} to {max(rates):.1f})",
                 f"{statistics.median(_overheads(found, workers)):.3f}",
                 str(max(run.differing for run in runs)),
-                f"{statistics.median(run.memory_mb(0.1, 0.4) for run in runs):.0f}",
-                f"{statistics.median(run.memory_mb(0.7, 1.0) for run in runs):.0f}",
+                f"{statistics.median(run.median_memory_mb(0.1, 0.4) for run in runs):.0f}",
+                f"{statistics.median(run.median_memory_mb(0.7, 1.0) for run in runs):.0f}",
             )
         )
     columns = ("command", "total s", "start s", "images / s", "overhead", "other decisions", "MB early", "MB late")

@@ -16,7 +16,15 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.cluster_runs import COUNTED, Said, command_of, kept_of, kept_sentence, started, started_aside
+from benchmarks.cluster_runs import (
+    COMPLETED_EXIT_CODES,
+    ImageResults,
+    count_faults,
+    faults_sentence,
+    screening_command,
+    start_command,
+    start_logged_command,
+)
 from benchmarks.processes import CHECKOUT
 from benchmarks.screening import ScreeningFailed
 from fieldray.paths import python_command
@@ -63,8 +71,8 @@ trials = {trials}
 """
 
 
-def kill_archive(
-    images: Path, folder: Path, options: Sequence[str], expected: Said, *, kills: int, seed: int, notify: Notify
+def screen_archive_with_kills(
+    images: Path, folder: Path, options: Sequence[str], expected: ImageResults, *, kills: int, seed: int, notify: Notify
 ) -> dict[str, Any]:
     """Screen an archive with two workers, and kill random processes `kills` times.
 
@@ -74,11 +82,11 @@ def kill_archive(
     """
     shutil.rmtree(folder, ignore_errors=True)
     chance, killed, starts = random.Random(seed), Counter[str](), 0
-    command = command_of(images, folder, ("--chunk", "32", *options), workers=2)
+    command = screening_command(images, folder, ("--chunk", "32", *options), workers=2)
     began_s = time.perf_counter()
     while True:
         starts += 1
-        with started(command, folder / "home") as process:
+        with start_command(command, folder / "home") as process:
             while process.poll() is None and sum(killed.values()) < kills:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(chance.uniform(*_CALM_S))
@@ -88,20 +96,20 @@ def kill_archive(
                 killed[role] += _killed_one(process.pid, role, chance)
             assert process.stderr
             said = process.stderr.read().decode(errors="replace").strip()
-        if process.returncode in COUNTED and (folder / "out" / "merged.json").exists():
+        if process.returncode in COMPLETED_EXIT_CODES and (folder / "out" / "merged.json").exists():
             break
         if process.returncode != _KILLED:
             raise ScreeningFailed(f"ended with {process.returncode}: {said}")
     if sum(killed.values()) < kills:
         raise ScreeningFailed(f"the archive was complete after {sum(killed.values())} kills: take more images")
-    total_s, kept = time.perf_counter() - began_s, kept_of(folder / "home", expected)
+    total_s, kept = time.perf_counter() - began_s, count_faults(folder / "home", expected)
     names = ", ".join(f"{number} {role}" for role, number in sorted(killed.items()))
     sentence = f"Killed: {names}. The driver was started {starts} times; {total_s:.0f} s in all."
     figures = {"killed": dict(killed), "starts": starts, "total_s": total_s, **kept}
-    return {**figures, "sentences": [sentence, kept_sentence(kept)]}
+    return {**figures, "sentences": [sentence, faults_sentence(kept)]}
 
 
-def kill_sweep(folder: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> dict[str, Any]:
+def run_sweep_with_kills(folder: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> dict[str, Any]:
     """Run a sweep of short trainings with two workers, and kill random workers `kills` times.
 
     Then the finished sweep is started again, which must do nothing. Returns the numbers of trials by state, the times,
@@ -148,7 +156,7 @@ def kill_sweep(folder: Path, *, trials: int, kills: int, seed: int, notify: Noti
 
 def _sweep(folder: Path) -> subprocess.Popen[bytes]:
     command = python_command("fieldray.__main__", "workflow", "sweep", "sweep.toml")
-    return started_aside(command, folder / "home", folder / "said.txt", cwd=folder)
+    return start_logged_command(command, folder / "home", folder / "said.txt", cwd=folder)
 
 
 def _killed_one(pid: int, role: str, chance: random.Random) -> int:
@@ -158,12 +166,12 @@ def _killed_one(pid: int, role: str, chance: random.Random) -> int:
     """
     with contextlib.suppress(psutil.Error, IndexError):
         driver = psutil.Process(pid)
-        chance.choice([driver] if role == "driver" else nodes_of(driver, role)).kill()
+        chance.choice([driver] if role == "driver" else find_node_processes(driver, role)).kill()
         return 1
     return 0
 
 
-def nodes_of(process: psutil.Process, role: str) -> list[psutil.Process]:
+def find_node_processes(process: psutil.Process, role: str) -> list[psutil.Process]:
     """Return the running processes of a role ("scheduler" or "worker") that a process has started.
 
     Raises psutil.Error.

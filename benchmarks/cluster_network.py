@@ -15,8 +15,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cluster_runs import COUNTED, Said, kept_of, kept_sentence, started_aside
-from benchmarks.namespaces import NETWORK, Namespaces, namespaces
+from benchmarks.cluster_runs import (
+    COMPLETED_EXIT_CODES,
+    ImageResults,
+    count_faults,
+    faults_sentence,
+    start_logged_command,
+)
+from benchmarks.namespaces import SUBNET, Namespaces, namespaces
 from benchmarks.screening import ScreeningFailed
 from fieldray.paths import python_command
 from fieldray.store.results import ResultQuery
@@ -24,8 +30,8 @@ from fieldray_cluster.certificates import make_certificates
 
 Notify = Callable[[str], None]
 
-RATE_MBIT: Final = 100
-CUT_S: Final = 30.0
+LINK_RATE_MBIT: Final = 100
+LINK_CUT_S: Final = 30.0
 _PORT: Final = "8786"
 _CUT_AT: Final = 0.2
 _GONE_AT: Final = 0.6
@@ -33,8 +39,8 @@ _LOOK_S: Final = 0.2
 _START_S: Final = 60.0
 
 
-def network_run(
-    images: Path, folder: Path, options: Sequence[str], expected: Said, *, count: int, notify: Notify
+def screen_on_three_computers(
+    images: Path, folder: Path, options: Sequence[str], expected: ImageResults, *, count: int, notify: Notify
 ) -> dict[str, Any]:
     """Screen images on three computers while links are cut and one computer is lost. Returns figures for the report.
 
@@ -45,19 +51,19 @@ def network_run(
     certificates = folder / "certificates"
     make_certificates(certificates)
     encrypted = ("--certificates", str(certificates))
-    with namespaces(3, rate_mbit=RATE_MBIT) as computers, contextlib.ExitStack() as ends:
+    with namespaces(3, rate_mbit=LINK_RATE_MBIT) as computers, contextlib.ExitStack() as ends:
         address = f"{computers.address(0)}:{_PORT}"
 
         def begin(number: int, name: str, *words: str) -> subprocess.Popen[bytes]:
             command = computers.command(number, python_command("fieldray.__main__", *words, *encrypted))
-            process = started_aside(command, folder / name / "home", folder / f"{name}.txt")
+            process = start_logged_command(command, folder / name / "home", folder / f"{name}.txt")
             ends.callback(_end, process)
             return process
 
-        begin(0, "scheduler", "cluster", "start", "--host", computers.address(0), "--network", f"{NETWORK}.0/24")
+        begin(0, "scheduler", "cluster", "start", "--host", computers.address(0), "--network", f"{SUBNET}.0/24")
         _wait(lambda: b"The cluster is at" in (folder / "scheduler.txt").read_bytes(), "the scheduler did not start")
         for number in (1, 2):
-            where = ("--host", computers.address(number), "--network", f"{NETWORK}.0/24")
+            where = ("--host", computers.address(number), "--network", f"{SUBNET}.0/24")
             begin(number, f"node{number}", "cluster", "join", address, *where, "--name", f"node{number}")
         for number in (1, 2):
             said = folder / f"node{number}.txt"
@@ -71,16 +77,17 @@ def network_run(
         driver.wait()
         ended_s = time.perf_counter()
         sent_mb = sum(map(computers.received_mb, (1, 2)))
-    if driver.returncode not in COUNTED or not (folder / "out" / "merged.json").exists():
+    if driver.returncode not in COMPLETED_EXIT_CODES or not (folder / "out" / "merged.json").exists():
         raise ScreeningFailed(f"ended with {driver.returncode}: {(folder / 'driver.txt').read_text()[-2000:]}")
-    total_s, after_loss_s, kept = ended_s - began_s, ended_s - gone_s, kept_of(folder / "driver" / "home", expected)
+    total_s, after_loss_s = ended_s - began_s, ended_s - gone_s
+    kept = count_faults(folder / "driver" / "home", expected)
     figures = {"images": count, "total_s": total_s, "resumed_s": resumed_s, "after_loss_s": after_loss_s}
     sentences = [
-        f"{count} images on two computers over links of {RATE_MBIT} Mbit/s, {sent_mb:.0f} MB sent, encrypted; "
+        f"{count} images on two computers over links of {LINK_RATE_MBIT} Mbit/s, {sent_mb:.0f} MB sent, encrypted; "
         f"{total_s:.0f} s.",
-        f"All links cut for {CUT_S:.0f} s: the next results came {resumed_s:.1f} s after their return.",
+        f"All links cut for {LINK_CUT_S:.0f} s: the next results came {resumed_s:.1f} s after their return.",
         f"One computer gone for good: the other one was done {after_loss_s:.0f} s later.",
-        kept_sentence(kept),
+        faults_sentence(kept),
     ]
     return {**figures, "sent_mb": sent_mb, **kept, "sentences": sentences}
 
@@ -100,11 +107,11 @@ def _cut(
     _reach(driver, rows, round(_CUT_AT * count))
     notify("network: all links are cut")
     for number in (1, 2):
-        computers.link(number, is_up=False)
-    time.sleep(CUT_S)
+        computers.switch_link(number, is_up=False)
+    time.sleep(LINK_CUT_S)
     at = next(rows)
     for number in (1, 2):
-        computers.link(number, is_up=True)
+        computers.switch_link(number, is_up=True)
     back_s = time.perf_counter()
     notify("network: the links are back")
     _reach(driver, rows, at + 1)
@@ -117,7 +124,7 @@ def _lose(
     """Cut the link of one computer for good during the run. Returns the time, by `time.perf_counter`."""
     _reach(driver, rows, round(_GONE_AT * count))
     notify("network: one computer is gone")
-    computers.link(2, is_up=False)
+    computers.switch_link(2, is_up=False)
     return time.perf_counter()
 
 

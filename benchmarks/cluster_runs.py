@@ -24,16 +24,16 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import python_command
 from fieldray.store.results import ResultQuery
 
-COUNTED: Final = (0, 1)  # exit codes: every image has an outcome, or some failed
+COMPLETED_EXIT_CODES: Final = (0, 1)  # exit codes: every image has an outcome, or some failed
 _LOOK_S: Final = 0.25
-_WARM: Final = 0.1
+_WARM_UP_SHARE: Final = 0.1
 _PREAMBLE: Final = 128  # of a DICOM file: its bytes mean nothing (PS3.10 7.1)
-_SYNTHETIC: Final = 24
+_SYNTHETIC_IMAGES: Final = 24
 _DRAWN_SIDE: Final = 768
-_CURVE: Final = 40
+_CURVE_POINTS: Final = 40
 _SHOWN_EVERY_S: Final = 60.0
 
-Said = dict[str, tuple[str, str, str]]
+ImageResults = dict[str, tuple[str, str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,12 @@ class RunFigures:
         """The seconds for start and end of the command: the total time minus the time of all images."""
         return self.total_s - self.images / self.images_per_s
 
-    def memory_mb(self, first: float, last: float) -> float:
+    def median_memory_mb(self, first_share: float, last_share: float) -> float:
         """Return the median memory of the command's process in megabytes, while part of the images was screened.
 
-        `first` and `last` are the shares (0..1) of images with results at the start and at the end of this part.
+        The part begins when the share `first_share` (0..1) of the images has results, and ends at `last_share`.
         """
-        found = [memory for done, memory in self.curve if first <= done / self.images <= last]
+        found = [memory for done, memory in self.curve if first_share <= done / self.images <= last_share]
         return statistics.median(found) if found else 0.0
 
 
@@ -98,7 +98,7 @@ class _Watch:
 
     def images_per_s(self, count: int) -> float:
         """Return the images per second between the first tenth of the `count` images and the last image."""
-        known = [(at_s, done) for at_s, done, _ in self.seen if done >= _WARM * count]
+        known = [(at_s, done) for at_s, done, _ in self.seen if done >= _WARM_UP_SHARE * count]
         if not known:
             raise ScreeningFailed("too few images to tell a rate")
         first_s, first = known[0]
@@ -108,14 +108,14 @@ class _Watch:
         return (last - first) / (last_s - first_s)
 
     def curve(self) -> tuple[tuple[int, float], ...]:
-        step = max(1, len(self.seen) // _CURVE)
+        step = max(1, len(self.seen) // _CURVE_POINTS)
         return tuple((done, round(memory_mb, 1)) for _, done, memory_mb in [*self.seen[::step], *self.seen[-1:]])
 
 
 def draw_sources(folder: Path) -> Path:
     """Draw a few synthetic chest images as JPEG files in a new folder. Returns the folder. Raises OSError."""
     folder.mkdir(parents=True)
-    for number in range(_SYNTHETIC):
+    for number in range(_SYNTHETIC_IMAGES):
         pixels = chest_phantom(_DRAWN_SIDE, _DRAWN_SIDE, number + 1, abnormal=number % 3 == 0)
         Image.fromarray((pixels >> 4).astype(np.uint8)).save(folder / f"study-{number:02}.jpg", quality=90)
     return folder
@@ -140,7 +140,7 @@ def write_copies(folder: Path, sources: Sequence[Path], count: int) -> Path:
     return folder
 
 
-def stored(home: Path) -> Said:
+def read_newest_run(home: Path) -> ImageResults:
     """Return category, scores and file hash of each image in the newest run, by image.
 
     `home` is the user data folder, which has the results database.
@@ -149,26 +149,26 @@ def stored(home: Path) -> Said:
         return {row.outcome.ref.key: _said(row.outcome) for row in query.answers(query.runs()[0].run_id)}
 
 
-def differences(one: Said, other: Said) -> int:
+def count_differences(first: ImageResults, second: ImageResults) -> int:
     """Return the number of images that are missing in one of two runs, or whose outcomes differ."""
-    return sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
+    return sum(first.get(key) != second.get(key) for key in first.keys() | second.keys())
 
 
-def kept_of(home: Path, expected: Said) -> dict[str, int]:
+def count_faults(home: Path, expected: ImageResults) -> dict[str, int]:
     """Return the numbers of lost images, of images stored twice, and of unexpected outcomes in the newest run.
 
     `home` is the user data folder, which has the results database. `expected` are the expected results.
     """
-    said = stored(home)
+    said = read_newest_run(home)
     with ResultQuery(home / "results.sqlite") as query:
         rows = sum(1 for _ in query.answers(query.runs()[0].run_id))
     lost = len(expected.keys() - said.keys())
-    return {"lost": lost, "doubled": rows - len(said), "differing": differences(expected, said)}
+    return {"lost": lost, "doubled": rows - len(said), "differing": count_differences(expected, said)}
 
 
-def kept_sentence(kept: Mapping[str, int]) -> str:
-    """Return the numbers of `kept_of` as a sentence."""
-    return f"Lost {kept['lost']}, doubled {kept['doubled']}, other decisions {kept['differing']}."
+def faults_sentence(counts: Mapping[str, int]) -> str:
+    """Return the numbers of `count_faulty_results` as a sentence."""
+    return f"Lost {counts['lost']}, doubled {counts['doubled']}, other decisions {counts['differing']}."
 
 
 def _said(outcome: Outcome) -> tuple[str, str, str]:
@@ -180,7 +180,7 @@ def _said(outcome: Outcome) -> tuple[str, str, str]:
     return outcome.category, found, outcome.facts.content_sha256
 
 
-def command_of(images: Path, folder: Path, options: Sequence[str], *, workers: int) -> list[str]:
+def screening_command(images: Path, folder: Path, options: Sequence[str], *, workers: int) -> list[str]:
     """Return the command that screens the folder `images`: `archive screen`, or with 0 workers `screen`.
 
     The output folder of the archive is in `folder`.
@@ -191,27 +191,27 @@ def command_of(images: Path, folder: Path, options: Sequence[str], *, workers: i
     return python_command("fieldray.__main__", "archive", "screen", str(images), *own, *options)
 
 
-def started(command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
+def start_command(command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
     """Start a command with the user data folder `home`. Returns the process, whose standard error is a pipe."""
     environment = {**os.environ, "FIELDRAY_HOME": str(home)}
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
 
 
-def started_aside(
-    command: Sequence[str], home: Path, said: Path, *, cwd: Path | None = None
+def start_logged_command(
+    command: Sequence[str], home: Path, log_path: Path, *, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a command with the user data folder `home`. All output is written to the file `said`."""
+    """Start a command with the user data folder `home`. All output is written to the file `log_path`."""
     home.parent.mkdir(parents=True, exist_ok=True)
-    with said.open("wb") as stream:
+    with log_path.open("wb") as stream:
         environment = {**os.environ, "FIELDRAY_HOME": str(home)}
         return subprocess.Popen(command, cwd=cwd, stdout=stream, stderr=subprocess.STDOUT, env=environment)
 
 
-def require_end(process: subprocess.Popen[bytes]) -> None:
+def wait_for_results(process: subprocess.Popen[bytes]) -> None:
     """Wait until a process ends. Raises ScreeningFailed if the exit code is not that of a screening with results."""
     assert process.stderr
     said = process.stderr.read()
-    if process.wait() not in COUNTED:
+    if process.wait() not in COMPLETED_EXIT_CODES:
         raise ScreeningFailed(f"ended with {process.returncode}: {said.decode(errors='replace').strip()}")
 
 
@@ -226,7 +226,7 @@ def measure_run(
     watch = _Watch(folder / "home" / "results.sqlite")
     with (
         contextlib.closing(watch),
-        started(command_of(images, folder, options, workers=workers), folder / "home") as process,
+        start_command(screening_command(images, folder, options, workers=workers), folder / "home") as process,
     ):
         driver, shown_s = psutil.Process(process.pid), time.perf_counter()
         while process.poll() is None:
@@ -236,7 +236,7 @@ def measure_run(
                 shown_s = time.perf_counter()
                 notify(f"{watch.seen[-1][1]} of {count} images, {watch.seen[-1][2]:.0f} MB")
         total_s = time.perf_counter() - watch.began_s
-        require_end(process)
+        wait_for_results(process)
     if workers and not (folder / "out" / "merged.json").exists():
         raise ScreeningFailed("the archive is not complete")
     return RunFigures(

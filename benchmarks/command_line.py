@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.image_files import KINDS
+from benchmarks.image_files import IMAGE_KINDS
 from fieldray import cli
 from fieldray.bench.benchmark_case import Report
 from fieldray.commands.bench import whole_number_from
@@ -29,30 +29,30 @@ class Command:
     Attributes
     ----------
     name
-        The name of the command, and of the module whose function `report` measures. The arguments of `report` are the
-        command-line arguments by name, and `notify`.
+        The name of the command, and of the module with the function `run_benchmark`. The arguments of `run_benchmark`
+        are the command-line arguments by name, and `notify`.
     paths
         The source files on which the figures depend, as listed on the page of the benchmark.
-    takes
-        Names of further arguments of `report`: "model" for the pack, "screen_options" for options after --, "options"
-        and "console".
+    further_argument
+        What `run_benchmark` gets in addition: "pack" for the argument `model`, "screen" for the argument `options` with
+        the options after --. "options": it gets only the parsed options and the console.
     """
 
     name: str
     help: str
     paths: Sequence[str]
     arguments: Sequence[Argument] = ()
-    takes: str = ""
+    further_argument: str = ""
 
     def add_to(self, commands: argparse._SubParsersAction[Any], typed: str, screen_options: Sequence[str]) -> None:
         """Add the command with its arguments to a parser.
 
         `typed` is the whole command line, for the page. `screen_options` are the options after --.
         """
-        epilog = "Options after -- are options of `fieldray screen`." if self.takes == "screen" else None
+        epilog = "Options after -- are options of `fieldray screen`." if self.further_argument == "screen" else None
         parser = commands.add_parser(self.name, help=self.help, epilog=epilog)
         own = [parser.add_argument(name, **more).dest for name, more in self.arguments]
-        if self.takes in ("pack", "options"):
+        if self.further_argument in ("pack", "options"):
             add_pack_options(parser)
         parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and a page to this folder")
         text = "write a page to build/benchmarks (default: named after the command)"
@@ -60,19 +60,19 @@ class Command:
 
         def measured(options: argparse.Namespace, console: Console) -> Report:
             module = importlib.import_module(f"benchmarks.{self.name.replace('-', '_')}")
-            function: Callable[..., Report] = module.report
-            if self.takes == "options":
+            function: Callable[..., Report] = module.run_benchmark
+            if self.further_argument == "options":
                 return function(options, console)
             given = {each: getattr(options, each) for each in own}
-            if self.takes == "pack":
+            if self.further_argument == "pack":
                 library = pack_library()
                 pack = options.pack or pack_to_measure(library)
                 given["model"] = load_pack(library, pack, options)
-            elif self.takes == "screen":
+            elif self.further_argument == "screen":
                 given["options"] = screen_options
             return function(**given, notify=console.show_bar)
 
-        parser.set_defaults(command=_written(measured, typed, self.paths))
+        parser.set_defaults(command=_writing_report(measured, typed, self.paths))
 
 
 # ---- what a person types after an option, as the value that is meant
@@ -85,7 +85,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _file_kinds(text: str) -> tuple[str, ...]:
     """Parse a text such as `JPEG,RLE` as names of kinds of image files. Raises ArgumentTypeError."""
-    return _chosen(text, tuple(KINDS))
+    return _chosen(text, tuple(IMAGE_KINDS))
 
 
 def _networks(text: str) -> tuple[str, ...]:
@@ -135,9 +135,9 @@ def _amount(text: str) -> float:
 # ---- the options
 
 
-def _number(name: str, default: int, text: str, *, least: int = 1, to: str | None = None) -> Argument:
-    more: dict[str, Any] = {"type": whole_number_from(least), "default": default, "metavar": "N"}
-    return name, {**more, **({"dest": to} if to else {}), "help": f"{text} (default: {default})"}
+def _number(name: str, default: int, text: str, *, minimum: int = 1, parameter: str | None = None) -> Argument:
+    more: dict[str, Any] = {"type": whole_number_from(minimum), "default": default, "metavar": "N"}
+    return name, {**more, **({"dest": parameter} if parameter else {}), "help": f"{text} (default: {default})"}
 
 
 def _numbers(name: str, default: Sequence[int], text: str) -> Argument:
@@ -167,11 +167,11 @@ COMMANDS: Final = (
         name="pipeline",
         help="from files to scores, compared with the usual script",
         paths=_SCREENING,
-        takes="options",
+        further_argument="options",
         arguments=(
             _folder("folder", f"images to enlarge {_SYNTHETIC}", nargs="?"),
             _number("--files", 144, "files of the six usual kinds"),
-            _number("--others", 6, "files of each other kind", least=0),
+            _number("--others", 6, "files of each other kind", minimum=0),
             ("--megapixels", {**_SIZES, "help": "size of the images (default: 1-7)"}),
             _KINDS,
             _number("--repeats", 3, "rounds"),
@@ -182,8 +182,12 @@ COMMANDS: Final = (
         name="decisions",
         help="whether reading at a reduced resolution changes decisions",
         paths=(f"{_APP}/imaging", f"{_APP}/domain/finding.py", "models"),
-        takes="pack",
-        arguments=(_folder("folder", "the images to compare"), _number("--images", 1200, "at most", to="most"), _KINDS),
+        further_argument="pack",
+        arguments=(
+            _folder("folder", "the images to compare"),
+            _number("--images", 1200, "at most", parameter="max_images"),
+            _KINDS,
+        ),
     ),
     Command(
         name="sites",
@@ -195,7 +199,7 @@ COMMANDS: Final = (
         name="screening",
         help="run the program as a user does: time to the first result, rate, memory",
         paths=_SCREENING,
-        takes="screen",
+        further_argument="screen",
         arguments=(
             _folder("source", f"images to screen {_SYNTHETIC}", nargs="?"),
             _numbers("--counts", (200, 2000), "numbers of images, one run each"),
@@ -206,14 +210,14 @@ COMMANDS: Final = (
         name="scale",
         help="the window with a run of a million images: its pauses and its memory",
         paths=tuple(f"{_APP}/{part}" for part in ("desktop", "pipeline/history.py", "store")),
-        takes="pack",
-        arguments=(_number("--rows", 10**6, "images", to="count"),),
+        further_argument="pack",
+        arguments=(_number("--rows", 10**6, "images", parameter="count"),),
     ),
     Command(
         name="store",
         help="bytes per image, screening again, upkeep of a large store",
         paths=_SCREENING,
-        takes="pack",
+        further_argument="pack",
         arguments=(
             _folder("--images", "whose files are copied (default: drawn images)", metavar="FOLDER", dest="source"),
             _number("--files", 20_000, "copies"),
@@ -226,7 +230,7 @@ COMMANDS: Final = (
         paths=(f"{_APP}/store",),
         arguments=(
             _number("--rows", 10**6, "results of the database"),
-            _number("--kills", 10, "migrations that are killed at a random moment", least=0),
+            _number("--kills", 10, "migrations that are killed at a random moment", minimum=0),
         ),
     ),
     Command(
@@ -235,7 +239,7 @@ COMMANDS: Final = (
         paths=(f"{_APP}/comparison", f"{_APP}/domain/comparison.py", f"{_APP}/pipeline/compare.py"),
         arguments=(
             _folder("data", "folder with pairs.csv and the images that it names"),
-            _number("--pairs", 60, "at most", to="limit"),
+            _number("--pairs", 60, "at most", parameter="max_pairs"),
             (
                 "--part",
                 {"choices": ("choose", "measure"), "default": "measure", "help": "patients for choosing, or measuring"},
@@ -264,16 +268,16 @@ COMMANDS: Final = (
         name="cluster",
         help="archive screen against screen on the same images, and under random kills",
         paths=(*_SCREENING, "app/fieldray_cluster"),
-        takes="screen",
+        further_argument="screen",
         arguments=(
             _folder("source", f"images to copy {_SYNTHETIC}", nargs="?"),
-            _number("--count", 2000, "images", least=100),
+            _number("--count", 2000, "images", minimum=100),
             _numbers("--workers", (1, 2), "numbers of workers"),
             _number("--rounds", 1, "runs of each"),
-            _number("--kills", 20, "random kills during an archive", least=0),
-            _number("--trials", 64, "short trainings of a sweep", least=0),
-            _number("--trial-kills", 5, "workers killed during the sweep", least=0),
-            _number("--seed", 1, "of the kills", least=0),
+            _number("--kills", 20, "random kills during an archive", minimum=0),
+            _number("--trials", 64, "short trainings of a sweep", minimum=0),
+            _number("--trial-kills", 5, "workers killed during the sweep", minimum=0),
+            _number("--seed", 1, "of the kills", minimum=0),
             ("--no-network", {"action": "store_false", "dest": "has_network", "help": "without network namespaces"}),
             _folder("--work", "keep images and figures here: another start resumes (default: none)", metavar="DIR"),
         ),
@@ -284,13 +288,13 @@ COMMANDS: Final = (
         paths=(_TRAINING, "benchmarks/shaped_links.py", "benchmarks/shaped_machine.py"),
         arguments=(
             _numbers("--workers", tuple(range(1, 9)), "numbers of workers"),
-            _number("--batches", 24, "of each", least=8),
-            _number("--slower", 1, "times so often as long, at a rate so much lower"),
+            _number("--batches", 24, "of each", minimum=8),
+            _number("--slower", 1, "times so often as long, at a rate so much lower", parameter="time_factor"),
             (
                 "--networks",
                 {"type": _networks, "default": (), "metavar": "KIND,...", "help": "real gradients (default: waits)"},
             ),
-            _number("--rate", 1000, "Mbit/s of their links", to="rate_mbit"),
+            _number("--rate", 1000, "Mbit/s of their links", parameter="rate_mbit"),
             (
                 "--width",
                 {"type": _amount, "default": 1.0, "metavar": "SHARE", "help": "of their channels (default: 1)"},
@@ -308,7 +312,7 @@ COMMANDS: Final = (
         paths=(_TRAINING, "benchmarks/real_training.py"),
         arguments=(
             _folder("recipe", "the recipe (a TOML file)", metavar="RECIPE"),
-            _number("--epochs", 8, "of each", least=3, to="count"),
+            _number("--epochs", 8, "of each", minimum=3, parameter="count"),
         ),
     ),
     Command(
@@ -317,7 +321,7 @@ COMMANDS: Final = (
         paths=("app/fieldray_cluster/objects.py", "app/fieldray_cluster/object_server.py", "benchmarks/objects.py"),
         arguments=(
             _folder("folder", "PNG and JPEG images"),
-            _number("--images", 24, "of the folder", least=2, to="most"),
+            _number("--images", 24, "of the folder", minimum=2, parameter="max_images"),
             _number("--batch", 4, "images of an iteration"),
             _number("--rounds", 3, "of each"),
         ),
@@ -330,8 +334,8 @@ COMMANDS: Final = (
             "benchmarks/object_training.py",
         ),
         arguments=(
-            _number("--patients", 120, "with two drawn images each", least=30),
-            _number("--epochs", 6, "of a training", least=2),
+            _number("--patients", 120, "with two drawn images each", minimum=30),
+            _number("--epochs", 6, "of a training", minimum=2),
             _number("--rounds", 2, "of both"),
         ),
     ),
@@ -341,7 +345,7 @@ COMMANDS: Final = (
 def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
     """Run the benchmark that the command-line arguments name. Returns the exit code (see `fieldray.cli`)."""
     own, more = list(arguments), []
-    if "--" in arguments and any(one.name == arguments[0] and one.takes == "screen" for one in COMMANDS):
+    if "--" in arguments and any(one.name == arguments[0] and one.further_argument == "screen" for one in COMMANDS):
         end = arguments.index("--")
         own, more = own[:end], own[end + 1 :]
     parser = cli.Parser(prog="python -m benchmarks", description="What developers measure.", allow_abbrev=False)
@@ -351,7 +355,7 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
     return cli.run(own, console=console, parser=parser)
 
 
-def _written(
+def _writing_report(
     measured: Callable[[argparse.Namespace, Console], Report], typed: str, paths: Sequence[str]
 ) -> Callable[[argparse.Namespace, Console], int]:
     """Return a function that calls `measured`, prints the report, and writes the report to the path in the arguments.
@@ -360,7 +364,7 @@ def _written(
     """
 
     def run_command(options: argparse.Namespace, console: Console) -> int:
-        from benchmarks.reports import PageRefused, plan_page, write, write_page
+        from benchmarks.reports import PageRefused, plan_page, write_page, write_report
         from benchmarks.screening import ScreeningFailed
 
         try:
@@ -371,7 +375,7 @@ def _written(
             return 1
         for line in console_lines(report.blocks):
             console.print_line(line)
-        written = write(report, options.out) if options.out else ()
+        written = write_report(report, options.out) if options.out else ()
         for path in (*written, *([write_page(report, page)] if page else [])):
             console.print_line(f"Written: {path}")
         return 0

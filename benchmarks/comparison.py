@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.comparison_pairs import Pair, Part, copied, read_pairs, with_opacity
-from benchmarks.reports import Mark, at_most
+from benchmarks.comparison_pairs import Part, PatientPair, insert_opacity, make_warped_copy, read_pairs
+from benchmarks.reports import Goal, maximum_goal
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.comparison.compare import averaged_differences, compare, compared_area, robust_deviation
 from fieldray.comparison.matching import warp
@@ -29,30 +29,30 @@ _EVERY: Final = 32  # pixels of the lungs: errors of neighbours are alike
 
 
 @dataclass(eq=False, slots=True)
-class Found:
+class ComparisonFigures:
     """The measurements of the comparison, with one entry for each image, pair of images, or matched point."""
 
     errors_px: list[NDArray[np.float64]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     copies_comparable: list[bool] = field(default_factory=list)
     jacobians: list[float] = field(default_factory=list)
-    noise: list[list[float]] = field(default_factory=list)
+    noise_by_band: list[list[float]] = field(default_factory=list)
     identical_px: list[float] = field(default_factory=list)
     identical_regions: list[int] = field(default_factory=list)
     dice: list[tuple[float, float]] = field(default_factory=list)
-    same: list[tuple[bool, bool, str, float]] = field(default_factory=list)
-    other: list[tuple[bool, str, float]] = field(default_factory=list)
+    same_patient_pairs: list[tuple[bool, bool, str, float]] = field(default_factory=list)
+    other_patient_pairs: list[tuple[bool, str, float]] = field(default_factory=list)
     false_regions: dict[str, list[int]] = field(default_factory=lambda: {"copies": [], "stable pairs": []})
-    hits: dict[str, list[tuple[bool, str]]] = field(default_factory=lambda: {"copies": [], "stable pairs": []})
+    opacity_hits: dict[str, list[tuple[bool, str]]] = field(default_factory=lambda: {"copies": [], "stable pairs": []})
 
 
-def report(data: Path, *, part: Part, limit: int, notify: Notify) -> Report:
-    """Measure at most `limit` pairs of images, and return the report.
+def run_benchmark(data: Path, *, part: Part, max_pairs: int, notify: Notify) -> Report:
+    """Measure at most `max_pairs` pairs of images, and return the report.
 
     `part` is the part of the patients: for choices, or for measuring.
     """
-    pairs = read_pairs(data, part, limit=limit, notify=notify)
-    generator, found = np.random.default_rng(2026), Found()
+    pairs = read_pairs(data, part, max_pairs=max_pairs, notify=notify)
+    generator, found = np.random.default_rng(2026), ComparisonFigures()
     for index, pair in enumerate(pairs):
         notify(f"comparing {index + 1} of {len(pairs)}")
         _measure_copy(pair, generator, found)
@@ -65,8 +65,8 @@ def report(data: Path, *, part: Part, limit: int, notify: Notify) -> Report:
 # ---- one pair
 
 
-def _measure_copy(pair: Pair, generator: np.random.Generator, found: Found) -> None:
-    prior, copy = pair.prior, copied(pair.prior, generator)
+def _measure_copy(pair: PatientPair, generator: np.random.Generator, found: ComparisonFigures) -> None:
+    prior, copy = pair.prior, make_warped_copy(pair.prior, generator)
     began_s = time.process_time()
     done = compare(prior, copy.image)
     found.seconds.append(time.process_time() - began_s)
@@ -79,20 +79,20 @@ def _measure_copy(pair: Pair, generator: np.random.Generator, found: Found) -> N
     found.errors_px.append(errors[copy.image.lungs][::_EVERY])
     inside = compared_area(prior, copy.image, alignment.displacement)
     bands = averaged_differences(warp(prior.pixels, alignment.displacement), copy.image, inside)
-    found.noise.append([robust_deviation(average, inside) for average in bands.values()])
+    found.noise_by_band.append([robust_deviation(average, inside) for average in bands.values()])
     found.false_regions["copies"].append(len(done.aligned.regions))
-    found.hits["copies"].append((_finds_opacity(prior, copy.image, generator), pair.patient))
+    found.opacity_hits["copies"].append((_finds_opacity(prior, copy.image, generator), pair.patient))
 
 
-def _measure_identical(image: FramedImage, found: Found) -> None:
+def _measure_identical(image: FramedImage, found: ComparisonFigures) -> None:
     done = compare(image, image)
     found.identical_px.append(done.alignment.displacement_percentile_px(95) if done.alignment else np.inf)
     found.identical_regions.append(len(done.aligned.regions) if done.aligned else 0)
 
 
-def _measure_pair(pair: Pair, generator: np.random.Generator, found: Found) -> None:
+def _measure_pair(pair: PatientPair, generator: np.random.Generator, found: ComparisonFigures) -> None:
     done = compare(pair.prior, pair.current)
-    found.same.append((done.is_comparable, pair.is_same_view, pair.patient, done.reliability or 0.0))
+    found.same_patient_pairs.append((done.is_comparable, pair.is_same_view, pair.patient, done.reliability or 0.0))
     if done.aligned is None:
         return
     alignment = done.aligned.alignment
@@ -102,20 +102,22 @@ def _measure_pair(pair: Pair, generator: np.random.Generator, found: Found) -> N
     if pair.is_stable:
         found.false_regions["stable pairs"].append(len(done.aligned.regions))
         hit = _finds_opacity(pair.prior, pair.current, generator)
-        found.hits["stable pairs"].append((hit, pair.patient))
+        found.opacity_hits["stable pairs"].append((hit, pair.patient))
 
 
-def _measure_others(pair: Pair, pairs: Sequence[Pair], generator: np.random.Generator, found: Found) -> None:
+def _measure_others(
+    pair: PatientPair, pairs: Sequence[PatientPair], generator: np.random.Generator, found: ComparisonFigures
+) -> None:
     others = [other for other in pairs if other.patient != pair.patient and other.source == pair.source]
     if others:
         other = others[int(generator.integers(len(others)))]
         done = compare(other.prior, pair.current)
-        found.other.append((done.is_comparable, pair.patient, done.seconds))
+        found.other_patient_pairs.append((done.is_comparable, pair.patient, done.seconds))
 
 
 def _finds_opacity(prior: FramedImage, current: FramedImage, generator: np.random.Generator) -> bool:
     """Insert an opacity in the current image, align the images again, and return whether the opacity is found."""
-    image, core = with_opacity(current, generator)
+    image, core = insert_opacity(current, generator)
     done = compare(prior, image)
     regions = done.aligned.regions if done.aligned else ()
     return any(region.is_denser and _covers(region, core) for region in regions)
@@ -141,13 +143,13 @@ def _dice(first: Mask, second: Mask) -> float:
 # ---- the report
 
 
-def _report(found: Found, part: Part, pairs: Sequence[Pair]) -> Report:
+def _report(found: ComparisonFigures, part: Part, pairs: Sequence[PatientPair]) -> Report:
     errors = np.concatenate(found.errors_px)
     marks = _marks(found, errors)
     patients = len({pair.patient for pair in pairs})
     role = "choosing: every constant was chosen on it" if part == "choose" else "measuring: nothing was chosen on it"
-    spreads = ", ".join(f"{one:.4f}" for one in np.median(found.noise, axis=0))
-    figures = [row[3] for row in found.same]
+    spreads = ", ".join(f"{one:.4f}" for one in np.median(found.noise_by_band, axis=0))
+    figures = [row[3] for row in found.same_patient_pairs]
     about = (
         f"{len(pairs)} pairs of {patients} patients, the part for {role}. Images that the program refuses (no frontal "
         "chest X-ray) are left out.",
@@ -172,22 +174,24 @@ def _percentiles(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in np.percentile(values, (5, 25, 50, 75)))
 
 
-def _marks(found: Found, errors: NDArray[np.float64]) -> list[Mark]:
-    refused = [not comparable for comparable, _, _ in found.other]
+def _marks(found: ComparisonFigures, errors: NDArray[np.float64]) -> list[Goal]:
+    refused = [not comparable for comparable, _, _ in found.other_patient_pairs]
     after = [after for _, after in found.dice]
     marks = [
-        at_most("Median registration error in copies", float(np.median(errors)), 1.5, unit="px"),
-        at_most("95th percentile of it", float(np.percentile(errors, 95)), 4.0, unit="px"),
-        Mark(name="Median lung Dice after, same view", measured=_median(after), goal=0.93, unit=""),
-        at_most("Identical pairs, displacement (the largest 95th percentile)", max(found.identical_px), 0.3, unit="px"),
-        at_most("Identical pairs, regions", float(sum(found.identical_regions)), 0, unit=""),
-        Mark(name="Different patients not comparable", measured=_mean(refused), goal=0.9, unit=""),
-        at_most("CPU time of a comparison, median", float(np.median(found.seconds)), 2.0, unit="s"),
+        maximum_goal("Median registration error in copies", float(np.median(errors)), 1.5, unit="px"),
+        maximum_goal("95th percentile of it", float(np.percentile(errors, 95)), 4.0, unit="px"),
+        Goal(name="Median lung Dice after, same view", measured=_median(after), goal=0.93, unit=""),
+        maximum_goal(
+            "Identical pairs, displacement (the largest 95th percentile)", max(found.identical_px), 0.3, unit="px"
+        ),
+        maximum_goal("Identical pairs, regions", float(sum(found.identical_regions)), 0, unit=""),
+        Goal(name="Different patients not comparable", measured=_mean(refused), goal=0.9, unit=""),
+        maximum_goal("CPU time of a comparison, median", float(np.median(found.seconds)), 2.0, unit="s"),
     ]
-    for kind, hits in found.hits.items():
+    for kind, hits in found.opacity_hits.items():
         found_share = _mean([hit for hit, _ in hits])
-        marks.append(Mark(name=f"Opacities found, {kind}", measured=found_share, goal=0.8, unit=""))
-        marks.append(at_most(f"False regions per pair, {kind}", _mean(found.false_regions[kind]), 1, unit=""))
+        marks.append(Goal(name=f"Opacities found, {kind}", measured=found_share, goal=0.8, unit=""))
+        marks.append(maximum_goal(f"False regions per pair, {kind}", _mean(found.false_regions[kind]), 1, unit=""))
     return marks
 
 
@@ -199,11 +203,11 @@ def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def _figures(found: Found, errors: NDArray[np.float64]) -> Table:
-    same = [row[:3] for row in found.same]
+def _figures(found: ComparisonFigures, errors: NDArray[np.float64]) -> Table:
+    same = [row[:3] for row in found.same_patient_pairs]
     error_text = f"{np.median(errors):.2f}, {np.percentile(errors, 95):.2f}"
     dice_text = ", ".join(_shown([each[index] for each in found.dice]) for index in range(2))
-    others = [(not comparable, patient) for comparable, patient, _ in found.other]
+    others = [(not comparable, patient) for comparable, patient, _ in found.other_patient_pairs]
     rows = [
         ("Registration error in copies, px of 512: median, 95 %", error_text),
         ("Copies: comparable", f"{sum(found.copies_comparable)} of {len(found.copies_comparable)}"),
@@ -212,7 +216,7 @@ def _figures(found: Found, errors: NDArray[np.float64]) -> Table:
         ("One patient, same view: comparable", _share([(row[0], row[2]) for row in same if row[1]])),
         ("One patient, other view: comparable", _share([(row[0], row[2]) for row in same if not row[1]])),
         ("Different patients: not comparable", _share(others)),
-        *((f"Opacities found, {kind}", _share(hits)) for kind, hits in found.hits.items()),
+        *((f"Opacities found, {kind}", _share(hits)) for kind, hits in found.opacity_hits.items()),
     ]
     for kind, counts in found.false_regions.items():
         rows.append((f"False regions per pair, {kind}: mean, median", f"{_shown(counts, np.mean)}, {_shown(counts)}"))

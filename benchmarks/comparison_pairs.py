@@ -30,7 +30,7 @@ _CONTRASTS: Final = (0.03, 0.10)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Pair:
+class PatientPair:
     """Two images of one patient. `is_stable` is whether view and findings of both images are equal."""
 
     prior: FramedImage
@@ -41,31 +41,31 @@ class Pair:
     is_stable: bool
 
 
-def part_of(patient: str) -> Part:
+def part_of_patient(patient: str) -> Part:
     """Return the part to which a patient belongs: the part for choices, or the part for measuring."""
     return "choose" if hashlib.sha256(f"comparison:{patient}".encode()).digest()[0] % 2 == 0 else "measure"
 
 
-def read_pairs(data: Path, part: Part, *, limit: int, notify: Callable[[str], None]) -> list[Pair]:
-    """Read at most `limit` random pairs of comparable images of the patients in a part. The seed is fixed."""
+def read_pairs(data: Path, part: Part, *, max_pairs: int, notify: Callable[[str], None]) -> list[PatientPair]:
+    """Read at most `max_pairs` random pairs of comparable images of the patients in a part. The seed is fixed."""
     with (data / "pairs.csv").open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if part_of(row["patient_id"]) == part]
+        rows = [row for row in csv.DictReader(stream) if part_of_patient(row["patient_id"]) == part]
     drawn = [rows[index] for index in np.random.default_rng(17).permutation(len(rows))]
-    pairs: list[Pair] = []
+    pairs: list[PatientPair] = []
     with _reader() as read:
         for row in drawn:
-            if len(pairs) == limit:
+            if len(pairs) == max_pairs:
                 break
-            notify(f"reading {len(pairs)} of {limit}")
+            notify(f"reading {len(pairs)} of {max_pairs}")
             prior, current = read(data / row["prior"]), read(data / row["current"])
             if prior and current:
                 pairs.append(_pair(row, prior, current))
     return pairs
 
 
-def _pair(row: Mapping[str, str], prior: FramedImage, current: FramedImage) -> Pair:
+def _pair(row: Mapping[str, str], prior: FramedImage, current: FramedImage) -> PatientPair:
     is_same_view = row["prior_view"] == row["current_view"]
-    return Pair(
+    return PatientPair(
         prior=prior,
         current=current,
         patient=row["patient_id"],
@@ -103,7 +103,7 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Copy:
+class WarpedCopy:
     """A copy of an image, warped by a known displacement, with other exposure and noise.
 
     A point at the position p in the copy is at p + displacement in the original image.
@@ -113,7 +113,7 @@ class Copy:
     displacement: Displacement
 
 
-def elastic(generator: np.random.Generator) -> Displacement:
+def random_displacement(generator: np.random.Generator) -> Displacement:
     """Return a smooth random displacement of up to 8 % of the image's width. The smoothness is one of three values."""
     sigma = float(generator.choice((48.0, 64.0, 96.0)))
     fields = [blur(generator.normal(size=(FRAME_SIDE, FRAME_SIDE)).astype(np.float32), sigma) for _ in range(2)]
@@ -123,27 +123,27 @@ def elastic(generator: np.random.Generator) -> Displacement:
     return np.asarray(field * (share * _LARGEST * FRAME_SIDE / largest), np.float32)
 
 
-def copied(image: FramedImage, generator: np.random.Generator) -> Copy:
+def make_warped_copy(image: FramedImage, generator: np.random.Generator) -> WarpedCopy:
     """Return a copy of an image, warped by a random displacement, with other exposure and new noise."""
-    displacement = elastic(generator)
-    return Copy(image=reshaped(image, displacement, generator), displacement=displacement)
+    displacement = random_displacement(generator)
+    return WarpedCopy(image=warp_image(image, displacement, generator), displacement=displacement)
 
 
-def reshaped(image: FramedImage, displacement: Displacement, generator: np.random.Generator) -> FramedImage:
+def warp_image(image: FramedImage, displacement: Displacement, generator: np.random.Generator) -> FramedImage:
     """Return a copy of an image, warped by `displacement`, with other gamma, contrast and noise."""
     grey = warp(image.pixels, displacement)
     gamma, contrast = generator.uniform(0.85, 1.15), generator.uniform(0.85, 1.0)
     changed = 255 * contrast * (grey / 255) ** gamma + generator.normal(0, _GREY_NOISE, grey.shape)
-    return framed(changed, warp(image.lungs.astype(np.float32), displacement) > 0.5)
+    return to_framed_image(changed, warp(image.lungs.astype(np.float32), displacement) > 0.5)
 
 
-def framed(grey: NDArray[np.float32] | NDArray[np.float64], lungs: Mask) -> FramedImage:
+def to_framed_image(grey: NDArray[np.float32] | NDArray[np.float64], lungs: Mask) -> FramedImage:
     """Return grey levels (rows, columns) and a lung mask as a `FramedImage`."""
     pixels = np.rint(grey.clip(0, 255)).astype(np.uint8)
     return FramedImage(pixels=pixels, lungs=np.array(lungs), pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
 
 
-def with_opacity(image: FramedImage, generator: np.random.Generator) -> tuple[FramedImage, Mask]:
+def insert_opacity(image: FramedImage, generator: np.random.Generator) -> tuple[FramedImage, Mask]:
     """Insert a round soft opacity at a random position in the lungs.
 
     Returns the new image, and a mask of the core: the area where the opacity has more than half of its contrast.
@@ -154,4 +154,4 @@ def with_opacity(image: FramedImage, generator: np.random.Generator) -> tuple[Fr
     down, across = np.mgrid[:FRAME_SIDE, :FRAME_SIDE]
     distance = np.hypot(down - rows[index], across - columns[index]) / radius
     profile: Grey = np.where(distance < 1, 0.5 * (1 + np.cos(np.pi * np.square(distance.clip(0, 1)))), 0)
-    return framed(image.pixels + 255 * contrast * profile, image.lungs), np.asarray(profile > 0.5)
+    return to_framed_image(image.pixels + 255 * contrast * profile, image.lungs), np.asarray(profile > 0.5)

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.archive import USUAL, Archive
-from benchmarks.processes import child_command, watched
+from benchmarks.archive import USUAL_KINDS, Archive
+from benchmarks.processes import child_command, watch_memory
 from benchmarks.screening import ScreeningFailed
 from fieldray.bench.benchmark_case import rotate_left
 from fieldray.errors import FieldrayError
@@ -47,7 +47,7 @@ Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ContestantRun:
     """The figures of one run of a contestant over files.
 
     `cpu_s` is the CPU time in seconds, None if unknown. `detail` is a remark of the contestant.
@@ -73,23 +73,23 @@ class Contestant:
     detail: str
     child: Child
 
-    def run(self, paths: Sequence[Path], *, folder: Path) -> Run:
+    def run(self, paths: Sequence[Path], *, folder: Path) -> ContestantRun:
         """Let the contestant process files, and return the figures of this run. Raises ScreeningFailed.
 
         Script and limit process the files `paths`. This program processes all files in `folder`.
         """
         body = {"ask": "read", "paths": [str(path) for path in paths], "folder": str(folder)}
-        return Run(**_answered(self.child, Message(body)))
+        return ContestantRun(**_answered(self.child, Message(body)))
 
     def peak_mb(self, paths: Sequence[Path], *, folder: Path) -> float:
         """Return the peak memory of all processes of the contestant while it processes files, in megabytes."""
-        with watched(self.child.pid or 0) as watch:
+        with watch_memory(self.child.pid or 0) as watch:
             self.run(paths, folder=folder)
         return watch.pss_mb
 
 
 @contextlib.contextmanager
-def opened(name: str, service: str, opening: Message) -> Iterator[Contestant]:
+def open_contestant(name: str, service: str, opening: Message) -> Iterator[Contestant]:
     """Start the process of a contestant, wait for the warm-up, and yield the contestant. Raises ScreeningFailed.
 
     `service` is the contestant's function as "module:function". `opening` is the first message to the process.
@@ -112,7 +112,7 @@ def _answered(child: Child, message: Message) -> Mapping[str, Any]:
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Results:
+class SpeedResults:
     """The results of a speed comparison.
 
     Attributes
@@ -128,17 +128,17 @@ class Results:
     """
 
     archive: Archive
-    runs: dict[tuple[str, str], list[Run]] = field(default_factory=dict)
+    runs: dict[tuple[str, str], list[ContestantRun]] = field(default_factory=dict)
     peak_mb: dict[str, float] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
     whole_cpu_s: dict[str, list[float]] = field(default_factory=dict)
     first_result_s: Sequence[float] = ()
 
-    def add(self, name: str, kind: str, run: Run) -> None:
+    def add(self, name: str, kind: str, run: ContestantRun) -> None:
         """Add a run of the contestant `name` over files of the kind `kind`."""
         self.runs.setdefault((name, kind), []).append(run)
 
-    def has(self, name: str, kind: str = MIXED) -> bool:
+    def is_complete(self, name: str, kind: str = MIXED) -> bool:
         """Return whether a contestant has processed all files of a kind without a failure."""
         runs = self.runs.get((name, kind), ())
         return bool(runs) and not any(run.failed for run in runs)
@@ -147,12 +147,12 @@ class Results:
         """Return the images per second of a contestant for a kind of file: the median over the rounds."""
         return statistics.median(run.images_per_s for run in self.runs[name, kind])
 
-    def speed_up_over_first(self, kind: str = MIXED) -> float | None:
+    def speed_up_over_script(self, kind: str = MIXED) -> float | None:
         """Return this program's images per second divided by the script's: the median over the rounds.
 
         None if program or script could not process all files of the kind.
         """
-        if not (self.has(PROGRAM, kind) and self.has(SCRIPT, kind)):
+        if not (self.is_complete(PROGRAM, kind) and self.is_complete(SCRIPT, kind)):
             return None
         pairs = zip(self.runs[PROGRAM, kind], self.runs[SCRIPT, kind], strict=True)
         return statistics.median(one.images_per_s / two.images_per_s for one, two in pairs)
@@ -162,12 +162,12 @@ class Results:
         spent = [run.cpu_s / run.files for run in self.runs.get((name, kind), ()) if run.cpu_s is not None]
         return statistics.median(spent) if spent else None
 
-    def cpu_ratio(self, one: str, other: str, kind: str = MIXED) -> float | None:
-        """Return CPU seconds per image of the contestant `one` divided by those of `other`: the median over the rounds.
+    def cpu_ratio(self, contestant: str, divisor: str, kind: str = MIXED) -> float | None:
+        """Return CPU seconds per image of `contestant` divided by those of the contestant `divisor`.
 
-        None if unknown.
+        The result is the median over the rounds; None if unknown.
         """
-        rounds = zip(self.runs.get((one, kind), ()), self.runs.get((other, kind), ()), strict=False)
+        rounds = zip(self.runs.get((contestant, kind), ()), self.runs.get((divisor, kind), ()), strict=False)
         found = [
             first.cpu_s / first.files / (second.cpu_s / second.files)
             for first, second in rounds
@@ -182,8 +182,8 @@ def compare_runs(
     *,
     repeats: int,
     notify: Notify,
-    most_s: float = math.inf,
-) -> Results:
+    max_seconds: float = math.inf,
+) -> SpeedResults:
     """Run all contestants for several rounds, then measure the memory of program and script. Raises ScreeningFailed.
 
     The order of the contestants changes from round to round.
@@ -198,23 +198,23 @@ def compare_runs(
         Number of rounds.
     notify
         A function that is called with messages about the progress.
-    most_s
+    max_seconds
         Seconds after which no further round starts.
     """
-    began_s, results = time.monotonic(), Results(archive=archive)
+    began_s, results = time.monotonic(), SpeedResults(archive=archive)
     with contextlib.ExitStack() as ends:
         all_open = []
         for name, service in SERVICES.items():
             notify(f"warming up: {name}")
-            all_open.append(ends.enter_context(opened(name, service, opening)))
+            all_open.append(ends.enter_context(open_contestant(name, service, opening)))
         results.details = {one.name: one.detail for one in all_open}
         for number in range(repeats):
-            if number and time.monotonic() - began_s > most_s:
+            if number and time.monotonic() - began_s > max_seconds:
                 break
             for kind, files in archive.files.items():
                 notify(f"round {number + 1} of {repeats}: {kind}")
                 for one in rotate_left(all_open, number):
-                    if one.name == LIMIT and kind not in USUAL:
+                    if one.name == LIMIT and kind not in USUAL_KINDS:
                         continue
                     paths = [file.path for file in files]
                     results.add(one.name, kind, one.run(paths, folder=archive.folder(kind)))
@@ -228,20 +228,20 @@ def compare_runs(
     return results
 
 
-def _mixed(one: Contestant, archive: Archive, results: Results) -> Run:
+def _mixed(one: Contestant, archive: Archive, results: SpeedResults) -> ContestantRun:
     """Return a contestant's run for the mixed archive, which has files of the six usual kinds in turn.
 
     Only the program processes the mixed archive. For script and limit, the runs over the six kinds are summed up.
     """
     if one.name == PROGRAM:
         return one.run((), folder=archive.mixed_folder)
-    return together([results.runs[one.name, kind][-1] for kind in USUAL if kind in archive.files])
+    return sum_runs([results.runs[one.name, kind][-1] for kind in USUAL_KINDS if kind in archive.files])
 
 
-def together(runs: Sequence[Run]) -> Run:
+def sum_runs(runs: Sequence[ContestantRun]) -> ContestantRun:
     """Sum up several runs: seconds, CPU seconds, files and failures."""
     spent_s = [run.cpu_s for run in runs if run.cpu_s is not None]
-    return Run(
+    return ContestantRun(
         seconds=sum(run.seconds for run in runs),
         cpu_s=sum(spent_s) if len(spent_s) == len(runs) else None,
         files=sum(run.files for run in runs),

@@ -22,8 +22,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
-from benchmarks.reports import Mark, at_most
+from benchmarks.image_files import IMAGE_KINDS, ImageKind, enlarge_image, read_image, write_image
+from benchmarks.reports import Goal, maximum_goal
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.domain.finding import Decision, FailedOutcome, Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageRef
@@ -39,7 +39,7 @@ from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import Workers, open_workers
 from fieldray.workers.readiness import ModelReadiness
 
-_LEAST_PIXELS: Final = 1_000_000
+_MIN_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
 _AT_ONCE: Final = 20
 
@@ -47,29 +47,29 @@ Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Program:
+class SingleImageScreener:
     """Screens single images with a pack, with the processes and the device of normal screening."""
 
     setup: PackSetup
     workers: Workers
     engine: Engine
 
-    def screened(self, ref: ImageRef, *, in_full: bool) -> Outcome:
+    def screen(self, ref: ImageRef, *, at_full_resolution: bool) -> Outcome:
         """Screen an image, and return the outcome.
 
-        The image is read at full resolution if `in_full`, else at the resolution that screening needs.
+        The image is read at full resolution if `at_full_resolution`, else at the resolution that screening needs.
         """
         return screen_image(
             ref,
             setup=self.setup,
             workers=self.workers,
             engine=self.engine,
-            detail="full" if in_full else "needed",
+            detail="full" if at_full_resolution else "needed",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class DecisionPair:
     """One label of one image: calibrated scores and decisions, first at reduced resolution, then at full resolution.
 
     An image that is not suitable has the score nan and the decision "not_assessed". `is_close` is whether the score at
@@ -90,7 +90,7 @@ class Pair:
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Compared:
+class DecisionComparison:
     """The results of screening images at reduced and at full resolution.
 
     Attributes
@@ -99,13 +99,13 @@ class Compared:
         Scores and decisions of each label of each image.
     images
         Number of compared images, by kind of file.
-    unread
+    unreadable_images
         Number of images that could not be read at one of the resolutions, by reason.
     """
 
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[DecisionPair] = field(default_factory=list)
     images: Counter[str] = field(default_factory=Counter)
-    unread: Counter[str] = field(default_factory=Counter)
+    unreadable_images: Counter[str] = field(default_factory=Counter)
 
     @property
     def differences(self) -> NDArray[np.float64]:
@@ -119,13 +119,13 @@ class Compared:
         return sum(pair.is_equal for pair in self.pairs) / len(self.pairs)
 
     @property
-    def jumps(self) -> int:
+    def opposite_decisions(self) -> int:
         """The number of pairs in which one decision is "above" and the other decision is "below"."""
         return sum(set(pair.decisions) == {"above", "below"} for pair in self.pairs)
 
 
-def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notify: Notify) -> Report:
-    """Compare decisions at reduced and full resolution on at most `most` images of a folder, and return the report.
+def run_benchmark(model: Model, *, folder: Path, max_images: int, kinds: Sequence[str], notify: Notify) -> Report:
+    """Compare decisions at reduced and full resolution on up to `max_images` images of a folder. Returns the report.
 
     Raises BackendProblem, UsageProblem (nothing_to_measure).
     """
@@ -135,8 +135,8 @@ def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notif
         engine = open_now.enter_context(Engine(lambda _: None, cpu=functools.partial(ModelReadiness, workers)))
         engine.open(model)
         engine.next_device(model)
-        program = Program(setup=set_up_pack(model), workers=workers, engine=engine)
-        compared = compare(folder, program, most=most, cores=cores, kinds=kinds, notify=notify)
+        program = SingleImageScreener(setup=set_up_pack(model), workers=workers, engine=engine)
+        compared = compare(folder, program, max_images=max_images, cores=cores, kinds=kinds, notify=notify)
     if not compared.pairs:
         raise UsageProblem(reason("nothing_to_measure"))
     return decision_report(compared, pack=model.pack_name, images=f"images of {folder}")
@@ -144,20 +144,20 @@ def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notif
 
 def compare(
     folder: Path,
-    program: Program,
+    program: SingleImageScreener,
     *,
-    most: int,
+    max_images: int,
     cores: int,
     notify: Notify,
     kinds: Sequence[str] = (),
-) -> Compared:
+) -> DecisionComparison:
     """Screen each image of a folder at reduced and at full resolution.
 
     Parameters
     ----------
     program
         Screens single images.
-    most
+    max_images
         Largest number of images.
     cores
         Number of images that are read at the same time.
@@ -170,10 +170,10 @@ def compare(
     ------
     EnvironmentProblem, OSError
     """
-    compared = Compared()
-    refs = itertools.islice((ref for ref in discover([folder]) if ref.problem is None), most)
+    compared = DecisionComparison()
+    refs = itertools.islice((ref for ref in discover([folder]) if ref.problem is None), max_images)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place, ThreadPoolExecutor(cores) as threads:
-        written = [kind for kind in KINDS.values() if kind.name in kinds or not kinds]
+        written = [kind for kind in IMAGE_KINDS.values() if kind.name in kinds or not kinds]
         both = functools.partial(_both, place=Path(place), program=program, kinds=written)
         for batch in _batches(refs):
             notify(f"from image {batch[0][0] + 1}")
@@ -183,7 +183,7 @@ def compare(
 
 
 def _both(
-    item: tuple[int, ImageRef], *, place: Path, program: Program, kinds: Sequence[ImageKind]
+    item: tuple[int, ImageRef], *, place: Path, program: SingleImageScreener, kinds: Sequence[ImageKind]
 ) -> tuple[str, tuple[Outcome, ...]]:
     """Screen an image at reduced and at full resolution. Returns the kind of file, and both outcomes.
 
@@ -195,34 +195,34 @@ def _both(
     if made is None:
         return "", ()
     kind, ref = made
-    outcomes = tuple(program.screened(ref, in_full=in_full) for in_full in (False, True))
+    outcomes = tuple(program.screen(ref, at_full_resolution=in_full) for in_full in (False, True))
     if ref is not source:
         ref.path.unlink()
     return kind, outcomes
 
 
-def _add(compared: Compared, kind: str, outcomes: tuple[Outcome, ...], setup: PackSetup) -> None:
+def _add(compared: DecisionComparison, kind: str, outcomes: tuple[Outcome, ...], setup: PackSetup) -> None:
     failed = sorted({outcome.reason.code for outcome in outcomes if isinstance(outcome, FailedOutcome)})
     if not outcomes or failed:
-        compared.unread[", ".join(failed) or "source"] += 1
+        compared.unreadable_images[", ".join(failed) or "source"] += 1
         return
     compared.images[kind] += 1
     for label in setup.model.manifest.labels:
-        compared.pairs.append(pair_of(kind, label.code, *outcomes))
+        compared.pairs.append(make_pair(kind, label.code, *outcomes))
 
 
-def pair_of(kind: str, label: str, reduced: Outcome, in_full: Outcome) -> Pair:
+def make_pair(kind: str, label: str, reduced: Outcome, full: Outcome) -> DecisionPair:
     """Return scores and decisions of a label from the outcomes at reduced resolution and at full resolution.
 
     `kind` is the kind of file. The outcomes must not be `FailedOutcome`.
     """
-    sides = [_label_of(outcome, label) for outcome in (reduced, in_full)]
-    return Pair(
+    sides = [_label_of(outcome, label) for outcome in (reduced, full)]
+    return DecisionPair(
         kind,
         label,
         scores=(sides[0][0], sides[1][0]),
         decisions=(sides[0][1], sides[1][1]),
-        is_screened=(isinstance(reduced, ScreenedOutcome), isinstance(in_full, ScreenedOutcome)),
+        is_screened=(isinstance(reduced, ScreenedOutcome), isinstance(full, ScreenedOutcome)),
         is_close=isinstance(reduced, ScreenedOutcome) and "read_twice" in reduced.facts.notes,
     )
 
@@ -251,20 +251,20 @@ def _large_enough(
         shown = read_image(ref)
     except InputProblem:
         return None
-    if shown.size >= _LEAST_PIXELS:
+    if shown.size >= _MIN_PIXELS:
         return "as it is", ref
     kind, megapixels = kinds[number % len(kinds)], _MEGAPIXELS[number // len(kinds) % len(_MEGAPIXELS)]
-    image = enlarged(shown, megapixels=megapixels, seed=number)
+    image = enlarge_image(shown, megapixels=megapixels, seed=number)
     path = write_image(place / f"{number:06}", image, kind, number=number, age_years=age_years)
     return kind.name, ImageRef(path=path)
 
 
-MOST_MEAN_DIFFERENCE: Final = 0.01
-LEAST_EQUAL: Final = 0.995
+MAX_MEAN_DIFFERENCE: Final = 0.01
+MIN_EQUAL_SHARE: Final = 0.995
 MIN_IMAGES: Final = 1000
 
 
-def decision_report(compared: Compared, *, pack: str, images: str) -> Report:
+def decision_report(compared: DecisionComparison, *, pack: str, images: str) -> Report:
     """Return the report of a comparison, which must have at least one pair.
 
     `pack` is the name of the pack. `images` describes the images.
@@ -275,7 +275,11 @@ def decision_report(compared: Compared, *, pack: str, images: str) -> Report:
         "everything else is the same. A borderline image is decided by a finer reading, as in screening. Decisions "
         "are those at each label's first operating point. An image that is refused both times counts as equal, and so "
         "does no other that is refused.",
-        *(f"Not compared: {count} images, {why}." for why, count in sorted(compared.unread.items()) if count),
+        *(
+            f"Not compared: {count} images, {why}."
+            for why, count in sorted(compared.unreadable_images.items())
+            if count
+        ),
     ]
     return Report(
         kind="decisions",
@@ -290,18 +294,18 @@ def decision_report(compared: Compared, *, pack: str, images: str) -> Report:
     )
 
 
-def _marks(compared: Compared) -> tuple[Mark, ...]:
+def _marks(compared: DecisionComparison) -> tuple[Goal, ...]:
     differences = compared.differences
     count, mean = float(sum(compared.images.values())), float(differences.mean())
     return (
-        Mark(name="Images compared", measured=count, goal=MIN_IMAGES, unit="images"),
-        at_most("Mean difference of scores", mean, MOST_MEAN_DIFFERENCE, unit=""),
-        Mark(name="Share of equal decisions", measured=compared.equal_share, goal=LEAST_EQUAL, unit=""),
-        at_most("Jumps between above and below", compared.jumps, 0, unit="images"),
+        Goal(name="Images compared", measured=count, goal=MIN_IMAGES, unit="images"),
+        maximum_goal("Mean difference of scores", mean, MAX_MEAN_DIFFERENCE, unit=""),
+        Goal(name="Share of equal decisions", measured=compared.equal_share, goal=MIN_EQUAL_SHARE, unit=""),
+        maximum_goal("Jumps between above and below", compared.opposite_decisions, 0, unit="images"),
     )
 
 
-def _by_kind(compared: Compared) -> Table:
+def _by_kind(compared: DecisionComparison) -> Table:
     columns = (
         "kind of file",
         "images",
@@ -316,15 +320,15 @@ def _by_kind(compared: Compared) -> Table:
     return Table("Absolute difference of the calibrated score", columns, tuple(rows))
 
 
-def _row(kind: str, images: int, compared: Compared) -> tuple[str, ...]:
-    part = Compared(pairs=[pair for pair in compared.pairs if kind in (pair.kind, "all")])
+def _row(kind: str, images: int, compared: DecisionComparison) -> tuple[str, ...]:
+    part = DecisionComparison(pairs=[pair for pair in compared.pairs if kind in (pair.kind, "all")])
     moved = part.differences
     twice = f"{sum(pair.is_close for pair in part.pairs) / len(part.pairs):.1%}"
     cells = (twice, f"{moved.mean():.5f}", f"{np.percentile(moved, 99):.4f}", f"{moved.max():.4f}")
     return (kind, str(images), *cells, f"{part.equal_share:.2%}")
 
 
-def _decisions(compared: Compared) -> Table:
+def _decisions(compared: DecisionComparison) -> Table:
     """Return a table with the number of images for each decision at reduced and each decision at full resolution."""
     counts = Counter(
         tuple(
@@ -337,12 +341,12 @@ def _decisions(compared: Compared) -> Table:
     return Table("Decisions", ("reduced", "in full", "images"), rows)
 
 
-def _data(compared: Compared, marks: tuple[Mark, ...], *, pack: str, images: str) -> dict[str, Any]:
+def _data(compared: DecisionComparison, marks: tuple[Goal, ...], *, pack: str, images: str) -> dict[str, Any]:
     return {
         "pack": pack,
         "source": images,
         "images": dict(compared.images),
-        "not_compared": dict(compared.unread),
+        "not_compared": dict(compared.unreadable_images),
         "marks": [{"name": mark.name, "measured": mark.measured, "is_met": mark.is_met} for mark in marks],
         "pairs": [
             [pair.kind, pair.label, *pair.scores, *pair.decisions, *pair.is_screened, pair.is_close]

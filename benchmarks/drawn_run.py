@@ -30,7 +30,7 @@ _FAMILY: Final = ("Adeyemi", "Brandt", "Chen", "Duarte", "Eriksen", "Farouk", "G
 _GIVEN: Final = ("Ana", "Boris", "Carla", "Dmytro", "Elif", "Finn", "Grace", "Hugo", "Iryna", "Jun")
 
 
-class DrawnRun:
+class SyntheticRun:
     """Makes synthetic outcomes by number. Equal seeds give equal outcomes.
 
     The thumbnails, heat maps and lungs of a few synthetic chests are used in turn.

@@ -66,24 +66,24 @@ GreyImage = NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageKind:
-    """A kind of image file: `form` is DICOM (with a transfer syntax), PNG or JPEG. A grey level has `bits` bits."""
+    """A kind of image file. `file_format` is DICOM (in a transfer syntax), PNG or JPEG. Each pixel has `bits` bits."""
 
     name: str
     bits: int = 12
     syntax: UID | None = None
-    form: str = ""
+    file_format: str = ""
 
 
 # The six most common ones in today's archives come first.
-KINDS: Final[Mapping[str, ImageKind]] = {
+IMAGE_KINDS: Final[Mapping[str, ImageKind]] = {
     kind.name: kind
     for kind in (
         ImageKind(name="uncompressed", syntax=ExplicitVRLittleEndian),
         ImageKind(name="RLE", syntax=RLELossless),
         ImageKind(name="JPEG-LS", syntax=JPEGLSLossless),
         ImageKind(name="JPEG 2000", syntax=JPEG2000Lossless),
-        ImageKind(name="PNG", bits=8, form="PNG"),
-        ImageKind(name="JPEG", bits=8, form="JPEG"),
+        ImageKind(name="PNG", bits=8, file_format="PNG"),
+        ImageKind(name="JPEG", bits=8, file_format="JPEG"),
         ImageKind(name="HTJ2K", syntax=HTJ2KLossless),
         ImageKind(name="lossless JPEG", syntax=JPEGLosslessSV1),
         ImageKind(name="JPEG 2000 lossy", syntax=JPEG2000),
@@ -91,7 +91,7 @@ KINDS: Final[Mapping[str, ImageKind]] = {
         ImageKind(name="deflated", syntax=DeflatedExplicitVRLittleEndian),
         ImageKind(name="big-endian", syntax=ExplicitVRBigEndian),
         ImageKind(name="implicit VR", syntax=ImplicitVRLittleEndian),
-        ImageKind(name="PNG of 16 bits", bits=16, form="PNG"),
+        ImageKind(name="PNG of 16 bits", bits=16, file_format="PNG"),
     )
 }
 
@@ -104,8 +104,8 @@ def write_image(stem: Path, image: GreyImage, kind: ImageKind, *, number: int, a
     """
     values = _in_bits(image, kind.bits)
     if kind.syntax is None:
-        path = stem.with_suffix(".png" if kind.form == "PNG" else ".jpg")
-        path.write_bytes(_encoded(values, kind.form))
+        path = stem.with_suffix(".png" if kind.file_format == "PNG" else ".jpg")
+        path.write_bytes(_encoded(values, kind.file_format))
         return path
     dataset = image_dataset(image, number=number)
     if age_years is not None:
@@ -140,7 +140,7 @@ def read_image(ref: ImageRef) -> NDArray[np.uint8]:
     return to_display(decode(read_bytes(ref), ref))
 
 
-def enlarged(shown: NDArray[np.uint8], *, megapixels: float, seed: int) -> GreyImage:
+def enlarge_image(shown: NDArray[np.uint8], *, megapixels: float, seed: int) -> GreyImage:
     """Return a 12-bit image (rows, columns) enlarged to `megapixels`, with noise as from a detector.
 
     Without noise, a lossless codec would compress an enlarged image much better than an image from a detector.
@@ -166,20 +166,22 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
         import imagecodecs
 
         # pyjpegls has no files for Python 3.14. imagecodecs states all bits of a word, not only those stored: larger.
-        put_frame(dataset, bytes(imagecodecs.jpegls_encode(_stored(dataset), _JPEGLS_ERROR[transfer_syntax])))
+        set_compressed_frame(
+            dataset, bytes(imagecodecs.jpegls_encode(_stored(dataset), _JPEGLS_ERROR[transfer_syntax]))
+        )
     elif transfer_syntax in _COMPRESSION:
         with _encoding:
             dataset.compress(transfer_syntax, generate_instance_uid=False, **_COMPRESSION[transfer_syntax])
     elif transfer_syntax == JPEGBaseline8Bit:
         encoded = io.BytesIO()
         Picture.fromarray(_stored(dataset)).save(encoded, "JPEG", quality=_DICOM_JPEG_QUALITY)
-        put_frame(dataset, encoded.getvalue())
+        set_compressed_frame(dataset, encoded.getvalue())
     elif transfer_syntax in _PREDICTORS:
-        put_frame(dataset, _lossless_jpeg(dataset, _PREDICTORS[transfer_syntax]))
+        set_compressed_frame(dataset, _lossless_jpeg(dataset, _PREDICTORS[transfer_syntax]))
     elif transfer_syntax == HTJ2KLossless:
         import imagecodecs
 
-        put_frame(dataset, bytes(imagecodecs.htj2k_encode(_stored(dataset), reversible=True)))
+        set_compressed_frame(dataset, bytes(imagecodecs.htj2k_encode(_stored(dataset), reversible=True)))
     elif transfer_syntax == ExplicitVRBigEndian and dataset.BitsAllocated == 16:
         dataset.PixelData = np.frombuffer(dataset.PixelData, "<u2").astype(">u2").tobytes()
     dataset.file_meta.TransferSyntaxUID = transfer_syntax
@@ -193,7 +195,7 @@ def set_pixels(dataset: Dataset, values: NDArray[Any]) -> None:
     dataset["PixelData"].VR = "OB" if dataset.BitsAllocated == 8 else "OW"
 
 
-def put_frame(dataset: Dataset, codestream: bytes) -> None:
+def set_compressed_frame(dataset: Dataset, codestream: bytes) -> None:
     """Set one compressed frame, the bytes `codestream`, as the pixel data of a DICOM data set (PS3.5 A.4)."""
     dataset.PixelData = encapsulate([codestream])
     dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True

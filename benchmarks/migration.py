@@ -36,7 +36,7 @@ _OPEN: Final = "from pathlib import Path; from fieldray.store.opening import ope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Migrated:
+class MigrationFigures:
     """The figures of one migration without a kill: seconds, bytes on disk, memory, and numbers of rows."""
 
     seconds: float
@@ -47,7 +47,7 @@ class Migrated:
     counts: Mapping[str, int]
 
 
-def report(*, rows: int, kills: int, notify: Notify) -> Report:
+def run_benchmark(*, rows: int, kills: int, notify: Notify) -> Report:
     """Measure the migration of a database with `rows` results, and return the report.
 
     One migration is measured without a kill. Another is killed `kills` times at random moments, then measured.
@@ -90,7 +90,7 @@ def report(*, rows: int, kills: int, notify: Notify) -> Report:
     )
 
 
-def _values(found: Migrated) -> Sequence[float]:
+def _values(found: MigrationFigures) -> Sequence[float]:
     sizes = (found.bytes_before, found.bytes_after, found.most_bytes)
     return (found.seconds, *(size / 2**20 for size in sizes), found.most_memory_mb)
 
@@ -173,7 +173,7 @@ def _started(path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*python_command("fieldray")[:1], "-c", _OPEN.format(str(path))], cwd=CHECKOUT)
 
 
-def _migrated(path: Path) -> Migrated:
+def _migrated(path: Path) -> MigrationFigures:
     """Let a child process open a database, which migrates it, and return the figures.
 
     Raises RuntimeError if the migration fails.
@@ -191,7 +191,7 @@ def _migrated(path: Path) -> Migrated:
     seconds, after = time.perf_counter() - began_s, path.stat().st_size
     with closing(open_read_only(path)) as store:
         counts = {name: store.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0] for name in _COUNTED}
-    return Migrated(
+    return MigrationFigures(
         seconds=seconds,
         bytes_before=before,
         bytes_after=after,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-NETWORK: Final = "10.77.0"
+SUBNET: Final = "10.77.0"
 
 
 class NotPermitted(Exception):
@@ -26,13 +26,13 @@ class Namespaces:
 
     def address(self, number: int) -> str:
         """Return the IP address of the computer with the number `number`."""
-        return f"{NETWORK}.{number + 1}"
+        return f"{SUBNET}.{number + 1}"
 
     def command(self, number: int, words: Sequence[str]) -> list[str]:
         """Return the command line that runs the command `words` on the computer with the number `number`."""
         return ["ip", "netns", "exec", self.names[number], *words]
 
-    def link(self, number: int, *, is_up: bool) -> None:
+    def switch_link(self, number: int, *, is_up: bool) -> None:
         """Restore the link of a computer if `is_up`, else cut the link."""
         _output("ip", "-n", self._bridge, "link", "set", f"to{number}", "up" if is_up else "down")
 
@@ -41,7 +41,7 @@ class Namespaces:
         counter = f"/sys/class/net/to{number}/statistics/tx_bytes"
         return int(_output("ip", "netns", "exec", self._bridge, "cat", counter)) / 2**20
 
-    def make(self, *, rate_mbit: int) -> None:
+    def create_all(self, *, rate_mbit: int) -> None:
         """Make the namespaces, the bridge, and links of `rate_mbit` Mbit/s. Raises NotPermitted."""
         _output("ip", "netns", "add", self._bridge)
         _output("ip", "-n", self._bridge, "link", "add", "bridge0", "type", "bridge")
@@ -58,8 +58,8 @@ class Namespaces:
             for space, device in ((name, "link0"), (self._bridge, f"to{number}")):
                 _output("tc", "-n", space, "qdisc", "add", "dev", device, *shape)
 
-    def remove(self) -> None:
-        """Remove the namespaces, links and bridge that `make` has made."""
+    def remove_all(self) -> None:
+        """Remove the namespaces, links and bridge that `create_all` has made."""
         for name in (*self.names, self._bridge):
             with contextlib.suppress(NotPermitted):
                 _output("ip", "netns", "delete", name)
@@ -75,10 +75,10 @@ def namespaces(count: int, *, rate_mbit: int) -> Iterator[Namespaces]:
         raise NotPermitted("network namespaces need Linux with ip and tc (the package iproute2)")
     made = Namespaces(count)
     try:
-        made.make(rate_mbit=rate_mbit)
+        made.create_all(rate_mbit=rate_mbit)
         yield made
     finally:
-        made.remove()
+        made.remove_all()
 
 
 def _output(*command: str) -> str:

@@ -19,11 +19,11 @@ from fieldray_adapt.networks.specification import Specification
 # One batch (n, rows, columns, channels) uint8 in; the output compared, (n, m), out.
 Infer = Callable[[NDArray[np.uint8]], NDArray[Any]]
 WARM_UP_S: Final = 0.3
-_LEAST_CALLS: Final = 5
+_MIN_CALLS: Final = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Opening:
+class OpenRequest:
     """The message that opens an engine: number of threads, batch size, and network.
 
     The network is a specification with weights, or a file.
@@ -47,7 +47,7 @@ class Opening:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Calls:
+class RunRequest:
     """The message that asks an engine to run images (n, rows, columns, channels) uint8 for `seconds` seconds."""
 
     images: NDArray[np.uint8]
@@ -55,15 +55,15 @@ class Calls:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Ran:
+class RunResponse:
     """An engine's answer: the milliseconds of each call, and the compared output (n, m) of n images."""
 
     batch_ms: tuple[float, ...]
     output: NDArray[np.float32]
 
 
-OPEN: Final = Call("open", Opening, str)  # what was opened, with its version
-RUN: Final = Call("run", Calls, Ran)
+OPEN: Final = Call("open", OpenRequest, str)  # what was opened, with its version
+RUN: Final = Call("run", RunRequest, RunResponse)
 
 
 class NetworkService:
@@ -73,29 +73,29 @@ class NetworkService:
         self._infer: Infer | None = None
         self._images = 1
 
-    def open(self, opening: Opening) -> str:
+    def open(self, opening: OpenRequest) -> str:
         """Open the engine that the message describes. Returns name and version of the engine."""
-        pin(opening.threads)
+        restrict_to_cores(opening.threads)
         self._images = opening.images
         detail, self._infer = ENGINES[opening.engine](opening)
         return detail
 
-    def run(self, calls: Calls) -> Ran:
+    def run(self, calls: RunRequest) -> RunResponse:
         """Run the images of the message in batches, and return times and outputs."""
         assert self._infer is not None
         batches = _batches(calls.images, self._images)
         output = np.concatenate([self._infer(batch).reshape(len(batch), -1) for batch in batches])
-        times_ms = timed_ms(self._infer, batches, seconds=calls.seconds)
-        return Ran(batch_ms=tuple(times_ms), output=output.astype(np.float32))
+        times_ms = time_calls_ms(self._infer, batches, seconds=calls.seconds)
+        return RunResponse(batch_ms=tuple(times_ms), output=output.astype(np.float32))
 
 
-def pin(threads: int) -> None:
+def restrict_to_cores(threads: int) -> None:
     """Restrict this process to the first `threads` of its cores, if the operating system allows this."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def timed_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: float) -> list[float]:
+def time_calls_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: float) -> list[float]:
     """Call `infer` on the batches in turn for `seconds` seconds, at least five times, after a warm-up.
 
     Returns the milliseconds of each call.
@@ -106,7 +106,7 @@ def timed_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: flo
         infer(next(source))
     found: list[float] = []
     began_s = time.perf_counter()
-    while len(found) < _LEAST_CALLS or time.perf_counter() - began_s < seconds:
+    while len(found) < _MIN_CALLS or time.perf_counter() - began_s < seconds:
         batch, before_s = next(source), time.perf_counter()
         infer(batch)
         found.append((time.perf_counter() - before_s) * 1000)
@@ -120,8 +120,8 @@ def _batches(images: NDArray[np.uint8], size: int) -> list[NDArray[np.uint8]]:
     return [whole[start : start + size] for start in range(0, count, size)]
 
 
-def _torch(*, is_compiled: bool) -> Callable[[Opening], tuple[str, Infer]]:
-    def make(opening: Opening) -> tuple[str, Infer]:
+def _torch(*, is_compiled: bool) -> Callable[[OpenRequest], tuple[str, Infer]]:
+    def make(opening: OpenRequest) -> tuple[str, Infer]:
         import torch
 
         from benchmarks.torch_network import TorchNetwork
@@ -152,8 +152,8 @@ def _planes(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.ascontiguousarray(_real(images).transpose(0, 3, 1, 2))
 
 
-def _tensorflow(kind: str) -> Callable[[Opening], tuple[str, Infer]]:
-    def make(opening: Opening) -> tuple[str, Infer]:
+def _tensorflow(kind: str) -> Callable[[OpenRequest], tuple[str, Infer]]:
+    def make(opening: OpenRequest) -> tuple[str, Infer]:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         import tensorflow
 
@@ -178,7 +178,7 @@ def _tensorflow(kind: str) -> Callable[[Opening], tuple[str, Infer]]:
     return make
 
 
-def _onnx(opening: Opening) -> tuple[str, Infer]:
+def _onnx(opening: OpenRequest) -> tuple[str, Infer]:
     import onnxruntime
 
     from benchmarks.onnx_network import onnx_file
@@ -197,7 +197,7 @@ def _onnx(opening: Opening) -> tuple[str, Infer]:
     return f"onnxruntime {onnxruntime.__version__}", infer
 
 
-def _openvino(opening: Opening) -> tuple[str, Infer]:
+def _openvino(opening: OpenRequest) -> tuple[str, Infer]:
     import openvino
 
     from benchmarks.onnx_network import onnx_file
@@ -219,7 +219,7 @@ def _openvino(opening: Opening) -> tuple[str, Infer]:
     return f"openvino {openvino.__version__.partition('-')[0]}", infer
 
 
-def _litert(opening: Opening) -> tuple[str, Infer]:
+def _litert(opening: OpenRequest) -> tuple[str, Infer]:
     """Open a network file in LiteRT. Returns name and version, and the function that runs a batch.
 
     A batch is one call if the file's input can be resized, else one call for each image.
@@ -255,7 +255,7 @@ def _litert(opening: Opening) -> tuple[str, Infer]:
     return f"{runtime.name} {runtime.version}{note}", infer
 
 
-ENGINES: Final[Mapping[str, Callable[[Opening], tuple[str, Infer]]]] = {
+ENGINES: Final[Mapping[str, Callable[[OpenRequest], tuple[str, Infer]]]] = {
     "tensorflow-eager": _tensorflow("eager"),
     "tensorflow-graph": _tensorflow("graph"),
     "tensorflow-xla": _tensorflow("xla"),

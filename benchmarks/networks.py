@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.network_cases import NetworkCase, classifier_case, lung_case
-from benchmarks.network_engines import OPEN, RUN, WARM_UP_S, Calls, Opening, timed_ms
+from benchmarks.network_engines import OPEN, RUN, WARM_UP_S, OpenRequest, RunRequest, time_calls_ms
 from benchmarks.processes import toolchain_command
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.errors import FieldrayError
@@ -66,7 +66,7 @@ ENGINES: Final = (
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Measured:
+class EngineFigures:
     """The figures of an engine on one network, for one number of threads and one batch size.
 
     `batch_ms` has the median milliseconds of a batch in each round.
@@ -96,21 +96,23 @@ class Measured:
         return self.engine.kind != "float32" or (self.difference is not None and self.difference <= TOLERANCE)
 
     @property
-    def counts(self) -> bool:
+    def is_comparable(self) -> bool:
         """Whether the engine may be compared in speed: it was measured without a problem, and its outputs are right."""
         return bool(self.batch_ms) and not self.problem and self.is_equal
 
 
-def report(*, threads: Sequence[int], batches: Sequence[int], rounds: int, seconds: float, notify: Notify) -> Report:
+def run_benchmark(
+    *, threads: Sequence[int], batches: Sequence[int], rounds: int, seconds: float, notify: Notify
+) -> Report:
     """Measure every engine on every network, and return the report.
 
     Each combination of `threads` and `batches` (images in a batch) is measured in `rounds` rounds of `seconds` seconds.
     For an engine that cannot run, the report gives the problem.
     """
     cases = [classifier_case(_pack("adult-normal-abnormal")), lung_case(_pack("lung-fields"))]
-    measured: list[Measured] = []
+    measured: list[EngineFigures] = []
     for case, count, images in itertools.product(cases, threads, batches):
-        found = [Measured(engine=engine, case=case.name, threads=count, images=images) for engine in ENGINES]
+        found = [EngineFigures(engine=engine, case=case.name, threads=count, images=images) for engine in ENGINES]
         _race(case, found, rounds=rounds, seconds=seconds, notify=notify)
         measured += found
     return _report(measured, rounds=rounds, seconds=seconds)
@@ -120,17 +122,17 @@ def _pack(name: str) -> Path:
     return sorted(MODELS.glob(f"{name}-*"))[-1]
 
 
-def speed_up_over_first(one: Measured, other: Measured) -> float | None:
-    """Return how many times as fast as `other` the engine `one` is: the median ratio of the rounds.
+def median_speed_up(engine: EngineFigures, baseline: EngineFigures) -> float | None:
+    """Return how many times as fast as `baseline` the engine `engine` is: the median ratio of the rounds.
 
     None if one of the engines may not be compared.
     """
-    if not (one.counts and other.counts):
+    if not (engine.is_comparable and baseline.is_comparable):
         return None
-    return statistics.median(theirs / ours for ours, theirs in zip(one.batch_ms, other.batch_ms, strict=True))
+    return statistics.median(theirs / ours for ours, theirs in zip(engine.batch_ms, baseline.batch_ms, strict=True))
 
 
-def _race(case: NetworkCase, found: Sequence[Measured], *, rounds: int, seconds: float, notify: Notify) -> None:
+def _race(case: NetworkCase, found: Sequence[EngineFigures], *, rounds: int, seconds: float, notify: Notify) -> None:
     """Run all engines on a network in several rounds, and store times and differences in `found`."""
     place = f"{case.name}, threads {found[0].threads}, batch {found[0].images}"
     outputs: dict[str, NDArray[np.float32]] = {}
@@ -150,7 +152,7 @@ def _race(case: NetworkCase, found: Sequence[Measured], *, rounds: int, seconds:
     _compare(found, outputs)
 
 
-def _compare(found: Sequence[Measured], outputs: Mapping[str, NDArray[np.float32]]) -> None:
+def _compare(found: Sequence[EngineFigures], outputs: Mapping[str, NDArray[np.float32]]) -> None:
     """Store for each engine the largest difference between its output and the first float32 engine's output."""
     known = [one for one in found if one.engine.key in outputs and one.engine.kind == "float32"]
     for one in found:
@@ -162,7 +164,7 @@ _Run = Callable[[float], tuple[NDArray[np.float32], Sequence[float]]]
 
 
 @contextlib.contextmanager
-def _problems(one: Measured) -> Iterator[None]:
+def _problems(one: EngineFigures) -> Iterator[None]:
     try:
         yield
     except ChildDied as error:
@@ -172,7 +174,7 @@ def _problems(one: Measured) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(case: NetworkCase, one: Measured) -> Iterator[_Run]:
+def _opened(case: NetworkCase, one: EngineFigures) -> Iterator[_Run]:
     """Open an engine, and yield a function that runs the engine for some seconds, after a warm-up.
 
     Raises the exceptions that `_problems` handles.
@@ -189,7 +191,7 @@ def _opened(case: NetworkCase, one: Measured) -> Iterator[_Run]:
         one.detail = OPEN.ask(child, _opening(case, one), timeout_s=_TIMEOUT_S)
 
         def run(seconds: float) -> tuple[NDArray[np.float32], Sequence[float]]:
-            answer = RUN.ask(child, Calls(images=case.images, seconds=seconds), timeout_s=_TIMEOUT_S)
+            answer = RUN.ask(child, RunRequest(images=case.images, seconds=seconds), timeout_s=_TIMEOUT_S)
             return answer.output[: len(case.images)], answer.batch_ms
 
         yield run
@@ -197,9 +199,9 @@ def _opened(case: NetworkCase, one: Measured) -> Iterator[_Run]:
         child.close()
 
 
-def _opening(case: NetworkCase, one: Measured) -> Opening:
+def _opening(case: NetworkCase, one: EngineFigures) -> OpenRequest:
     is_file, is_int8 = one.engine.key.startswith("litert"), one.engine.kind == "int8"
-    return Opening(
+    return OpenRequest(
         engine="litert" if is_file else one.engine.key,
         threads=one.threads,
         images=one.images,
@@ -212,7 +214,7 @@ def _opening(case: NetworkCase, one: Measured) -> Opening:
 
 
 @contextlib.contextmanager
-def _program(case: NetworkCase, one: Measured) -> Iterator[_Run]:
+def _program(case: NetworkCase, one: EngineFigures) -> Iterator[_Run]:
     """Open this program's own backend, with child process, pipes and post-processing.
 
     Yields a function that runs the backend for some seconds, after a warm-up.
@@ -229,7 +231,10 @@ def _program(case: NetworkCase, one: Measured) -> Iterator[_Run]:
             return np.zeros(0, np.float32)
 
         whole = np.concatenate([case.images] * (one.images // len(case.images) + 1))
-        yield lambda seconds: (np.zeros(0, np.float32), timed_ms(run_batch, [whole[: one.images]], seconds=seconds))
+        yield lambda seconds: (
+            np.zeros(0, np.float32),
+            time_calls_ms(run_batch, [whole[: one.images]], seconds=seconds),
+        )
     finally:
         backend.close()
 
@@ -237,8 +242,8 @@ def _program(case: NetworkCase, one: Measured) -> Iterator[_Run]:
 # ---- the report: equal outputs first, then times
 
 
-def _report(measured: Sequence[Measured], *, rounds: int, seconds: float) -> Report:
-    groups: dict[Key, list[Measured]] = {}
+def _report(measured: Sequence[EngineFigures], *, rounds: int, seconds: float) -> Report:
+    groups: dict[Key, list[EngineFigures]] = {}
     for one in measured:
         groups.setdefault((one.case, one.threads, one.images), []).append(one)
     times = (_times(key, rows) for key, rows in groups.items())
@@ -257,12 +262,12 @@ def _report(measured: Sequence[Measured], *, rounds: int, seconds: float) -> Rep
 Key = tuple[str, int, int]
 
 
-def _ratio(rows: Sequence[Measured], one: Measured, other: str) -> str:
-    ratio = next((speed_up_over_first(one, base) for base in rows if base.engine.key == other), None)
+def _ratio(rows: Sequence[EngineFigures], one: EngineFigures, other: str) -> str:
+    ratio = next((median_speed_up(one, base) for base in rows if base.engine.key == other), None)
     return "-" if ratio is None else f"{ratio:.2f} x"
 
 
-def _equality(measured: Sequence[Measured]) -> Table:
+def _equality(measured: Sequence[EngineFigures]) -> Table:
     cases = list(dict.fromkeys(one.case for one in measured))
     rows = []
     for engine in ENGINES:
@@ -280,7 +285,7 @@ def _equality(measured: Sequence[Measured]) -> Table:
     return Table(title, ("engine", *cases), tuple(rows))
 
 
-def _times(key: Key, rows: Sequence[Measured]) -> Table:
+def _times(key: Key, rows: Sequence[EngineFigures]) -> Table:
     cells = []
     for one in rows:
         figures = ["-"] * 5
@@ -295,7 +300,7 @@ def _times(key: Key, rows: Sequence[Measured]) -> Table:
     return Table(title, columns, tuple(cells))
 
 
-def _details(measured: Sequence[Measured], rounds: int, seconds: float) -> Iterator[str]:
+def _details(measured: Sequence[EngineFigures], rounds: int, seconds: float) -> Iterator[str]:
     yield (
         f"{rounds} rounds, {seconds:g} s of calls each after {WARM_UP_S:g} s of warming up; each "
         "engine in a process of its own, kept on as many cores as it has threads."

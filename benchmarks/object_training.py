@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from benchmarks.objects import serving
+from benchmarks.objects import serve_over_s3
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import program_command
@@ -43,7 +43,7 @@ Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingTimes:
     """The figures of one training.
 
     Attributes
@@ -64,14 +64,14 @@ class Training:
     sha256: str
 
 
-def report(*, patients: int, epochs: int, rounds: int, notify: Notify) -> Report:
+def run_benchmark(*, patients: int, epochs: int, rounds: int, notify: Notify) -> Report:
     """Train from a server and from local files in turn. Returns the report."""
     with tempfile.TemporaryDirectory() as scratch:
         images = Path(scratch, "images")
         notify("draws the images")
         files = _draw(images, patients)
-        with serving({path.relative_to(scratch).as_posix(): path for path in files}):
-            found: dict[str, list[Training]] = {"local": [], "remote": []}
+        with serve_over_s3({path.relative_to(scratch).as_posix(): path for path in files}):
+            found: dict[str, list[TrainingTimes]] = {"local": [], "remote": []}
             again_s = list[float]()
             for number in range(rounds):
                 for name, place in (("local", str(images)), ("remote", "s3://box/images")):
@@ -118,10 +118,10 @@ def _draw(folder: Path, patients: int) -> list[Path]:
     return found
 
 
-def _trained(recipe: Path, *, has_fetch: bool) -> Training:
+def _trained(recipe: Path, *, has_fetch: bool) -> TrainingTimes:
     total_s, run = _seconds("adapt", "train", str(recipe), *(["--fetch"] if has_fetch else [])), recipe.parent / "run"
     history = json.loads((run / "train" / "history.json").read_bytes())
-    return Training(
+    return TrainingTimes(
         total_s=total_s,
         data_s=json.loads((run / "status.json").read_bytes())["data"]["seconds"],
         epochs_s=tuple(row["seconds"] for row in history[1:]),
@@ -136,7 +136,7 @@ def _seconds(*arguments: str) -> float:
     return time.perf_counter() - began_s
 
 
-def _cells(name: str, own: list[Training]) -> tuple[str, ...]:
+def _cells(name: str, own: list[TrainingTimes]) -> tuple[str, ...]:
     epochs_s = [second for one in own for second in one.epochs_s]
     total_s, data_s = (
         statistics.median(figures) for figures in zip(*((o.total_s, o.data_s) for o in own), strict=True)

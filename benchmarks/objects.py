@@ -39,26 +39,29 @@ from fieldray_adapt.training.keras_engine import build_network, compile_model
 from fieldray_cluster.object_server import ObjectServer, address_to_path
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 
-GOAL: Final = 0.9  # of the local rate
+GOAL_RATIO: Final = 0.9  # of the local rate
 _SIDE: Final = 224
 _SHAPE: Final = {"height": _SIDE, "width": _SIDE, "input_channels": 3, "labels": 1}
 _START_S: Final = 60.0
 
 Notify = Callable[[str], None]
-Train = Callable[[NDArray[np.float32]], object]
+TrainFunction = Callable[[NDArray[np.float32]], object]
 """Performs one training iteration with a batch of images (n, height, width, 3) float32 in 0..1."""
-Listed = Sequence[tuple[ImageRef, str]]
+ObjectList = Sequence[tuple[ImageRef, str]]
 
 
-def report(folder: Path, *, most: int, batch: int, rounds: int, notify: Notify) -> Report:
+def run_benchmark(folder: Path, *, max_images: int, batch: int, rounds: int, notify: Notify) -> Report:
     """Measure loading alone, and the training iterations of each network, and return the report.
 
-    `folder` has the images, of which at most `most` are used, in batches of `batch`.
+    `folder` has the images, of which at most `max_images` are used, in batches of `batch`.
     """
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".png", ".jpg", ".jpeg"))[:most]
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".png", ".jpg", ".jpeg"))[:max_images]
     files = files[: len(files) // batch * batch]  # a smaller last batch would be compiled anew
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as scratch, serving({f"in/{each.name}": each for each in files}) as process:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        serve_over_s3({f"in/{each.name}": each for each in files}) as process,
+    ):
         server = ObjectServer("s3://box/in")
         listed = [(ImageRef(path=address_to_path(name)), state) for name, state in server.iterate_objects()]
         for name, make in _NETWORKS.items():
@@ -77,7 +80,7 @@ def report(folder: Path, *, most: int, batch: int, rounds: int, notify: Notify) 
                 found["waited"].append(waited_s / took_s)
                 found["server"].append((sum(process.cpu_times()[:2]) - computed_s) / len(files))
             rows.append({"network": name, **found})
-    met = [_ratio(each) >= GOAL for each in rows[1:]]
+    met = [_ratio(each) >= GOAL_RATIO for each in rows[1:]]
     size_mb = sum(path.stat().st_size for path in files) / len(files) / 2**20
     columns = (
         *("network", "local, images/s", "remote, images/s", "remote / local", "waited for objects"),
@@ -106,22 +109,22 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return row["network"], *shown
 
 
-def _training(model: Any) -> Train:
+def _training(model: Any) -> TrainFunction:
     """Return a function that trains a model with one sigmoid output by stochastic gradient descent."""
     compile_model(model, keras.optimizers.SGD(1e-4), loss="binary_crossentropy")
     return lambda images: model.train_on_batch(images, np.arange(len(images), dtype=np.float32)[:, np.newaxis] % 2)
 
 
-def _own(specification: Any) -> Train:
+def _own(specification: Any) -> TrainFunction:
     return _training(build_network(specification, outputs=("scores",)))
 
 
-def _densenet() -> Train:
+def _densenet() -> TrainFunction:
     options = {"classes": 1, "classifier_activation": "sigmoid"}
     return _training(keras.applications.DenseNet121(weights=None, input_shape=(_SIDE, _SIDE, 3), **options))
 
 
-_NETWORKS: Final[Mapping[str, Callable[[], Train]]] = {
+_NETWORKS: Final[Mapping[str, Callable[[], TrainFunction]]] = {
     "none (loading alone)": lambda: lambda _images: None,
     "VGG-16": lambda: _own(vgg16(**_SHAPE)),
     "ResNet-101": lambda: _own(resnet50(blocks=(3, 4, 23, 3), **_SHAPE)),
@@ -132,7 +135,7 @@ _NETWORKS: Final[Mapping[str, Callable[[], Train]]] = {
 
 
 @contextlib.contextmanager
-def serving(files: Mapping[str, Path]) -> Iterator[psutil.Process]:
+def serve_over_s3(files: Mapping[str, Path]) -> Iterator[psutil.Process]:
     """Start an S3 server whose bucket `box` has the files as objects, by key. Yields the process of the server.
 
     This process and its child processes are configured to use the server.
@@ -165,7 +168,7 @@ def _read(path: Path) -> NDArray[np.float32]:
         return np.asarray(image.convert("RGB").resize((_SIDE, _SIDE)), np.float32) / np.float32(255)
 
 
-def _train_on(images: Iterable[NDArray[np.float32]], train: Train, batch: int) -> None:
+def _train_on(images: Iterable[NDArray[np.float32]], train: TrainFunction, batch: int) -> None:
     """Perform one training iteration for each `batch` images."""
     left = iter(images)
     while found := list(itertools.islice(left, batch)):
@@ -173,7 +176,7 @@ def _train_on(images: Iterable[NDArray[np.float32]], train: Train, batch: int) -
 
 
 def _train_remotely(
-    server: ObjectServer, listed: Listed, folder: Path, train: Train, batch: int
+    server: ObjectServer, listed: ObjectList, folder: Path, train: TrainFunction, batch: int
 ) -> tuple[float, float]:
     """Load images from a server and run a network on each. Returns all seconds, and seconds of waiting for objects."""
     refs, states = [ref for ref, _ in listed], [state for _, state in listed]

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.archive import USUAL, Archive, Wanted, make_archive
-from benchmarks.contestants import LIMIT, MIXED, PROGRAM, SCRIPT, SERVICES, Results, compare_runs, opened
-from benchmarks.image_files import KINDS
+from benchmarks.archive import USUAL_KINDS, Archive, ArchivePlan, make_archive
+from benchmarks.contestants import LIMIT, MIXED, PROGRAM, SCRIPT, SERVICES, SpeedResults, compare_runs, open_contestant
+from benchmarks.image_files import IMAGE_KINDS
 from benchmarks.processes import cpu_s
-from benchmarks.reports import Mark, at_most
-from benchmarks.screening import fill, screen_once
+from benchmarks.reports import Goal, maximum_goal
+from benchmarks.screening import fill_folder, screen_once
 from fieldray.bench.benchmark_case import Block, BulletList, Report, Table
 from fieldray.commands.console import Console
 from fieldray.commands.options import load_pack, pack_library, pack_to_measure
@@ -30,7 +30,7 @@ from fieldray.surroundings import usable_cores
 _STARTING_IMAGES: Final = 12
 
 
-def report(options: argparse.Namespace, console: Console) -> Report:
+def run_benchmark(options: argparse.Namespace, console: Console) -> Report:
     """Measure the speed from files to scores of all contestants, and return the report.
 
     Raises PackProblem, UsageProblem, ScreeningFailed.
@@ -46,13 +46,13 @@ def report(options: argparse.Namespace, console: Console) -> Report:
             archive,
             repeats=options.repeats,
             notify=console.show_bar,
-            most_s=60 * options.minutes,
+            max_seconds=60 * options.minutes,
         )
         rules = _rules(model, options)
         for number in range(options.repeats):
             console.show_bar(f"whole processes, {number + 1} of {options.repeats}")
             for name, spent_s in _whole_cpu_s(archive, opening, rules).items():
-                results.whole_cpu_s.setdefault(name, []).append(spent_s / len(archive.mixed))
+                results.whole_cpu_s.setdefault(name, []).append(spent_s / len(archive.mixed_files))
         results.first_result_s = tuple(_starts(archive, rules, options, Path(folder), console))
     images = f"images of {options.folder}, enlarged" if options.folder else "images drawn by the program"
     return pipeline_report(results, images=images)
@@ -60,15 +60,15 @@ def report(options: argparse.Namespace, console: Console) -> Report:
 
 def _archive(options: argparse.Namespace, model: Model, folder: Path, console: Console) -> Archive:
     ages = model.manifest.accepted.ages_years
-    wanted = Wanted(
+    wanted = ArchivePlan(
         files=options.files,
-        others=options.others,
+        files_per_other_kind=options.others,
         megapixels=options.megapixels,
         kinds=options.kinds,
         age_years=sum(ages) // 2 if ages else None,
     )
     archive = make_archive(folder / "archive", wanted, source=options.folder, notify=console.show_bar)
-    for kind in KINDS.values():
+    for kind in IMAGE_KINDS.values():
         if wanted.count(kind.name) and kind.name not in archive.files:
             console.print_line(f"{kind.name} is left out: without python-gdcm the usual script cannot read it here")
     return archive
@@ -76,7 +76,7 @@ def _archive(options: argparse.Namespace, model: Model, folder: Path, console: C
 
 def _opening(model: Model, options: argparse.Namespace, archive: Archive) -> Message:
     """Return the message that opens all contestants. The program uses the pack, the script the pack's network."""
-    first = {"ask": "open", "first": [str(path) for path in sorted(archive.first_folder.iterdir())]}
+    first = {"ask": "open", "first": [str(path) for path in sorted(archive.warm_up_folder.iterdir())]}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
     networks = {"model": model, "lungs": model.lungs}
     arrays = {name: np.frombuffer(one.files["litert"], np.uint8) for name, one in networks.items() if one}
@@ -99,8 +99,8 @@ def _whole_cpu_s(archive: Archive, opening: Message, rules: Sequence[str]) -> di
     before_s = cpu_s(os.getpid())
     screen_once(archive.mixed_folder, rules)
     between_s = cpu_s(os.getpid())
-    with opened(SCRIPT, SERVICES[SCRIPT], Message({**opening.body, "first": []}, opening.arrays)) as script:
-        script.run([file.path for file in archive.mixed], folder=archive.mixed_folder)
+    with open_contestant(SCRIPT, SERVICES[SCRIPT], Message({**opening.body, "first": []}, opening.arrays)) as script:
+        script.run([file.path for file in archive.mixed_files], folder=archive.mixed_folder)
     after_s = cpu_s(os.getpid())
     if before_s is None or between_s is None or after_s is None:
         return {}
@@ -112,7 +112,7 @@ def _starts(
 ) -> Iterator[float]:
     """Start the program a few times, and yield the seconds from each start to the first result."""
     paths = list(itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_IMAGES))
-    few = fill(folder / "start", paths, len(paths))
+    few = fill_folder(folder / "start", paths, len(paths))
     for number in range(options.repeats):
         console.show_bar(f"start {number + 1} of {options.repeats}")
         yield screen_once(few, rules).first_s
@@ -121,7 +121,7 @@ def _starts(
 # ---- the report
 
 # What the program has to reach, as multiples of the script's rate in the same round
-MARKS: Final[Mapping[str, float]] = {
+SPEED_UP_GOALS: Final[Mapping[str, float]] = {
     MIXED: 7.0,
     "JPEG 2000": 20.0,
     "JPEG 2000 lossy": 20.0,
@@ -134,11 +134,11 @@ MARKS: Final[Mapping[str, float]] = {
     "JPEG-LS": 2.5,
     "lossless JPEG": 2.5,
 }
-MOST_MEMORY_MB: Final = 800.0
-MOST_START_S: Final = 1.0
+MAX_MEMORY_MB: Final = 800.0
+MAX_START_S: Final = 1.0
 
 
-def pipeline_report(results: Results, *, images: str) -> Report:
+def pipeline_report(results: SpeedResults, *, images: str) -> Report:
     """Return the report of a speed comparison. `images` is a phrase that describes the images."""
     marks = tuple(_marks(results))
     blocks: list[Block] = [_overall(results), _cpu_by_kind(results), _by_kind(results)]
@@ -152,27 +152,27 @@ def pipeline_report(results: Results, *, images: str) -> Report:
     )
 
 
-def _marks(results: Results) -> Iterator[Mark]:
-    for kind, goal in MARKS.items():
-        yield Mark(name=f"{kind}, against the {SCRIPT}", measured=results.speed_up_over_first(kind), goal=goal)
-    yield at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
+def _marks(results: SpeedResults) -> Iterator[Goal]:
+    for kind, goal in SPEED_UP_GOALS.items():
+        yield Goal(name=f"{kind}, against the {SCRIPT}", measured=results.speed_up_over_script(kind), goal=goal)
+    yield maximum_goal("Peak memory of all processes", results.peak_mb.get(PROGRAM), MAX_MEMORY_MB, unit="MB")
     first = statistics.median(results.first_result_s) if results.first_result_s else None
-    yield at_most("Start to first result", first, MOST_START_S, unit="s")
+    yield maximum_goal("Start to first result", first, MAX_START_S, unit="s")
 
 
-def _overall(results: Results) -> Table:
+def _overall(results: SpeedResults) -> Table:
     rows = []
-    for name, times in ((PROGRAM, results.speed_up_over_first()), (SCRIPT, None)):
-        if results.has(name):
+    for name, times in ((PROGRAM, results.speed_up_over_script()), (SCRIPT, None)):
+        if results.is_complete(name):
             cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
             rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
     columns = ("", "images / s", "times the script", "CPU s / image", "peak MB")
-    count = len(results.archive.mixed)
-    kinds = ", ".join(kind for kind in USUAL if kind in results.archive.files)
+    count = len(results.archive.mixed_files)
+    kinds = ", ".join(kind for kind in USUAL_KINDS if kind in results.archive.files)
     return Table(f"{count} files in equal parts: {kinds}", columns, tuple(rows))
 
 
-def _cpu_by_kind(results: Results) -> Table:
+def _cpu_by_kind(results: SpeedResults) -> Table:
     rows = []
     whole = {name: 1000 * statistics.median(spent) for name, spent in results.whole_cpu_s.items()}
     if whole:
@@ -183,7 +183,7 @@ def _cpu_by_kind(results: Results) -> Table:
         rows.append(
             ("whole processes", *(_number(whole[name], 1) for name in (PROGRAM, SCRIPT)), "", _number(ratio), "")
         )
-    for kind in (MIXED, *(kind for kind in USUAL if kind in results.archive.files)):
+    for kind in (MIXED, *(kind for kind in USUAL_KINDS if kind in results.archive.files)):
         spent = [results.cpu_s(name, kind) for name in (PROGRAM, SCRIPT, LIMIT)]
         cells = (_number(None if one is None else 1000 * one, 1) for one in spent)
         ratios = results.cpu_ratio(SCRIPT, PROGRAM, kind), results.cpu_ratio(PROGRAM, LIMIT, kind)
@@ -192,19 +192,19 @@ def _cpu_by_kind(results: Results) -> Table:
     return Table("CPU time, by kind of file", columns, tuple(rows))
 
 
-def _by_kind(results: Results) -> Table:
+def _by_kind(results: SpeedResults) -> Table:
     rows = []
     for kind in (MIXED, *results.archive.files):
-        if not results.has(PROGRAM, kind):
+        if not results.is_complete(PROGRAM, kind):
             continue
         rates = (_rate(results, name, kind) for name in (PROGRAM, SCRIPT))
-        ratios = (_number(results.speed_up_over_first(kind), 1), _number(MARKS.get(kind), 1))
+        ratios = (_number(results.speed_up_over_script(kind), 1), _number(SPEED_UP_GOALS.get(kind), 1))
         rows.append((kind, _megapixels(results, kind), *rates, *ratios))
     columns = ("images / s", "Mpixel", PROGRAM, SCRIPT, "ratio", "to reach")
     return Table("By kind of file", columns, tuple(rows))
 
 
-def _notes(results: Results, images: str) -> Iterator[str]:
+def _notes(results: SpeedResults, images: str) -> Iterator[str]:
     yield f"Run on {images}, {usable_cores()} cores. The files are in the system's cache."
     yield (
         "Medians over rounds. Within a round both process the same kind of file in turn; ratios are taken within a "
@@ -226,19 +226,19 @@ def _notes(results: Results, images: str) -> Iterator[str]:
     for name, detail in results.details.items():
         yield f"{name}: {detail}."
     for kind in (MIXED, *results.archive.files):
-        if results.has(PROGRAM, kind):
+        if results.is_complete(PROGRAM, kind):
             yield f"What {PROGRAM} said of {kind}: {results.runs[PROGRAM, kind][-1].detail}."
     failed = {key: runs[0].failed for key, runs in results.runs.items() if runs[0].failed}
     for (name, kind), count in failed.items():
         yield f"{name} failed on {count} of {results.runs[name, kind][0].files} files of {kind}."
 
 
-def _rate(results: Results, name: str, kind: str) -> str:
-    return f"{results.images_per_s(name, kind):.1f}" if results.has(name, kind) else ""
+def _rate(results: SpeedResults, name: str, kind: str) -> str:
+    return f"{results.images_per_s(name, kind):.1f}" if results.is_complete(name, kind) else ""
 
 
-def _megapixels(results: Results, kind: str) -> str:
-    files = results.archive.mixed if kind == MIXED else results.archive.files[kind]
+def _megapixels(results: SpeedResults, kind: str) -> str:
+    files = results.archive.mixed_files if kind == MIXED else results.archive.files[kind]
     return f"{statistics.fmean(file.pixels for file in files) / 1e6:.1f}"
 
 
@@ -246,7 +246,7 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _data(results: Results, marks: Sequence[Mark], images: str) -> dict[str, Any]:
+def _data(results: SpeedResults, marks: Sequence[Goal], images: str) -> dict[str, Any]:
     return {
         "images": images,
         "cores": usable_cores(),

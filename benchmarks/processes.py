@@ -24,7 +24,7 @@ _PROGRAM: Final = Path(fieldray.__file__).resolve().parent.parent
 
 
 @contextlib.contextmanager
-def own_home() -> Iterator[Path]:
+def temporary_home() -> Iterator[Path]:
     """Use a new, temporary user data folder (`paths.user_data`) during the block, and yield its path.
 
     The user's data folder is not changed.
@@ -58,7 +58,7 @@ def cpu_s(pid: int) -> float | None:
     if sys.platform != "linux":
         return None
     total = 0.0
-    for process in tree(pid):
+    for process in process_tree(pid):
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
@@ -73,7 +73,7 @@ def load_average() -> str:
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
-def tree(pid: int) -> list[psutil.Process]:
+def process_tree(pid: int) -> list[psutil.Process]:
     """Return a process and all of its running child processes; empty if the process has ended."""
     try:
         process = psutil.Process(pid)
@@ -115,7 +115,7 @@ class MemoryWatch(threading.Thread):
 
     def _sample(self) -> None:
         pss = rss = number = 0
-        for process in tree(self._pid):
+        for process in process_tree(self._pid):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 memory = process.memory_full_info()
                 pss, rss, number = pss + getattr(memory, "pss", memory.rss), rss + memory.rss, number + 1
@@ -124,7 +124,7 @@ class MemoryWatch(threading.Thread):
 
 
 @contextlib.contextmanager
-def watched(pid: int) -> Iterator[MemoryWatch]:
+def watch_memory(pid: int) -> Iterator[MemoryWatch]:
     """Measure the memory of the process `pid` during the block, and yield the running measurement."""
     watch = MemoryWatch(pid)
     watch.start()

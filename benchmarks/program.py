@@ -56,7 +56,7 @@ class ScreenService:
 
     def _screen(self, paths: Sequence[Path]) -> dict[str, object]:
         assert self._model is not None
-        settings, heard = Settings({"device": "cpu"}), Heard()
+        settings, heard = Settings({"device": "cpu"}), RunEvents()
         size = number_of_workers(settings)
         with contextlib.ExitStack() as ends:
             home = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fieldray-bench-")))
@@ -76,7 +76,7 @@ class ScreenService:
         return {"seconds": seconds, "cpu_s": spent_s, "files": files, "failed": failed, "detail": detail}
 
 
-class Heard:
+class RunEvents:
     """Receives the events of a run: whether a backend is ready, and the number of outcomes by category."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ _REPEATS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class TrainingCase:
     """The duration of an epoch in seconds: measured (median, minimum, maximum), and predicted by the formulas.
 
     One prediction uses the time of a gradient, another the time of a worker's whole step.
@@ -44,7 +44,7 @@ class Case:
     step_s: float
 
 
-def report(recipe: Path, *, count: int, notify: Notify) -> Report:
+def run_benchmark(recipe: Path, *, count: int, notify: Notify) -> Report:
     """Train `count` epochs in each mode, compare the durations of epochs with the formulas, and return the report."""
     notify("times of a gradient and of a transfer")
     costs = measure_cluster(recipe, TrainingPlan(), repeats=_REPEATS)
@@ -87,7 +87,7 @@ def _steps_s(task: DividedTask, workers: int) -> list[float]:
 
 def _cases(
     task: DividedTask, costs: ClusterTimes, steps_s: Mapping[int, float], count: int, notify: Notify
-) -> Iterator[Case]:
+) -> Iterator[TrainingCase]:
     measured = Measurements(
         gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches, rounds_up_batches=True
     )
@@ -96,7 +96,7 @@ def _cases(
         times_s = _epochs_s(task, TrainingPlan(workers=workers, mode=mode, server=server), count)
         predicted_s = estimate_training(measured, mode=mode, server=server, workers=workers).span.mean_s
         gradients = costs.batches if mode == "sync-split" else -(-costs.batches // workers)
-        yield Case(
+        yield TrainingCase(
             mode=mode, server=server, workers=workers, gradient_s=predicted_s,
             step_s=predicted_s + gradients * (steps_s[workers] - costs.gradient_s),
             measured_s=(statistics.median(times_s), min(times_s), max(times_s)),
@@ -114,11 +114,11 @@ def _epochs_s(task: DividedTask, plan: TrainingPlan, count: int) -> Sequence[flo
     return [after - before for before, after in itertools.pairwise(ends)]
 
 
-def _is_close(predicted_s: float, one: Case) -> bool:
+def _is_close(predicted_s: float, one: TrainingCase) -> bool:
     return abs(predicted_s / one.measured_s[0] - 1) <= GOAL_ERROR
 
 
-def _table(found: Sequence[Case]) -> Table:
+def _table(found: Sequence[TrainingCase]) -> Table:
     rows: list[Any] = []
     for one in found:
         middle, least, most = one.measured_s

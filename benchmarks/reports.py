@@ -26,7 +26,7 @@ class PageRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Goal:
     """A goal of a benchmark: the figure `name` must be at most, or at least, `goal`.
 
     `measured` is the measured figure; None if not measured.
@@ -54,12 +54,12 @@ class Mark:
         return f"{self.name}: {found}{'at most' if self.is_most else 'at least'} {self.goal:g}{unit}: {verdict}"
 
 
-def at_most(name: str, measured: float | None, goal: float, *, unit: str) -> Mark:
+def maximum_goal(name: str, measured: float | None, goal: float, *, unit: str) -> Goal:
     """Return the goal that the figure `name` is at most `goal`."""
-    return Mark(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
+    return Goal(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
 
 
-def write(report: Report, folder: Path) -> tuple[Path, ...]:
+def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
     """Write a report to the files KIND.json and KIND.md in a folder. Returns the paths.
 
     KIND is the kind of the report. Raises UsageProblem, StorageProblem, OSError.
@@ -72,7 +72,7 @@ def write(report: Report, folder: Path) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class BenchmarkPage:
     """A page to write: its path, and the values of its front matter.
 
     `paths` are the measured source files, relative to the root of the checkout.
@@ -84,7 +84,9 @@ class Page:
     paths: tuple[str, ...]
 
 
-def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path = PAGES, root: Path = CHECKOUT) -> Page:
+def plan_page(
+    subject: str, *, command: str, paths: Sequence[str], folder: Path = PAGES, root: Path = CHECKOUT
+) -> BenchmarkPage:
     """Check, before a measurement, that the page of the measurement can be written afterwards. Returns the page.
 
     Raises
@@ -95,10 +97,10 @@ def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path 
     if changed := _git(root, "status", "--porcelain", "--", *paths):
         raise PageRefused(f"commit these changes first, a page names the commit it measured:\n{changed}")
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
-    return Page(path=folder / f"{subject}.md", commit=commit, command=command, paths=tuple(paths))
+    return BenchmarkPage(path=folder / f"{subject}.md", commit=commit, command=command, paths=tuple(paths))
 
 
-def write_page(report: Report, page: Page) -> Path:
+def write_page(report: Report, page: BenchmarkPage) -> Path:
     """Write a report as a page, in place of the page of an earlier measurement. Returns the path. Raises OSError."""
     page.path.parent.mkdir(parents=True, exist_ok=True)
     facts = {

@@ -25,7 +25,7 @@ from fieldray.processes.wire import Message
 from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 
-BEAT_MS: Final = 5
+TIMER_INTERVAL_MS: Final = 5
 _MEGABYTE: Final = 2**20
 _FRAME_MS: Final = 16
 _STUDIES: Final = 10
@@ -34,7 +34,7 @@ _KNOWN: Final = 50
 _ARRIVALS_PER_S: Final = 120.0
 
 
-class Heart:
+class TimerDelays:
     """Measures how late a regular timer fires while the window works.
 
     Attributes
@@ -56,7 +56,7 @@ class Heart:
         """Let the window work, and measure the timer, until `is_over` returns True."""
         self._is_over, self.pause_ms, self.busy_ms = is_over, 0.0, 0.0
         self._last_s, self._last_cpu_s = time.perf_counter(), time.thread_time()
-        self._beat.start(BEAT_MS)
+        self._beat.start(TIMER_INTERVAL_MS)
         self._steps.start(_FRAME_MS)
         self._loop.exec()
         self._steps.stop()
@@ -64,7 +64,7 @@ class Heart:
 
     def _note(self) -> None:
         now_s, cpu_s = time.perf_counter(), time.thread_time()
-        self.pause_ms = max(self.pause_ms, 1000 * (now_s - self._last_s) - BEAT_MS)
+        self.pause_ms = max(self.pause_ms, 1000 * (now_s - self._last_s) - TIMER_INTERVAL_MS)
         self.busy_ms = max(self.busy_ms, 1000 * (cpu_s - self._last_cpu_s))
         self._last_s, self._last_cpu_s = now_s, cpu_s
         if self._is_over():
@@ -82,7 +82,7 @@ def real_window(pack_id: str) -> Iterator[Application]:
     ended: list[bool] = []
     application.ended.connect(lambda: ended.append(True))
     application.show()
-    heart = Heart()
+    heart = TimerDelays()
     try:
         heart.run_until(lambda: application.controller.packs.model is not None)
         yield application
@@ -92,7 +92,7 @@ def real_window(pack_id: str) -> Iterator[Application]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class UserAction:
     """The figures of an act of the user, such as sorting the work list.
 
     Attributes
@@ -122,7 +122,7 @@ class _Bench:
         self.application, self.window = application, application.window
         self.rows, self.table = application.controller.rows, application.window.work_list.table
         self.search = application.window.work_list.filter_bar.search
-        self.acts: list[Act] = []
+        self.acts: list[UserAction] = []
         self._arrived = 0
         self.rows.changed.connect(self._count)
 
@@ -133,12 +133,12 @@ class _Bench:
         is_over: Callable[[], bool],
         *,
         step: Callable[[], None] = lambda: None,
-    ) -> Act:
+    ) -> UserAction:
         """Perform an act, and wait until `is_over` returns True and all visible rows are loaded.
 
         `step` is called repeatedly during the wait. Returns the figures of the act.
         """
-        heart, begun = Heart(step), list[float]()
+        heart, begun = TimerDelays(step), list[float]()
 
         def begin() -> None:
             begun.append(time.perf_counter())
@@ -148,13 +148,13 @@ class _Bench:
         heart.run_until(lambda: bool(begun) and is_over() and self.is_in_sight())
         QApplication.processEvents()
         seconds = time.perf_counter() - begun[0]
-        found = Act(
+        found = UserAction(
             name=name, seconds=seconds, pause_ms=heart.pause_ms, busy_ms=heart.busy_ms, rows=self.rows.rowCount()
         )
         self.acts.append(found)
         return found
 
-    def listed(self, name: str, act: Callable[[], object]) -> None:
+    def measure_list_change(self, name: str, act: Callable[[], object]) -> None:
         """Perform and measure an act after which the work list has other rows or another order."""
         before = self._arrived
         self.measure(name, act, lambda: self._arrived > before and self.rows.is_whole)
@@ -180,7 +180,7 @@ class _Bench:
             left = deque(start + (target - start) * step // steps for step in range(1, steps + 1))
             self.measure(name, lambda: None, partial(_is_empty, left), step=partial(_take_first, left, bar.setValue))
 
-    def read(self) -> None:
+    def open_images(self) -> None:
         """Open the last image, the first image, and the next studies, and measure each act."""
         work_list = self.window.work_list
         for name, is_last in (("choose the last image", True), ("choose the first image", False)):
@@ -194,20 +194,20 @@ class _Bench:
         """Measure acts: sort by every column in both orders, filter by class, device and verdict, and search words."""
         sort, model = self.table.horizontalHeader().setSortIndicator, self.rows
         for column, key in enumerate(KEYS):
-            self.listed(f"sort by {key}, up", partial(sort, column, Qt.SortOrder.AscendingOrder))
-            self.listed(f"sort by {key}, down", partial(sort, column, Qt.SortOrder.DescendingOrder))
-        self.listed("sort as usual", partial(sort, -1, Qt.SortOrder.AscendingOrder))
+            self.measure_list_change(f"sort by {key}, up", partial(sort, column, Qt.SortOrder.AscendingOrder))
+            self.measure_list_change(f"sort by {key}, down", partial(sort, column, Qt.SortOrder.DescendingOrder))
+        self.measure_list_change("sort as usual", partial(sort, -1, Qt.SortOrder.AscendingOrder))
         for category in ("abnormal", "normal", "refused", None):
-            self.listed(f"only {category or 'all classes'}", partial(model.filter, category=category))
+            self.measure_list_change(f"only {category or 'all classes'}", partial(model.filter, category=category))
         for verdict in ("given", "none", "any"):
-            self.listed(f"verdict {verdict}", partial(model.filter, verdict=verdict))
+            self.measure_list_change(f"verdict {verdict}", partial(model.filter, verdict=verdict))
         for device in ("edgetpu", ""):
-            self.listed(f"run on {device or 'any device'}", partial(model.filter, backend=device))
+            self.measure_list_change(f"run on {device or 'any device'}", partial(model.filter, backend=device))
         for text in _SEARCHES:
-            self.listed(f"search “{text}”", partial(self.search.setText, text))
-        self.listed("search ended", self.search.clear)
+            self.measure_list_change(f"search “{text}”", partial(self.search.setText, text))
+        self.measure_list_change("search ended", self.search.clear)
 
-    def grow(self, run_id: int, count: int, arrivals: int) -> None:
+    def add_results(self, run_id: int, count: int, arrivals: int) -> None:
         """Scroll and search while `arrivals` new results are added to the run, and measure each act."""
         publish, search, spent = self.application.controller.bridge.publish, self.search, threading.Event()
 
@@ -282,10 +282,10 @@ def measure(pack: str, run: int, count: int, *, steps: int = 250, arrivals: int 
         opened_mb = process.memory_info().rss / _MEGABYTE
         bench.scroll(steps)
         scrolled_mb = process.memory_info().rss / _MEGABYTE
-        bench.read()
+        bench.open_images()
         read_mb = process.memory_info().rss / _MEGABYTE
         bench.sort_and_filter()
-        bench.grow(run, count, arrivals)
+        bench.add_results(run, count, arrivals)
         full_mb = process.memory_info().rss / _MEGABYTE
     return {
         "acts": [asdict(act) for act in bench.acts],

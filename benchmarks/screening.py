@@ -19,7 +19,7 @@ from fieldray.imaging.synthetic import write_studies
 from fieldray.paths import python_command
 
 _STARTING_IMAGES: Final = 10
-_COUNTED: Final = (0, 1)  # exit codes: every image has an outcome, or some failed
+_EXIT_CODES_WITH_RESULTS: Final = (0, 1)  # exit codes: every image has an outcome, or some failed
 
 Notify = Callable[[str], None]
 
@@ -29,7 +29,7 @@ class ScreeningFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screening:
+class ScreeningFigures:
     """The figures of one run of `fieldray screen`.
 
     Attributes
@@ -53,7 +53,7 @@ class Screening:
     processes: int
 
 
-def screen_once(folder: Path, options: Sequence[str] = (), *, is_watched: bool = False) -> Screening:
+def screen_once(folder: Path, options: Sequence[str] = (), *, is_watched: bool = False) -> ScreeningFigures:
     """Run `fieldray screen` on a folder, on the CPU, with a new and temporary user data folder. Returns the figures.
 
     Parameters
@@ -74,9 +74,9 @@ def screen_once(folder: Path, options: Sequence[str] = (), *, is_watched: bool =
         code, lines, watch = _run(arguments, said, is_watched=is_watched)
         total_s, after_s = time.perf_counter() - began_s, cpu_s(os.getpid())
         said.seek(0)
-        if code not in _COUNTED or not lines:
+        if code not in _EXIT_CODES_WITH_RESULTS or not lines:
             raise ScreeningFailed(f"fieldray screen ended with {code}: {said.read().strip()}")
-    return Screening(
+    return ScreeningFigures(
         images=len(lines),
         first_s=lines[0][0] - began_s,
         total_s=total_s,
@@ -108,7 +108,7 @@ def _run(
     return process.returncode, lines, watch
 
 
-def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
+def fill_folder(folder: Path, sources: Sequence[Path], count: int) -> Path:
     """Fill a folder with `count` image files: a copy of each source, then hard links to these copies.
 
     Returns the folder. Raises OSError.
@@ -128,7 +128,7 @@ def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
     return folder
 
 
-def report(
+def run_benchmark(
     source: Path | None, options: Sequence[str], *, counts: Sequence[int], starts: int, notify: Notify
 ) -> Report:
     """Measure the start of `fieldray screen`, and long runs, and return the report.
@@ -155,7 +155,7 @@ def report(
         sources = sorted(_files(source or _synthetic(root / "studies")))
         if not sources:
             raise ScreeningFailed(f"{source} holds no files")
-        few = fill(root / "few", sources, _STARTING_IMAGES)
+        few = fill_folder(root / "few", sources, _STARTING_IMAGES)
         first_s = []
         for number in range(starts):
             notify(f"start {number + 1} of {starts}")
@@ -163,12 +163,12 @@ def report(
         runs = []
         for count in counts:
             notify(f"{count} images")
-            runs.append(screen_once(fill(root / str(count), sources, count), options, is_watched=True))
+            runs.append(screen_once(fill_folder(root / str(count), sources, count), options, is_watched=True))
     whose = f"{len(sources)} files of {source}" if source else f"{len(sources)} synthetic studies"
     return _report(runs, first_s, whose)
 
 
-def _report(runs: Sequence[Screening], first_s: Sequence[float], whose: str) -> Report:
+def _report(runs: Sequence[ScreeningFigures], first_s: Sequence[float], whose: str) -> Report:
     rows = tuple(
         (
             str(run.images),

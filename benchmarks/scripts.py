@@ -41,10 +41,10 @@ class ConventionalScript:
         self._output = self._interpreter.get_output_details()[0]["index"]
         self.detail = f"pydicom {metadata.version('pydicom')}, {runtime.name} {runtime.version}"
 
-    def do(self, path: str) -> None:
+    def process_file(self, path: str) -> None:
         """Process the file at `path`, from bytes to scores. Raises any exception if the file cannot be processed."""
         _, rows, columns, channels = self._input["shape"]
-        image = Picture.fromarray(in_8_bits(shown(path))).convert("L")
+        image = Picture.fromarray(scale_to_8_bits(read_grey_values(path))).convert("L")
         small = np.asarray(image.resize((int(columns), int(rows)), Picture.Resampling.BILINEAR))
         values = np.repeat(_as_input(small, self._input["dtype"])[None, :, :, None], int(channels), axis=3)
         self._interpreter.set_tensor(self._input["index"], values)
@@ -52,7 +52,7 @@ class ConventionalScript:
         self._interpreter.get_tensor(self._output)
 
 
-def shown(path: str) -> NDArray[np.float32]:
+def read_grey_values(path: str) -> NDArray[np.float32]:
     """Return the grey values (rows, columns) of an image file after modality LUT and VOI LUT, 0 for black.
 
     The range of the values depends on the file.
@@ -64,7 +64,7 @@ def shown(path: str) -> NDArray[np.float32]:
     return values.max() - values if dataset.PhotometricInterpretation == "MONOCHROME1" else values
 
 
-def in_8_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
+def scale_to_8_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Scale values linearly, so that the lowest value becomes 0 and the highest 255. Returns uint8."""
     if values.dtype == np.uint8:
         return values
@@ -106,7 +106,7 @@ class ScriptService:
         failed = 0
         for path in paths:
             try:
-                self._script.do(path)
+                self._script.process_file(path)
             except Exception as error:
                 log.warning("%s: %s", path, error)
                 failed += 1

@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.namespaces import Namespaces, namespaces
 from benchmarks.processes import CHECKOUT
-from benchmarks.reports import Mark
+from benchmarks.reports import Goal
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray_adapt.networks.architectures import NETWORKS
 from fieldray_adapt.networks.specification import parameter_count
@@ -64,7 +64,7 @@ class Link:
         """The number of float32 values whose transfer over the link takes `transfer_s` seconds."""
         return round(self.transfer_s * self.rate_mbit * 1e6 / 32)
 
-    def slower(self, factor: int) -> Link:
+    def slowed_down(self, factor: int) -> Link:
         """Return a copy with an equal number of weights, in which all times are multiplied by `factor`."""
         return replace(
             self,
@@ -82,7 +82,7 @@ LINKS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class TrainingCase:
     """One training: the measured duration and the predicted durations, in seconds.
 
     Attributes
@@ -151,7 +151,7 @@ class Machines:
         return self.answer(machine)
 
 
-def measured_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) -> float:
+def measure_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) -> float:
     """Measure the seconds of one transfer of `elements` numbers in one direction, without the latency.
 
     Returns the median of both directions, minus half of the time of an empty round trip.
@@ -164,7 +164,7 @@ def measured_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) 
     return float(statistics.median(one for pair in times["weights"] for one in pair) - empty)
 
 
-def computed_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, float, float]:
+def measure_gradient_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, float, float]:
     """Measure a gradient, a whole step without transfers, and a gradient's CPU time, on several machines at once.
 
     Returns mean values in seconds. Without a network, the first two values are the timed wait, and the last is 0.
@@ -177,7 +177,7 @@ def computed_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, 
     return statistics.fmean(gradients), statistics.fmean(steps), statistics.fmean(used)
 
 
-def trained_s(
+def measure_training_s(
     machines: Machines, link: Link, *, mode: str, server: str, workers: int, batches: int, takes_turns: bool = False
 ) -> float:
     """Perform a training, and return the seconds from the first fetch of weights to the last applied gradient."""
@@ -200,9 +200,9 @@ def trained_s(
     return float(max(one["ended"] for one in found)) - at
 
 
-def cases(
+def measure_cases(
     link: Link, *, numbers: Sequence[int], batches: int, modes: Sequence[Mode], has_turns: bool, notify: Notify
-) -> Iterator[tuple[float, Case]]:
+) -> Iterator[tuple[float, TrainingCase]]:
     """Perform a training for every mode, kind of server and number of workers on one link.
 
     Yields, for each training, the measured transfer time in seconds and the training's figures.
@@ -212,17 +212,19 @@ def cases(
         machines = Machines(computers, ends)
         for machine in range(most_workers + 1 if link.learner else 0):
             machines.ask(machine, "learn", **cast("Mapping[str, Any]", link.learner))
-        computed_s(machines, link, workers=most_workers)
-        trained_s(machines, link, mode="async", server="distributed", workers=most_workers, batches=most_workers)
-        transfer_s = measured_transfer_s(machines, link.elements)
+        measure_gradient_s(machines, link, workers=most_workers)
+        measure_training_s(
+            machines, link, mode="async", server="distributed", workers=most_workers, batches=most_workers
+        )
+        transfer_s = measure_transfer_s(machines, link.elements)
         update_s = float(machines.ask(0, "update", repeats=_UPDATES)) if link.learner else 0.0
         for mode, server in itertools.product(modes, SERVERS):
             for takes_turns in (False, True) if has_turns and server == "central" else (False,):
                 name = f"{server}, one at a time" if takes_turns else server
                 for workers in numbers:
                     notify(f"{link.name}: {mode} {name} {workers}")
-                    took_s, step_s, used_s = computed_s(machines, link, workers=workers)
-                    seconds = trained_s(
+                    took_s, step_s, used_s = measure_gradient_s(machines, link, workers=workers)
+                    seconds = measure_training_s(
                         machines, link, mode=mode, server=server, workers=workers, batches=batches,
                         takes_turns=takes_turns,
                     )  # fmt: skip
@@ -239,7 +241,7 @@ def cases(
                     bound_s += (batches if mode == "sync-split" else -(-batches // workers)) * (step_s - took_s)
                     yield (
                         transfer_s,
-                        Case(
+                        TrainingCase(
                             link=link.name, mode=mode, server=name, workers=workers, gradient_s=took_s, step_s=step_s,
                             used_s=used_s, update_s=update_s,
                             measured_s=seconds, mean_s=span.mean_s, updated_s=updated.mean_s, bound_s=bound_s,
@@ -247,7 +249,7 @@ def cases(
                     )  # fmt: skip
 
 
-def learnt_links(
+def make_computing_links(
     networks: Sequence[str], *, rate_mbit: int, width: float, batches: int, folder: Path
 ) -> tuple[Link, ...]:
     """Return a `Link` for each network, whose gradients are computed, and write training images to `folder`.
@@ -274,11 +276,11 @@ def learnt_links(
     return tuple(found)
 
 
-def report(
+def run_benchmark(
     *,
     workers: Sequence[int],
     batches: int,
-    slower: int,
+    time_factor: int,
     networks: Sequence[str],
     rate_mbit: int,
     width: float,
@@ -286,16 +288,16 @@ def report(
     has_turns: bool,
     notify: Notify,
 ) -> Report:
-    """Measure trainings on every link, with times multiplied by `slower`, and compare the durations with the formulas.
+    """Measure trainings on every link, and compare their durations with the formulas. Returns the report.
 
-    Returns the report.
+    All times of a link are multiplied by `time_factor`.
     """
-    found, transfers = list[Case](), dict[str, float]()
+    found, transfers = list[TrainingCase](), dict[str, float]()
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
-        links = learnt_links(networks, rate_mbit=rate_mbit, width=width, batches=batches, folder=Path(folder))
-        links = links or tuple(link.slower(slower) for link in LINKS)
+        links = make_computing_links(networks, rate_mbit=rate_mbit, width=width, batches=batches, folder=Path(folder))
+        links = links or tuple(link.slowed_down(time_factor) for link in LINKS)
         for link in links:
-            for transfer_s, case in cases(
+            for transfer_s, case in measure_cases(
                 link, numbers=workers, batches=batches, modes=modes, has_turns=has_turns, notify=notify
             ):
                 transfers[link.name] = transfer_s
@@ -315,7 +317,7 @@ def report(
     if networks:
         method.append(f"Images of {_SIDE} x {_SIDE}, {_BATCH_SIZE} in a batch; {width:g} of the published channels.")
     else:
-        method.append(f"Times {slower} times as long as published, at a rate as much lower.")
+        method.append(f"Times {time_factor} times as long as published, at a rate as much lower.")
     blocks.append(BulletList("How it was measured", tuple(method)))
     data = {"cases": [asdict(case) for case in found], "transfers_s": transfers}
     return Report(
@@ -323,11 +325,11 @@ def report(
     )
 
 
-def _update_s(found: Sequence[Case], link: Link) -> float:
+def _update_s(found: Sequence[TrainingCase], link: Link) -> float:
     return next(one.update_s for one in found if one.link == link.name)
 
 
-def _gradients_of(found: Sequence[Case], link: Link) -> str:
+def _gradients_of(found: Sequence[TrainingCase], link: Link) -> str:
     if not link.learner:
         return f"a timed wait of {1000 * link.gradient_s:.0f} ms"
     parts, own = [], [one for one in found if one.link == link.name]
@@ -355,23 +357,23 @@ _HOW: Final = (
 _KINDS: Final = {"mean_s": "printed mean", "updated_s": "mean with updates", "bound_s": "case that applies"}
 
 
-def _errors(found: Sequence[Case], link: str, mode: str, server: str, kind: str) -> list[float]:
+def _errors(found: Sequence[TrainingCase], link: str, mode: str, server: str, kind: str) -> list[float]:
     return [one.error(kind) for one in found if (one.link, one.mode, one.server) == (link, mode, server)]
 
 
-def _pairs(found: Sequence[Case], link: str) -> list[tuple[str, str]]:
+def _pairs(found: Sequence[TrainingCase], link: str) -> list[tuple[str, str]]:
     """Return the pairs of mode and server of all trainings on the link `link`, each pair once."""
     return list(dict.fromkeys((one.mode, one.server) for one in found if one.link == link))
 
 
-def _mark(found: Sequence[Case], link: Link) -> Mark:
+def _mark(found: Sequence[TrainingCase], link: Link) -> Goal:
     pairs = [(mode, server) for mode, server in _pairs(found, link.name) if server in SERVERS]
     close = [max(map(abs, _errors(found, link.name, mode, server, "mean_s"))) <= GOAL_ERROR for mode, server in pairs]
     name = f"{link.name}: pairs of {len(pairs)} whose printed mean is within 15 % at every N"
-    return Mark(name=name, measured=float(sum(close)), goal=len(pairs) - 1, unit="")
+    return Goal(name=name, measured=float(sum(close)), goal=len(pairs) - 1, unit="")
 
 
-def _summary(found: Sequence[Case], link: str) -> Table:
+def _summary(found: Sequence[TrainingCase], link: str) -> Table:
     rows = []
     for mode, server in _pairs(found, link):
         cells = [f"{mode}, {server}"]
@@ -383,7 +385,7 @@ def _summary(found: Sequence[Case], link: str) -> Table:
     return Table(f"Relative errors of predicted times, {link}", columns, tuple(rows))
 
 
-def _table(found: Sequence[Case], link: str) -> Table:
+def _table(found: Sequence[TrainingCase], link: str) -> Table:
     rows = tuple(
         (
             f"{one.mode}, {one.server}, {one.workers}",

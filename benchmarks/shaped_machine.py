@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def main() -> int:
     """Follow orders from standard input until standard input ends. Returns the exit code."""
     stay_offline(joins_cluster=True)
-    from benchmarks.namespaces import NETWORK  # only now: nothing is imported that the guard has not seen
+    from benchmarks.namespaces import SUBNET  # only now: nothing is imported that the guard has not seen
 
-    allow_networks((f"{NETWORK}.0/24", sys.argv[1]))
+    allow_networks((f"{SUBNET}.0/24", sys.argv[1]))
     machine = _Machine(sys.argv[1])
     try:
         for line in sys.stdin:

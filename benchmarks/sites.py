@@ -51,7 +51,7 @@ _CATEGORIES: Final[tuple[Category, ...]] = ("read_first", "abnormal", "unsure", 
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Films:
+class HospitalImages:
     """The X-rays of one hospital, which were screened at the pack's first operating point."""
 
     name: str
@@ -63,7 +63,7 @@ class Films:
         return np.array([case.truth for case in self.cases])
 
     @property
-    def ranks(self) -> Scores:
+    def scores(self) -> Scores:
         """The score of each X-ray (n,): infinite for Read first, and below all scores for an X-ray without a score."""
         return np.array([ranking_score(case) for case in self.cases])
 
@@ -75,7 +75,7 @@ class Films:
     @property
     def logits(self) -> Logits:
         """The log-odds of the score of each X-ray (n,); nan for Read first and for X-rays without a score."""
-        found = self.ranks
+        found = self.scores
         return np.where(np.isfinite(found), logit(np.where(np.isfinite(found), found, 0.5)), np.nan)
 
 
@@ -83,58 +83,58 @@ class Films:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Reference:
+class ReferenceScores:
     """The scores of the pack's own hospital, as log-odds.
 
-    `every` are the log-odds of all X-rays, `normal` those of X-rays without the finding. `share` is the share of X-rays
-    with the finding, 0..1.
+    `normal_logits` are the log-odds of X-rays without the finding. `finding_share` is the share of X-rays with the
+    finding, 0..1.
     """
 
-    every: Logits
-    normal: Logits
-    share: float
+    all_logits: Logits
+    normal_logits: Logits
+    finding_share: float
 
 
-Rule = Callable[[Reference, Logits], tuple[float, float]]
+Rule = Callable[[ReferenceScores, Logits], tuple[float, float]]
 
 
-def _as_it_is(_own: Reference, _site: Logits) -> tuple[float, float]:
+def _as_it_is(_own: ReferenceScores, _site: Logits) -> tuple[float, float]:
     return 1.0, 0.0
 
 
-def _median(own: Reference, site: Logits) -> tuple[float, float]:
+def _median(own: ReferenceScores, site: Logits) -> tuple[float, float]:
     """Return scale 1 and the shift that moves the site's median to the median of the own hospital's X-rays."""
-    return 1.0, float(np.median(own.every) - np.median(site))
+    return 1.0, float(np.median(own.all_logits) - np.median(site))
 
 
-def _quarter(own: Reference, site: Logits) -> tuple[float, float]:
+def _quarter(own: ReferenceScores, site: Logits) -> tuple[float, float]:
     """Return scale 1 and the shift by which the 25 % quantiles agree.
 
     The quantiles are those of all X-rays of the site, and of the own hospital's X-rays without the finding.
     """
-    return 1.0, float(np.quantile(own.normal, 0.25) - np.quantile(site, 0.25))
+    return 1.0, float(np.quantile(own.normal_logits, 0.25) - np.quantile(site, 0.25))
 
 
-def _two_quantiles(own: Reference, site: Logits) -> tuple[float, float]:
+def _two_quantiles(own: ReferenceScores, site: Logits) -> tuple[float, float]:
     """Return the scale and the shift by which the 10 % and the 50 % quantiles agree.
 
     The quantiles are those of all X-rays of the site, and of the own hospital's X-rays without the finding.
     """
-    (low, middle), (own_low, own_middle) = np.quantile(site, (0.1, 0.5)), np.quantile(own.normal, (0.1, 0.5))
+    (low, middle), (own_low, own_middle) = np.quantile(site, (0.1, 0.5)), np.quantile(own.normal_logits, (0.1, 0.5))
     scale = float((own_middle - own_low) / max(middle - low, 1e-6))
     return scale, float(own_middle - scale * middle)
 
 
-def _prior_shift(own: Reference, site: Logits) -> tuple[float, float]:
+def _prior_shift(own: ReferenceScores, site: Logits) -> tuple[float, float]:
     """Return scale 1 and the shift for the estimated share of X-rays with the finding at the site.
 
     The share is estimated by expectation maximisation (Saerens, Neural Computation 14 (2002) 21).
     """
-    share = own.share
+    share = own.finding_share
     for _ in range(_STEPS):
-        moved = site + _log_odds(share) - _log_odds(own.share)
+        moved = site + _log_odds(share) - _log_odds(own.finding_share)
         share = float(np.clip(sigmoid(moved).mean(), 1e-3, 1 - 1e-3))
-    return 1.0, _log_odds(share) - _log_odds(own.share)
+    return 1.0, _log_odds(share) - _log_odds(own.finding_share)
 
 
 def _log_odds(share: float) -> float:
@@ -150,7 +150,9 @@ RULES: Final[Mapping[str, Rule]] = {
 }
 
 
-def fitted(rule: Rule, own: Films, site: Films, *, threshold: float, prevalence: float | None) -> NDArray[np.float64]:
+def measure_rule(
+    rule: Rule, own: HospitalImages, site: HospitalImages, *, threshold: float, prevalence: float | None
+) -> NDArray[np.float64]:
     """Fit a rule to random halves of a site's patients, and measure the rule on the other halves.
 
     Returns (rounds, 2): the share falsely referred of X-rays without the finding, and the share detected of X-rays with
@@ -158,7 +160,7 @@ def fitted(rule: Rule, own: Films, site: Films, *, threshold: float, prevalence:
     """
     known = ~np.isnan(own.logits)
     logits, truth = own.logits[known], own.truth[known]
-    reference = Reference(every=logits, normal=logits[~truth], share=float(truth.mean()))
+    reference = ReferenceScores(all_logits=logits, normal_logits=logits[~truth], finding_share=float(truth.mean()))
     generator, found = np.random.default_rng(0), []
     people = np.unique(site.patients)
     for _ in range(_ROUNDS):
@@ -166,14 +168,16 @@ def fitted(rule: Rule, own: Films, site: Films, *, threshold: float, prevalence:
         is_fitted = np.isin(site.patients, half)
         drawn = _drawn(site, is_fitted, prevalence, generator)
         scale, shift = rule(reference, drawn)
-        ranks = np.where(np.isnan(site.logits), site.ranks, scale * site.logits + shift)
+        ranks = np.where(np.isnan(site.logits), site.scores, scale * site.logits + shift)
         referred = ranks >= logit(np.array(threshold))
         judged = ~is_fitted
         found.append([referred[judged & ~site.truth].mean(), referred[judged & site.truth].mean()])
     return np.array(found)
 
 
-def _drawn(site: Films, chosen: NDArray[np.bool_], prevalence: float | None, generator: np.random.Generator) -> Logits:
+def _drawn(
+    site: HospitalImages, chosen: NDArray[np.bool_], prevalence: float | None, generator: np.random.Generator
+) -> Logits:
     """Draw the log-odds of `chosen` X-rays of a site with replacement.
 
     The share of X-rays with the finding is `prevalence`; None for their real share.
@@ -192,7 +196,7 @@ def _drawn(site: Films, chosen: NDArray[np.bool_], prevalence: float | None, gen
 # ---- edges of not sure
 
 
-def edges(films: Films, point: OperatingPoint, recipe: ClassifierRecipe) -> tuple[float, float]:
+def choose_zone_limits(films: HospitalImages, point: OperatingPoint, recipe: ClassifierRecipe) -> tuple[float, float]:
     """Choose the limits of the uncertain zone on the X-rays of one hospital, by the rule of the recipe.
 
     Returns the lower and the upper limit, as calibrated scores.
@@ -204,15 +208,15 @@ def edges(films: Films, point: OperatingPoint, recipe: ClassifierRecipe) -> tupl
     return min(low, point.threshold), max(high, point.threshold)
 
 
-def edges_that_hold_at_each(
-    hospitals: Sequence[Films], point: OperatingPoint, recipe: ClassifierRecipe
+def choose_common_zone_limits(
+    hospitals: Sequence[HospitalImages], point: OperatingPoint, recipe: ClassifierRecipe
 ) -> tuple[float, float]:
     """Return limits of the uncertain zone that fit every hospital: the lowest lower and the highest upper limit."""
-    found = [edges(films, point, recipe) for films in hospitals]
+    found = [choose_zone_limits(films, point, recipe) for films in hospitals]
     return min(low for low, _ in found), max(high for _, high in found)
 
 
-def seen(films: Films, point: OperatingPoint) -> dict[bool, Counter[Category]]:
+def count_categories(films: HospitalImages, point: OperatingPoint) -> dict[bool, Counter[Category]]:
     """Return the number of X-rays in each class that the user sees at an operating point.
 
     The keys are True for X-rays with the finding, and False for X-rays without the finding.
@@ -232,9 +236,9 @@ class Hospitals:
 
     model: Model
     recipe: ClassifierRecipe
-    own: Films
-    parts: Sequence[Films]
-    sites: Sequence[Films]
+    own: HospitalImages
+    parts: Sequence[HospitalImages]
+    sites: Sequence[HospitalImages]
 
     @property
     def point(self) -> OperatingPoint:
@@ -242,7 +246,7 @@ class Hospitals:
         return self.model.manifest.operating_points[0]
 
 
-def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospitals:
+def screen_hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospitals:
     """Screen X-rays of the pack's own hospitals and of other hospitals with a shipped pack. Raises FieldrayError.
 
     `home` is a temporary user data folder.
@@ -255,13 +259,13 @@ def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospit
     parts = split_rows(rows, recipe.split, recipe.data)
     validation = [row for row, part in zip(rows, parts, strict=True) if part == "validation"]
 
-    def films(name: str, rows: Sequence[Row]) -> Films:
+    def films(name: str, rows: Sequence[Row]) -> HospitalImages:
         label = recipe.pack_labels[0]
         screening = screen_rows(
             model, rows, threads=recipe.training.threads, progress=lambda *_: notify(f"{pack_id}: {name}")
         )
         cases = screening.cases(label.code, label_targets(rows, [label])[:, 0])
-        return Films(name=name, cases=next(iter(cases.values())))
+        return HospitalImages(name=name, cases=next(iter(cases.values())))
 
     named = {name: [row for row in validation if row.source == name] for name in {row.source for row in validation}}
     by_hospital = [films(name, own) for name, own in sorted(named.items())]
@@ -269,16 +273,16 @@ def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospit
     for name in _SITES[pack_id]:
         source = Source(path=data / "index.csv", layout="index", name=name, where={"set": (name,)})
         sites.append(films(name, read_rows([source], folder=home)))
-    whole = Films(name="own", cases=[case for part in by_hospital for case in part.cases])
+    whole = HospitalImages(name="own", cases=[case for part in by_hospital for case in part.cases])
     return Hospitals(model=model, recipe=recipe, own=whole, parts=by_hospital, sites=sites)
 
 
-def report(data: Path, notify: Notify) -> Report:
+def run_benchmark(data: Path, notify: Notify) -> Report:
     """Measure every shipped pack, and return the report. Raises FieldrayError."""
     alarms, bands = list[list[str]](), list[list[str]]()
     with tempfile.TemporaryDirectory() as home:
         for pack_id in _SITES:
-            found = hospitals(data, pack_id, home=Path(home), notify=notify)
+            found = screen_hospitals(data, pack_id, home=Path(home), notify=notify)
             alarms += _alarm_rows(pack_id, found)
             bands += _band_rows(pack_id, found)
     head = ("pack", "site", "fitted on", "rule", "falsely referred", "5 to 95 %", "off", "within 10 points", "detected")
@@ -298,12 +302,12 @@ def report(data: Path, notify: Notify) -> Report:
 def _alarm_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
     """Yield a table row with the figures for each site, each share of findings in the fit, and each rule."""
     threshold, own = found.point.threshold, found.own
-    wanted = float((own.ranks[~own.truth] >= threshold).mean())
+    wanted = float((own.scores[~own.truth] >= threshold).mean())
     yield [pack_id, "its own, validation", "", "", f"{wanted:.3f}", "", "", "", f"{_detected(own, threshold):.3f}"]
     for site in found.sites:
         for prevalence in _PREVALENCES:
             for name, rule in RULES.items():
-                shares = fitted(rule, own, site, threshold=threshold, prevalence=prevalence)
+                shares = measure_rule(rule, own, site, threshold=threshold, prevalence=prevalence)
                 alarms = shares[:, 0]
                 low, high = np.quantile(alarms, (0.05, 0.95))
                 yield [
@@ -316,19 +320,19 @@ def _alarm_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
                 ]
 
 
-def _detected(films: Films, threshold: float) -> float:
-    return float((films.ranks[films.truth] >= threshold).mean())
+def _detected(films: HospitalImages, threshold: float) -> float:
+    return float((films.scores[films.truth] >= threshold).mean())
 
 
 def _band_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
     """Yield table rows for each hospital and each pair of limits of the uncertain zone (with, without the finding)."""
     point = found.point
     chosen_on = [*found.parts, *(site for site in found.sites if site.name in _CHOOSE_ON)]
-    low, high = edges_that_hold_at_each(chosen_on, point, found.recipe)
+    low, high = choose_common_zone_limits(chosen_on, point, found.recipe)
     both = {"as it ships": point, "that hold at each": replace(point, unsure_low=low, unsure_high=high)}
     for films in (*found.parts, *found.sites):
         for name, own in both.items():
-            for truth, counts in seen(films, own).items():
+            for truth, counts in count_categories(films, own).items():
                 span = f"{name}: {own.unsure_low:.3f} to {own.unsure_high:.3f}"
                 total = counts.total()
                 shown = [f"{counts[one]} ({counts[one] / total:.0%})" for one in _CATEGORIES] if total else []

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cluster_runs import command_of, draw_sources, require_end, started, write_copies
-from benchmarks.drawn_run import DrawnRun
+from benchmarks.cluster_runs import draw_sources, screening_command, start_command, wait_for_results, write_copies
+from benchmarks.drawn_run import SyntheticRun
 from benchmarks.processes import load_average
-from benchmarks.reports import Mark, at_most
+from benchmarks.reports import Goal, maximum_goal
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
@@ -30,8 +30,8 @@ from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
 
 Notify = Callable[[str], None]
-MOST_BYTES: Final = 4096.0
-RESUMED_PER_S: Final = 5000.0
+MAX_BYTES_PER_IMAGE: Final = 4096.0
+MIN_RESUMED_PER_S: Final = 5000.0
 _ROUNDS: Final = 3
 _SETTLING_S: Final = 11.0  # a file that was changed a moment ago is not known by its stamp
 _COMPARED: Final = 997  # every so many results are compared before and after
@@ -39,12 +39,12 @@ _KIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedStep:
     """A measured step: name, duration in seconds, and result in words."""
 
     name: str
     seconds: float
-    what: str
+    result_text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +59,12 @@ class _Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Upkeep:
-    steps: tuple[Timed, ...]
+    steps: tuple[TimedStep, ...]
     compared: int
     different: int
 
 
-def report(model: Model, source: Path | None, *, files: int, rows: int, notify: Notify) -> Report:
+def run_benchmark(model: Model, source: Path | None, *, files: int, rows: int, notify: Notify) -> Report:
     """Measure all steps, and return the report.
 
     Parameters
@@ -89,8 +89,8 @@ def report(model: Model, source: Path | None, *, files: int, rows: int, notify: 
         upkeep = _upkeep(Path(folder), model, rows, notify)
     per_image, rate = runs.sizes["results"] / files, files / statistics.median(runs.again_s)
     marks = (
-        at_most("results on disk per image", per_image, MOST_BYTES, unit="bytes"),
-        Mark(name="images checked per second", measured=rate, goal=RESUMED_PER_S, is_most=False, unit="images/s"),
+        maximum_goal("results on disk per image", per_image, MAX_BYTES_PER_IMAGE, unit="bytes"),
+        Goal(name="images checked per second", measured=rate, goal=MIN_RESUMED_PER_S, is_most=False, unit="images/s"),
     )
     taken, verified = runs.taken, runs.verified
     how = (
@@ -131,7 +131,7 @@ def _tables(runs: _Runs, upkeep: _Upkeep, *, files: int, rows: int) -> Sequence[
         Table(
             f"A store of {rows} results",
             ("step", "seconds", "what came of it"),
-            tuple((step.name, f"{step.seconds:.1f}", step.what) for step in upkeep.steps),
+            tuple((step.name, f"{step.seconds:.1f}", step.result_text) for step in upkeep.steps),
         ),
     )
 
@@ -153,8 +153,8 @@ def _runs(images: Path, home: Path, options: Sequence[str], notify: Notify) -> _
 def _screened(images: Path, home: Path, options: Sequence[str], notify: Notify) -> float:
     notify(f"screening {images.name} {' '.join(options[2:])}")
     began_s = time.perf_counter()
-    with started(command_of(images, home, options, workers=0), home) as process:
-        require_end(process)
+    with start_command(screening_command(images, home, options, workers=0), home) as process:
+        wait_for_results(process)
     return time.perf_counter() - began_s
 
 
@@ -174,12 +174,12 @@ def _size(path: Path) -> int:
 
 def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
     path = folder / DATABASE_NAME
-    DrawnRun(model, drawn=min(24, 1 + rows // 100)).save(
+    SyntheticRun(model, drawn=min(24, 1 + rows // 100)).save(
         path, rows, progress=lambda done: notify(f"{done} of {rows} saved")
     )
     _give_verdicts(path)
     before = _sample(path)
-    steps: list[Timed] = []
+    steps: list[TimedStep] = []
 
     def show(share: float) -> None:
         notify(f"{share:.0%}")
@@ -188,7 +188,7 @@ def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
         notify(name)
         began_s = time.perf_counter()
         came = act()
-        steps.append(Timed(name, time.perf_counter() - began_s, what(came)))
+        steps.append(TimedStep(name, time.perf_counter() - began_s, what(came)))
 
     timed("checked", lambda: check(path, progress=show), lambda found: f"{found['answers']} results, whole")
     copy = folder / "copy"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.processes import own_home
+from benchmarks.processes import temporary_home
 from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.lung_thirds import THIRDS, features_of_thirds, halves, thirds
 from fieldray.domain.lungs import lung_parts, middle_between
@@ -34,7 +34,7 @@ from fieldray.packs.library import PackLibrary
 from fieldray_adapt.data.augmentation import WHITE_AREA_KINDS, lung_hulls, paint_white, white_area
 
 _SIDE: Final = 256
-_MOST_OF_A_SET: Final = 500
+_MAX_IMAGES_OF_A_SOURCE: Final = 500
 _PAINTED: Final = (
     0.05,
     0.6,
@@ -44,7 +44,7 @@ _FOLDS: Final = 5
 Row = dict[str, str]
 
 
-class Finder:
+class LungFinder:
     """Finds lungs with the shipped lung-field network, which runs in this process."""
 
     def __init__(self, home: Path) -> None:
@@ -85,10 +85,12 @@ def training_rows(data: Path) -> dict[str, list[Row]]:
     for name, is_wanted in wanted.items():
         drawn[name] = sorted((r for r in normal if r["set"] == name and is_wanted(r)), key=lambda r: r["path"])
         random.Random(37).shuffle(drawn[name])
-    return {name: rows[:_MOST_OF_A_SET] for name, rows in drawn.items()}
+    return {name: rows[:_MAX_IMAGES_OF_A_SOURCE] for name, rows in drawn.items()}
 
 
-def facts_of(mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask) -> tuple[NDArray[Any], NDArray[Any]]:
+def third_features(
+    mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return features of each third of both lungs (2, 3, features), and the share of each third painted white (2, 3).
 
     `place` is the mask of the area that was painted white.
@@ -102,10 +104,10 @@ def facts_of(mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask) ->
     return features_of_thirds(shares, is_lung, grey, middle), np.array(covered)
 
 
-def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any], NDArray[Any]]]:
+def make_samples(data: Path, finder: LungFinder) -> list[tuple[str, str, str, NDArray[Any], NDArray[Any]]]:
     """Return for each image: source, patient, kind of white area, features (2, 3, n), and painted shares (2, 3).
 
-    The kind is "" for an unchanged image. Features and shares are those of `facts_of`.
+    The kind is "" for an unchanged image. Features and shares are those of `third_features`.
     """
     made = []
     for name, rows in training_rows(data).items():
@@ -123,17 +125,17 @@ def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any
                 place = white_area(hulls[here], kind, generator, is_left=here == 0) if kind else np.zeros_like(hulls[0])
                 seen = finder.find(Image(pixels=paint_white(plain[1], place, generator))) if kind else plain
                 if seen is not None:
-                    made.append((name, f"{name} {row['patient_id']}", kind, *facts_of(*seen, place)))
+                    made.append((name, f"{name} {row['patient_id']}", kind, *third_features(*seen, place)))
     return made
 
 
-def fit(made: list[Any]) -> list[str]:
+def fit_weights(samples: list[Any]) -> list[str]:
     """Fit weights by which the share `_FALSE_ALARMS` of normal images is falsely reported.
 
     Returns lines with the weights, and with results on images that were not used in the fit.
     """
-    source, patient, kind = (np.array([sample[place] for sample in made]) for place in range(3))
-    facts, covered = (np.array([sample[place] for sample in made]) for place in (3, 4))
+    source, patient, kind = (np.array([sample[place] for sample in samples]) for place in range(3))
+    facts, covered = (np.array([sample[place] for sample in samples]) for place in (3, 4))
     hot = np.zeros((*covered.shape, THIRDS + 1))
     hot[..., range(THIRDS), range(THIRDS)] = 1
     hot[:, 1, :, THIRDS] = 1  # the patient's left is on the right
@@ -152,14 +154,14 @@ def fit(made: list[Any]) -> list[str]:
 
     patients = np.unique(patient)
     fold = np.random.default_rng(37).permutation(len(patients))[np.searchsorted(patients, patient)] % _FOLDS
-    score = np.zeros(len(made))
+    score = np.zeros(len(samples))
     for number in range(_FOLDS):
         out = fold == number
         score[out] = (inputs[out] @ learnt(~out).coef_[0]).max(axis=(1, 2))
     sources = [score[(source == name) & (kind == "")] for name in np.unique(source)]
     steps = np.arange(0, 9, 0.01).tolist()
     limit = next(at for at in steps if np.mean([(of > at).mean() for of in sources]) <= _FALSE_ALARMS)
-    found, above = learnt(np.ones(len(made), bool)).coef_[0].round(2).tolist(), score > limit
+    found, above = learnt(np.ones(len(samples), bool)).coef_[0].round(2).tolist(), score > limit
     counted = [(name, (source == name) & (kind == "")) for name in np.unique(source)]
     counted += [(name, kind == name) for name in WHITE_AREA_KINDS]
     return [
@@ -175,8 +177,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     data = parser.parse_args().data
-    with own_home() as home:
-        sys.stdout.write("\n".join(fit(samples(data, Finder(home)))) + "\n")
+    with temporary_home() as home:
+        sys.stdout.write("\n".join(fit_weights(make_samples(data, LungFinder(home)))) + "\n")
 
 
 if __name__ == "__main__":

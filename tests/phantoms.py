@@ -39,7 +39,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from benchmarks.image_files import put_frame, save_dicom, set_pixels
+from benchmarks.image_files import save_dicom, set_compressed_frame, set_pixels
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from long_headers import dicom_file
 
@@ -174,7 +174,7 @@ def _as_colour(dataset: Dataset, values: NDArray[np.uint8], photometric: str) ->
 def _save(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
     if transfer_syntax == JPEGExtended12Bit:
         stored = np.frombuffer(dataset.PixelData, "<u2").reshape(dataset.Rows, dataset.Columns)
-        put_frame(dataset, imagecodecs.jpeg8_encode(stored, level=98, bitspersample=12))
+        set_compressed_frame(dataset, imagecodecs.jpeg8_encode(stored, level=98, bitspersample=12))
     save_dicom(dataset, path, transfer_syntax)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from pydicom.uid import UID, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
-from benchmarks.image_files import put_frame
+from benchmarks.image_files import set_compressed_frame
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from harness.case import Group
 from harness.record import Fate
@@ -106,7 +106,7 @@ def encapsulated(path: Path, frame: bytes, syntax: UID, **changes: Any) -> bytes
     dataset.file_meta.TransferSyntaxUID = syntax
     for keyword, value in {"BitsAllocated": 8, "BitsStored": 8, "HighBit": 7, **changes}.items():
         setattr(dataset, keyword, value)
-    put_frame(dataset, frame)
+    set_compressed_frame(dataset, frame)
     dataset.save_as(path, enforce_file_format=True)
     data = path.read_bytes()
     path.unlink()

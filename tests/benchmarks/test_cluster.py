@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cluster_runs import differences, write_copies
+from benchmarks.cluster_runs import count_differences, write_copies
 from benchmarks.processes import CHECKOUT
-from benchmarks.shaped_links import learnt_links
+from benchmarks.shaped_links import make_computing_links
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import write_studies
 from program import write_images
@@ -32,13 +32,13 @@ def test_copies_are_images_with_bytes_of_their_own(tmp_path: Path) -> None:
 def test_what_is_missing_or_other_differs() -> None:
     one = {"a": ("normal", "", "1"), "b": ("normal", "", "2"), "c": ("normal", "", "3")}
     other = {"a": ("normal", "", "1"), "b": ("abnormal", "", "2"), "d": ("normal", "", "3")}
-    assert differences(one, other) == 3
+    assert count_differences(one, other) == 3
 
 
 @pytest.mark.adapt
 @pytest.mark.timeout(300)
 def test_a_machine_trains_a_network_by_the_program_s_own_server_in_turns(tmp_path: Path) -> None:
-    (link,) = learnt_links(("squeezenet",), rate_mbit=100, width=0.125, batches=2, folder=tmp_path)
+    (link,) = make_computing_links(("squeezenet",), rate_mbit=100, width=0.125, batches=2, folder=tmp_path)
     assert link.elements * 32 == pytest.approx(link.transfer_s * 100e6)
     task = {"plan": {"workers": 1, "mode": "sync-join", "takes_turns": True}, "elements": 0, "batches": 2, "token": "a"}
     words = [sys.executable, "-m", "benchmarks.shaped_machine", "127.0.0.1"]

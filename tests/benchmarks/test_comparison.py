@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.comparison_pairs import copied, elastic, part_of, with_opacity
+from benchmarks.comparison_pairs import insert_opacity, make_warped_copy, part_of_patient, random_displacement
 from fieldray.comparison.matching import min_jacobian, warp
 from pairs import chest
 
 
 def test_a_patient_is_in_one_part_always() -> None:
-    parts = [part_of(f"patient {number}") for number in range(200)]
-    assert parts == [part_of(f"patient {number}") for number in range(200)]
+    parts = [part_of_patient(f"patient {number}") for number in range(200)]
+    assert parts == [part_of_patient(f"patient {number}") for number in range(200)]
     assert 60 < parts.count("choose") < 140
 
 
 def test_warps_reach_half_to_all_of_8_percent_and_do_not_fold() -> None:
     generator = np.random.default_rng(1)
     for _ in range(5):
-        warp = elastic(generator)
+        warp = random_displacement(generator)
         assert 0.04 * 512 - 0.1 <= np.hypot(warp[..., 0], warp[..., 1]).max() <= 0.08 * 512 + 0.1
         assert min_jacobian(warp) > 0
 
 
 def test_a_copy_shows_at_a_place_what_the_image_has_at_place_and_displacement() -> None:
-    copy = copied(chest(), np.random.default_rng(2))
+    copy = make_warped_copy(chest(), np.random.default_rng(2))
     expected = warp(chest().pixels, copy.displacement)
     assert np.corrcoef(expected.ravel(), copy.image.pixels.ravel())[0, 1] > 0.99
 
 
 def test_an_opacity_is_denser_in_its_core_and_nothing_else_changes() -> None:
-    image, core = with_opacity(chest(), np.random.default_rng(3))
+    image, core = insert_opacity(chest(), np.random.default_rng(3))
     more = image.pixels.astype(int) - chest().pixels
     assert more[core].min() >= 0
     assert more[core].mean() > 2

@@ -13,8 +13,15 @@ import pytest
 from PIL import Image
 
 from benchmarks.command_line import run
-from benchmarks.decisions import Compared, Pair, Program, compare, decision_report, pair_of
-from benchmarks.image_files import KINDS
+from benchmarks.decisions import (
+    DecisionComparison,
+    DecisionPair,
+    SingleImageScreener,
+    compare,
+    decision_report,
+    make_pair,
+)
+from benchmarks.image_files import IMAGE_KINDS
 from fakes import FakeEngine, FakeReaders
 from fieldray.commands.console import Console
 from fieldray.domain.finding import ReadFacts
@@ -46,19 +53,19 @@ class Darker(FakeReaders):
         return AnalysisResult(values=values, facts=ReadFacts(pixel_map=PixelMap(1, 0, 1, 0)))
 
 
-def program(grey: int) -> Program:
-    return Program(setup=set_up_pack(tiny_model()), workers=Darker(grey), engine=FakeEngine())
+def program(grey: int) -> SingleImageScreener:
+    return SingleImageScreener(setup=set_up_pack(tiny_model()), workers=Darker(grey), engine=FakeEngine())
 
 
-def pair(reduced: str, in_full: str, *, is_screened: tuple[bool, bool] = (True, True)) -> Pair:
-    return Pair("RLE", "abnormal", (0.5, 0.52), (reduced, in_full), is_screened)  # type: ignore[arg-type]
+def pair(reduced: str, in_full: str, *, is_screened: tuple[bool, bool] = (True, True)) -> DecisionPair:
+    return DecisionPair("RLE", "abnormal", (0.5, 0.52), (reduced, in_full), is_screened)  # type: ignore[arg-type]
 
 
 def test_small_images_are_enlarged_and_written_in_turn(tmp_path: Path) -> None:
     write_images(tmp_path, 3, side=64)
     run_by = program(200)
-    compared = compare(tmp_path, run_by, most=2, cores=1, notify=lambda _: None)
-    first, second = list(KINDS.values())[:2]
+    compared = compare(tmp_path, run_by, max_images=2, cores=1, notify=lambda _: None)
+    first, second = list(IMAGE_KINDS.values())[:2]
     assert compared.images == {first.name: 1, second.name: 1}
     assert isinstance(run_by.workers, Darker) and run_by.workers.kinds == [".dcm"] * 4
     assert compared.differences == pytest.approx([10 / 255] * 2)
@@ -69,26 +76,26 @@ def test_large_images_stay_as_they_are_and_bad_ones_are_counted(tmp_path: Path) 
     for name in ("bad.png", "good.png"):
         Image.fromarray(image).save(tmp_path / name, compress_level=1)
     (tmp_path / "cut.png").write_bytes((tmp_path / "good.png").read_bytes()[:2000])
-    compared = compare(tmp_path, program(100), most=9, cores=1, notify=lambda _: None)
+    compared = compare(tmp_path, program(100), max_images=9, cores=1, notify=lambda _: None)
     assert compared.images == {"as it is": 1}
-    assert compared.unread == {"truncated": 1, "source": 1}
+    assert compared.unreadable_images == {"truncated": 1, "source": 1}
 
 
 def test_a_decision_of_each_label_as_screening_makes_it() -> None:
     above = screened(score=1.0, decision="above")
     above = replace(above, facts=ReadFacts(notes=("read_twice",)))
-    found = pair_of("RLE", "opacity", above, screened(score=0.0, decision="below"))
+    found = make_pair("RLE", "opacity", above, screened(score=0.0, decision="below"))
     assert found.decisions == ("above", "below") and found.is_close and not found.is_equal
-    compared = Compared(pairs=[found])
-    assert compared.jumps == 1 and compared.equal_share == 0
+    compared = DecisionComparison(pairs=[found])
+    assert compared.opposite_decisions == 1 and compared.equal_share == 0
 
 
 def test_an_image_that_is_refused_has_no_score() -> None:
-    found = pair_of("RLE", "opacity", screened(score=1.0), refused())
+    found = make_pair("RLE", "opacity", screened(score=1.0), refused())
     assert found.is_screened == (True, False) and not found.is_equal and math.isnan(found.scores[1])
-    both = pair_of("RLE", "opacity", refused(), refused())
+    both = make_pair("RLE", "opacity", refused(), refused())
     assert both.is_equal
-    assert Compared(pairs=[found, both]).differences.tolist() == [0.0]
+    assert DecisionComparison(pairs=[found, both]).differences.tolist() == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -100,13 +107,13 @@ def test_an_image_that_is_refused_has_no_score() -> None:
         (pair("above", "above", is_screened=(True, False)), False),
     ],
 )
-def test_equal_is_what_a_person_sees_as_equal(made: Pair, is_equal: bool) -> None:
+def test_equal_is_what_a_person_sees_as_equal(made: DecisionPair, is_equal: bool) -> None:
     assert made.is_equal is is_equal
 
 
 def test_the_report() -> None:
     pairs = [pair("above", "above")] * 199 + [pair("unsure", "below")]
-    compared = Compared(pairs=pairs)
+    compared = DecisionComparison(pairs=pairs)
     compared.images["RLE"] = 200
     report = decision_report(compared, pack="tiny-1.0.0", images="images")
     met = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}

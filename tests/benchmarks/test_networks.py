@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.networks import Engine, Measured, speed_up_over_first
+from benchmarks.networks import Engine, EngineFigures, median_speed_up
 
 ROOT = Path(__file__).parents[2]
 
 
-def measured(key: str, *batch_ms: float, difference: float | None = 0.0, kind: str = "float32") -> Measured:
+def measured(key: str, *batch_ms: float, difference: float | None = 0.0, kind: str = "float32") -> EngineFigures:
     engine = Engine(key=key, title=key, package="numpy", kind=kind)
-    return Measured(engine=engine, case="a", threads=1, images=2, batch_ms=list(batch_ms), difference=difference)
+    return EngineFigures(engine=engine, case="a", threads=1, images=2, batch_ms=list(batch_ms), difference=difference)
 
 
 def test_ratios_are_taken_within_a_round_and_only_of_equal_outputs() -> None:
     # 20/10, 40/10 and 90/30: the median is 3.
-    assert speed_up_over_first(measured("a", 10, 10, 30), measured("b", 20, 40, 90)) == 3
-    assert speed_up_over_first(measured("a", 10, difference=0.01), measured("b", 20)) is None
-    assert speed_up_over_first(measured("a", 10, difference=0.01, kind="int8"), measured("b", 20)) == 2
-    assert speed_up_over_first(measured("a"), measured("b", 20)) is None
+    assert median_speed_up(measured("a", 10, 10, 30), measured("b", 20, 40, 90)) == 3
+    assert median_speed_up(measured("a", 10, difference=0.01), measured("b", 20)) is None
+    assert median_speed_up(measured("a", 10, difference=0.01, kind="int8"), measured("b", 20)) == 2
+    assert median_speed_up(measured("a"), measured("b", 20)) is None
     assert measured("a", 10, 30, 20).image_ms == (10, 5, 15)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.archive import USUAL, Archive, Wanted, is_read_by_scripts, make_archive
+from benchmarks.archive import USUAL_KINDS, Archive, ArchivePlan, is_readable_by_scripts, make_archive
 from benchmarks.command_line import run
 from benchmarks.contestants import (
     LIMIT,
@@ -17,12 +17,12 @@ from benchmarks.contestants import (
     PROGRAM,
     SCRIPT,
     SERVICES,
-    Results,
-    Run,
-    opened,
-    together,
+    ContestantRun,
+    SpeedResults,
+    open_contestant,
+    sum_runs,
 )
-from benchmarks.image_files import KINDS
+from benchmarks.image_files import IMAGE_KINDS
 from benchmarks.limit import read_reduced
 from benchmarks.pipeline import pipeline_report
 from fieldray.commands.console import Console
@@ -31,7 +31,7 @@ from fieldray.imaging.reading import decode
 from fieldray.processes.wire import Message
 from tiny_models import tiny_model_bytes
 
-SMALL = Wanted(files=6, others=1, megapixels=(0.02, 0.04))
+SMALL = ArchivePlan(files=6, files_per_other_kind=1, megapixels=(0.02, 0.04))
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
 
 
 def test_an_archive_holds_every_kind_or_says_why_not(archive: Archive) -> None:
-    assert set(archive.files) == set(KINDS)
-    assert [file.kind for file in archive.mixed] == list(USUAL)
+    assert set(archive.files) == set(IMAGE_KINDS)
+    assert [file.kind for file in archive.mixed_files] == list(USUAL_KINDS)
     assert len(list(archive.mixed_folder.iterdir())) == 6
     assert len(list(archive.folder("RLE").iterdir())) == 16
-    assert len(list(archive.first_folder.iterdir())) == len(archive.files)
+    assert len(list(archive.warm_up_folder.iterdir())) == len(archive.files)
 
 
 def test_every_kind_shows_the_same_image(archive: Archive) -> None:
@@ -52,7 +52,7 @@ def test_every_kind_shows_the_same_image(archive: Archive) -> None:
     shares = {}
     for kind, (file, *_) in archive.files.items():
         image = decode(file.path.read_bytes(), ImageRef(path=file.path))
-        shares[kind] = image.pixels / (2 ** KINDS[kind].bits - 1)
+        shares[kind] = image.pixels / (2 ** IMAGE_KINDS[kind].bits - 1)
     plain = shares["uncompressed"]
     assert {kind for kind, share in shares.items() if np.abs(share - plain).mean() > 0.01} == set()
     assert (shares["lossless JPEG"] == plain).all() and (shares["big-endian"] == plain).all()
@@ -60,8 +60,8 @@ def test_every_kind_shows_the_same_image(archive: Archive) -> None:
 
 def test_the_limit_reads_the_pixels_of_every_usual_kind(archive: Archive) -> None:
     plain = read_reduced(archive.files["uncompressed"][0].path.read_bytes(), 1000) / 4095
-    for kind in USUAL:
-        shown = read_reduced(archive.files[kind][0].path.read_bytes(), 1000) / (2 ** KINDS[kind].bits - 1)
+    for kind in USUAL_KINDS:
+        shown = read_reduced(archive.files[kind][0].path.read_bytes(), 1000) / (2 ** IMAGE_KINDS[kind].bits - 1)
         assert np.abs(shown - plain).mean() < 0.01, kind
 
 
@@ -71,20 +71,20 @@ def test_the_limit_reads_the_pixels_of_every_usual_kind(archive: Archive) -> Non
 def test_files_that_the_script_cannot_do_are_counted(tmp_path: Path) -> None:
     (tmp_path / "bad.dcm").write_bytes(b"no image")
     opening = Message({"ask": "open", "first": []}, {"model": np.frombuffer(tiny_model_bytes(), np.uint8)})
-    with opened(SCRIPT, SERVICES[SCRIPT], opening) as script:
+    with open_contestant(SCRIPT, SERVICES[SCRIPT], opening) as script:
         assert script.run([tmp_path / "bad.dcm"], folder=tmp_path).failed == 1
 
 
 # ---- the arithmetic
 
 
-def results_of(archive: Archive) -> Results:
+def results_of(archive: Archive) -> SpeedResults:
     """The program does 20 then 30 files a second, the script 4 then 5; one file each, on two cores."""
-    results = Results(archive=archive)
+    results = SpeedResults(archive=archive)
     for kind in (MIXED, *archive.files):
         for program_s, script_s in ((1 / 20, 1 / 4), (1 / 30, 1 / 5)):
-            results.add(PROGRAM, kind, Run(seconds=program_s, cpu_s=0.06, files=1))
-            results.add(SCRIPT, kind, Run(seconds=script_s, cpu_s=script_s, files=1))
+            results.add(PROGRAM, kind, ContestantRun(seconds=program_s, cpu_s=0.06, files=1))
+            results.add(SCRIPT, kind, ContestantRun(seconds=script_s, cpu_s=script_s, files=1))
     results.peak_mb, results.first_result_s = {PROGRAM: 200.0, SCRIPT: 100.0}, (0.8, 0.9, 1.5)
     return results
 
@@ -92,7 +92,7 @@ def results_of(archive: Archive) -> Results:
 def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
     results = results_of(archive)
     assert results.images_per_s(PROGRAM) == pytest.approx(25)
-    assert results.speed_up_over_first() == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
+    assert results.speed_up_over_script() == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
     assert results.cpu_s(PROGRAM) == pytest.approx(0.06)
     assert results.cpu_ratio(SCRIPT, PROGRAM) == pytest.approx((0.25 + 0.2) / 2 / 0.06)
     assert results.cpu_ratio(PROGRAM, LIMIT) is None
@@ -108,10 +108,10 @@ def test_marks_of_a_run(archive: Archive) -> None:
 
 
 def test_runs_one_after_another_add_up() -> None:
-    runs = (Run(seconds=1, cpu_s=0.5, files=2), Run(seconds=3, cpu_s=2.5, files=4, failed=1))
-    assert together(runs) == Run(seconds=4, cpu_s=3, files=6, failed=1)
-    unknown = Run(seconds=1, cpu_s=None, files=1)
-    assert together((runs[0], unknown)).cpu_s is None
+    runs = (ContestantRun(seconds=1, cpu_s=0.5, files=2), ContestantRun(seconds=3, cpu_s=2.5, files=4, failed=1))
+    assert sum_runs(runs) == ContestantRun(seconds=4, cpu_s=3, files=6, failed=1)
+    unknown = ContestantRun(seconds=1, cpu_s=None, files=1)
+    assert sum_runs((runs[0], unknown)).cpu_s is None
 
 
 # ---- as a person types it
@@ -136,12 +136,12 @@ def test_the_whole(tmp_path: Path, pack_options: list[str]) -> None:
 
 
 def test_what_the_usual_script_cannot_read_is_left_out(tmp_path: Path) -> None:
-    wanted = Wanted(files=2, others=1, megapixels=(0.02, 0.02), kinds=("PNG", "lossless JPEG"))
+    wanted = ArchivePlan(files=2, files_per_other_kind=1, megapixels=(0.02, 0.02), kinds=("PNG", "lossless JPEG"))
     made = make_archive(
         tmp_path / "made", wanted, source=None, notify=lambda _: None, is_readable=lambda kind: kind.syntax is None
     )
-    assert set(made.files) == {"PNG"} and len(list(made.first_folder.iterdir())) == 1
+    assert set(made.files) == {"PNG"} and len(list(made.warm_up_folder.iterdir())) == 1
 
 
 def test_the_script_reads_what_pydicom_has_a_decoder_for() -> None:
-    assert all(is_read_by_scripts(KINDS[name]) for name in USUAL)
+    assert all(is_readable_by_scripts(IMAGE_KINDS[name]) for name in USUAL_KINDS)

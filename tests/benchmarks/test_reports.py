@@ -9,7 +9,7 @@ import pytest
 
 import benchmark_pages
 from benchmark_pages import read_front_matter, state
-from benchmarks.reports import Page, PageRefused, machine_line, plan_page, write_page
+from benchmarks.reports import BenchmarkPage, PageRefused, machine_line, plan_page, write_page
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 
 REPORT = Report(
@@ -55,7 +55,7 @@ def commit(folder: Path, name: str) -> str:
 
 
 def test_a_written_page_can_be_read_again(tmp_path: Path) -> None:
-    page = Page(path=tmp_path / "pipeline.md", commit="0123456789ab", command="python -m x", paths=("app",))
+    page = BenchmarkPage(path=tmp_path / "pipeline.md", commit="0123456789ab", command="python -m x", paths=("app",))
     text = write_page(REPORT, page).read_text()
     found = read_front_matter(text)
     assert (found.commit, found.command, found.paths) == ("0123456789ab", "python -m x", ("app",))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import store
-from benchmarks.store import report as measured
+from benchmarks.store import run_benchmark as measured
 from fieldray.packs.library import PackLibrary
 from shipped_packs import CHILDREN
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from archives import archive_request, cluster_of_nodes
-from benchmarks.cluster_kills import nodes_of
+from benchmarks.cluster_kills import find_node_processes
 from fieldray.domain.finding import FailedOutcome, Outcome, ReadFacts, RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, StorageProblem, UsageProblem
@@ -220,7 +220,7 @@ def test_a_process_that_is_killed_from_outside_costs_nothing(begun: Begun, role:
 
     def kill_one() -> None:
         if not killed:
-            (first, *_) = nodes_of(psutil.Process(), role)
+            (first, *_) = find_node_processes(psutil.Process(), role)
             killed.append(first.pid)
             first.kill()
 
@@ -409,7 +409,9 @@ def test_nobody_waits_for_a_node_that_is_suspended(begun: Begun) -> None:
     with cluster_of_nodes(begun.place, "ward/1", "asleep/1") as (_, _, connection):
         with open_client(connection) as client:
             client.wait_for_workers(2)
-        (asleep,) = [node for node in nodes_of(psutil.Process(), "worker") if "asleep" in " ".join(node.cmdline())]
+        (asleep,) = [
+            node for node in find_node_processes(psutil.Process(), "worker") if "asleep" in " ".join(node.cmdline())
+        ]
         asleep.suspend()
         try:
             saved = begun.run(connection=connection, chunk_images=2, notes=notes)

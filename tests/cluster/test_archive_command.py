@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.cluster_kills import nodes_of
-from benchmarks.namespaces import NETWORK, NotPermitted, namespaces
+from benchmarks.cluster_kills import find_node_processes
+from benchmarks.namespaces import SUBNET, NotPermitted, namespaces
 from cluster.conftest import stored
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import LEGACY_CPU_NAME
@@ -126,7 +126,7 @@ def test_a_killed_scheduler_and_a_wish_to_end_are_told_in_a_sentence(images: Pat
     archive = ("archive", "screen", images, "--out", out, "--chunk", 1, *pack_options)
     with start(*archive) as driver:
         wait_for(lambda: list((out / "chunks").glob("*.parquet")), limit_s=60)
-        (scheduler,) = nodes_of(psutil.Process(driver.pid), "scheduler")
+        (scheduler,) = find_node_processes(psutil.Process(driver.pid), "scheduler")
         scheduler.kill()
         said = driver.communicate(timeout=100)[1]
     assert driver.returncode == 1 and "Traceback" not in said, said  # one image is damaged
@@ -194,7 +194,15 @@ def test_a_cluster_is_looked_at_from_a_computer_with_another_address(tmp_path: P
             computers = ends.enter_context(namespaces(2, rate_mbit=100))
         except NotPermitted as why:
             pytest.skip(str(why))
-        start = ("cluster", "start", "--host", computers.address(0), "--network", f"{NETWORK}.0/24", "--unencrypted")
+        start = (
+            "cluster",
+            "start",
+            "--host",
+            computers.address(0),
+            "--network",
+            f"{SUBNET}.0/24",
+            "--unencrypted",
+        )
         line = computers.command(0, command(*start))
         scheduler = ends.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
         ends.callback(scheduler.terminate)

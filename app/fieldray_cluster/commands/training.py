@@ -198,12 +198,12 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _number(*, above: float = -math.inf, least: float = -math.inf) -> Callable[[str], float]:
+def _number(*, above: float = -math.inf, minimum: float = -math.inf) -> Callable[[str], float]:
     def number(text: str) -> float:
         with contextlib.suppress(ValueError):
-            if above < float(text) <= _LARGEST and float(text) >= least:
+            if above < float(text) <= _LARGEST and float(text) >= minimum:
                 return float(text)
-        least_said = f"above {above:g}" if above > least else f"from {least:g}"
+        least_said = f"above {above:g}" if above > minimum else f"from {minimum:g}"
         raise argparse.ArgumentTypeError(f"a number {least_said} to {_LARGEST:g} is needed, not {text}")
 
     return number
@@ -254,14 +254,14 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("corrections to the published formulas")
     group.add_argument(
         "--t-update",
-        type=_number(least=0.0),
+        type=_number(minimum=0.0),
         default=0.0,
         metavar="SECONDS",
         help="time of one machine to update all weights by a gradient (default: 0, the update is left out)",
     )
     group.add_argument(
         "--slowest",
-        type=_number(least=1.0),
+        type=_number(minimum=1.0),
         default=1.0,
         metavar="FACTOR",
         help="time of the slowest worker, divided by the time of the others",

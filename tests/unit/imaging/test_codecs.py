@@ -35,7 +35,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from benchmarks.image_files import put_frame
+from benchmarks.image_files import set_compressed_frame
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import Unreadable
@@ -76,7 +76,7 @@ def registered(request: pytest.FixtureRequest) -> Iterator[Codec]:
 
 def _write(path: Path, *, size: tuple[int, int] = IMAGE.shape) -> Path:
     dataset: Dataset = image_dataset(IMAGE, number=1)
-    put_frame(dataset, zlib.compress(IMAGE.tobytes()))
+    set_compressed_frame(dataset, zlib.compress(IMAGE.tobytes()))
     dataset.Rows, dataset.Columns = size
     dataset.file_meta.TransferSyntaxUID = SYNTAX
     dataset.save_as(path, implicit_vr=False, little_endian=True, force_encoding=True)
@@ -94,7 +94,7 @@ def _frame(path: Path) -> bytes:
 def _with_frame(path: Path, stream: bytes) -> Path:
     """The image as JPEG 2000, with this stream."""
     dataset = dcmread(write_dicom(path, IMAGE))
-    put_frame(dataset, stream)
+    set_compressed_frame(dataset, stream)
     dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
     dataset.save_as(path)
     return path
@@ -352,12 +352,12 @@ def test_high_throughput_frames_are_what_another_decoder_reads_and_cut_ones_are_
     path = write_dicom(tmp_path / "image.dcm", LARGE, transfer_syntax=HTJ2KLossless)
     frame, dataset = _frame(path).rstrip(b"\0"), dcmread(path)
     for end in (b"", b"\xff\xd9"):  # some writers leave it out
-        put_frame(dataset, frame[:-2] + end)
+        set_compressed_frame(dataset, frame[:-2] + end)
         dataset.save_as(path)
         np.testing.assert_array_equal(_read(path), imagecodecs.htj2k_decode(frame))
     for share in (0.02, 0.5, 0.95, 0.999):
         for end in (b"", b"\xff\xd9"):
-            put_frame(dataset, frame[: int(len(frame) * share)] + end)
+            set_compressed_frame(dataset, frame[: int(len(frame) * share)] + end)
             dataset.save_as(path)
             for needed in (None, NEEDED):
                 with pytest.raises(Unreadable, match="damaged"):

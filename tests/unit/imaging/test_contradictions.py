@@ -32,7 +32,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from benchmarks.image_files import put_frame
+from benchmarks.image_files import set_compressed_frame
 from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.codecs.jpeg import decode_jpeg
@@ -128,13 +128,13 @@ def test_a_frame_may_lie_where_uncompressed_pixels_do_and_the_reverse(tmp_path: 
         image = _read(_file(stated, _body(plain)))
         np.testing.assert_array_equal(image.pixels, IMAGE)
         assert image.notes == ("syntax_contradicted",)
-    put_frame(plain, IMAGE.tobytes())
+    set_compressed_frame(plain, IMAGE.tobytes())
     for stated in (JPEGLosslessSV1, ExplicitVRLittleEndian, UID("1.2.840.10008.1.2.1.98")):
         np.testing.assert_array_equal(_read(_file(stated, _body(plain))).pixels, IMAGE)
     plain = _dataset(tmp_path)
     plain.PixelData = plain.PixelData[:5000]
     assert _problem(_file(JPEGLosslessSV1, _body(plain))) == "damaged"
-    put_frame(plain, bytes(5000))
+    set_compressed_frame(plain, bytes(5000))
     assert _problem(_file(JPEGLosslessSV1, _body(plain))) == "damaged"
 
 
@@ -164,7 +164,7 @@ def test_an_unknown_form_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputProblem, match=r"1\.2\.840\.113619\.5\.2"):
         _read(data)
     dataset = _dataset(tmp_path)
-    put_frame(dataset, b"nothing that is known")
+    set_compressed_frame(dataset, b"nothing that is known")
     assert _problem(_file(ExplicitVRLittleEndian, _body(dataset))) == "unsupported_compression"
 
 
@@ -300,7 +300,7 @@ def test_a_jpeg_within_dicom_lacks_nothing_but_its_end_marker(
     frame = imagecodecs.jpeg8_encode(stored, lossless=syntax == JPEGLosslessSV1, bitspersample=bits, level=98)
 
     def file(source: bytes) -> bytes:
-        put_frame(dataset, source)
+        set_compressed_frame(dataset, source)
         return _file(syntax, _body(dataset))
 
     for lacking in (6, 10, 42, len(frame) // 2):

@@ -14,7 +14,7 @@ from pydicom import dcmread, dcmwrite
 from pydicom.dataset import Dataset
 from pydicom.uid import UID, ExplicitVRBigEndian, ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless
 
-from benchmarks.image_files import put_frame, set_pixels
+from benchmarks.image_files import set_compressed_frame, set_pixels
 from fieldray.domain.image import Image, ImageRef, Window
 from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.reading import decode
@@ -279,7 +279,7 @@ def test_padding_above_the_stored_bits_is_black(syntax: UID, signed: bool, value
     dataset.BitsStored, dataset.HighBit, dataset.PixelPaddingValue = 12, 11, value
     dataset["PixelPaddingValue"].VR = "SS" if signed else "US"
     if syntax == JPEGLosslessSV1:
-        put_frame(dataset, imagecodecs.jpeg8_encode(framed.view(np.uint16), lossless=True, bitspersample=16))
+        set_compressed_frame(dataset, imagecodecs.jpeg8_encode(framed.view(np.uint16), lossless=True, bitspersample=16))
     elif syntax == RLELossless:
         dataset.compress(RLELossless)
     dataset.file_meta.TransferSyntaxUID = syntax

@@ -14,7 +14,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000, JPEG2000Lossless, JPEGBaseline8Bit
 
-from benchmarks.image_files import put_frame
+from benchmarks.image_files import set_compressed_frame
 from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import InputProblem
@@ -160,7 +160,7 @@ def _wavelet_file(path: Path, pixels: np.ndarray[Any, Any], **options: Any) -> P
     dataset.Rows, dataset.Columns = pixels.shape
     # Pillow takes values of 16 bits
     dataset.BitsStored, dataset.HighBit, dataset.WindowCenter, dataset.WindowWidth = 16, 15, 32768, 65536
-    put_frame(dataset, saved(Picture.fromarray(pixels), "JPEG2000", no_jp2=True, **options))
+    set_compressed_frame(dataset, saved(Picture.fromarray(pixels), "JPEG2000", no_jp2=True, **options))
     dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
     dataset.save_as(path)
     return path

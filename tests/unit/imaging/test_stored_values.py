@@ -28,7 +28,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from benchmarks.image_files import put_frame, set_pixels
+from benchmarks.image_files import set_compressed_frame, set_pixels
 from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.reading import decode
@@ -111,7 +111,7 @@ def _file(path: Path, words: Words, case: Case, photometric: str, syntax: UID) -
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = case.allocated, case.stored, case.high
     dataset.PixelRepresentation = int(case.is_signed)
     if syntax in CODECS:
-        put_frame(dataset, CODECS[syntax](words, case.bits))
+        set_compressed_frame(dataset, CODECS[syntax](words, case.bits))
     else:
         set_pixels(dataset, words.astype(words.dtype.newbyteorder(">" if syntax == ExplicitVRBigEndian else "<")))
     dataset.file_meta.TransferSyntaxUID = syntax
