@@ -89,12 +89,7 @@ class ClusterFigures:
 
 
 def run_benchmark(
-    source: Path | None,
-    options: Sequence[str],
-    *,
-    work: Path | None,
-    notify: Notify,
-    **asked: Any,
+    source: Path | None, options: Sequence[str], *, work: Path | None, notify: Notify, **asked: Any
 ) -> Report:
     """Measure all parts of the comparison, and return the report.
 

@@ -240,9 +240,5 @@ def measure_run(
     if workers and not (folder / "out" / "merged.json").exists():
         raise ScreeningFailed("the archive is not complete")
     return RunFigures(
-        workers=workers,
-        images=count,
-        total_s=total_s,
-        images_per_s=watch.images_per_s(count),
-        curve=watch.curve(),
+        workers=workers, images=count, total_s=total_s, images_per_s=watch.images_per_s(count), curve=watch.curve()
     )

@@ -177,12 +177,7 @@ class SpeedResults:
 
 
 def compare_runs(
-    opening: Message,
-    archive: Archive,
-    *,
-    repeats: int,
-    notify: Notify,
-    max_seconds: float = math.inf,
+    opening: Message, archive: Archive, *, repeats: int, notify: Notify, max_seconds: float = math.inf
 ) -> SpeedResults:
     """Run all contestants for several rounds, then measure the memory of program and script. Raises ScreeningFailed.
 

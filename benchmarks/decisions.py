@@ -306,15 +306,7 @@ def _marks(compared: DecisionComparison) -> tuple[Goal, ...]:
 
 
 def _by_kind(compared: DecisionComparison) -> Table:
-    columns = (
-        "kind of file",
-        "images",
-        "read twice",
-        "mean",
-        "99 % within",
-        "largest",
-        "equal decisions",
-    )
+    columns = ("kind of file", "images", "read twice", "mean", "99 % within", "largest", "equal decisions")
     rows = [_row(kind, images, compared) for kind, images in compared.images.items()]
     rows.append(_row("all", sum(compared.images.values()), compared))
     return Table("Absolute difference of the calibrated score", columns, tuple(rows))

@@ -17,11 +17,7 @@ _ACTIVATIONS: Final = {"relu": "Relu", "sigmoid": "Sigmoid", "softmax": "Softmax
 
 
 def onnx_file(
-    specification: Specification,
-    weights: Mapping[str, NDArray[np.float32]],
-    *,
-    outputs: tuple[str, ...],
-    images: int,
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, outputs: tuple[str, ...], images: int
 ) -> bytes:
     """Return a network as the bytes of an ONNX file, for batches of `images` images.
 

@@ -42,11 +42,7 @@ def run_benchmark(options: argparse.Namespace, console: Console) -> Report:
         archive = _archive(options, model, Path(folder), console)
         opening = _opening(model, options, archive)
         results = compare_runs(
-            opening,
-            archive,
-            repeats=options.repeats,
-            notify=console.show_bar,
-            max_seconds=60 * options.minutes,
+            opening, archive, repeats=options.repeats, notify=console.show_bar, max_seconds=60 * options.minutes
         )
         rules = _rules(model, options)
         for number in range(options.repeats):

@@ -102,11 +102,7 @@ class _Machine:
         layout = task.layout
         runs = layout.ranges(made.server_count, evenly=True)[share]
         service = ServerSettings(
-            layout=layout,
-            ranges=runs,
-            rule=task.rule,
-            plan=made,
-            updates_per_epoch=made.updates_per_epoch(batches),
+            layout=layout, ranges=runs, rule=task.rule, plan=made, updates_per_epoch=made.updates_per_epoch(batches)
         )
         state = ShardState.initial(layout.vector(task.first_weights())).part(runs)
         served = ShardServer(service, state, host=self._host, token=token)
