@@ -41,7 +41,7 @@ def main() -> int:
         parser.error(f"needs programs that are not installed here: {', '.join(missing)}")
     if unknown := set(chosen) - set(TARGETS):
         parser.error(f"no target {', '.join(sorted(unknown))}")
-    os.environ.update(reproducible(os.environ))
+    os.environ.update(reproducible_environment(os.environ))
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for target in TARGETS:
         if target in chosen:
@@ -49,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def reproducible(environment: Mapping[str, str]) -> dict[str, str]:
+def reproducible_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that make two builds equal: time, hash seed, locale and time zone."""
     epoch = environment.get("SOURCE_DATE_EPOCH") or _last_commit_time()
     return {"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
@@ -67,8 +67,8 @@ def build_frozen() -> None:
     for module in ("licences", "sbom"):
         if (ROOT / "installer" / f"{module}.py").exists():
             _run(python, ROOT / "installer" / f"{module}.py", FROZEN)
-    trim.settle(FROZEN, epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
-    sys.stdout.write(sizes.table(FROZEN))
+    trim.normalise_files(FROZEN, epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
+    sys.stdout.write(sizes.sizes_table(FROZEN))
 
 
 def build_deb() -> None:

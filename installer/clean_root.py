@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-CLEAN: Final[Mapping[str, str]] = {
+CLEAN_ENVIRONMENT: Final[Mapping[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
     "DEBIAN_FRONTEND": "noninteractive",
@@ -27,7 +27,7 @@ _LIMIT_S: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CommandResult:
     """The result of a command: the command, the exit code, and the lines of standard output and standard error."""
 
     command: str
@@ -53,7 +53,7 @@ class CleanRoot:
     def run(
         self, *command: str, user: User | None = None, environment: Mapping[str, str] | None = None,
         limit_s: float = _LIMIT_S,
-    ) -> Done:  # fmt: skip
+    ) -> CommandResult:  # fmt: skip
         """Run a command in the small system, wait for its end, and return the result.
 
         The command runs as `user`; None for root. Raises TimeoutExpired after `limit_s` seconds.
@@ -63,7 +63,7 @@ class CleanRoot:
             timeout=limit_s, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         lines = tuple(done.stdout.splitlines()), tuple(done.stderr.splitlines())
-        return Done(" ".join(command), done.returncode, *lines)
+        return CommandResult(" ".join(command), done.returncode, *lines)
 
     def start(self, *command: str, user: User, environment: Mapping[str, str]) -> subprocess.Popen[str]:
         """Start a command in the small system as a user, without waiting for its end. Returns the process."""
@@ -80,7 +80,7 @@ class CleanRoot:
         """Add a user to the small system, with user id `number` and a home folder. Raises CalledProcessError."""
         subprocess.run(
             ["chroot", self.path, "useradd", "--create-home", "--home-dir", home, "--uid", str(number), name],
-            check=True, env=dict(CLEAN), capture_output=True,
+            check=True, env=dict(CLEAN_ENVIRONMENT), capture_output=True,
         )  # fmt: skip
         return User(number, home)
 
@@ -89,7 +89,7 @@ class CleanRoot:
         return ["chroot", *who, str(self.path), *command]
 
     def _environment(self, user: User | None, more: Mapping[str, str] | None) -> dict[str, str]:
-        return {**CLEAN, "HOME": user.home if user else "/root", **(more or {})}
+        return {**CLEAN_ENVIRONMENT, "HOME": user.home if user else "/root", **(more or {})}
 
 
 def prepared_base(cache: Path, package: Path) -> Path:
@@ -98,7 +98,7 @@ def prepared_base(cache: Path, package: Path) -> Path:
     The base is made in the folder `cache` if it does not exist. This needs the network. The dependencies are not
     installed.
     """
-    name, mirror = release(), mirror_of(release())
+    name, mirror = release_name(), mirror_of(release_name())
     base = cache / name
     if not (base / "prepared").exists():
         shutil.rmtree(base, ignore_errors=True)
@@ -121,11 +121,13 @@ def _download(base: Path, package: Path) -> None:
         ["install", "--yes", "--download-only", "--no-install-recommends", "-o", "APT::Sandbox::User=root",
          "/tmp/fieldray.deb"],
     ):  # fmt: skip
-        subprocess.run(["chroot", base, "apt-get", *command], check=True, env=dict(CLEAN), stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["chroot", base, "apt-get", *command], check=True, env=dict(CLEAN_ENVIRONMENT), stdout=subprocess.DEVNULL
+        )
     (base / "tmp/fieldray.deb").unlink()
 
 
-def release() -> str:
+def release_name() -> str:
     """Return the code name of this computer's Debian or Ubuntu, such as "bookworm". Raises OSError if unknown."""
     text = Path("/etc/os-release").read_text(encoding="utf-8")
     found = re.search(r"^VERSION_CODENAME=(\w+)$", text, re.MULTILINE)
@@ -155,10 +157,10 @@ def plain_address(address: str) -> str:
 
 
 @contextlib.contextmanager
-def trial(base: Path, scratch: Path, *, size_mb: int) -> Iterator[CleanRoot]:
+def copied_root(base: Path, scratch: Path, *, size_mb: int) -> Iterator[CleanRoot]:
     """Yield a new copy of the small system `base`, with `size_mb` MB of free space, during the block.
 
-    The calling process must be in a separate mount namespace (see `alone`).
+    The calling process must be in a separate mount namespace (see `run_isolated`).
     """
     scratch.mkdir(parents=True, exist_ok=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=755", "tmpfs", str(scratch))
@@ -179,7 +181,7 @@ def trial(base: Path, scratch: Path, *, size_mb: int) -> Iterator[CleanRoot]:
         _run("umount", "--recursive", "--lazy", str(scratch))
 
 
-def alone(arguments: Sequence[str]) -> int:
+def run_isolated(arguments: Sequence[str]) -> int:
     """Run a command in new namespaces: without network, with separate mounts and processes. Returns the exit code."""
     return subprocess.run(
         ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", *arguments],

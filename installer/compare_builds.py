@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def contents(build: Path) -> dict[str, str]:
+def describe_files(build: Path) -> dict[str, str]:
     """Return a text for each file and link of a build, by path: kind, mode, time and SHA-256, or target of the link.
 
     If `build` is a single file, only the content counts.
@@ -49,7 +49,7 @@ def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str
 
 def main(arguments: list[str]) -> int:
     """Compare the two builds that the arguments name, and print the differences. Returns the exit code."""
-    first, second = (contents(Path(argument)) for argument in arguments)
+    first, second = (describe_files(Path(argument)) for argument in arguments)
     lines = differences(first, second)
     sys.stdout.write("".join(f"{line}\n" for line in lines) or f"the same: {len(first)} files, folders and links\n")
     return 1 if lines else 0

@@ -55,7 +55,7 @@ EXCLUDED: Final = (
 )  # fmt: skip
 
 # Their version numbers are asked for by `fieldray doctor` and in reports.
-WITH_RECORD: Final = (
+DISTRIBUTIONS_WITH_RECORD: Final = (
     "fieldray", "numpy", "pillow", "pydicom", "imagecodecs", "psutil",
     "cryptography", "platformdirs", "msgspec", "fpdf2", "fonttools", "uharfbuzz", "defusedxml",
     "ai-edge-litert", "PySide6-Essentials", "shiboken6",
@@ -106,12 +106,12 @@ _LEFT_OUT: Final = (
 _RECORD_PARTS: Final = ("METADATA", "entry_points.txt")
 
 
-def goes_in(place: str) -> bool:
-    r"""Return whether the file at the path `place` in PyInstaller's collection is part of the installed program.
+def is_included(member_path: str) -> bool:
+    r"""Return whether the file at the path `member_path` in PyInstaller's collection is part of the installed program.
 
     The path may have / or \ between the folders.
     """
-    path = place.replace("\\", "/")
+    path = member_path.replace("\\", "/")
     modules = (module for module in (*RUNTIME, *codec_modules()) if module.startswith("imagecodecs."))
     if any(fnmatchcase(path, pattern) for pattern in (*_KEPT, *(f"{m.replace('.', '/')}.*" for m in modules))):
         return True

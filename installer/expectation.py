@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from clean_root import Done
+from clean_root import CommandResult
 
 # What apt and dpkg say about any package; a line that fits none of these is looked at as a fault.
-APT: Final = (
+APT_OUTPUT: Final = (
     r"\?Reading (package lists|state information)\.\.\.",
     r"\?Building dependency tree\.\.\.",
     r"\?Note, selecting .*",
@@ -26,11 +26,11 @@ APT: Final = (
 )
 
 
-class Unexpected(AssertionError):
+class UnexpectedResult(AssertionError):
     """The error for an output or a result that a test does not expect."""
 
 
-def expect(done: Done, *, code: int = 0, output: Sequence[str] = (), errors: Sequence[str] = ()) -> None:
+def check_result(done: CommandResult, *, code: int = 0, output: Sequence[str] = (), errors: Sequence[str] = ()) -> None:
     r"""Compare exit code and output of a command with the expected code and with patterns for whole lines.
 
     A line that fits no pattern of `output` or `errors` raises Unexpected, and so does a pattern without a line. A
@@ -39,7 +39,7 @@ def expect(done: Done, *, code: int = 0, output: Sequence[str] = (), errors: Seq
     problems = [] if done.code == code else [f"ended with {done.code}, not {code}"]
     problems += _compare("output", done.output, output) + _compare("errors", done.errors, errors)
     if problems:
-        raise Unexpected("\n  ".join([done.command, *problems]))
+        raise UnexpectedResult("\n  ".join([done.command, *problems]))
 
 
 def _compare(stream: str, lines: Sequence[str], patterns: Sequence[str]) -> list[str]:

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import parts
 
-PLACE: Final = "_internal/fieldray/_data/licences/licences.json"
+LICENCES_FILE: Final = "_internal/fieldray/_data/licences/licences.json"
 
 
-def table(found: Iterable[parts.Part]) -> dict[str, Any]:
+def licence_table(found: Iterable[parts.Part]) -> dict[str, Any]:
     """Return the content of the licence file for the parts `found`. A text that several parts have is stored once."""
     texts: dict[str, str] = {}
     rows = []
@@ -37,17 +37,17 @@ def table(found: Iterable[parts.Part]) -> dict[str, Any]:
     return {"parts": rows, "texts": texts}
 
 
-def collect(frozen: Path) -> Path:
+def write_licences(frozen: Path) -> Path:
     """Write the licence file of a frozen program. Returns the path of the file.
 
     Raises ValueError for a library of unknown origin, or a part without a licence.
     """
-    path = frozen / PLACE
+    path = frozen / LICENCES_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(table(parts.parts(frozen)), ensure_ascii=False, indent=1, sort_keys=True)
+    text = json.dumps(licence_table(parts.list_parts(frozen)), ensure_ascii=False, indent=1, sort_keys=True)
     path.write_text(text + "\n", encoding="utf-8", newline="\n")
     return path
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{collect(Path(sys.argv[1]))}\n")
+    sys.stdout.write(f"{write_licences(Path(sys.argv[1]))}\n")

@@ -19,7 +19,7 @@ import trim
 
 HERE: Final = Path(__file__).resolve().parent
 SCRIPTS: Final = ("preinst", "postinst", "prerm", "postrm")
-PLACE: Final = Path("opt/fieldray")
+INSTALL_FOLDER: Final = Path("opt/fieldray")
 _SPARE_KB: Final = 20 * 1024  # for the package system's own records
 _ICON_SIDES: Final = (16, 24, 32, 48, 64, 128, 256)
 
@@ -34,10 +34,10 @@ def build(frozen: Path, output: Path, *, icons: Path, revision: str = "") -> Pat
     with tempfile.TemporaryDirectory(dir=output) as scratch:
         root = Path(scratch) / "root"
         lay_out(root, frozen, icons=icons)
-        trim.settle(root, epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
-        depends = shared_libraries.dependencies(shared_libraries.needs_of(root / PLACE))
+        trim.normalise_files(root, epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
+        depends = shared_libraries.dependencies(shared_libraries.find_needs(root / INSTALL_FOLDER))
         _write_control(root, version=version, depends=depends)
-        trim.settle(root / "DEBIAN", epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
+        trim.normalise_files(root / "DEBIAN", epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
         _pack(root, Path(scratch) / target.name)
         (Path(scratch) / target.name).replace(target)
     return target
@@ -45,7 +45,7 @@ def build(frozen: Path, output: Path, *, icons: Path, revision: str = "") -> Pat
 
 def lay_out(root: Path, frozen: Path, *, icons: Path) -> None:
     """Write all files that the package installs to the folder `root`."""
-    shutil.copytree(frozen, root / PLACE, symlinks=True)
+    shutil.copytree(frozen, root / INSTALL_FOLDER, symlinks=True)
     share = root / "usr" / "share"
     _copy(HERE / "debian" / "fieldray.desktop", share / "applications" / "fieldray.desktop")
     _copy(HERE / "debian" / "fieldray-mime.xml", share / "mime" / "packages" / "fieldray.xml")
@@ -63,7 +63,7 @@ def lay_out(root: Path, frozen: Path, *, icons: Path) -> None:
     (root / "usr" / "bin" / "fieldray").symlink_to("../../opt/fieldray/fieldray")
 
 
-def control(*, version: str, depends: list[str], installed_kb: int) -> str:
+def control_text(*, version: str, depends: list[str], installed_kb: int) -> str:
     """Return the text of the package's control file (Debian Policy 5.3)."""
     return (
         f"Package: fieldray\nVersion: {version}\nArchitecture: amd64\nMaintainer: The Fieldray project\n"
@@ -78,7 +78,7 @@ def control(*, version: str, depends: list[str], installed_kb: int) -> str:
     )
 
 
-def script(name: str, *, installed_kb: int) -> str:
+def maintainer_script(name: str, *, installed_kb: int) -> str:
     """Return the text of the maintainer script `name`, such as "preinst", with the installed size in KB."""
     needed_kb = installed_kb + _SPARE_KB
     text = (HERE / "debian" / name).read_text(encoding="utf-8")
@@ -94,10 +94,10 @@ def _write_control(root: Path, *, version: str, depends: list[str]) -> None:
     folder = root / "DEBIAN"
     folder.mkdir()
     (folder / "md5sums").write_text(sums, encoding="utf-8")
-    text = control(version=version, depends=depends, installed_kb=installed_kb)
+    text = control_text(version=version, depends=depends, installed_kb=installed_kb)
     (folder / "control").write_text(text, encoding="utf-8")
     for name in SCRIPTS:
-        (folder / name).write_text(script(name, installed_kb=installed_kb), encoding="utf-8")
+        (folder / name).write_text(maintainer_script(name, installed_kb=installed_kb), encoding="utf-8")
 
 
 def _pack(root: Path, target: Path) -> None:
@@ -112,7 +112,7 @@ def _copyright() -> str:
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n"
         "Upstream-Name: Fieldray\n\nFiles: *\nCopyright: The Fieldray project\nLicense: Apache-2.0\n"
         " See /usr/share/common-licenses/Apache-2.0. What the program brings along and its licences are in\n"
-        f" /{PLACE}/_internal/fieldray/_data/licences and in the program's About box.\n"
+        f" /{INSTALL_FOLDER}/_internal/fieldray/_data/licences and in the program's About box.\n"
     )
 
 

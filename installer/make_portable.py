@@ -32,7 +32,7 @@ def build(frozen: Path, output: Path, *, icons: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=output) as scratch:
         root = Path(scratch) / name
         lay_out(root, frozen, icons=icons)
-        trim.settle(root, epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
+        trim.normalise_files(root, epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
         made = Path(scratch) / target.name
         with tarfile.open(made, "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
             for path in (root, *sorted(root.rglob("*"))):

@@ -51,12 +51,12 @@ class Part:
     files: tuple[str, ...] = ()
 
 
-def parts(frozen: Path) -> list[Part]:
+def list_parts(frozen: Path) -> list[Part]:
     """Return all third-party parts of a frozen program, sorted by name.
 
     Raises ValueError for a native library of unknown origin.
     """
-    native = [path for path in paths(frozen) if _NATIVE.search(path.rpartition("/")[2])]
+    native = [path for path in file_paths(frozen) if _NATIVE.search(path.rpartition("/")[2])]
     found = {part.name: part for part in _distributions(frozen, native)}
     found["Python"] = _interpreter()
     brought = {file for part in found.values() for file in part.files}
@@ -65,7 +65,7 @@ def parts(frozen: Path) -> list[Part]:
     return sorted(found.values(), key=lambda part: part.name.lower())
 
 
-def paths(frozen: Path) -> list[str]:
+def file_paths(frozen: Path) -> list[str]:
     """Return the paths of all files in a frozen program, relative to its folder and with /. Links are left out."""
     files = (path for path in frozen.rglob("*") if path.is_file() and not path.is_symlink())
     return sorted(path.relative_to(frozen).as_posix() for path in files)
@@ -73,7 +73,7 @@ def paths(frozen: Path) -> list[str]:
 
 def _distributions(frozen: Path, native: Iterable[str]) -> Iterator[Part]:
     by_module = metadata.packages_distributions()
-    tops = {module.partition(".")[0] for module in modules(frozen)} | {
+    tops = {module.partition(".")[0] for module in module_names(frozen)} | {
         path.split("/")[1].partition(".")[0] for path in native if path.startswith(f"{_INSIDE}/")
     }
     names = {name for top in tops for name in by_module.get(top, ())} - {"fieldray"}
@@ -83,7 +83,7 @@ def _distributions(frozen: Path, native: Iterable[str]) -> Iterator[Part]:
         yield _distribution(found, tuple(path for path in native if path in files and _row(path) is None))
 
 
-def modules(frozen: Path) -> set[str]:
+def module_names(frozen: Path) -> set[str]:
     """Return the names of all Python modules in a frozen program, inside the executables or as files."""
     from PyInstaller.archive.readers import CArchiveReader  # in the build environment only
 

@@ -25,7 +25,7 @@ import parts
 _PROJECT: Final = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 
-def document(
+def sbom_document(
     files: Mapping[str, str], found: Sequence[parts.Part], *, version: str, made_at: datetime.datetime
 ) -> dict[str, Any]:
     """Return the list of parts as JSON values.
@@ -91,12 +91,12 @@ def _file(path: str, digest: str, part: parts.Part | None) -> dict[str, Any]:
     return component | ({"group": part.name} if part else {})
 
 
-def hashes(frozen: Path) -> dict[str, str]:
+def file_hashes(frozen: Path) -> dict[str, str]:
     """Return the SHA-256 of every file of a frozen program, by path. Links are left out."""
-    return {path: hashlib.sha256((frozen / path).read_bytes()).hexdigest() for path in parts.paths(frozen)}
+    return {path: hashlib.sha256((frozen / path).read_bytes()).hexdigest() for path in parts.file_paths(frozen)}
 
 
-def write(frozen: Path) -> Path:
+def write_sbom(frozen: Path) -> Path:
     """Write the list of parts next to the folder of a frozen program. Returns the path of the list.
 
     Raises ValueError for a library of unknown origin.
@@ -104,7 +104,7 @@ def write(frozen: Path) -> Path:
     seconds = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     made_at = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     version = str(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"])
-    content = document(hashes(frozen), parts.parts(frozen), version=version, made_at=made_at)
+    content = sbom_document(file_hashes(frozen), parts.list_parts(frozen), version=version, made_at=made_at)
     path = frozen.with_name(f"{frozen.name}.cdx.json")
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
     return path
@@ -135,9 +135,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--check", type=Path, metavar="LIST")
     options = parser.parse_args(arguments)
     if options.check is None:
-        sys.stdout.write(f"{write(options.frozen)}\n")
+        sys.stdout.write(f"{write_sbom(options.frozen)}\n")
         return 0
-    found = differences(hashes(options.frozen), json.loads(options.check.read_text(encoding="utf-8")))
+    found = differences(file_hashes(options.frozen), json.loads(options.check.read_text(encoding="utf-8")))
     sys.stdout.write("".join(f"{line}\n" for line in found) or "every file is as listed, and there is no other\n")
     return 1 if found else 0
 

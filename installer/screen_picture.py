@@ -36,7 +36,7 @@ class Picture:
         path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*part) for part in parts))
 
 
-def take(display: str) -> Picture:
+def take_picture(display: str) -> Picture:
     """Return a picture of the current content of an X display, such as ":1". Raises CalledProcessError, ValueError."""
     command = ["xwd", "-root", "-silent", "-display", display]
     for _ in range(_TRIES):  # it stumbles over a window that vanishes while it looks

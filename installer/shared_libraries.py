@@ -50,7 +50,7 @@ _GCC: Final = {"3.4.26": "9", "3.4.28": "9.3", "3.4.29": "11", "3.4.30": "12", "
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class LibraryNeeds:
     """The needs of a frozen program: system libraries that it does not contain, and minimum versions.
 
     The versions are the newest GLIBC and GLIBCXX that a file of the program needs.
@@ -60,12 +60,12 @@ class Needs:
     versions: Mapping[str, str]
 
 
-def needs_of(folder: Path) -> Needs:
+def find_needs(folder: Path) -> LibraryNeeds:
     """Return the needs of a frozen program, by reading every ELF file in the folder with objdump.
 
     Raises OSError, CalledProcessError.
     """
-    return needs_from(_listing(elf_files(folder)), held={path.name for path in folder.rglob("*.so*")})
+    return parse_needs(_listing(elf_files(folder)), held={path.name for path in folder.rglob("*.so*")})
 
 
 def elf_files(folder: Path) -> list[Path]:
@@ -115,15 +115,15 @@ def _is_inside(folder: str, file: Path, program: Path) -> bool:
     return found.is_dir() and found.is_relative_to(program.resolve())
 
 
-def needs_from(listing: str, *, held: Iterable[str]) -> Needs:
+def parse_needs(listing: str, *, held: Iterable[str]) -> LibraryNeeds:
     """Return the needs in the output of `objdump -p`. `held` are the names of libraries that the program contains."""
     versions: dict[str, str] = {}
     for family, version in _VERSION.findall(listing):
         versions[family] = max(versions.get(family, "0"), version, key=_number)
-    return Needs(frozenset(_NEEDED.findall(listing)) - frozenset(held), versions)
+    return LibraryNeeds(frozenset(_NEEDED.findall(listing)) - frozenset(held), versions)
 
 
-def dependencies(needs: Needs) -> list[str]:
+def dependencies(needs: LibraryNeeds) -> list[str]:
     """Return the entries of the field Depends of the .deb package, for the needs of a frozen program.
 
     Raises ValueError for a library that no package in `PACKAGES` has.

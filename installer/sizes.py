@@ -22,7 +22,7 @@ _PARTS: Final = (
 _PROGRAMS: Final = "programs with their Python modules"
 
 
-def by_part(frozen: Path) -> dict[str, int]:
+def sizes_by_part(frozen: Path) -> dict[str, int]:
     """Return the size of each part of a frozen program in bytes, by name of the part."""
     total = {name: 0 for name, _ in _PARTS} | {_PROGRAMS: 0}
     for path in frozen.rglob("*"):
@@ -31,9 +31,9 @@ def by_part(frozen: Path) -> dict[str, int]:
     return total
 
 
-def table(frozen: Path) -> str:
+def sizes_table(frozen: Path) -> str:
     """Return the sizes of all parts of a frozen program as lines of text, in megabytes of 1,000,000 bytes."""
-    parts = by_part(frozen)
+    parts = sizes_by_part(frozen)
     rows = [*parts.items(), ("all", sum(parts.values()))]
     return "".join(f"{name:<36}{size / 1e6:8.1f} MB\n" for name, size in rows)
 
@@ -46,4 +46,4 @@ def _part(path: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(table(Path(sys.argv[1])))
+    sys.stdout.write(sizes_table(Path(sys.argv[1])))

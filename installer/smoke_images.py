@@ -23,7 +23,7 @@ _CATEGORIES: Final = 17  # of differences (ITU-T T.81, H.1.2.2); here each has f
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainImage:
     """An uncompressed 12-bit DICOM image: `head` holds the bytes before the pixels, `values` the pixels row by row."""
 
     head: bytes
@@ -32,7 +32,7 @@ class Plain:
     values: array.array[int]
 
 
-def other_forms(image: bytes) -> dict[str, bytes]:
+def encode_other_formats(image: bytes) -> dict[str, bytes]:
     """Return an image as DICOM with RLE, as DICOM with lossless JPEG, and as PNG: the bytes by file name.
 
     `image` are the bytes of an uncompressed little-endian DICOM file of 12 bits, whose last element is the pixel data.
@@ -46,7 +46,7 @@ def other_forms(image: bytes) -> dict[str, bytes]:
     }
 
 
-def plain_image(image: bytes) -> Plain:
+def plain_image(image: bytes) -> PlainImage:
     """Split an uncompressed 12-bit DICOM file into head and grey levels. Raises ValueError for other files."""
     head, _, pixels = image.partition(_PIXELS)
     rows, columns, bits = (_short(head, element) for element in (0x10, 0x11, 0x101))
@@ -55,7 +55,7 @@ def plain_image(image: bytes) -> Plain:
         values.byteswap()
     if _PLAIN not in head or bits != _BITS or len(values) != rows * columns:
         raise ValueError("not a plain image of 12 bits")
-    return Plain(head, rows, columns, values)
+    return PlainImage(head, rows, columns, values)
 
 
 def _short(head: bytes, element: int) -> int:
@@ -64,7 +64,7 @@ def _short(head: bytes, element: int) -> int:
     return int.from_bytes(head[offset + 8 : offset + 10], "little")
 
 
-def _encapsulated(plain: Plain, syntax: bytes, frame: bytes) -> bytes:
+def _encapsulated(plain: PlainImage, syntax: bytes, frame: bytes) -> bytes:
     """Return a DICOM file with one compressed frame as pixel data (PS3.5, A.4), in the transfer syntax `syntax`."""
     meta_length = int.from_bytes(plain.head[_META_LENGTH_AT : _META_LENGTH_AT + 4], "little")
     head = bytearray(plain.head)
@@ -77,7 +77,7 @@ def _encapsulated(plain: Plain, syntax: bytes, frame: bytes) -> bytes:
     return bytes(head) + _PIXELS.replace(b"OW", b"OB") + b"\xff\xff\xff\xff" + body
 
 
-def _run_lengths(plain: Plain) -> bytes:
+def _run_lengths(plain: PlainImage) -> bytes:
     """Return the pixels of an image as an RLE frame of two byte planes, first the high bytes (PS3.5, annex G)."""
     high, low = (_packed(bytes(value >> shift & 255 for value in plain.values)) for shift in (8, 0))
     return struct.pack("<16I", 2, 64, 64 + len(high), *[0] * 13) + high + low
@@ -95,7 +95,7 @@ def _run(piece: bytes) -> bytes:
     return bytes([257 - len(piece), piece[0]]) if is_one else bytes([len(piece) - 1]) + piece
 
 
-def _lossless_jpeg(plain: Plain) -> bytes:
+def _lossless_jpeg(plain: PlainImage) -> bytes:
     """Return the pixels of an image as a lossless JPEG of process 14 (T.81, annex H).
 
     Each value is predicted from the value to the left; in the first column from the value above.
@@ -122,7 +122,7 @@ def _code(difference: int) -> str:
     return f"{size:05b}" + (f"{rest:0{size}b}" if size else "")
 
 
-def _png(plain: Plain) -> bytes:
+def _png(plain: PlainImage) -> bytes:
     """Return the pixels of an image as a grey 16-bit PNG file without filter (PNG specification, 5 and 7)."""
     wide = array.array("H", (value << 16 - _BITS for value in plain.values))
     if sys.byteorder == "little":

@@ -19,16 +19,16 @@ from typing import Final
 import screen_picture
 import shared_libraries
 import smoke_images
-from clean_root import CleanRoot, Done, User
-from expectation import APT, Unexpected, expect
-from smoke_window import DISPLAY, opened, press, titled, until
+from clean_root import CleanRoot, CommandResult, User
+from expectation import APT_OUTPUT, UnexpectedResult, check_result
+from smoke_window import DISPLAY, find_windows, run_window, type_and_press, wait_until
 from smoke_window import PROGRAM as WINDOW
 
 PROGRAM: Final = "/opt/fieldray/fieldray"
 IMAGES: Final = "/srv/Знімки грудної клітки"
-SHORT: Final = "/srv/images"  # the same, for typing
-DRIVE: Final = "/media/clinic/МОДЕЛІ"
-COUNT: Final = 24  # studies that `fieldray demo drawn` makes
+IMAGES_LINK: Final = "/srv/images"  # the same, for typing
+DRIVE_FOLDER: Final = "/media/clinic/МОДЕЛІ"
+STUDY_COUNT: Final = 24  # studies that `fieldray demo drawn` makes
 PACK: Final = "pneumonia-paediatric"
 _NOTICE: Final = r"Research use only\. Not for diagnostic use\."
 _BANNER: Final = "#fdf0d2"  # behind a question or a warning
@@ -43,7 +43,7 @@ _DPKG_REFUSAL: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class InstallTrial:
     """The small system, the installers to test, the folder for pictures, and values for later steps.
 
     `root` is the small system, `package` the .deb, `newer` a .deb with a higher version, and `archive` the portable
@@ -59,7 +59,7 @@ class Trial:
     before: set[str] = field(default_factory=set)
     screened: list[str] = field(default_factory=list)
 
-    def brought(self, file: Path) -> str:
+    def copy_into_root(self, file: Path) -> str:
         """Make a file of this computer readable in the small system. Returns the path in the small system."""
         place = self.root.inside(f"/run/{file.name}")
         if not place.exists():
@@ -69,34 +69,34 @@ class Trial:
 
     def picture(self, name: str) -> screen_picture.Picture:
         """Take a picture of the display. If there is a folder for pictures, also write it to NAME.png."""
-        taken = screen_picture.take(DISPLAY)
+        taken = screen_picture.take_picture(DISPLAY)
         if self.pictures:
             taken.save(self.pictures / f"{name}.png")
         return taken
 
 
-Step = Callable[[Trial], None]
+Step = Callable[[InstallTrial], None]
 
 
 # ---- before and at installing
 
 
-def refuse_on_a_full_disk(trial: Trial) -> None:
+def refuse_on_a_full_disk(trial: InstallTrial) -> None:
     """Try to install on a full disk: the installer gives a clear message and installs nothing"""
-    place = trial.brought(trial.package)
+    place = trial.copy_into_root(trial.package)
     done = trial.root.run("dpkg", "--install", place)
     said = r"Fieldray: the disk is too full: \d+ MB are needed, \d+ MB are free\. Nothing was changed\."
-    expect(done, code=1, output=APT, errors=(said, *_DPKG_REFUSAL))
+    check_result(done, code=1, output=APT_OUTPUT, errors=(said, *_DPKG_REFUSAL))
     _require_nothing_installed(trial)
 
 
-def install(trial: Trial) -> None:
+def install(trial: InstallTrial) -> None:
     """Install the package with its dependencies, in a system without udev and without Python"""
     trial.before.update(_files(trial.root))
     _require_no_python(trial)
-    expect(_apt(trial, "install", trial.brought(trial.package)), output=APT, errors=APT)
-    expect(trial.root.run("dpkg", "--verify", "fieldray"))
-    expect(trial.root.run("dpkg", "--audit"))
+    check_result(_apt(trial, "install", trial.copy_into_root(trial.package)), output=APT_OUTPUT, errors=APT_OUTPUT)
+    check_result(trial.root.run("dpkg", "--verify", "fieldray"))
+    check_result(trial.root.run("dpkg", "--audit"))
     _require_no_python(trial)
     for number, (name, home) in enumerate({"iryna": "/home/Ірина Лікарка", "second": "/home/second"}.items(), 2000):
         trial.users[name] = trial.root.add_user(name, number=number, home=home)
@@ -106,16 +106,16 @@ def install(trial: Trial) -> None:
     program = trial.root.inside("/opt/fieldray")
     for file in shared_libraries.elf_files(program):
         if outside := shared_libraries.outside_paths(file, program):
-            raise Unexpected(f"{file.name} looks for libraries in {outside}")
+            raise UnexpectedResult(f"{file.name} looks for libraries in {outside}")
     for subject in ("/opt/fieldray/fieldray", "/usr/share/applications/fieldray.desktop"):
         if not trial.root.inside(subject).exists():
-            raise Unexpected(f"{subject} was not installed")
+            raise UnexpectedResult(f"{subject} was not installed")
 
 
 # ---- the command line
 
 
-def screen_images(trial: Trial) -> None:
+def screen_images(trial: InstallTrial) -> None:
     """Screen synthetic studies with a shipped pack, while the install folder is read-only"""
     place = str(trial.root.inside("/opt/fieldray"))
     subprocess.run(["mount", "--bind", place, place], check=True)
@@ -124,90 +124,96 @@ def screen_images(trial: Trial) -> None:
     images = trial.root.inside(IMAGES)
     images.mkdir(parents=True)
     shutil.chown(images, user.number, user.number)
-    trial.root.inside(SHORT).symlink_to(IMAGES)
+    trial.root.inside(IMAGES_LINK).symlink_to(IMAGES)
     for person in trial.users.values():
         chosen = trial.root.run(PROGRAM, "packs", "default", PACK, user=person)  # a site for children
-        expect(chosen, output=(rf"Default pack: {PACK}",))
+        check_result(chosen, output=(rf"Default pack: {PACK}",))
     made = trial.root.run(PROGRAM, "demo", "drawn", "--pack", PACK, "--no-window", "--folder", IMAGES, user=user)
-    expect(made, output=(r"Drawing synthetic studies in .*", r"They are drawings, not X-rays\. .*", *_work_list()))
+    check_result(
+        made, output=(r"Drawing synthetic studies in .*", r"They are drawings, not X-rays\. .*", *_work_list())
+    )
     again = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
-    expect(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
+    check_result(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     results = [json.loads(line) for line in again.output]
     kinds = {result["status"] for result in results}
-    if len(results) != COUNT or not kinds <= {"screened", "refused"} or "screened" not in kinds:
-        raise Unexpected(f"{len(results)} results of the kinds {kinds}")
+    if len(results) != STUDY_COUNT or not kinds <= {"screened", "refused"} or "screened" not in kinds:
+        raise UnexpectedResult(f"{len(results)} results of the kinds {kinds}")
     if {result["backend"] for result in results if result["status"] == "screened"} != {"cpu"}:
-        raise Unexpected("not every image was screened on the processor")
+        raise UnexpectedResult("not every image was screened on the processor")
     trial.screened.extend(sorted(Path(result["path"]).name for result in results if result["status"] == "screened"))
     _require_no_log(trial, user)
 
 
-def screen_other_forms(trial: Trial) -> None:
+def screen_other_forms(trial: InstallTrial) -> None:
     """Screen one image as plain DICOM, RLE, lossless JPEG and PNG: all scores are equal"""
     user, place = trial.users["iryna"], "/srv/forms"
     if not trial.screened:
-        raise Unexpected("the pack that ships gave no score to any of the synthetic studies")
+        raise UnexpectedResult("the pack that ships gave no score to any of the synthetic studies")
     name = trial.screened[0]  # whichever pack ships, an image that it accepts
     plain = trial.root.inside(f"{IMAGES}/{name}").read_bytes()
     folder = trial.root.inside(place)
     folder.mkdir()
-    for form, content in {name: plain, **smoke_images.other_forms(plain)}.items():
+    for form, content in {name: plain, **smoke_images.encode_other_formats(plain)}.items():
         (folder / form).write_bytes(content)
     # The PNG says no age: a person says it.
     confirmed = ("--pack", PACK, "--ages-confirmed", "--fresh", "--json", "-")
     done = trial.root.run("fieldray", "screen", place, *confirmed, user=user)
-    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
+    check_result(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     scores = {Path(result["path"]).name: result["score"] for result in map(json.loads, done.output)}
     score, grey = scores.get(name), scores.pop("picture.png", None)
     if score is None or grey is None or scores != dict.fromkeys((name, "rle.dcm", "lossless.dcm"), score):
-        raise Unexpected(f"scores {scores}, of the PNG {grey}")
+        raise UnexpectedResult(f"scores {scores}, of the PNG {grey}")
     _require_no_log(trial, user)
 
 
-def say_plainly(trial: Trial) -> None:
+def start_with_errors(trial: InstallTrial) -> None:
     """Start without a screen, without packs, with a wrong Edge TPU library: each gives a message"""
     user, root = trial.users["iryna"], trial.root
     no_screen = (
         r"fieldray: No display is available for the window\. Use the command line instead: fieldray screen FOLDER"
     )
     for command in ([PROGRAM], [WINDOW], ["fieldray"]):
-        expect(root.run(*command, user=user), code=1, errors=(no_screen,))
-    expect(root.run(PROGRAM, "screen", "/nowhere", user=user), code=2, errors=(r"fieldray: Nothing to screen: .*",))
+        check_result(root.run(*command, user=user), code=1, errors=(no_screen,))
+    check_result(
+        root.run(PROGRAM, "screen", "/nowhere", user=user), code=2, errors=(r"fieldray: Nothing to screen: .*",)
+    )
     with _drive(trial, None):
-        expect(root.run(PROGRAM, "packs", "list", DRIVE, user=user), output=("No packs found.",))
-        none = root.run(PROGRAM, "screen", IMAGES, "--pack", DRIVE, user=user)
-        expect(none, code=3, errors=(r"fieldray: .*",))
+        check_result(root.run(PROGRAM, "packs", "list", DRIVE_FOLDER, user=user), output=("No packs found.",))
+        none = root.run(PROGRAM, "screen", IMAGES, "--pack", DRIVE_FOLDER, user=user)
+        check_result(none, code=3, errors=(r"fieldray: .*",))
     library = root.inside("/usr/lib/x86_64-linux-gnu/libedgetpu.so.1")
     library.write_text("this is no library\n" * 100)
     done = root.run(PROGRAM, "doctor", user=user)
     library.unlink()
     wrong = "The file libedgetpu.so.1 is not an Edge TPU runtime for this computer. Reinstall libedgetpu."
     if done.code or done.errors or not any(wrong in line for line in done.output):
-        raise Unexpected("\n".join(["doctor", *done.output, *done.errors]))
+        raise UnexpectedResult("\n".join(["doctor", *done.output, *done.errors]))
     _require_no_log(trial, user)
 
 
 # ---- the window
 
 
-def open_window(trial: Trial) -> None:
+def open_window(trial: InstallTrial) -> None:
     """Open the window, open a folder with the keyboard, and wait for results"""
     user = trial.users["second"]
-    with opened(trial.root, user) as window:
-        until(lambda: _settled(trial, "1-welcome"), "the welcome page")
-        press(window, "ctrl+o")
-        dialog = until(lambda: titled("Open a folder"), "the dialog that opens a folder")[0]
-        until(lambda: _settled(trial, "2-folder"), "the dialog")
-        press(dialog, "Return", text=SHORT)
-        until(lambda: stored(trial, user) == COUNT, f"{COUNT} results in the user's database")
-        until(lambda: trial.picture("3-results").count(_UNCERTAIN) > 500, "uncertain rows in the work list")
-        press(window, "Down")
+    with run_window(trial.root, user) as window:
+        wait_until(lambda: _settled(trial, "1-welcome"), "the welcome page")
+        type_and_press(window, "ctrl+o")
+        dialog = wait_until(lambda: find_windows("Open a folder"), "the dialog that opens a folder")[0]
+        wait_until(lambda: _settled(trial, "2-folder"), "the dialog")
+        type_and_press(dialog, "Return", text=IMAGES_LINK)
+        wait_until(
+            lambda: count_stored_results(trial, user) == STUDY_COUNT, f"{STUDY_COUNT} results in the user's database"
+        )
+        wait_until(lambda: trial.picture("3-results").count(_UNCERTAIN) > 500, "uncertain rows in the work list")
+        type_and_press(window, "Down")
         time.sleep(1.5)
         trial.picture("4-image")
     _require_no_log(trial, user)
 
 
-def plug_in_a_drive(trial: Trial) -> None:
+def plug_in_a_drive(trial: InstallTrial) -> None:
     """Plug in a drive with a pack: the open window and the command line find the pack"""
     user = trial.users["second"]
     wayland = {"XDG_SESSION_TYPE": "wayland", "WAYLAND_DISPLAY": "wayland-0"}  # and X11 beside it, as is usual
@@ -216,32 +222,32 @@ def plug_in_a_drive(trial: Trial) -> None:
     # The small system itself knows no Ukrainian.
     settings.write_text(json.dumps(chosen | {"language": "uk"}), encoding="utf-8")
     shutil.chown(settings, user.number, user.number)
-    with opened(trial.root, user, IMAGES, more=wayland):
-        until(lambda: trial.picture("5-ukrainian").count(_UNCERTAIN) > 500, "uncertain rows in the work list")
-        until(lambda: _settled(trial, "5-ukrainian"), "the end of the run")
+    with run_window(trial.root, user, IMAGES, more=wayland):
+        wait_until(lambda: trial.picture("5-ukrainian").count(_UNCERTAIN) > 500, "uncertain rows in the work list")
+        wait_until(lambda: _settled(trial, "5-ukrainian"), "the end of the run")
         before = _banners(trial, "5-ukrainian")
         with _drive(trial, trial.root.inside("/opt/fieldray/_internal/fieldray/_data/models")):
-            until(lambda: _banners(trial, "6-drive") != before, "what the window says about the drive")
+            wait_until(lambda: _banners(trial, "6-drive") != before, "what the window says about the drive")
             listed = trial.root.run("fieldray", "packs", "list", user=user)
             packs = ("pneumonia-paediatric", "adult-normal-abnormal", "tuberculosis-adult", "lung-fields")
             places = ("comes with the program .*", "on a drive, trusted .*МОДЕЛІ.*")
             rows = tuple(rf"{pack}-\S+ +{place}" for pack in packs for place in places)
-            expect(listed, output=(*rows, r" {4}.+"))
+            check_result(listed, output=(*rows, r" {4}.+"))
             offered = _banners(trial, "6-drive")
         # The default pack stays in use: the pack of the drive was offered, and the offer goes with the drive.
-        until(lambda: _banners(trial, "7-drive-gone") != offered, "that the drive was removed")
+        wait_until(lambda: _banners(trial, "7-drive-gone") != offered, "that the drive was removed")
     _require_no_log(trial, user)
 
 
-def run_twice(trial: Trial) -> None:
+def run_twice(trial: InstallTrial) -> None:
     """Run two windows of one user, a window of another user, and the command line at one time"""
     first, second = trial.users["iryna"], trial.users["second"]
     root = trial.root
-    with opened(root, first, IMAGES), opened(root, first), opened(root, second, IMAGES):
+    with run_window(root, first, IMAGES), run_window(root, first), run_window(root, second, IMAGES):
         done = root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=first)
-        expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
-        if len(done.output) != COUNT:
-            raise Unexpected(f"{len(done.output)} results beside two windows")
+        check_result(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
+        if len(done.output) != STUDY_COUNT:
+            raise UnexpectedResult(f"{len(done.output)} results beside two windows")
     for user in (first, second):
         _require_no_log(trial, user)
 
@@ -249,48 +255,48 @@ def run_twice(trial: Trial) -> None:
 # ---- upgrading and removing
 
 
-def upgrade(trial: Trial) -> None:
+def upgrade(trial: InstallTrial) -> None:
     """Upgrade the package: refused with a message while the program runs, else done"""
     subprocess.run(["umount", str(trial.root.inside("/opt/fieldray"))], check=True)
-    newer, user = trial.brought(trial.newer), trial.users["second"]
+    newer, user = trial.copy_into_root(trial.newer), trial.users["second"]
     said = r"Fieldray: the program is running \(process \d+\)\. Close it and install again\. Nothing was changed\."
-    with opened(trial.root, user):
+    with run_window(trial.root, user):
         done = trial.root.run("dpkg", "--install", newer)
         refusal = [line.replace("fieldray.*", ".*") for line in _DPKG_REFUSAL]
-        expect(done, code=1, output=APT, errors=(said, *refusal))
+        check_result(done, code=1, output=APT_OUTPUT, errors=(said, *refusal))
         removal = trial.root.run("dpkg", "--remove", "fieldray")
         if removal.code == 0 or not any("the program is running" in line for line in removal.errors):
-            raise Unexpected("\n".join(["removed under a running window", *removal.output, *removal.errors]))
-    expect(trial.root.run("dpkg", "--verify", "fieldray"))
-    expect(trial.root.run("dpkg", "--audit"))
-    expect(_apt(trial, "install", newer), output=APT, errors=APT)
+            raise UnexpectedResult("\n".join(["removed under a running window", *removal.output, *removal.errors]))
+    check_result(trial.root.run("dpkg", "--verify", "fieldray"))
+    check_result(trial.root.run("dpkg", "--audit"))
+    check_result(_apt(trial, "install", newer), output=APT_OUTPUT, errors=APT_OUTPUT)
     shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Version} ${Status}", "fieldray")
-    expect(shown, output=(r".*\+1 install ok installed",))
+    check_result(shown, output=(r".*\+1 install ok installed",))
     done = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--json", "-", user=user)
-    resumed = rf"{COUNT} results were reused from an earlier run, because the files have not changed\. .*"
-    expect(done, output=(r"\{.*\}",), errors=(*_summary(), resumed, r"\?Pack .*", r"\?Operating point .*"))
+    resumed = rf"{STUDY_COUNT} results were reused from an earlier run, because the files have not changed\. .*"
+    check_result(done, output=(r"\{.*\}",), errors=(*_summary(), resumed, r"\?Pack .*", r"\?Operating point .*"))
 
 
-def remove(trial: Trial) -> None:
+def remove(trial: InstallTrial) -> None:
     """Remove and purge the package: only the users' results are left"""
-    expect(_apt(trial, "purge", "fieldray"), output=APT, errors=APT)
+    check_result(_apt(trial, "purge", "fieldray"), output=APT_OUTPUT, errors=APT_OUTPUT)
     left = {
         name
         for name in _files(trial.root) - trial.before
         if "fieldray" in name and not name.startswith(("home/", "run/", "var/log/"))
     }
     if left:
-        raise Unexpected(f"left behind: {sorted(left)[:10]}")
+        raise UnexpectedResult(f"left behind: {sorted(left)[:10]}")
     _require_nothing_installed(trial)
     for user in trial.users.values():
-        if not stored(trial, user):
-            raise Unexpected("a user's results are gone")
+        if not count_stored_results(trial, user):
+            raise UnexpectedResult("a user's results are gone")
 
 
-def use_portable(trial: Trial) -> None:
+def use_portable(trial: InstallTrial) -> None:
     """Unpack the portable archive to a long path with spaces, screen images, and add a menu entry"""
     if trial.archive is None:
-        raise Unexpected("there is no portable archive")
+        raise UnexpectedResult("there is no portable archive")
     user = trial.users["iryna"]
     place = f"{user.home}/Програми/{'дуже довга назва теки ' * 3}/{'ще довша ' * 6}"
     inside = trial.root.inside(place)
@@ -299,21 +305,23 @@ def use_portable(trial: Trial) -> None:
     subprocess.run(["chown", "-R", f"{user.number}:{user.number}", str(trial.root.inside(user.home))], check=True)
     folder = f"{place}/{trial.archive.name.removesuffix('.tar.xz')}"
     done = trial.root.run(f"{folder}/fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
-    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
-    expect(trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray is in the menu now\. .*",))
+    check_result(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
+    check_result(
+        trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray is in the menu now\. .*",)
+    )
     entry = trial.root.inside(f"{user.home}/.local/share/applications/fieldray.desktop")
     if f'Exec="{folder}/fieldray-window" %F' not in entry.read_text(encoding="utf-8").splitlines():
-        raise Unexpected(f"the menu entry does not start {folder}/fieldray-window")
+        raise UnexpectedResult(f"the menu entry does not start {folder}/fieldray-window")
     validated = subprocess.run(["desktop-file-validate", str(entry)], capture_output=True, text=True, check=False)
     if validated.returncode or validated.stdout:
-        raise Unexpected(validated.stdout + validated.stderr)
+        raise UnexpectedResult(validated.stdout + validated.stderr)
     taken_out = trial.root.run("sh", f"{folder}/add-to-menu", "--remove", user=user)
-    expect(taken_out, output=(r"Fieldray is no longer in the menu\. .*",))
+    check_result(taken_out, output=(r"Fieldray is no longer in the menu\. .*",))
 
 
 STEPS: Final[tuple[Step, ...]] = (
-    install, screen_images, screen_other_forms, say_plainly, open_window, plug_in_a_drive, run_twice, upgrade, remove,
-    use_portable,
+    install, screen_images, screen_other_forms, start_with_errors, open_window, plug_in_a_drive, run_twice, upgrade,
+    remove, use_portable,
 )  # fmt: skip
 
 
@@ -321,9 +329,9 @@ STEPS: Final[tuple[Step, ...]] = (
 
 
 @contextlib.contextmanager
-def _drive(trial: Trial, packs: Path | None) -> Iterator[None]:
+def _drive(trial: InstallTrial, packs: Path | None) -> Iterator[None]:
     """Simulate a plugged-in drive during the block. The drive has the packs of the folder `packs`; None for none."""
-    made, place = trial.root.inside("/mnt"), trial.root.inside(DRIVE)
+    made, place = trial.root.inside("/mnt"), trial.root.inside(DRIVE_FOLDER)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(made)], check=True)
     if packs:
         shutil.copytree(packs, made / "fieldray")
@@ -336,7 +344,7 @@ def _drive(trial: Trial, packs: Path | None) -> Iterator[None]:
         subprocess.run(["umount", str(made)], check=True)
 
 
-def _settled(trial: Trial, name: str) -> screen_picture.Picture | None:
+def _settled(trial: InstallTrial, name: str) -> screen_picture.Picture | None:
     """Return a picture of the display if the display is not empty and has not changed for half a second, else None."""
     before = trial.picture(name)
     time.sleep(0.5)
@@ -345,7 +353,7 @@ def _settled(trial: Trial, name: str) -> screen_picture.Picture | None:
     return after if before.rows == after.rows and not is_empty else None
 
 
-def _banners(trial: Trial, name: str) -> tuple[int, int]:
+def _banners(trial: InstallTrial, name: str) -> tuple[int, int]:
     """Return the numbers of pixels in the background of questions and warnings, and in the background of offers.
 
     If the numbers change, the window shows another sentence.
@@ -354,7 +362,7 @@ def _banners(trial: Trial, name: str) -> tuple[int, int]:
     return picture.count(_BANNER), picture.count(_OFFER)
 
 
-def stored(trial: Trial, user: User) -> int:
+def count_stored_results(trial: InstallTrial, user: User) -> int:
     """Return the number of results of the largest run in a user's results database; 0 without a database."""
     database = trial.root.inside(f"{user.home}/.local/share/fieldray/results.sqlite")
     if not database.exists():
@@ -367,7 +375,7 @@ def stored(trial: Trial, user: User) -> int:
     return 0
 
 
-def _apt(trial: Trial, action: str, subject: str) -> Done:
+def _apt(trial: InstallTrial, action: str, subject: str) -> CommandResult:
     options = ["-o", "APT::Sandbox::User=root", "-o", "Dpkg::Use-Pty=0"]
     command = ["apt-get", action, "--yes", "--no-install-recommends", *options, subject]
     return trial.root.run(*command)
@@ -408,24 +416,24 @@ def _files(root: CleanRoot) -> set[str]:
     return {line.removeprefix("./") for line in listed.splitlines()}
 
 
-def _require_no_python(trial: Trial) -> None:
+def _require_no_python(trial: InstallTrial) -> None:
     found = [name for name in _files(trial.root) if name.startswith(("usr/bin/python", "usr/lib/python3/"))]
     if found:
-        raise Unexpected(f"the root has Python: {found[:3]}")
+        raise UnexpectedResult(f"the root has Python: {found[:3]}")
 
 
-def _require_nothing_installed(trial: Trial) -> None:
+def _require_nothing_installed(trial: InstallTrial) -> None:
     shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Status}", "fieldray")
     if shown.code == 0 and not shown.output[0].endswith(" not-installed"):
-        raise Unexpected(f"the package is {shown.output}")
-    expect(trial.root.run("dpkg", "--audit"))
+        raise UnexpectedResult(f"the package is {shown.output}")
+    check_result(trial.root.run("dpkg", "--audit"))
     for place in ("opt/fieldray", "usr/bin/fieldray", "usr/share/applications/fieldray.desktop"):
         if (trial.root.path / place).is_symlink() or (trial.root.path / place).exists():
-            raise Unexpected(f"{place} is there")
+            raise UnexpectedResult(f"{place} is there")
 
 
-def _require_no_log(trial: Trial, user: User) -> None:
+def _require_no_log(trial: InstallTrial, user: User) -> None:
     """Raise Unexpected if the program has written a log for a user, because a log has warnings."""
     log = trial.root.inside(f"{user.home}/.local/share/fieldray/fieldray.log")
     if log.exists():
-        raise Unexpected(f"the program's log says:\n{log.read_text(encoding='utf-8')}")
+        raise UnexpectedResult(f"the program's log says:\n{log.read_text(encoding='utf-8')}")

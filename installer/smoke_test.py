@@ -22,7 +22,7 @@ from pathlib import Path
 import clean_root
 import smoke_steps
 import smoke_window
-from expectation import Unexpected
+from expectation import UnexpectedResult
 
 ROOT = Path(__file__).resolve().parent.parent
 _ROOM_MB = 2000
@@ -60,7 +60,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.cache) as scratch:
         newer = next_version(package, Path(scratch))
         sys.stdout.write(f"{package.name} in {base.name}\n")
-        return clean_root.alone([sys.executable, *sys.argv, "--upgrade", str(newer)])
+        return clean_root.run_isolated([sys.executable, *sys.argv, "--upgrade", str(newer)])
 
 
 def missing_packages(programs: Mapping[str, str]) -> list[str]:
@@ -85,27 +85,27 @@ def next_version(package: Path, scratch: Path) -> Path:
 
 
 def _inside(options: argparse.Namespace, package: Path) -> int:
-    base = options.cache / clean_root.release()
+    base = options.cache / clean_root.release_name()
     archive = next(iter(sorted(options.dist.glob("fieldray-*-linux-*.tar.xz"))), None)
     if options.pictures:
         options.pictures.mkdir(parents=True, exist_ok=True)
     scratch, failed = options.cache / "trial", 0
-    with clean_root.trial(base, scratch, size_mb=_FULL_MB) as root:
-        trial = smoke_steps.Trial(root, package, options.upgrade, archive)
+    with clean_root.copied_root(base, scratch, size_mb=_FULL_MB) as root:
+        trial = smoke_steps.InstallTrial(root, package, options.upgrade, archive)
         failed += not _step(smoke_steps.refuse_on_a_full_disk, trial)
-    with clean_root.trial(base, scratch, size_mb=_ROOM_MB) as root, smoke_window.screen(root):
-        trial = smoke_steps.Trial(root, package, options.upgrade, archive, options.pictures)
+    with clean_root.copied_root(base, scratch, size_mb=_ROOM_MB) as root, smoke_window.virtual_display(root):
+        trial = smoke_steps.InstallTrial(root, package, options.upgrade, archive, options.pictures)
         failed += sum(not _step(step, trial) for step in smoke_steps.STEPS)
     sys.stdout.write(f"{failed} steps failed\n" if failed else "all as expected\n")
     return 1 if failed else 0
 
 
-def _step(step: smoke_steps.Step, trial: smoke_steps.Trial) -> bool:
+def _step(step: smoke_steps.Step, trial: smoke_steps.InstallTrial) -> bool:
     """Run a step, and print its name and duration. Returns False if the step failed."""
     began_s, problem = time.monotonic(), None
     try:
         step(trial)
-    except (Unexpected, OSError, KeyError, subprocess.SubprocessError) as error:
+    except (UnexpectedResult, OSError, KeyError, subprocess.SubprocessError) as error:
         problem = error
     sys.stdout.write(f"{(step.__doc__ or '').splitlines()[0]:<90} {time.monotonic() - began_s:5.1f} s\n")
     if problem is not None:

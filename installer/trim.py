@@ -67,7 +67,7 @@ def share_modules(frozen: Path) -> None:
         other.symlink_to(first.name)
 
 
-def unneeded(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set[str]:
+def unneeded_files(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set[str]:
     """Return the paths of the files that no file in `roots` needs, directly or through other files.
 
     `needed` has, for each path, the names of the libraries that the file needs.
@@ -85,7 +85,7 @@ def unneeded(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set
     return set(needed) - reached
 
 
-def settle(folder: Path, *, epoch_s: int) -> None:
+def normalise_files(folder: Path, *, epoch_s: int) -> None:
     """Give every file and folder the usual mode and the time `epoch_s` (seconds since 1970): builds become equal."""
     for path in (folder, *folder.rglob("*")):
         if path.is_symlink():
@@ -99,4 +99,4 @@ def _unneeded(inside: Path) -> list[Path]:
     files = {path.relative_to(inside).as_posix(): path for path in shared_libraries.elf_files(inside)}
     needed = {place: shared_libraries.needed_by(path) for place, path in files.items()}
     roots = frozenset(place for place in files if any(fnmatchcase(place, pattern) for pattern in _ROOTS))
-    return [files[place] for place in sorted(unneeded(needed, roots))]
+    return [files[place] for place in sorted(unneeded_files(needed, roots))]

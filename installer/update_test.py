@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import clean_root
 import smoke_steps
-from clean_root import Done
-from expectation import Unexpected
-from smoke_steps import PACK, PROGRAM, Trial
+from clean_root import CommandResult
+from expectation import UnexpectedResult
+from smoke_steps import PACK, PROGRAM, InstallTrial
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _ROOM_MB: Final = 3000
@@ -45,14 +45,14 @@ _VERDICTS: Final = """
 class Update:
     """The work of a user with an earlier and a new version. Methods raise Unexpected if results are lost."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: InstallTrial) -> None:
         self._trial, self._user = trial, trial.root.add_user("iryna", number=2000, home="/home/iryna")
         self._home = trial.root.inside("/home/iryna/.local/share/fieldray")
 
-    def work(self) -> dict[str, Any]:
+    def work_with_old_version(self) -> dict[str, Any]:
         """Work with the earlier version: choose a pack, trust a key, screen images, give verdicts, kill a run.
 
-        Returns the output of commands about this work, as `seen` does.
+        Returns the output of commands about this work, as `shown_data` does.
         """
         self._said("packs", "default", PACK)
         self._said("packs", "trust", _KEY)
@@ -62,15 +62,15 @@ class Update:
         command = (PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "/home/iryna/killed.jsonl")
         killed = self._trial.root.start(*command, user=self._user, environment={})
         deadline_s = time.monotonic() + _LIMIT_S
-        while smoke_steps.stored(self._trial, self._user) < _KILLED_AFTER:
+        while smoke_steps.count_stored_results(self._trial, self._user) < _KILLED_AFTER:
             if killed.poll() is not None or time.monotonic() > deadline_s:
-                raise Unexpected(f"the run was not under way any more to be killed: {killed.poll()}")
+                raise UnexpectedResult(f"the run was not under way any more to be killed: {killed.poll()}")
             time.sleep(0.02)
         killed.kill()
         killed.communicate()
-        return self.seen()
+        return self.shown_data()
 
-    def seen(self, program: str = PROGRAM) -> dict[str, Any]:
+    def shown_data(self, program: str = PROGRAM) -> dict[str, Any]:
         """Return the runs, the trusted keys, and the results of the first run, as `program` shows them.
 
         A result has score, threshold, verdict and file. Class names and notes are left out, because a later version may
@@ -89,17 +89,17 @@ class Update:
 
         A later version may show more about a run.
         """
-        now = self.seen(program)
+        now = self.shown_data(program)
         for run in before["runs"]:
             same = next((other for other in now["runs"] if other["run"] == run["run"]), {})
             if lost := {name for name in run if same.get(name) != run[name]}:
-                raise Unexpected(f"run {run['id']} lost or changed {sorted(lost)}: {same}")
+                raise UnexpectedResult(f"run {run['id']} lost or changed {sorted(lost)}: {same}")
         for name in ("results", "keys"):
             if missing := [line for line in before[name] if line not in now[name]]:
-                raise Unexpected(f"{name} are not as they were, {len(missing)} lines: {missing[:3]}")
+                raise UnexpectedResult(f"{name} are not as they were, {len(missing)} lines: {missing[:3]}")
         is_judged = any(" disagree " in line for line in before["results"])
         if not (before["keys"] and len(before["runs"]) > 1 and is_judged):
-            raise Unexpected("there was nothing to lose")
+            raise UnexpectedResult("there was nothing to lose")
 
     def require_resumed(self) -> str:
         """Screen the images of the killed run with the new version. Returns a sentence about the result.
@@ -107,19 +107,19 @@ class Update:
         Raises Unexpected unless the results of the killed run are reused, or, with another version of the pack, all
         images are screened again.
         """
-        packs = {run["pack"] for run in self.seen()["runs"]}
+        packs = {run["pack"] for run in self.shown_data()["runs"]}
         done = self._trial.root.run(PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "-", user=self._user)
         taken = [line for line in done.errors if " from an earlier run" in line]
         counts = [int(word) for line in taken for word in line.split() if word.isdigit()]
-        is_other_pack = {run["pack"] for run in self.seen()["runs"]} != packs
+        is_other_pack = {run["pack"] for run in self.shown_data()["runs"]} != packs
         is_resumed = any(_KILLED_AFTER <= count < _STUDIES for count in counts)
         if done.code or len(done.output) != _STUDIES or not (is_resumed or is_other_pack):
-            raise Unexpected("\n".join([f"not resumed: {len(done.output)} lines", *done.errors]))
+            raise UnexpectedResult("\n".join([f"not resumed: {len(done.output)} lines", *done.errors]))
         if is_other_pack:
             return "The pack has a new version, so all images of the killed run were screened with that version."
         return "The run that was killed under the earlier version went on."
 
-    def require_back(self, before: dict[str, Any]) -> str:
+    def require_downgrade(self, before: dict[str, Any]) -> str:
         """Check that the earlier version, installed again, shows all results of `before`. Returns a phrase to print.
 
         Or the earlier version must give one message about the later version, and not change any file. Otherwise raises
@@ -131,20 +131,20 @@ class Update:
             self.require_kept(before)
             return "its results are there"
         if len(listed.errors) != 1 or "version" not in listed.errors[0] or files != self._digests():
-            raise Unexpected("\n".join(["the earlier version, over a later one's results", *listed.errors]))
+            raise UnexpectedResult("\n".join(["the earlier version, over a later one's results", *listed.errors]))
         return listed.errors[0]
 
     def _digests(self) -> dict[str, bytes]:
         names = ("results.sqlite", "settings.json", "pack_trust.json")
         return {name: (self._home / name).read_bytes() for name in names if (self._home / name).exists()}
 
-    def _run(self, *arguments: str, program: str = PROGRAM) -> Done:
+    def _run(self, *arguments: str, program: str = PROGRAM) -> CommandResult:
         return self._trial.root.run(program, *arguments, user=self._user, limit_s=_LIMIT_S)
 
     def _said(self, *arguments: str, program: str = PROGRAM) -> tuple[str, ...]:
         done = self._run(*arguments, program=program)
         if done.code:
-            raise Unexpected("\n".join([f"{done.command} ended with {done.code}", *done.output, *done.errors]))
+            raise UnexpectedResult("\n".join([f"{done.command} ended with {done.code}", *done.output, *done.errors]))
         return done.output
 
 
@@ -160,30 +160,30 @@ def main() -> int:
         parser.error("needs root")
     if "FIELDRAY_ALONE" not in os.environ:
         clean_root.prepared_base(options.cache.resolve(), options.new)
-        return clean_root.alone([sys.executable, *sys.argv])
-    base = options.cache.resolve() / clean_root.release()
-    with clean_root.trial(base, options.cache.resolve() / "update", size_mb=_ROOM_MB) as root:
-        trial = Trial(root, options.old, options.new, options.portable)
+        return clean_root.run_isolated([sys.executable, *sys.argv])
+    base = options.cache.resolve() / clean_root.release_name()
+    with clean_root.copied_root(base, options.cache.resolve() / "update", size_mb=_ROOM_MB) as root:
+        trial = InstallTrial(root, options.old, options.new, options.portable)
         try:
             _update(trial)
-        except (Unexpected, OSError, subprocess.SubprocessError) as problem:
+        except (UnexpectedResult, OSError, subprocess.SubprocessError) as problem:
             sys.stdout.write(f"FAILED: {type(problem).__name__}: {problem}\n")
             return 1
     return 0
 
 
-def _update(trial: Trial) -> None:
+def _update(trial: InstallTrial) -> None:
     from fieldray.imaging.synthetic import write_studies
 
     write_studies(trial.root.inside(_MORE), count=_STUDIES)
     _install(trial, trial.package)
     update = Update(trial)
-    before = update.work()
+    before = update.work_with_old_version()
     _install(trial, trial.newer)
     update.require_kept(before)
     _say(f"{len(before['runs'])} runs, trust and choices are as they were after the update.")
     _say(update.require_resumed())
-    after = update.seen()
+    after = update.shown_data()
     if trial.archive:
         place = trial.root.inside("/srv/portable")
         place.mkdir()
@@ -191,15 +191,15 @@ def _update(trial: Trial) -> None:
         update.require_kept(after, "/srv/portable/fieldray")
         _say("The portable archive beside it shows the same.")
     _install(trial, trial.package)
-    _say(f"Back under the earlier version: {update.require_back(after)}")
+    _say(f"Back under the earlier version: {update.require_downgrade(after)}")
 
 
-def _install(trial: Trial, package: Path) -> None:
+def _install(trial: InstallTrial, package: Path) -> None:
     """Install a .deb file with its dependencies in the small system. The version may be newer or older."""
     options = ("-o", "APT::Sandbox::User=root", "--yes", "--allow-downgrades", "--reinstall", "--no-install-recommends")
-    done = trial.root.run("apt-get", "install", *options, trial.brought(package))
+    done = trial.root.run("apt-get", "install", *options, trial.copy_into_root(package))
     if done.code:
-        raise Unexpected("\n".join([done.command, *done.output, *done.errors]))
+        raise UnexpectedResult("\n".join([done.command, *done.output, *done.errors]))
 
 
 def _say(text: str) -> None:

@@ -38,7 +38,7 @@ class FrontMatter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class PageState:
     """Whether a benchmark page is stale: the number of commits that changed the measured code after the measurement.
 
     `commits` is None if the commits cannot be counted. `problem` then says why.
@@ -94,33 +94,33 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if is_quoted else value
 
 
-def state(page: FrontMatter, *, root: Path = ROOT) -> State:
+def page_state(page: FrontMatter, *, root: Path = ROOT) -> PageState:
     """Count the commits that changed the measured code since the measurement of `page`.
 
     `root` is the checkout. Raises OSError if Git is not installed.
     """
     if page.commit == "unknown":
-        return State(commits=None, problem="nobody wrote down which commit was measured")
+        return PageState(commits=None, problem="nobody wrote down which commit was measured")
     command = ["git", "rev-list", "--count", f"{page.commit}..HEAD", "--", *page.paths]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode:
-        return State(commits=None, problem="the commit that was measured is not in this repository")
-    return State(commits=int(done.stdout))
+        return PageState(commits=None, problem="the commit that was measured is not in this repository")
+    return PageState(commits=int(done.stdout))
 
 
-def pages(folder: Path) -> list[Path]:
+def list_pages(folder: Path) -> list[Path]:
     """Return the paths of all Markdown pages in `folder` except README.md, sorted by file name."""
     return sorted(path for path in folder.glob("*.md") if path.name != "README.md")
 
 
-def with_note(text: str, page: FrontMatter, now: State) -> str:
+def add_page_note(text: str, page: FrontMatter, current_state: PageState) -> str:
     """Add the facts of the measurement below the title of a benchmark page, and a warning if the page is stale.
 
     `text` is the page as Markdown without its front matter, and `page` the front matter. Returns Markdown.
     """
     run = f"{page.date} at commit `{page.commit}` on {page.machine}"
     facts = f"Measured on {run}, but where another run is named.\n\n```\n{page.command}\n```\n\n"
-    note = f'!!! warning "{now.sentence}"\n\n' if now.sentence else ""
+    note = f'!!! warning "{current_state.sentence}"\n\n' if current_state.sentence else ""
     title, newline, rest = text.lstrip().partition("\n")
     if not title.startswith("# "):
         return note + facts + text
@@ -130,14 +130,14 @@ def with_note(text: str, page: FrontMatter, now: State) -> str:
 def main(folder: Path = ROOT / "docs" / "benchmarks", *, root: Path = ROOT) -> int:
     """Print the state of each benchmark page in `folder`. Returns 1 if a page is malformed, else 0."""
     faults = 0
-    for path in pages(folder):
+    for path in list_pages(folder):
         try:
             found = read_front_matter(path.read_text(encoding="utf-8"))
         except ValueError as error:
             faults += 1
             sys.stdout.write(f"{path.name}: MALFORMED: {error}\n")
             continue
-        sys.stdout.write(f"{path.name}: {state(found, root=root).sentence or 'current'}\n")
+        sys.stdout.write(f"{path.name}: {page_state(found, root=root).sentence or 'current'}\n")
     return 1 if faults else 0
 
 

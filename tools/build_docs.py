@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from benchmark_pages import pages, read_front_matter, state, with_note
+from benchmark_pages import add_page_note, list_pages, page_state, read_front_matter
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 APP: Final = ROOT / "app"
@@ -36,14 +36,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs")
     folder = parser.parse_args().out.resolve()
     shutil.rmtree(folder, ignore_errors=True)
-    stage(folder)
+    stage_pages(folder)
     config = folder / "mkdocs.yml"
     built = subprocess.run(
         [sys.executable, "-P", "-m", "zensical", "build", "--strict", "-f", str(config)], check=False
     )
     if built.returncode:
         return built.returncode
-    faults = sorted(faults_of(folder / "site"))
+    faults = sorted(find_faults(folder / "site"))
     lines = faults or [f"{folder / 'site' / 'index.html'}: every link leads somewhere"]
     sys.stdout.write("\n".join(lines) + "\n")
     return 1 if faults else 0
@@ -52,7 +52,7 @@ def main() -> int:
 # ---- the pages
 
 
-def stage(folder: Path) -> None:
+def stage_pages(folder: Path) -> None:
     """Write all Markdown pages and the file mkdocs.yml to `folder`. Raises ValueError if a page has a broken link."""
     source = folder / "source"
     for path in sorted((ROOT / "docs").rglob("*")):
@@ -65,7 +65,11 @@ def stage(folder: Path) -> None:
         else:
             shutil.copyfile(path, target)
     rooms = write_api(source / "api")
-    lists = {"decisions": names(source / "decisions"), "benchmarks": names(source / "benchmarks"), "api": rooms}
+    lists = {
+        "decisions": page_names(source / "decisions"),
+        "benchmarks": page_names(source / "benchmarks"),
+        "api": rooms,
+    }
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("[../../app]", f"[{ROOT / 'app'}]")
     for name, listed in lists.items():
         config = _filled(config, f'"@{name}"', [f"{name}/{page}" for page in listed])
@@ -105,9 +109,9 @@ def glossary_link(path: Path) -> str:
     return f"\n---\n\n[Glossary]({'../' * (len(path.relative_to(ROOT / 'docs').parts) - 1)}glossary.md)\n"
 
 
-def names(folder: Path) -> list[str]:
+def page_names(folder: Path) -> list[str]:
     """Return the file names of all Markdown pages in `folder`, README.md first."""
-    return ["README.md", *(path.name for path in pages(folder))]
+    return ["README.md", *(path.name for path in list_pages(folder))]
 
 
 def _filled(config: str, mark: str, listed: list[str]) -> str:
@@ -124,16 +128,16 @@ def command_pages() -> list[str]:
     sys.path.insert(0, str(ROOT / "app"))
     from fieldray.cli import command_parser
 
-    return [f"## `{prog}`\n\n```text\n{text.strip()}\n```" for prog, text in helps(command_parser())]
+    return [f"## `{prog}`\n\n```text\n{text.strip()}\n```" for prog, text in help_texts(command_parser())]
 
 
-def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+def help_texts(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     """Yield the program name and the help text of `parser`, then of each of its subcommands, at any depth."""
     yield parser.prog, parser.format_help()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
-                yield from helps(below)
+                yield from help_texts(below)
 
 
 # ---- the API
@@ -168,15 +172,15 @@ def benchmark_page(text: str) -> str:
     `text` is the whole Markdown page. Raises ValueError if the front matter is malformed.
     """
     found = read_front_matter(text)
-    return with_note(text.partition("\n---\n")[2], found, state(found))
+    return add_page_note(text.partition("\n---\n")[2], found, page_state(found))
 
 
 def benchmark_list(folder: Path) -> str:
     """Return a Markdown table of the benchmark pages in `folder`: date, link, commit, and whether the page is stale."""
     rows = []
-    for path in pages(folder):
+    for path in list_pages(folder):
         found = read_front_matter(path.read_text(encoding="utf-8"))
-        now = state(found).sentence.removeprefix("Stale: ").removesuffix(".") or "current"
+        now = page_state(found).sentence.removeprefix("Stale: ").removesuffix(".") or "current"
         rows.append(f"| {found.date} | [{found.title}]({path.name}) | `{found.commit}` | {now} |")
     return (
         "\n## Pages\n\n| Date | What | Commit | State of the measured code |\n|---|---|---|---|\n"
@@ -191,7 +195,7 @@ def benchmark_list(folder: Path) -> str:
 def decision_list(folder: Path) -> str:
     """Return a Markdown table of the decisions in `folder`: the date of each decision, and its title as a link."""
     rows = []
-    for path in pages(folder):
+    for path in list_pages(folder):
         title, _, day = path.read_text(encoding="utf-8").splitlines()[:3]
         rows.append(f"| {day.strip('*')} | [{title.removeprefix('# ')}]({path.name}) |")
     return "\n| Date | Decision |\n|---|---|\n" + "\n".join(rows) + "\n"
@@ -221,7 +225,7 @@ class _Page(HTMLParser):
             self.fetched.append(found.get("src") or found["data"])
 
 
-def faults_of(site: Path) -> Iterator[str]:
+def find_faults(site: Path) -> Iterator[str]:
     """Yield a line for each fault in the HTML and CSS files below `site`.
 
     A fault is a broken link, or a file that a browser would fetch from another computer.

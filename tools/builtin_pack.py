@@ -13,7 +13,7 @@ from fieldray.errors import FieldrayError
 from fieldray.packs.verified import read_pack
 
 
-def table_line(folder: Path) -> str:
+def builtin_table_line(folder: Path) -> str:
     """Return the line for a pack in the table `BUILTIN`: folder name and SHA-256 of the manifest.
 
     Raises PackProblem if `folder` has no valid pack.
@@ -25,7 +25,7 @@ def table_line(folder: Path) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Print the `BUILTIN` line of the pack in each folder. Returns 1 if a folder has no valid pack, else 0."""
     try:
-        lines = [table_line(Path(argument)) for argument in arguments]
+        lines = [builtin_table_line(Path(argument)) for argument in arguments]
     except FieldrayError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -30,7 +30,7 @@ from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 
 
-def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, ExpectedResults]:
+def compute_expected_results(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, ExpectedResults]:
     """Screen the test images with the pack in `folder` on the CPU. Returns (key of the pack, results by image name).
 
     `home` is the data folder of the program. Results of the images named in `without` are left out.
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         packs = [found for found in PackLibrary(user_data()).builtin() if found.can_screen]
         files = {name: content for name, content in constancy_files() if name.endswith(".jpg")}  # drawn ones may round
         images = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        answers = dict(expected(one.folder, user_data(), without=options.without) for one in packs)
+        answers = dict(compute_expected_results(one.folder, user_data(), without=options.without) for one in packs)
         made = ConstancyFile(images=images, answers=answers)
     content = msgspec.json.format(msgspec.json.encode(made, order="sorted"), indent=1) + b"\n"
     signature = sign(content, key=key)

@@ -47,7 +47,7 @@ _CALLED_BY_OTHERS: Final = (
 )
 
 
-def dead_code(*, with_tests: bool = True, root: Path = ROOT) -> list[str]:
+def find_dead_code(*, with_tests: bool = True, root: Path = ROOT) -> list[str]:
     """Return a line for each unused function, class, constant or import, with its file and line number.
 
     If `with_tests`, code that only a test uses counts as used. `root` is the checkout.
@@ -69,7 +69,7 @@ def _is_ours(item: vulture.core.Item, root: Path) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Print a line for each unused function, class, constant or import. Returns 1 if any was found, else 0."""
-    found = dead_code(with_tests="--without-tests" not in arguments)
+    found = find_dead_code(with_tests="--without-tests" not in arguments)
     sys.stdout.writelines(f"{line}\n" for line in found)
     return 1 if found else 0
 

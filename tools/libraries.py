@@ -30,7 +30,7 @@ TABLE: Final = ROOT / "tools" / "libraries.txt"
 _YEAR: Final = datetime.timedelta(days=365)
 
 
-def asked_for() -> list[str]:
+def required_libraries() -> list[str]:
     """Return the sorted names of all libraries that pyproject.toml requires, extras included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [
@@ -40,7 +40,7 @@ def asked_for() -> list[str]:
     return sorted({Requirement(text).name for text in wanted}, key=str.lower)
 
 
-def old_ones(text: str) -> list[str]:
+def outdated_libraries(text: str) -> list[str]:
     """Return "name version" of each library that is installed in the listed version or an older version.
 
     `text` is the content of `libraries.txt`. Libraries that are not installed are left out.
@@ -60,7 +60,7 @@ def _installed(name: str) -> str:
         return ""
 
 
-def look_up(uv: str) -> None:
+def write_version_table(uv: str) -> None:
     """Write `libraries.txt`: for each library, the version that was the newest a year before today.
 
     `uv` is the path of the program uv, which asks the package index.
@@ -72,7 +72,7 @@ def look_up(uv: str) -> None:
     if "PIP_CERT" in os.environ:
         environment.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])
     rows = []
-    for name in asked_for():  # one at a time: a library that is younger than a year has no version then
+    for name in required_libraries():  # one at a time: a library that is younger than a year has no version then
         done = subprocess.run(command, input=name, env=environment, capture_output=True, text=True, check=False)
         rows += [line for line in done.stdout.splitlines() if "==" in line]
     head = f"# The newest version of each library on {day}, written by tools/libraries.py --look-up\n"
@@ -85,10 +85,10 @@ def main() -> int:
     parser.add_argument("--look-up", action="store_true", help="write the table anew")
     if parser.parse_args().look_up:
         uv = shutil.which("uv") or parser.error("uv is needed: pip install uv")
-        look_up(uv)
+        write_version_table(uv)
     text = TABLE.read_text(encoding="utf-8")
     day = re.findall(r"\d{4}-\d\d-\d\d", text)[0]
-    sys.stdout.write(f"Libraries as of {day} or before: {', '.join(old_ones(text)) or 'none'}\n")
+    sys.stdout.write(f"Libraries as of {day} or before: {', '.join(outdated_libraries(text)) or 'none'}\n")
     return 0
 
 

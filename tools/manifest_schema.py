@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fieldray.packs.manifest import manifest_schema
 
-PLACE = Path(__file__).parents[1] / "docs" / "pack-manifest.schema.json"
+SCHEMA_PATH = Path(__file__).parents[1] / "docs" / "pack-manifest.schema.json"
 
 if __name__ == "__main__":
-    PLACE.write_bytes(manifest_schema())
+    SCHEMA_PATH.write_bytes(manifest_schema())

@@ -34,13 +34,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from harness.runner import say
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-WORK: Final = ROOT / "build" / "mutation"
+WORK_FOLDER: Final = ROOT / "build" / "mutation"
 _READ_ONLY: Final = ("assets", "models", "docs", "benchmarks", "tools", "installer")
 _TRIED: Final = ("killed", "timeout", "suspicious", "segfault", "survived", "no tests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class MutationTarget:
     """The modules of a package in which a mistake would do most harm, and the tests of these modules.
 
     `modules` are file names, `tests` are arguments for pytest.
@@ -50,12 +50,12 @@ class Room:
     tests: tuple[str, ...]
 
 
-MATCHING: Final[Mapping[str, Room]] = {
-    "domain": Room(
+MUTATION_TARGETS: Final[Mapping[str, MutationTarget]] = {
+    "domain": MutationTarget(
         modules=("finding.py", "lungs.py", "model.py", "purpose.py"),
         tests=("tests/unit/domain",),
     ),
-    "packs": Room(
+    "packs": MutationTarget(
         modules=("signing.py", "naming.py", "manifest.py"),
         tests=(
             *(
@@ -65,7 +65,7 @@ MATCHING: Final[Mapping[str, Room]] = {
             "tests/unit/packs/test_manifest.py::test_the_published_schema_is_the_one_that_the_types_give",
         ),
     ),
-    "store": Room(
+    "store": MutationTarget(
         modules=("results.py", "rows.py"),
         tests=tuple(f"tests/unit/store/test_{name}.py" for name in ("results", "passes", "history", "taken_over")),
     ),
@@ -97,19 +97,19 @@ class Result:
 def main() -> int:
     """Run mutmut on the modules of the command line, and write the survivors to a file. Returns 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("room", choices=MATCHING)
+    parser.add_argument("room", choices=MUTATION_TARGETS)
     parser.add_argument("modules", nargs="*", metavar="MODULE")
     parser.add_argument("--again", action="store_true", help="only what the last run left, with the tests of today")
     parser.add_argument("--minutes", type=float, default=60.0, help="what is not tried by then is left out")
     options = parser.parse_args()
-    room = MATCHING[options.room]
+    room = MUTATION_TARGETS[options.room]
     modules = tuple(f"{options.room}/{name}" for name in options.modules or room.modules)
-    work, left = WORK / options.room, []
+    work, left = WORK_FOLDER / options.room, []
     if options.again:
         left = [name for result in _results(work, modules) for name in result.open]
         shutil.copytree(ROOT / "tests", work / "tests", dirs_exist_ok=True)
     else:
-        lay(work, modules, room.tests)
+        copy_checkout(work, modules, room.tests)
     _mutmut(work, "run", *left, limit_s=60 * options.minutes)
     results = _results(work, modules)
     for result in results:
@@ -119,7 +119,7 @@ def main() -> int:
     return 0
 
 
-def lay(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
+def copy_checkout(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
     """Copy the checkout to the folder `work`, and write the settings of mutmut to pyproject.toml in the copy.
 
     `modules` are the files to change, relative to app/fieldray. `tests` are the tests to run.
@@ -131,7 +131,7 @@ def lay(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
         (work / name).symlink_to(ROOT / name)
     for module in modules:
         path = work / "src" / "fieldray" / module
-        path.write_text(undecorated(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(without_decorators(path.read_text(encoding="utf-8")), encoding="utf-8")
     settings = {
         "source_paths": ["src"],
         "only_mutate": [f"src/fieldray/{module}" for module in modules],
@@ -144,7 +144,7 @@ def lay(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
     (work / "pyproject.toml").write_text(f"{own}\n[tool.mutmut]\n{lines}", encoding="utf-8")
 
 
-def undecorated(source: str) -> str:
+def without_decorators(source: str) -> str:
     """Replace decorators of functions in Python source code by equivalent assignments. Returns the new source code.
 
     Functions with a setter or overload decorator are left unchanged.
@@ -171,7 +171,7 @@ def _shares_its_name(node: ast.FunctionDef) -> bool:
     return any(re.search(r"\.setter$|overload$", ast.unparse(decorator)) for decorator in node.decorator_list)
 
 
-def results_of(text: str, modules: Sequence[str]) -> list[Result]:
+def parse_results(text: str, modules: Sequence[str]) -> list[Result]:
     """Parse the output of `mutmut results`: lines such as `fieldray.packs.trust.x_name__mutmut_1: killed`.
 
     Returns the results of each of `modules` (`packs/trust.py`), in the given order.
@@ -189,7 +189,7 @@ def results_of(text: str, modules: Sequence[str]) -> list[Result]:
 
 
 def _results(work: Path, modules: Sequence[str]) -> list[Result]:
-    return results_of(_mutmut(work, "results", "--all", "true", is_read=True), modules)
+    return parse_results(_mutmut(work, "results", "--all", "true", is_read=True), modules)
 
 
 def _mutmut(work: Path, command: str, *arguments: str, limit_s: float | None = None, is_read: bool = False) -> str:

@@ -56,7 +56,7 @@ _BUS: Final = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "unix:path=/dev/null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Task:
     """A task of the program that is watched. If `is_window`, the window is closed when all results are stored.
 
     `environment` are further environment variables of the task.
@@ -69,17 +69,17 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SystemCalls:
     """The system calls of a task.
 
     `families` counts the socket calls by address family ("AF_INET"). `programs` is the number of started programs,
-    `places` are the paths of connected unix sockets, and `rings` is the number of io_uring rings.
+    `places` are the paths of connected unix sockets, and `io_uring_rings` is the number of io_uring rings.
     """
 
     families: Counter[str]
     programs: int
     places: frozenset[str]
-    rings: int
+    io_rings: int
 
     @property
     def internet(self) -> int:
@@ -87,32 +87,32 @@ class Seen:
 
         io_uring rings count, because strace does not see the sockets that are opened through a ring.
         """
-        return self.rings + sum(count for family, count in self.families.items() if family not in _INSIDE)
+        return self.io_rings + sum(count for family, count in self.families.items() if family not in _INSIDE)
 
 
-def read_trace(text: str) -> Seen:
+def read_trace(text: str) -> SystemCalls:
     """Parse the output of strace. Returns the counted system calls."""
     families: Counter[str] = Counter(_FAMILY.findall(text))
     programs = len(re.findall(r"execve\(.*\) = 0$", text, re.MULTILINE))
-    return Seen(
+    return SystemCalls(
         families=families,
         programs=programs,
         places=frozenset(_UNIX_PATH.findall(text)),
-        rings=len(_RINGS.findall(text)),
+        io_rings=len(_RINGS.findall(text)),
     )
 
 
 # ---- what is done
 
 
-def program(frozen: Path | None) -> list[str]:
+def fieldray_command(frozen: Path | None) -> list[str]:
     """Return the command that starts Fieldray: from the installed folder `frozen`, or if None from this checkout."""
     from fieldray.paths import program_command
 
     return [str(frozen / "fieldray")] if frozen else program_command()
 
 
-def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> Iterator[Work]:
+def watched_tasks(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> Iterator[Task]:
     """Yield the tasks to watch. Their images and packs are written below `folder`.
 
     `frozen` is the folder of the installed program, or None for this checkout. `display` is the name of an X display;
@@ -122,36 +122,36 @@ def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> It
     from program import write_images
     from tiny_packs import fingerprint, write_tiny_pack
 
-    images, call = folder / "images", program(frozen)
+    images, call = folder / "images", fieldray_command(frozen)
     write_images(images, _IMAGES)
     write_studies(images / "studies", count=3)
     pack = write_tiny_pack(folder / "packs")
     trust = ("--pack", str(pack), "--trust", fingerprint(pack))
-    yield Work(name="command line: help", command=(*call, "screen", "--help"))
+    yield Task(name="command line: help", command=(*call, "screen", "--help"))
     written = ("--json", str(folder / "lines.jsonl"), "--out", str(folder / "out"))
-    yield Work(name="batch and reports", command=(*call, "screen", str(images), *trust, "--fresh", *written))
-    yield Work(name="the pack that ships", command=(*call, "demo", "--no-window", "--folder", str(folder / "demo")))
-    yield Work(name="doctor", command=("sh", "-c", '"$@"; test $? -le 1', "sh", *call, "doctor", *trust[:2]))
-    yield Work(name="model drive", command=(*_with_drive(folder / "drive", pack), *call, "packs", "list"))
+    yield Task(name="batch and reports", command=(*call, "screen", str(images), *trust, "--fresh", *written))
+    yield Task(name="the pack that ships", command=(*call, "demo", "--no-window", "--folder", str(folder / "demo")))
+    yield Task(name="doctor", command=("sh", "-c", '"$@"; test $? -le 1', "sh", *call, "doctor", *trust[:2]))
+    yield Task(name="model drive", command=(*_with_drive(folder / "drive", pack), *call, "packs", "list"))
     on_drive = ("--pack", str(folder / "drive" / "fieldray" / pack.name), *trust[2:], "--fresh")
-    yield Work(
+    yield Task(
         name="batch from a drive",
         command=(*_with_drive(folder / "drive", pack), *call, "screen", str(images), *on_drive),
     )
     if display:
         write_studies(folder / "chests", count=_IMAGES)  # DICOM states ages; of other files the window would ask
         window = (str(frozen / "fieldray-window"),) if frozen else (sys.executable, "-P", "-c", _WINDOW)
-        yield Work(
+        yield Task(
             name="window",
             command=(*window, str(folder / "chests")),
             is_window=True,
             environment={"DISPLAY": display, "LANG": "C.UTF-8", "DBUS_SESSION_BUS_ADDRESS": _BUS},
         )
     if not frozen and importlib.util.find_spec("tensorflow"):
-        yield Work(name="toolchain: a network", command=(sys.executable, "-P", "-c", _TOOLCHAIN))
+        yield Task(name="toolchain: a network", command=(sys.executable, "-P", "-c", _TOOLCHAIN))
     if not frozen and not quick:
         double = ("--events", "8", "--images", "30", "--seed", "3", "--window", "--out", str(folder / "faults.json"))
-        yield Work(
+        yield Task(
             name="Edge TPU double, window",
             command=(sys.executable, str(ROOT / "tests" / "faults" / "run_faults.py"), *double),
             environment={"QT_QPA_PLATFORM": "offscreen"},
@@ -187,21 +187,21 @@ def _unshare(*what: str) -> tuple[str, ...]:
 # ---- how it is watched
 
 
-def watched(work: Work, home: Path) -> tuple[int, Seen]:
+def run_under_strace(work: Task, home: Path) -> tuple[int, SystemCalls]:
     """Run a task under strace, with the data folder `home`. Returns the exit code and the counted system calls."""
     trace = home.parent / f"{home.name}.trace"
     calls = "trace=%network,execve,io_uring_setup"
     prefix = ("strace", "--follow-forks", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", calls, "-o", str(trace))
-    code = run(work, prefix, home)
+    code = run_task(work, prefix, home)
     return code, read_trace(trace.read_text(encoding="utf-8", errors="replace"))
 
 
-def cut_off(work: Work, home: Path) -> int:
+def run_without_network(work: Task, home: Path) -> int:
     """Run a task without any network, not even localhost, with the data folder `home`. Returns the exit code."""
-    return run(work, _unshare("-n"), home)
+    return run_task(work, _unshare("-n"), home)
 
 
-def run(work: Work, prefix: Sequence[str], home: Path) -> int:
+def run_task(work: Task, prefix: Sequence[str], home: Path) -> int:
     """Run a task behind the command prefix `prefix`, with the new data folder `home`. Returns the exit code.
 
     The output goes to a file beside `home`, with the suffix .words. Raises TimeoutError or subprocess.TimeoutExpired
@@ -251,7 +251,7 @@ def _database(home: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def screen() -> Iterator[str]:
+def virtual_display() -> Iterator[str]:
     """Start the X server Xvfb without a network port during the block. Yields the display name; "" if it fails."""
     read, write = os.pipe()
     command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1366x768x24", "-nolisten", "tcp"]
@@ -269,28 +269,28 @@ def screen() -> Iterator[str]:
 # ---- what is found
 
 
-def files_that_report(frozen: Path) -> list[str]:
+def find_telemetry_files(frozen: Path) -> list[str]:
     """Return the files and modules of the installed program whose names suggest telemetry or a network client."""
     names = [path.relative_to(frozen).as_posix() for path in frozen.rglob("*")]
     with contextlib.suppress(ImportError):
         sys.path.append(str(ROOT / "installer"))
         import parts
 
-        names += sorted(parts.modules(frozen))
+        names += sorted(parts.module_names(frozen))
     return [name for name in names if _TELEMETRY.search(name)]
 
 
-def calls_home(folder: Path) -> Seen:
+def trace_connecting_program(folder: Path) -> SystemCalls:
     """Run a test program that tries to open a connection, under strace. Returns its counted system calls.
 
     The calls show that strace notices a connection. Files are written below `folder`.
     """
     code = "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 1)\nexcept OSError: pass"
-    work = Work(name="a program that calls home", command=(sys.executable, "-I", "-c", code))
-    return watched(work, folder / "control")[1]
+    work = Task(name="a program that calls home", command=(sys.executable, "-I", "-c", code))
+    return run_under_strace(work, folder / "control")[1]
 
 
-def _row(name: str, seen: Seen, codes: Sequence[int | str]) -> str:
+def _row(name: str, seen: SystemCalls, codes: Sequence[int | str]) -> str:
     inside = seen.families["AF_UNIX"], seen.families["AF_NETLINK"]
     return (
         f"{name:26} {seen.programs:9} {inside[0]:6} {inside[1]:8} {seen.internet:9}  {codes[0]!s:>6} {codes[1]!s:>11}"
@@ -309,7 +309,7 @@ def main() -> int:
     if missing or sys.platform != "linux":
         sys.stderr.write(f"Needs Linux and: apt-get install {' '.join(missing)}\n")
         return 2
-    with tempfile.TemporaryDirectory() as temporary, screen() as display:
+    with tempfile.TemporaryDirectory() as temporary, virtual_display() as display:
         failures, figures = _prove(Path(temporary), options, display)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -322,10 +322,14 @@ def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[lis
     failures, figures, places = [], [], set()
     sys.stdout.write(f"{'':26} programs   unix  netlink  INTERNET  exit, exit without network\n")
     frozen = options.frozen.resolve() if options.frozen else None
-    chosen = [work for work in works(folder, frozen, display=display, quick=options.quick) if options.only in work.name]
+    chosen = [
+        work
+        for work in watched_tasks(folder, frozen, display=display, quick=options.quick)
+        if options.only in work.name
+    ]
     for number, work in enumerate(chosen):
-        code, seen = watched(work, folder / f"watched-{number}")
-        alone = cut_off(work, folder / f"alone-{number}")
+        code, seen = run_under_strace(work, folder / f"watched-{number}")
+        alone = run_without_network(work, folder / f"alone-{number}")
         sys.stdout.write(_row(work.name, seen, (code, alone)) + "\n")
         sys.stdout.flush()
         figures.append(
@@ -337,13 +341,13 @@ def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[lis
         if code or alone:
             words = (folder / f"watched-{number}.words").read_text(errors="replace")[-500:]
             failures.append(f"{work.name} ended with {code}, and {alone} without network: {words}")
-    control = calls_home(folder)
+    control = trace_connecting_program(folder)
     sys.stdout.write(_row("(one that calls home)", control, ("", "")) + "\n")
     if not control.internet:
         failures.append("a program that calls home was not seen")
     sys.stdout.write(f"unix sockets led to: {', '.join(sorted(places)) or 'nothing'}\n")
     if frozen:
-        found = files_that_report(frozen)
+        found = find_telemetry_files(frozen)
         sys.stdout.write(f"files and modules that could report home: {', '.join(found) or 'none'}\n")
         failures += [f"in the installed program: {name}" for name in found]
     return failures, figures

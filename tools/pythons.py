@@ -25,7 +25,7 @@ VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
 _ANSWERS: Final = 20  # of `fieldray demo`
 
 
-def pythons() -> dict[str, Path]:
+def find_pythons() -> dict[str, Path]:
     """Return the Python programs on this computer that can make virtual environments, by version ("3.12")."""
     return {version: found for version in VERSIONS if (found := next(_programs(version), None))}
 
@@ -41,7 +41,7 @@ def _programs(version: str) -> Iterator[Path]:
             yield Path(program)
 
 
-def tried(version: str, program: Path) -> bool:
+def works_with_python(version: str, program: Path) -> bool:
     """Install Fieldray with the Python at `program` in a new virtual environment. Returns whether demo and window work.
 
     `version` is the version of this Python ("3.12").
@@ -66,14 +66,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Try the program on every other Python that is here.")
     parser.add_argument("--list", action="store_true", help="only say which there are")
     own = "{}.{}".format(*sys.version_info)
-    others = {version: program for version, program in pythons().items() if version != own}
+    others = {version: program for version, program in find_pythons().items() if version != own}
     absent = [version for version in VERSIONS if version != own and version not in others]
     sys.stdout.write(
         f"This is Python {own}. Others here: {', '.join(others) or 'none'}; not here: {', '.join(absent)}\n"
     )
     if parser.parse_args().list:
         return 0
-    verdicts = {version: tried(version, program) for version, program in others.items()}
+    verdicts = {version: works_with_python(version, program) for version, program in others.items()}
     for version, is_well in verdicts.items():
         sys.stdout.write(f"Python {version}: {'the demo and a window work' if is_well else 'FAILED'}\n")
     return 0 if all(verdicts.values()) else 1

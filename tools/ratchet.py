@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-HELD: Final = Path("tools", "ratchet.txt")
+LIMITS_FILE: Final = Path("tools", "ratchet.txt")
 _PACKAGES: Final = ("fieldray", "fieldray_adapt", "fieldray_cluster")
 _BESIDE: Final = ("benchmarks", "tools", "installer")
 _MADE_BY_CODE: Final = "recipe-reference.md"
 
 
-def counts(root: Path = ROOT) -> dict[str, int]:
+def count_lines_and_words(root: Path = ROOT) -> dict[str, int]:
     """Return the present counts by name: lines of each package, of tests and of tools; pages and words of documents.
 
     `root` is the checkout.
@@ -50,7 +50,7 @@ def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n")
 
 
-def read(text: str) -> dict[str, int]:
+def parse_limits(text: str) -> dict[str, int]:
     """Parse the lines of `ratchet.txt` (`docs pages: 75`). Returns the limits by name of the count.
 
     If a name has two limits, the lower is returned. Raises ValueError for a line without a number.
@@ -62,12 +62,12 @@ def read(text: str) -> dict[str, int]:
     return held
 
 
-def written(values: Mapping[str, int]) -> str:
+def limits_text(values: Mapping[str, int]) -> str:
     """Return limits as the text of `ratchet.txt`, a line such as `docs pages: 75` for each limit."""
     return "".join(f"{name}: {value}\n" for name, value in values.items())
 
 
-def lowered(held: Mapping[str, int], found: Mapping[str, int]) -> dict[str, int]:
+def lower_limits(held: Mapping[str, int], found: Mapping[str, int]) -> dict[str, int]:
     """Return new limits: for each count of `found`, the lower of the present count and the limit in `held`.
 
     A count without a limit gets the present count as its limit.
@@ -75,10 +75,10 @@ def lowered(held: Mapping[str, int], found: Mapping[str, int]) -> dict[str, int]
     return {name: min(count, held.get(name, count)) for name, count in found.items()}
 
 
-def risen(held: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
+def exceeded_limits(held: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
     """Return a message for each count of `found` that is above its limit in `held`, or that has no limit."""
     return [
-        f"{name}: {count}, but {HELD} holds {held.get(name, 'no value')}"
+        f"{name}: {count}, but {LIMITS_FILE} holds {held.get(name, 'no value')}"
         for name, count in found.items()
         if count > held.get(name, -1)
     ]
@@ -92,12 +92,12 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Hold the size of the house.")
     parser.add_argument("--lower", action="store_true", help="hold today's counts where they are lower")
     options = parser.parse_args(arguments)
-    found, path = counts(root), root / HELD
-    held = read(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found, path = count_lines_and_words(root), root / LIMITS_FILE
+    held = parse_limits(path.read_text(encoding="utf-8")) if path.exists() else {}
     if options.lower:
-        held = lowered(held, found)
-        path.write_text(written(held), encoding="utf-8")
-    lines = risen(held, found)
+        held = lower_limits(held, found)
+        path.write_text(limits_text(held), encoding="utf-8")
+    lines = exceeded_limits(held, found)
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 1 if lines else 0
 

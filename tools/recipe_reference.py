@@ -29,7 +29,7 @@ ROOT: Final = Path(__file__).resolve().parent
 REFERENCE: Final = ROOT.parent / "docs" / "recipe-reference.md"
 
 
-def text() -> str:
+def reference_text() -> str:
     """Return the text of docs/recipe-reference.md: all tables and keys of each kind of recipe."""
     kinds: dict[str, type[Any]] = {**{name: kind.schema for name, kind in RECIPE_KINDS.items()}, "workflow": Workflow}
     environment = Environment(
@@ -65,4 +65,4 @@ def _meaning(key: Key) -> str:
 
 
 if __name__ == "__main__":
-    REFERENCE.write_text(text(), encoding="utf-8")
+    REFERENCE.write_text(reference_text(), encoding="utf-8")

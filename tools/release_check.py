@@ -44,7 +44,7 @@ _STEPS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def steps(previous: Path | None, others: Mapping[str, Path]) -> dict[str, tuple[str, ...]]:
+def check_targets(previous: Path | None, others: Mapping[str, Path]) -> dict[str, tuple[str, ...]]:
     """Return the arguments for `make` of each check, by name of the check.
 
     `previous` is the Debian package of the previous version; None leaves out the test of the update. `others` are the
@@ -58,7 +58,7 @@ def steps(previous: Path | None, others: Mapping[str, Path]) -> dict[str, tuple[
     return {**suites, **_STEPS, **update}
 
 
-def page(commit: str, wanted: Sequence[str], done: Mapping[str, Mapping[str, Any]]) -> str:
+def results_page(commit: str, wanted: Sequence[str], done: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a Markdown page with the results of the checks on a commit.
 
     `wanted` are the names of all checks, `done` the results by name. A check without a result is listed as not run.
@@ -77,7 +77,7 @@ def page(commit: str, wanted: Sequence[str], done: Mapping[str, Mapping[str, Any
     return "\n".join(rows) + "\n"
 
 
-def perform(name: str, targets: Sequence[str], folder: Path) -> dict[str, Any]:
+def run_check(name: str, targets: Sequence[str], folder: Path) -> dict[str, Any]:
     """Run the check `name` by `make` with the arguments `targets`. The output goes to a log file in `folder`.
 
     Returns the exit code ("code"), the duration ("seconds"), the time of the end and the last line of the output.
@@ -99,8 +99,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="only list the steps")
     options = parser.parse_args()
     own = "{}.{}".format(*sys.version_info)
-    others = {version: program for version, program in pythons.pythons().items() if version != own}
-    everything = steps(options.previous, others)
+    others = {version: program for version, program in pythons.find_pythons().items() if version != own}
+    everything = check_targets(options.previous, others)
     if options.list:
         sys.stdout.write("".join(f"{name}: make {' '.join(targets)}\n" for name, targets in everything.items()))
         return 0
@@ -115,10 +115,10 @@ def main() -> int:
         if options.only in name and done.get(name, {}).get("code") != 0:
             sys.stdout.write(f"{name}: make {' '.join(targets)}\n")
             sys.stdout.flush()
-            done[name] = perform(name, targets, folder)
+            done[name] = run_check(name, targets, folder)
             kept.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
-            (folder / "release.md").write_text(page(commit, list(everything), done), encoding="utf-8")
-    sys.stdout.write(page(commit, list(everything), done))
+            (folder / "release.md").write_text(results_page(commit, list(everything), done), encoding="utf-8")
+    sys.stdout.write(results_page(commit, list(everything), done))
     return 0 if all(done.get(name, {}).get("code") == 0 for name in everything) else 1
 
 

@@ -26,7 +26,7 @@ from babel.messages.pofile import read_po, write_po
 ROOT: Final = Path(__file__).resolve().parent.parent
 APP: Final = ROOT / "app"
 CATALOGUES: Final = ROOT / "assets" / "translations"
-NAME: Final = Path("LC_MESSAGES", "fieldray.po")
+CATALOGUE_PATH: Final = Path("LC_MESSAGES", "fieldray.po")
 
 _KEYWORDS: Final = {"text": None, "gettext": None, "in_context": ((1, "c"), 2), "plural": (1, 2)}
 # What a person reads of the rows of tables.
@@ -38,7 +38,7 @@ _WIDTH: Final = 110
 Message = tuple[int, str, str | tuple[str, str], list[str]]
 
 
-def template() -> Catalog:
+def make_template() -> Catalog:
     """Return a catalogue of all texts of the program without translations. Each text names the files that use it."""
     catalogue = _catalogue(None)
     for method in (("**/reasons.py", sentences), ("**.py", phrases), ("**.py", "python")):
@@ -105,20 +105,20 @@ def _literals(value: ast.expr) -> Iterator[tuple[int, str]]:
         yield value.lineno, value.value
 
 
-def read(path: Path) -> Catalog:
+def read_catalogue(path: Path) -> Catalog:
     """Read the translation catalogue at `path`, in .po format. Raises an error of Babel if the file is malformed."""
     with path.open("rb") as file:
         return read_po(file, abort_invalid=True)
 
 
-def written(catalogue: Catalog) -> bytes:
+def catalogue_source(catalogue: Catalog) -> bytes:
     """Return a catalogue as the bytes of a .po file. Line numbers are left out, so that moved code changes nothing."""
     file = io.BytesIO()
     write_po(file, catalogue, width=_WIDTH, include_lineno=False, sort_output=False, ignore_obsolete=True)
     return file.getvalue()
 
 
-def compiled(catalogue: Catalog) -> bytes:
+def compile_catalogue(catalogue: Catalog) -> bytes:
     """Return a catalogue as the bytes of a .mo file, the compiled format that the program reads."""
     file = io.BytesIO()
     write_mo(file, catalogue)
@@ -134,16 +134,16 @@ def main(begin: list[str]) -> int:
         sys.stderr.write(f"No languages: {', '.join(sorted(unknown))}. Name a language as pl or pt_BR.\n")
         return 2
     for language in begin:
-        path = CATALOGUES / language / NAME
+        path = CATALOGUES / language / CATALOGUE_PATH
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            path.write_bytes(written(_catalogue(language)))
-    texts = template()
-    for path in sorted(CATALOGUES.glob(f"*/{NAME.as_posix()}")):
-        catalogue = read(path)
+            path.write_bytes(catalogue_source(_catalogue(language)))
+    texts = make_template()
+    for path in sorted(CATALOGUES.glob(f"*/{CATALOGUE_PATH.as_posix()}")):
+        catalogue = read_catalogue(path)
         catalogue.update(texts, no_fuzzy_matching=True, update_creation_date=False)
-        path.write_bytes(written(catalogue))
-        path.with_suffix(".mo").write_bytes(compiled(catalogue))
+        path.write_bytes(catalogue_source(catalogue))
+        path.with_suffix(".mo").write_bytes(compile_catalogue(catalogue))
         missing = [message for message in catalogue if message.id and not _is_done(message.string)]
         print(f"{catalogue.locale}: {len(catalogue)} texts, {len(missing)} without a translation")  # noqa: T201
     return 0

@@ -105,14 +105,14 @@ def _facts(frozen: Path, version: str) -> dict[str, str]:
     size_kb = sum(path.stat().st_size + 4096 for path in paths) // 1024
     return {
         "VERSION": version,
-        "NUMBERS": numbers(version),
+        "NUMBERS": windows_version(version),
         "SIZE_KB": str(size_kb),
         "SIZE_MB": str(size_kb // 1024 + 1),
         "LONGEST": str(max(len(path.relative_to(frozen).as_posix()) for path in paths)),
     }
 
 
-def numbers(version: str) -> str:
+def windows_version(version: str) -> str:
     """Return a version as the four numbers that Windows needs: 1.2 and 1.2rc1 become 1.2.0.0.
 
     Raises ValueError if the text does not start with a number.

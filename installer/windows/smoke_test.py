@@ -37,7 +37,7 @@ _RESULTS: Final = "AppData/Local/fieldray"
 _REMEMBERED: Final = r"Software\\Microsoft\\Windows\\CurrentVersion\\Uninstall\\Fieldray"
 
 
-class World:
+class SetupTest:
     """The environment of the test: the wine prefix, two versions of Setup, and the files that each should install."""
 
     def __init__(self, folder: Path) -> None:
@@ -124,14 +124,14 @@ def _payload(folder: Path, version: str) -> Path:
 # ---- the steps, in order: each begins where the one before ended
 
 
-def old_windows_is_refused(world: World) -> None:
+def old_windows_is_refused(world: SetupTest) -> None:
     world.wine.pretend("win7")
     with world.nothing_changes():
         assert "64-bit Windows 10" in world.setup("1.0", expect=6)
     world.wine.pretend("win10")
 
 
-def a_first_install_changes_its_own_places_only(world: World) -> None:
+def a_first_install_changes_its_own_places_only(world: SetupTest) -> None:
     world.setup("1.0")
     world.expect_program("1.0")
     paths, keys = world.fresh.changes(world.wine.snapshot())
@@ -146,7 +146,7 @@ def a_first_install_changes_its_own_places_only(world: World) -> None:
     assert values['"InstallLocation"'].endswith('Programs\\\\Fieldray"')
 
 
-def a_running_program_is_noticed(world: World) -> None:
+def a_running_program_is_noticed(world: SetupTest) -> None:
     window = world.wine.start(world.program / "fieldray-window.exe")
     time.sleep(5)
     code, said = _while_running(world, world.setups["1.1"], "/S")
@@ -159,16 +159,16 @@ def a_running_program_is_noticed(world: World) -> None:
     world.expect_program("1.0")
 
 
-def _windows_path(world: World) -> str:
+def _windows_path(world: SetupTest) -> str:
     return "C:\\" + str(world.program.relative_to(world.wine.drive)).replace("/", "\\")
 
 
-def _while_running(world: World, program: Path, *arguments: str) -> tuple[int, str]:
+def _while_running(world: SetupTest, program: Path, *arguments: str) -> tuple[int, str]:
     done = world.wine.call(str(program), *arguments, timeout_s=120)
     return done.returncode, done.stdout.strip()
 
 
-def an_upgrade_leaves_nothing_old(world: World) -> None:
+def an_upgrade_leaves_nothing_old(world: SetupTest) -> None:
     results = world.home / _RESULTS
     results.mkdir(parents=True)
     (results / "results.db").write_text("the user's")
@@ -181,12 +181,12 @@ def an_upgrade_leaves_nothing_old(world: World) -> None:
     assert '"DisplayVersion"="1.1"' in world.wine.snapshot().registry[f"user:{_REMEMBERED}"]
 
 
-def installing_again_changes_nothing(world: World) -> None:
+def installing_again_changes_nothing(world: SetupTest) -> None:
     with world.nothing_changes():
         world.setup("1.1")
 
 
-def removing_keeps_the_results(world: World) -> None:
+def removing_keeps_the_results(world: SetupTest) -> None:
     world.remove()
     results = (world.home / _RESULTS).relative_to(world.wine.drive).as_posix()
     paths, keys = world.fresh.changes(world.wine.snapshot())
@@ -195,13 +195,13 @@ def removing_keeps_the_results(world: World) -> None:
     assert keys == set(), keys
 
 
-def removing_takes_the_results_when_asked(world: World) -> None:
+def removing_takes_the_results_when_asked(world: SetupTest) -> None:
     world.setup("1.0")
     world.remove("/REMOVERESULTS")
     assert not (world.home / _RESULTS).exists()
 
 
-def the_ordinary_uninstaller_takes_itself_away(world: World) -> None:
+def the_ordinary_uninstaller_takes_itself_away(world: SetupTest) -> None:
     world.setup("1.0")
     (world.program / "mine.txt").write_text("put here by the user")
     world.wine.run(world.program / "uninstall.exe", "/S")
@@ -210,7 +210,7 @@ def the_ordinary_uninstaller_takes_itself_away(world: World) -> None:
     world.program.rmdir()
 
 
-def everyone_gets_it_when_asked(world: World) -> None:
+def everyone_gets_it_when_asked(world: SetupTest) -> None:
     before = world.wine.snapshot()
     world.setup("1.0", "/ALLUSERS")
     program = world.wine.drive / "Program Files" / "Fieldray"
@@ -222,7 +222,7 @@ def everyone_gets_it_when_asked(world: World) -> None:
     assert before.changes(world.wine.snapshot()) == (set(), set()), before.changes(world.wine.snapshot())
 
 
-def other_folders_are_taken_or_refused(world: World) -> None:
+def other_folders_are_taken_or_refused(world: SetupTest) -> None:
     clinic = world.wine.drive / "Клініка №1" / "Програми"
     world.setup("1.0", "/D=C:\\Клініка №1\\Програми\\Fieldray")
     world.expect_program("1.0", clinic / "Fieldray")
@@ -238,7 +238,7 @@ def other_folders_are_taken_or_refused(world: World) -> None:
     shutil.rmtree(foreign)
 
 
-def the_runtime_of_the_edgetpu_is_taken_from_beside_setup(world: World) -> None:
+def the_runtime_of_the_edgetpu_is_taken_from_beside_setup(world: SetupTest) -> None:
     beside = world.folder / "out" / "edgetpu-runtime"
     beside.mkdir()
     (beside / "edgetpu.dll").write_text("MZ, but no library")
@@ -252,7 +252,7 @@ def the_runtime_of_the_edgetpu_is_taken_from_beside_setup(world: World) -> None:
     world.expect_program("1.1", more=frozenset({"edgetpu.dll"}))
 
 
-def a_disk_without_room_leaves_the_old_program(world: World) -> None:
+def a_disk_without_room_leaves_the_old_program(world: SetupTest) -> None:
     if os.geteuid() != 0:
         raise NotTried("needs root to mount a small disk")
     with _small_disk(world, "e", "size=512k"):
@@ -265,7 +265,7 @@ def a_disk_without_room_leaves_the_old_program(world: World) -> None:
 
 
 @contextmanager
-def _small_disk(world: World, letter: str, options: str) -> Iterator[Path]:
+def _small_disk(world: SetupTest, letter: str, options: str) -> Iterator[Path]:
     disk = world.folder / f"disk-{letter}"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=True)
@@ -281,7 +281,7 @@ class NotTried(Exception):
     """The error for a step that cannot be performed on this computer."""
 
 
-STEPS: Final[tuple[Callable[[World], None], ...]] = (
+STEPS: Final[tuple[Callable[[SetupTest], None], ...]] = (
     old_windows_is_refused,
     a_first_install_changes_its_own_places_only,
     a_running_program_is_noticed,
@@ -307,7 +307,7 @@ def main() -> int:
         folder = options.keep or Path(temporary)
         folder.mkdir(exist_ok=True)
         try:
-            world = World(folder)
+            world = SetupTest(folder)
         except FileNotFoundError as missing:
             sys.stderr.write(f"not run: {missing}\n")
             return 2
@@ -317,7 +317,7 @@ def main() -> int:
             world.wine.end()
 
 
-def _walk(world: World, words: str) -> int:
+def _walk(world: SetupTest, words: str) -> int:
     for step in STEPS:
         name = step.__name__.replace("_", " ")
         if words not in name:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import benchmark_pages
-from benchmark_pages import read_front_matter, state
+from benchmark_pages import page_state, read_front_matter
 from benchmarks.reports import BenchmarkPage, PageRefused, machine_line, plan_page, write_page
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 
@@ -86,11 +86,11 @@ def test_a_page_gets_stale_with_the_code_it_measured(tmp_path: Path) -> None:
     measured = commit(tmp_path, "app/a.py")
     page = read_front_matter(GOOD.replace("1234567", measured))
     commit(tmp_path, "other/b.py")
-    assert state(page, root=tmp_path).sentence == ""
+    assert page_state(page, root=tmp_path).sentence == ""
     commit(tmp_path, "app/c.py")
-    assert state(page, root=tmp_path).sentence == "Stale: 1 commit has changed the measured code since."
+    assert page_state(page, root=tmp_path).sentence == "Stale: 1 commit has changed the measured code since."
     commit(tmp_path, "app/d.py")
-    assert state(page, root=tmp_path).commits == 2
+    assert page_state(page, root=tmp_path).commits == 2
 
 
 def test_an_unknown_commit_is_stale(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_an_unknown_commit_is_stale(tmp_path: Path) -> None:
     commit(tmp_path, "app/a.py")
     for name, why in (("unknown", "nobody wrote down"), ("abcdef1", "not in this repository")):
         page = read_front_matter(GOOD.replace("1234567", name))
-        assert why in state(page, root=tmp_path).sentence
+        assert why in page_state(page, root=tmp_path).sentence
 
 
 def test_the_pages_here_are_well_formed() -> None:

@@ -176,7 +176,7 @@ def table(tmp_path: Path) -> Path:
         ),
     ]  # fmt: skip
     path = tmp_path / "licences.json"
-    path.write_text(json.dumps(licences.table(made)), encoding="utf-8")
+    path.write_text(json.dumps(licences.licence_table(made)), encoding="utf-8")
     return path
 
 

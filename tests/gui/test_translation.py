@@ -27,7 +27,7 @@ from fieldray.reasons import reason
 from fieldray.settings import Settings, load
 from fieldray.translation import Translator, best_language, languages
 
-PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.NAME.as_posix()}"))
+PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.CATALOGUE_PATH.as_posix()}"))
 
 # Written alike in both languages: names of things, commands, file kinds, keys and units.
 _SAME = """
@@ -71,7 +71,7 @@ _NOT_IMPERATIVE = r"(a|an|the|of|for|what|who|which|no|how|where|when|\w+ing|\w+
 
 @pytest.fixture(params=PATHS, ids=[path.parent.parent.name for path in PATHS])
 def catalogue(request: pytest.FixtureRequest) -> Catalog:
-    return translations.read(request.param)
+    return translations.read_catalogue(request.param)
 
 
 def keys(catalogue: Catalog) -> set[tuple[str | None, str | tuple[str, ...]]]:
@@ -109,7 +109,7 @@ def test_a_catalogue_is_whole(catalogue: Catalog) -> None:
 
     The last form stands for any number, so it has every field; a form for one number may say it in words.
     """
-    assert keys(catalogue) == keys(translations.template())
+    assert keys(catalogue) == keys(translations.make_template())
     assert [english for english, other in forms(catalogue) if not other] == []
     assert [message.id for message in catalogue if message.id and message.fuzzy] == []
     counted = [message for message in catalogue if isinstance(message.id, tuple)]
@@ -143,12 +143,12 @@ def test_no_english_words_are_left(catalogue: Catalog) -> None:
 
 
 def test_no_english_text_has_a_word_that_the_field_does_not_use() -> None:
-    texts = [text for message in translations.template() if message.id for text in _all(message.id)]
+    texts = [text for message in translations.make_template() if message.id for text in _all(message.id)]
     assert [text for text in texts if re.search(_NOT_ENGLISH, re.sub(r"\{\w+\}", "", text), re.IGNORECASE)] == []
 
 
 def test_every_english_sentence_can_be_read_alone() -> None:
-    texts = [text for message in translations.template() if message.id for text in _all(message.id)]
+    texts = [text for message in translations.make_template() if message.id for text in _all(message.id)]
     assert [text for text in texts if re.search(_NOT_ALONE, text)] == []
 
 
@@ -174,7 +174,9 @@ def test_the_help_of_every_command_says_what_to_do_in_the_words_of_the_field() -
 def test_no_ukrainian_text_has_a_word_that_the_field_does_not_use() -> None:
     texts = [
         text
-        for english, text in forms(translations.read(translations.CATALOGUES / "uk" / translations.NAME))
+        for english, text in forms(
+            translations.read_catalogue(translations.CATALOGUES / "uk" / translations.CATALOGUE_PATH)
+        )
         if " – " not in english  # a minus sign
     ]
     assert len(texts) > 1000 and [text for text in texts if re.search(_NOT_UKRAINIAN, text, re.IGNORECASE)] == []
@@ -184,7 +186,7 @@ def test_no_ukrainian_text_has_a_word_that_the_field_does_not_use() -> None:
 def test_the_compiled_catalogue_is_that_of_the_texts(path: Path) -> None:
     """Else `make translations` was forgotten."""
     with path.with_suffix(".mo").open("rb") as file:
-        assert texts(read_mo(file)) == texts(translations.read(path))
+        assert texts(read_mo(file)) == texts(translations.read_catalogue(path))
 
 
 def test_the_font_of_the_window_has_every_letter(qapp: object, catalogue: Catalog) -> None:
@@ -261,11 +263,11 @@ msgstr "{day}.{month}.{year}"
 @pytest.fixture
 def polish(home: Path) -> Path:
     """The one file that adds Polish: a compiled catalogue in the user's data folder."""
-    path = home / "translations" / "pl" / translations.NAME.with_suffix(".mo")
+    path = home / "translations" / "pl" / translations.CATALOGUE_PATH.with_suffix(".mo")
     source = home / "pl.po"
     source.write_text(POLISH, encoding="utf-8")
     path.parent.mkdir(parents=True)
-    path.write_bytes(translations.compiled(translations.read(source)))
+    path.write_bytes(translations.compile_catalogue(translations.read_catalogue(source)))
     return path
 
 

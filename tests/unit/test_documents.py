@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import pytest
 
 import contents
-from benchmark_pages import pages, read_front_matter
-from build_docs import COMMANDS, command_pages, faults_of, page_text
+from benchmark_pages import list_pages, read_front_matter
+from build_docs import COMMANDS, command_pages, find_faults, page_text
 from fieldray.cli import command_parser
 from fieldray.reports.content import COLUMNS, image_line
 from outcomes import refused
@@ -24,7 +24,7 @@ from shipped_packs import ADULTS, TUBERCULOSIS
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-BENCHMARKS = pages(DOCS / "benchmarks")
+BENCHMARKS = list_pages(DOCS / "benchmarks")
 BLOCK = re.compile(r"^```([a-z]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 
@@ -193,7 +193,7 @@ def test_the_check_of_built_pages_sees_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<a href="b.html#there">b</a><a href="c.html">c</a><script src="//x.org/y.js">')
     (tmp_path / "b.html").write_text('<h1 id="here">b</h1><img src="gone.png"><a href="https://example.org">ok</a>')
     (tmp_path / "s.css").write_text("@import url(https://fonts.example.org/f.css);")
-    assert sorted(faults_of(tmp_path)) == [
+    assert sorted(find_faults(tmp_path)) == [
         "a.html: b.html#there names no place in that page",
         "a.html: c.html leads nowhere",
         "a.html: fetches //x.org/y.js",

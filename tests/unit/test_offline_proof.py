@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prove_offline import files_that_report, read_trace
+from prove_offline import find_telemetry_files, read_trace
 
 QUIET = """\
 10 execve("/usr/bin/python3", ["python3", "-m", "fieldray"], 0x7ffd /* 20 vars */) = 0
@@ -48,7 +48,7 @@ def test_names_that_speak_of_reporting_home_are_found(tmp_path: Path) -> None:
     for name in ("_internal/numpy/core.so", "_internal/sentry_sdk/hub.py", "_internal/PySide6/QtNetwork.abi3.so"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = files_that_report(tmp_path)
+    found = find_telemetry_files(tmp_path)
     assert "_internal/sentry_sdk/hub.py" in found
     assert "_internal/PySide6/QtNetwork.abi3.so" in found
     assert not any("numpy" in name for name in found)

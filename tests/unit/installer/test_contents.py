@@ -57,7 +57,7 @@ def test_every_service_of_a_child_process_is_taken_along() -> None:
     ],
 )
 def test_goes_in(path: str) -> None:
-    assert contents.goes_in(path)
+    assert contents.is_included(path)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_goes_in(path: str) -> None:
     ],
 )
 def test_stays_out(path: str) -> None:
-    assert not contents.goes_in(path)
+    assert not contents.is_included(path)
 
 
 def test_the_toolchain_and_the_network_are_excluded() -> None:

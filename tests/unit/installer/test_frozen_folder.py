@@ -37,7 +37,7 @@ Version References:
 
 
 def test_the_systems_libraries_become_dependencies() -> None:
-    needs = shared_libraries.needs_from(LISTING, held={"libQt6Core.so.6", "libQt6Gui.so.6"})
+    needs = shared_libraries.parse_needs(LISTING, held={"libQt6Core.so.6", "libQt6Gui.so.6"})
     assert needs.libraries == {"libEGL.so.1", "libstdc++.so.6", "libc.so.6"}
     assert needs.versions == {"GLIBC": "2.35", "GLIBCXX": "3.4.29"}  # 2.35 is newer than 2.4
     # GCC 11 was the first with GLIBCXX_3.4.29
@@ -45,7 +45,7 @@ def test_the_systems_libraries_become_dependencies() -> None:
 
 
 def test_a_library_nobody_brings_stops_the_build() -> None:
-    needs = shared_libraries.needs_from("  NEEDED               libodd.so.7\n", held=())
+    needs = shared_libraries.parse_needs("  NEEDED               libodd.so.7\n", held=())
     with pytest.raises(ValueError, match=r"no package is known for libodd\.so\.7"):
         shared_libraries.dependencies(needs)
 
@@ -58,7 +58,7 @@ def test_libraries_nothing_leads_to_are_not_needed() -> None:
         "libthree.so": frozenset({"libone.so"}),
         "libfour.so": frozenset({"libthree.so"}),
     }
-    assert trim.unneeded(needed, frozenset({"a.cpython-311.so"})) == {"libthree.so", "libfour.so"}
+    assert trim.unneeded_files(needed, frozenset({"a.cpython-311.so"})) == {"libthree.so", "libfour.so"}
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("gcc", "patchelf", "objdump"))), reason="needs gcc, patchelf, binutils")
@@ -96,7 +96,7 @@ def test_files_get_modes_and_one_time(tmp_path: Path) -> None:
         (frozen / place).write_bytes(b"x")
     (frozen / "_internal/lib.so").chmod(0o777)
     (frozen / "_internal/link.so").symlink_to("lib.so")
-    trim.settle(frozen, epoch_s=1_700_000_000)
+    trim.normalise_files(frozen, epoch_s=1_700_000_000)
     modes = {path.relative_to(frozen).as_posix(): path.lstat().st_mode & 0o777 for path in frozen.rglob("*")}
     assert modes["fieldray"] == modes["_internal"] == modes["_internal/fieldray"] == 0o755
     assert modes["_internal/lib.so"] == modes["_internal/fieldray/_data/x.json"] == 0o644
@@ -118,7 +118,7 @@ def test_every_byte_is_counted_in_one_part(tmp_path: Path) -> None:
         (tmp_path / place).write_bytes(b"x" * size)
     if sys.platform != "win32":
         (tmp_path / "_internal/libQt6Core.so.6").symlink_to("PySide6/Qt/lib/libQt6Core.so.6")
-    parts = {name: size for name, size in sizes.by_part(tmp_path).items() if size}
+    parts = {name: size for name, size in sizes.sizes_by_part(tmp_path).items() if size}
     assert parts == {
         "inference: LiteRT": 20_000,
         "window: Qt and PySide6": 300,
@@ -127,8 +127,8 @@ def test_every_byte_is_counted_in_one_part(tmp_path: Path) -> None:
         "Python and the rest": 600_000,
         "programs with their Python modules": 1000,
     }
-    assert f"all{'':<33}     0.6 MB" in sizes.table(tmp_path)
-    assert os.linesep not in sizes.table(tmp_path).splitlines()
+    assert f"all{'':<33}     0.6 MB" in sizes.sizes_table(tmp_path)
+    assert os.linesep not in sizes.sizes_table(tmp_path).splitlines()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the modules are in the programs there")

@@ -89,7 +89,7 @@ def test_two_builds_are_the_same_package(tmp_path: Path, frozen: Path, pictures:
 
 
 def test_the_description_says_what_it_is_for() -> None:
-    text = make_deb.control(version="1.2.3", depends=["libc6 (>= 2.35)", "zlib1g"], installed_kb=42)
+    text = make_deb.control_text(version="1.2.3", depends=["libc6 (>= 2.35)", "zlib1g"], installed_kb=42)
     fields = dict(line.split(": ", 1) for line in text.splitlines() if not line.startswith(" "))
     assert (fields["Version"], fields["Installed-Size"]) == ("1.2.3", "42")
     assert fields["Depends"] == "libc6 (>= 2.35), zlib1g"
@@ -100,7 +100,7 @@ def test_the_description_says_what_it_is_for() -> None:
 @pytest.mark.parametrize("name", make_deb.SCRIPTS)
 def test_the_scripts_are_valid(name: str, tmp_path: Path) -> None:
     script = tmp_path / name
-    script.write_text(make_deb.script(name, installed_kb=1000))
+    script.write_text(make_deb.maintainer_script(name, installed_kb=1000))
     assert "@" not in script.read_text()
     done = subprocess.run(["sh", "-n", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -108,7 +108,7 @@ def test_the_scripts_are_valid(name: str, tmp_path: Path) -> None:
 
 def preinst(tmp_path: Path, *, installed_kb: int, language: str = "C") -> subprocess.CompletedProcess[str]:
     script = tmp_path / "preinst"
-    script.write_text(make_deb.script("preinst", installed_kb=installed_kb), encoding="utf-8")
+    script.write_text(make_deb.maintainer_script("preinst", installed_kb=installed_kb), encoding="utf-8")
     environment = {"PATH": os.environ["PATH"], "LANG": language}
     return subprocess.run(
         ["sh", script, "install"], capture_output=True, text=True, env=environment, check=False, encoding="utf-8"
@@ -133,7 +133,7 @@ def test_with_room_it_installs(tmp_path: Path) -> None:
 
 def test_the_menu_entry_speaks_both_languages_and_starts_the_window() -> None:
     entry = menu_entry((contents.ROOT / "installer/debian/fieldray.desktop").read_text(encoding="utf-8"))
-    assert entry["exec"] == f"/{make_deb.PLACE}/fieldray-window %F"
+    assert entry["exec"] == f"/{make_deb.INSTALL_FOLDER}/fieldray-window %F"
     assert entry["icon"] == "fieldray"
     assert set(entry["mimetype"].strip(";").split(";")) == {"application/dicom", "inode/directory"}
     for key in ("genericname", "comment", "keywords"):
@@ -150,7 +150,7 @@ def test_the_menu_entry_is_valid() -> None:
 
 
 def test_a_build_keeps_the_time_it_is_given() -> None:
-    made = build.reproducible({"SOURCE_DATE_EPOCH": "1700000000", "PYTHONHASHSEED": "random"})
+    made = build.reproducible_environment({"SOURCE_DATE_EPOCH": "1700000000", "PYTHONHASHSEED": "random"})
     assert (made["SOURCE_DATE_EPOCH"], made["PYTHONHASHSEED"], made["TZ"]) == ("1700000000", "0", "UTC")
 
 

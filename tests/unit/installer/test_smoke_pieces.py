@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from clean_root import Done
-from expectation import APT, Unexpected, expect
+from clean_root import CommandResult
+from expectation import APT_OUTPUT, UnexpectedResult, check_result
 
 
-def done(code: int = 0, output: str = "", errors: str = "") -> Done:
-    return Done("a command", code, tuple(output.splitlines()), tuple(errors.splitlines()))
+def done(code: int = 0, output: str = "", errors: str = "") -> CommandResult:
+    return CommandResult("a command", code, tuple(output.splitlines()), tuple(errors.splitlines()))
 
 
 def test_what_was_expected_passes() -> None:
-    expect(done(output="12 images\nRan on cpu"), output=(r"\d+ images", r"\?Ran on .*", r"\?Never said"))
+    check_result(done(output="12 images\nRan on cpu"), output=(r"\d+ images", r"\?Ran on .*", r"\?Never said"))
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ def test_what_was_expected_passes() -> None:
         (done(output="12 images and more"), "output, not expected: 12 images and more"),
     ],
 )
-def test_anything_else_fails(ended: Done, said: str) -> None:
-    with pytest.raises(Unexpected) as caught:
-        expect(ended, output=(r"\d+ images",))
+def test_anything_else_fails(ended: CommandResult, said: str) -> None:
+    with pytest.raises(UnexpectedResult) as caught:
+        check_result(ended, output=(r"\d+ images",))
     assert said in str(caught.value)
 
 
 def test_the_package_systems_usual_words_are_known_and_no_others() -> None:
-    expect(done(output="Setting up fieldray (0.1.0) ...\nReading package lists..."), output=APT)
+    check_result(done(output="Setting up fieldray (0.1.0) ...\nReading package lists..."), output=APT_OUTPUT)
     for word in ("W: something odd", "dpkg: warning: x", "E: broken"):
-        with pytest.raises(Unexpected):
-            expect(done(output=word), output=APT)
+        with pytest.raises(UnexpectedResult):
+            check_result(done(output=word), output=APT_OUTPUT)

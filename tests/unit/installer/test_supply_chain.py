@@ -30,7 +30,7 @@ FILES = {"fieldray": "0" * 64, "_internal/libQt6Core.so.6": "a" * 64}
 
 
 def made(**changes: Any) -> dict[str, Any]:
-    return sbom.document(FILES, [QT, GCC], **{"version": "1.2", "made_at": NOON, **changes})
+    return sbom.sbom_document(FILES, [QT, GCC], **{"version": "1.2", "made_at": NOON, **changes})
 
 
 def test_every_file_and_every_part_is_listed() -> None:
@@ -47,7 +47,7 @@ def test_every_file_and_every_part_is_listed() -> None:
 
 def test_the_same_folder_gives_the_same_list_and_another_one_another() -> None:
     assert json.dumps(made()) == json.dumps(made())
-    other = sbom.document({**FILES, "fieldray": "1" * 64}, [QT, GCC], version="1.2", made_at=NOON)
+    other = sbom.sbom_document({**FILES, "fieldray": "1" * 64}, [QT, GCC], version="1.2", made_at=NOON)
     assert other["serialNumber"] != made()["serialNumber"]
 
 
@@ -65,7 +65,7 @@ def test_a_folder_is_compared_with_its_list(tmp_path: Path, capsys: pytest.Captu
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(path)
     written = tmp_path / "list.cdx.json"
-    written.write_text(json.dumps(sbom.document(sbom.hashes(folder), [], version="1.2", made_at=NOON)))
+    written.write_text(json.dumps(sbom.sbom_document(sbom.file_hashes(folder), [], version="1.2", made_at=NOON)))
     assert sbom.main([str(folder), "--check", str(written)]) == 0
     (folder / "fieldray").write_text("another program")
     (folder / "_internal" / "libQt6Core.so.6").unlink()
@@ -84,7 +84,7 @@ def test_a_text_that_several_parts_have_is_kept_once() -> None:
         name="shiboken6", version="6", licence="MIT", kind="distribution", package_url="", texts=dict(QT.texts),
         files=("_internal/x.so",),
     )  # fmt: skip
-    table = licences.table([QT, other])
+    table = licences.licence_table([QT, other])
     assert list(table["texts"].values()) == ["the text"]
     assert [row["files"] for row in table["parts"]] == [["_internal/libQt6Core.so.6"], []]
 
@@ -154,6 +154,6 @@ def test_builds_are_compared_by_content_mode_time_and_place(tmp_path: Path) -> N
     assert compare_builds.main([str(first), str(second)]) == 0
     (second / "more").write_text("")
     os.utime(second / "inside" / "file", (1000, 1001))
-    lines = compare_builds.differences(compare_builds.contents(first), compare_builds.contents(second))
+    lines = compare_builds.differences(compare_builds.describe_files(first), compare_builds.describe_files(second))
     assert [line.partition(" (")[0] for line in lines] == ["differs: inside/file", "only in the second: more"]
     assert compare_builds.main([str(first), str(second)]) == 1

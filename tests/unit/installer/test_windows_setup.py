@@ -47,7 +47,7 @@ def test_a_name_that_windows_cannot_keep_is_refused() -> None:
     ("version", "numbers"), [("1.2.3", "1.2.3.0"), ("0.1", "0.1.0.0"), ("1.2rc1", "1.2.0.0"), ("1.2.3.4", "1.2.3.4")]
 )
 def test_windows_gets_four_numbers(version: str, numbers: str) -> None:
-    assert build_setup.numbers(version) == numbers
+    assert build_setup.windows_version(version) == numbers
 
 
 def test_a_folder_that_is_no_program_is_refused(tmp_path: Path) -> None:

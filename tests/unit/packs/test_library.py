@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builtin_pack import main, table_line
+from builtin_pack import builtin_table_line, main
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
@@ -280,7 +280,7 @@ def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path
 
 def test_the_packs_that_ship_are_in_the_table_and_whole() -> None:
     shipped = [path.parent for path in sorted(builtin_packs().glob("*/manifest.json"))]
-    lines = {folder.name: table_line(folder) for folder in shipped}
+    lines = {folder.name: builtin_table_line(folder) for folder in shipped}
     assert lines == {name: f'    "{name}": "{digest}",' for name, digest in BUILTIN.items()}
 
 
