@@ -31,11 +31,11 @@ from fieldray.packs.verified import manifest_files, read_pack, write_pack_of_kin
 from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows, rows_digest
-from fieldray_adapt.data.layouts import Row, split_rows, without_unknown_training
+from fieldray_adapt.data.layouts import Row, leave_out_unlabelled_training, split_rows
 from fieldray_adapt.evaluation.evaluate import (
     CARD_RULE,
     auc_by_group,
-    part_figures,
+    measure_part,
     select_known,
     with_measured_figures,
 )
@@ -71,7 +71,9 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
     Raises ValueError if images, tables or split differ from those from which the pack was made.
     """
     rows = read_rows(recipe.data, folder=folder)
-    parts = without_unknown_training(split_rows(rows, recipe.split, recipe.data), label_targets(rows, recipe.labels))
+    parts = leave_out_unlabelled_training(
+        split_rows(rows, recipe.split, recipe.data), label_targets(rows, recipe.labels)
+    )
     lines = [
         {"source": row.source, "sha256": row.sha256, "patient": row.patient, "fold": row.fold, "part": part}
         for row, part in zip(rows, parts, strict=True)
@@ -87,7 +89,7 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
 def _counted(model: Model, label: LabelRule, screening: ScreeningResults) -> PartFigures:
     """Return the figures of a label on the screened images, with its operating points in the manifest of `model`."""
     points = [point for point in model.manifest.operating_points if point.label == label.code]
-    return part_figures(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)
+    return measure_part(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)
 
 
 def _figures(model: Model, label: LabelRule, screened: Mapping[str, ScreeningResults]) -> LabelFigures:

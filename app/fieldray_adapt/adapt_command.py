@@ -48,7 +48,7 @@ STEP_SUMMARIES: Final = {
 
 
 @contextlib.contextmanager
-def toolchain(console: Console) -> Iterator[None]:
+def report_missing_libraries(console: Console) -> Iterator[None]:
     """Run a block that uses the training libraries, and turn a missing library into a message for the user.
 
     Text that the libraries print goes to the file `tensorflow.log`. If the block raises an error that lists several
@@ -57,7 +57,7 @@ def toolchain(console: Console) -> Iterator[None]:
     Raises UsageProblem (`adapt_not_installed`) if a library is missing.
     """
     try:
-        with library_messages_logged(console):
+        with log_library_messages(console):
             yield
     except ModuleNotFoundError as error:
         raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
@@ -67,7 +67,7 @@ def toolchain(console: Console) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def library_messages_logged(console: Console) -> Iterator[None]:
+def log_library_messages(console: Console) -> Iterator[None]:
     """Redirect the libraries' messages on standard error to `tensorflow.log` during the block.
 
     The C++ code of TensorFlow writes to file descriptor 2 directly, not through `sys.stderr`. Therefore file descriptor
@@ -152,10 +152,10 @@ def add_compile(actions: argparse._SubParsersAction[Any]) -> None:
 
 def run_compile(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt compile`, which compiles a pack for the Edge TPU. Returns the exit code. Raises FieldrayError."""
-    with toolchain(console):
+    with report_missing_libraries(console):
         from fieldray_adapt.command import compile_pack
 
-        path = compile_pack(options.pack, key=options.key, output_folder=options.out, say=console.print_line)
+        path = compile_pack(options.pack, signing_key=options.key, output_folder=options.out, say=console.print_line)
     console.print_line(f"Written: {path}")
     console.print_line(f"Use it: fieldray packs install {path} --trust {read_verified_manifest(path).fingerprint}")
     return 0
@@ -169,7 +169,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     trainer = make_trainer(options, console) if "mode" in options else None
     console.logs_progress = True
-    with toolchain(console):
+    with report_missing_libraries(console):
         from fieldray_adapt.command import run_recipe
 
         run_recipe(options.step, options.recipe, say=console.print_line, progress=ProgressBar(console), trainer=trainer)
@@ -178,7 +178,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
 
 def run_check(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt check`, which lists all problems of a recipe. Returns the exit code. Raises UsageProblem."""
-    with toolchain(console):
+    with report_missing_libraries(console):
         from fieldray_adapt.command import check_recipe
 
         left_out = check_recipe(options.recipe)
@@ -188,7 +188,7 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt new`, which writes a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
-    with toolchain(console):
+    with report_missing_libraries(console):
         from fieldray_adapt.command import write_new_recipe
 
         for path in write_new_recipe(options.kind, options.recipe or Path(f"{options.kind}.toml")):

@@ -24,7 +24,7 @@ from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out, find_data_problems
 from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE_STEP
-from fieldray_adapt.files import undone_on_failure, write_atomically
+from fieldray_adapt.files import remove_on_failure, write_atomically
 from fieldray_adapt.lungs.dataset import LUNG_DATA_STEP, find_lung_problems
 from fieldray_adapt.lungs.evaluate import LUNG_EVALUATE_STEP
 from fieldray_adapt.lungs.hospital_cross_validation import LUNG_CROSS_VALIDATION_STEP
@@ -218,7 +218,7 @@ def write_new_recipe(kind_name: str, path: Path) -> list[Path]:
 def compile_pack(
     folder: Path,
     *,
-    key: Path,
+    signing_key: Path,
     output_folder: Path | None,
     say: LineHandler,
     compiler: Path | None = None,
@@ -230,7 +230,7 @@ def compile_pack(
     ----------
     folder
         The folder of the pack.
-    key
+    signing_key
         The file of the signing key. A missing file is made, with a new key.
     output_folder
         The folder in which the new pack is made. None to replace the old pack, with the key that signed the old pack.
@@ -245,7 +245,7 @@ def compile_pack(
     pack, program = read_pack(folder), compiler or find_compiler()
     signed = pack.manifest
     require_classifier(signed.description)
-    if output_folder is None and _signer(key, signed.manifest_bytes) != signed.fingerprint:
+    if output_folder is None and _signer(signing_key, signed.manifest_bytes) != signed.fingerprint:
         raise UsageProblem(reason("compile_elsewhere", path=folder))
     contents = {role: pack.contents[file.name] for role, file in signed.description.files.items()}
     contents["edgetpu"], placement = compile_for_edgetpu(contents["litert"], compiler=program)
@@ -262,18 +262,20 @@ def compile_pack(
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
     parent = output_folder or folder.resolve().parent
-    with undone_on_failure(key, parent):
-        owner = signing.load_or_create_key(key)
+    with remove_on_failure(signing_key, parent):
+        owner = signing.load_or_create_key(signing_key)
         return write_pack_of_kind(parent, description=description, contents=contents, key=owner)
 
 
-def _signer(key: Path, data: bytes) -> str:
-    """Return the fingerprint of the public key that belongs to the key file `key`; "" if the file does not exist.
+def _signer(signing_key: Path, data: bytes) -> str:
+    """Return the fingerprint of the public key that belongs to the key file `signing_key`; "" without this file.
 
     `data` are any bytes to sign, which are needed to find the public key.
     """
     return (
-        signing.verify(data, signature=signing.sign(data, key=signing.load_or_create_key(key))) if key.is_file() else ""
+        signing.verify(data, signature=signing.sign(data, key=signing.load_or_create_key(signing_key)))
+        if signing_key.is_file()
+        else ""
     )
 
 

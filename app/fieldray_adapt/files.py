@@ -64,7 +64,7 @@ def _kind(path: Path) -> OutputKind:
 
 
 @contextlib.contextmanager
-def undone_on_failure(*paths: Path) -> Iterator[None]:
+def remove_on_failure(*paths: Path) -> Iterator[None]:
     """Run a block, and remove the files and empty folders that the block has made if the block raises an exception.
 
     Only `paths` and their parent folders are removed, and only if they did not exist before the block.
@@ -80,7 +80,7 @@ def undone_on_failure(*paths: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reporting_damage(path: Path) -> Iterator[None]:
+def report_damage(path: Path) -> Iterator[None]:
     """Run a block that reads the file `path` of a run folder.
 
     Raises StorageProblem (run_file_damaged) if the block fails because the content of the file is damaged.
@@ -97,7 +97,7 @@ def open_arrays(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
 
     Raises OSError, StorageProblem (run_file_damaged).
     """
-    with reporting_damage(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+    with report_damage(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         yield arrays
 
 

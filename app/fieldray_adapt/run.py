@@ -30,7 +30,7 @@ from fieldray_adapt.files import (
     file_sha256,
     json_bytes,
     open_arrays,
-    reporting_damage,
+    report_damage,
     to_builtins,
     write_atomically,
 )
@@ -108,7 +108,7 @@ def _nothing(_run: Run) -> str:
     return ""
 
 
-def _report_is_there(facts: StepFacts) -> bool:
+def _report_exists(facts: StepFacts) -> bool:
     return "report" not in facts or Path(str(facts["report"])).exists()
 
 
@@ -136,7 +136,7 @@ class Step:
     recipe_keys: tuple[str, ...]
     external_inputs: Callable[[Run], str] = field(default=_nothing)
     outputs: tuple[str, ...] = ()
-    is_valid: Callable[[StepFacts], bool] = field(default=_report_is_there)
+    is_valid: Callable[[StepFacts], bool] = field(default=_report_exists)
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -230,7 +230,7 @@ class Run:
         Raises OSError, StorageProblem (run_file_damaged).
         """
         path = self.folder(step) / name
-        with reporting_damage(path):
+        with report_damage(path):
             return parse_json(path.read_bytes(), kind)
 
     @contextmanager
@@ -259,7 +259,7 @@ class Run:
         path = self.recipe.run / STATUS_NAME
         if not path.is_file():
             return {}
-        with reporting_damage(path):
+        with report_damage(path):
             found = parse_json(path.read_bytes(), dict[str, dict[str, object]])
             return {name: StepStatus(to_type(entry, StepRecord), entry) for name, entry in found.items()}
 

@@ -20,10 +20,10 @@ from fieldray_adapt.data.dataset import label_targets, require_all_classes
 from fieldray_adapt.data.image_set import DIGESTS_NAME, ImageSet, read_images, read_rows
 from fieldray_adapt.data.layouts import (
     Row,
+    leave_out_unlabelled_training,
     read_source,
     require_no_table_patients,
     split_rows,
-    without_unknown_training,
 )
 from fieldray_adapt.files import file_sha256
 from fieldray_adapt.patients import patient_sha256
@@ -243,7 +243,7 @@ def test_a_class_without_images_is_named() -> None:
 def test_training_images_without_a_known_label_are_left_out() -> None:
     targets = np.array([[np.nan, np.nan], [np.nan, 0], [1, 0], [np.nan, np.nan]], np.float32)
     parts = ["training", "training", "training", "test"]
-    assert without_unknown_training(parts, targets) == ["none", "training", "training", "test"]
+    assert leave_out_unlabelled_training(parts, targets) == ["none", "training", "training", "test"]
 
 
 def _images(folder: Path, count: int) -> list[Row]:

@@ -203,7 +203,7 @@ def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: P
         learnt.append(training)
         return weights, [{}]
 
-    everything = data.samples_of(np.arange(90))
+    everything = data.samples_at(np.arange(90))
     trainer = SimpleNamespace(train_classifier=learn)
     train_recipe(replace(run, trainer=trainer), training=everything, validation=everything, folder=tmp_path / "train")  # type: ignore[arg-type]
     assert set(learnt[0].sources) == {"confounded"}  # as in a cross-validation, which has parts of its own

@@ -41,16 +41,16 @@ from fieldray_adapt.evaluation.evaluate import (
     border_pixels,
     choose_operating_point,
     compare_with_int8,
-    fit_ood_gate,
+    fit_ood_check,
+    measure_part,
     ood_distances,
-    part_figures,
     select_known,
     shortcut_scores,
     thumbnail_pixels,
     with_measured_figures,
 )
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE_STEP
-from fieldray_adapt.evaluation.figures import ClassifierFigures, CrossFigures, GateFigures, LabelFigures
+from fieldray_adapt.evaluation.figures import ClassifierFigures, CrossValidationFigures, LabelFigures, OodCheckFigures
 from fieldray_adapt.files import to_builtins
 from fieldray_adapt.pack.card import find_warnings, render_template
 from fieldray_adapt.pack.step import PACK_STEP, published_cross_validation
@@ -101,7 +101,7 @@ def test_points_come_from_validation_and_figures_from_test() -> None:
         name="high", titles=TITLES, rule="sensitivity", sensitivity=0.97, band_catches=0.99, band_clears=0.9
     )
     chosen = choose_operating_point(wanted, label="x", validation=validation)
-    found = part_figures({"high": _cases(test)}, points=[chosen])
+    found = measure_part({"high": _cases(test)}, points=[chosen])
     point = with_measured_figures(chosen, figures=found, measured_on=MEASURED_ON)
     caught = (validation.scores[validation.truth] >= point.threshold).mean()
     assert 0.97 <= caught < 0.98  # the highest threshold that catches enough, of 200: 194
@@ -139,7 +139,7 @@ def test_the_gate_keeps_its_own_and_refuses_ood_rows() -> None:
     generator = np.random.default_rng(5)
     mixing = generator.normal(size=(8, 20))
     images = (generator.normal(size=(900, 8)) @ mixing + 3).astype(np.float32)
-    gate = fit_ood_gate(images[:600], images[600:], components=8, accepted_share=0.98)
+    gate = fit_ood_check(images[:600], images[600:], components=8, accepted_share=0.98)
     assert gate.projection.shape == (20, 8)
     assert (ood_distances(gate, images[600:]) > gate.limit).mean() == pytest.approx(0.02, abs=0.005)
     # whitened: the root mean square distance of the images it was fitted on is 1
@@ -186,25 +186,25 @@ def test_copies_across_parts_leave_the_training() -> None:
     digests = ["a", "b", "c", "a", "d", "e", "e"]
     parts = ["training", "training", "training", "test", "training", "test", "test"]
     found = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
-    assert found.exact == ((0, 3),) and found.near == ((1, 4),)
-    assert found.across == 1 and found.training_copies == {0}
+    assert found.exact_pairs == ((0, 3),) and found.near_pairs == ((1, 4),)
+    assert found.across_parts_count == 1 and found.training_copies == {0}
     parts[5] = "training"  # of another patient there
     apart = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
-    assert apart.exact == ((0, 3), (5, 6)) and apart.training_copies == {0, 5}
+    assert apart.exact_pairs == ((0, 3), (5, 6)) and apart.training_copies == {0, 5}
     said = found.figures([f"line {n}" for n in range(6)], max_examples=5)
     assert said.near_examples == (("line 1", "line 4"),) and said.training_copies_left_out == 1
 
 
 def test_what_speaks_against_the_figures_is_warned_of() -> None:
     def label(*, best: float, area: float, positive: int, refused: float = 0.0) -> ClassifierFigures:
-        test = part_figures({"high": _cases(_evaluated(1))}, points=[])
+        test = measure_part({"high": _cases(_evaluated(1))}, points=[])
         test = structs.replace(test, auc=Estimate(area, area, area), positive=positive, negative=400)
         shortcuts = {"border": 0.5, "thumbnail": best}
         both = compare_with_int8(_evaluated(1), _evaluated(1))
         found = LabelFigures(
             validation_auc=test.auc, test=test, by_group={}, shortcuts=shortcuts, float_against_int8=both
         )
-        gate = GateFigures(limit=1.0, images_refused=Share(0, 1, refused, refused, refused))
+        gate = OodCheckFigures(limit=1.0, images_refused=Share(0, 1, refused, refused, refused))
         return ClassifierFigures(labels={"x": found}, data=None, gate=gate)  # type: ignore[arg-type]
 
     def codes(found: ClassifierFigures) -> list[str]:
@@ -251,7 +251,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
         name="high", titles=TITLES, rule="sensitivity", sensitivity=0.9, band_catches=0.95, band_clears=0.9
     )
     point = choose_operating_point(wanted, label="x", validation=_evaluated(6))
-    found = part_figures({"high": cases}, points=[point])
+    found = measure_part({"high": cases}, points=[point])
     audited = audit(cases, [point], rule=CountingRule(unit="image", refers="above"))
     (at,), own = audited.points, found.points["high"]
     assert (own.detected, own.falsely_referred) == (at.detected, at.falsely_referred)
@@ -274,7 +274,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
 
 def test_a_class_of_which_no_image_is_scored_is_told_with_the_reason() -> None:
     with pytest.raises(UsageProblem, match=r"Of 20 test images, only 0 have a score.*frontal chest"):
-        part_figures({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
+        measure_part({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
 
 
 @pytest.mark.adapt
@@ -305,7 +305,7 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     assert published is not None and to_builtins(published) == {"bright": found}
     said = render_template("classifier_cross.md", code="bright", meaning="Bright", found=published["bright"])
     assert f"As the int8 file that a pack holds: AUC {found['stages']['int8']['auc']['value']:.3f} (" in said
-    only_trained = to_type({**found, "stages": {"trained": found["stages"]["trained"]}}, CrossFigures)
+    only_trained = to_type({**found, "stages": {"trained": found["stages"]["trained"]}}, CrossValidationFigures)
     said = render_template("classifier_cross.md", code="bright", meaning="Bright", found=only_trained)
     assert "before pruning and int8: AUC" in said
     other = replace(run.recipe, training=replace(run.recipe.training, epochs=5))

@@ -11,7 +11,7 @@ from PIL import Image
 
 from drawn_data import draw_lungs
 from fieldray_adapt.command import check_recipe, run_recipe
-from fieldray_adapt.lungs.masks import find_pairs, mask_shares, read_mask
+from fieldray_adapt.lungs.masks import find_pairs, mask_share_grid, read_mask
 from fieldray_adapt.lungs.recipe import MaskSource
 from fieldray_adapt.recipes.tables import RecipeProblems
 
@@ -63,7 +63,9 @@ def test_a_table_names_images_masks_and_patients(data: Path) -> None:
     assert (first.row.patient, first.mask.name, first.line, first.evaluate_only) == ("person12", "mask12.png", 14, True)
     mask = read_mask(first.mask)
     assert mask.shape == (32, 32) and 0.1 < mask.mean() < 0.5
-    assert mask_shares(mask, 16).shape == (16, 16) and abs(mask_shares(mask, 16).mean() / 255 - mask.mean()) < 0.01
+    assert (
+        mask_share_grid(mask, 16).shape == (16, 16) and abs(mask_share_grid(mask, 16).mean() / 255 - mask.mean()) < 0.01
+    )
 
 
 def test_two_folders_with_files_of_the_same_name(tmp_path: Path, data: Path) -> None:

@@ -22,7 +22,7 @@ from fieldray_adapt.lungs import train as training
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.engine import GRADIENT_NORM_LIMIT, MaskEngine, checks_loss, dice_loss, mask_loss
 from fieldray_adapt.lungs.mask_fit import dice_coefficient, jaccard_index, measure_fit, surface_distances
-from fieldray_adapt.lungs.networks import compact_unet, mask_side, published_unet
+from fieldray_adapt.lungs.networks import compact_unet, published_mask_side, published_unet
 from fieldray_adapt.lungs.recipe import LungNetwork, LungRecipe, LungTraining, MaskSource, TrainingStage
 from fieldray_adapt.lungs.train import mask_targets
 from fieldray_adapt.networks.specification import channel_sets, initial_weights, layer_shapes, multiply_add_count
@@ -165,9 +165,9 @@ def test_the_published_network_takes_572_and_gives_388_by_23_convolutions() -> N
 
 
 def test_only_sides_that_halve_evenly_are_taken() -> None:
-    assert [mask_side(side) for side in (572, 188, 220)] == [388, 4, 36]
+    assert [published_mask_side(side) for side in (572, 188, 220)] == [388, 4, 36]
     with pytest.raises(ValueError, match="572"):
-        mask_side(570)
+        published_mask_side(570)
 
 
 def test_the_published_network_sees_the_image_mirrored_beyond_its_border() -> None:

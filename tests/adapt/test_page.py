@@ -18,7 +18,7 @@ from fieldray_adapt.reports.page import (
     Table,
     duration_text,
     render_page,
-    settings_parts,
+    settings_report_parts,
     value_text,
 )
 from fieldray_adapt.training.loop import EpochFigures
@@ -58,7 +58,7 @@ def test_a_section_without_parts_is_left_out() -> None:
 
 
 def test_settings_become_tables_without_a_raw_dictionary() -> None:
-    html = _html(*settings_parts(TRAINED))
+    html = _html(*settings_report_parts(TRAINED))
     assert "{" not in html[html.index("<main>") :] and "None" not in html and "[" not in html[html.index("<main>") :]
     assert "set x" in html and "a, b" in html
 

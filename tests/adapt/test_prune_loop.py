@@ -196,7 +196,7 @@ def test_looking_at_a_run_does_not_begin_it(tmp_path: Path) -> None:
         RunFolder(tmp_path / "run", fingerprint="b")
 
 
-HALVED = ChangeRatios(size=0.5, loss=2.0, time=0.25, batch=4.0)
+HALVED = ChangeRatios(parameter_ratio=0.5, loss_ratio=2.0, time_ratio=0.25, batch_size_ratio=4.0)
 
 
 def test_constant_linear_and_multiplicative_do_not_look_at_the_context() -> None:

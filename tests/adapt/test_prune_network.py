@@ -32,7 +32,7 @@ from fieldray_adapt.prune.plan import PruneRecipe, StopRules
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Study
-from fieldray_adapt.prune.tasks import ImageTask, restore_scale
+from fieldray_adapt.prune.tasks import ImagePruningTask, restore_scale
 from fieldray_adapt.training.classifier import Schedule, TrainingOptions
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import build_network, set_weights
@@ -278,12 +278,12 @@ def test_layers_that_normalise_are_left_as_they_are() -> None:
     assert restore_scale((network, weights), cut, keep=keep, images=images) == cut[1]
 
 
-def _task(folder: Path) -> ImageTask:
+def _task(folder: Path) -> ImagePruningTask:
     """Of the last image to validate with the label is not known."""
     validation = bright_or_dark(12)
     targets = validation.targets.copy()
     targets[-1] = np.nan
-    return ImageTask(
+    return ImagePruningTask(
         training=bright_or_dark(24),
         validation=replace(validation, targets=targets),
         options=TrainingOptions(

@@ -20,7 +20,7 @@ from fieldray.domain.model import InputSpec
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.image_set import read_images, read_rows
-from fieldray_adapt.files import to_builtins, undone_on_failure
+from fieldray_adapt.files import remove_on_failure, to_builtins
 from fieldray_adapt.networks.specification import load_weights
 from fieldray_adapt.pack.written import is_pack_unchanged, written_pack_facts
 from fieldray_adapt.run import (
@@ -162,7 +162,7 @@ def test_damaged_weights_and_checkpoints_are_named(tmp_path: Path, content: byte
     path.write_bytes(content)
     reads: list[Callable[[], object]] = [
         lambda: load_weights(path),
-        lambda: Checkpoint(path).holds(object, key="1"),
+        lambda: Checkpoint(path).holds(object, fingerprint="1"),
         lambda: read_images([], InputSpec(height=8, width=8), cache=path, progress=lambda *_: None),
     ]
     for read in reads:
@@ -250,7 +250,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_what_a_block_that_fails_has_made_goes_again_and_nothing_else(tmp_path: Path) -> None:
     key, folder, full = tmp_path / "keys" / "deep" / "new.pem", tmp_path / "packs", tmp_path / "full"
-    with pytest.raises(ValueError, match="refused"), undone_on_failure(key, folder, full):
+    with pytest.raises(ValueError, match="refused"), remove_on_failure(key, folder, full):
         key.parent.mkdir(parents=True)
         key.write_text("a key")
         folder.mkdir()
@@ -258,7 +258,7 @@ def test_what_a_block_that_fails_has_made_goes_again_and_nothing_else(tmp_path: 
         (full / "another's").touch()
         raise ValueError("refused")
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
-    with undone_on_failure(key, folder):
+    with remove_on_failure(key, folder):
         key.parent.mkdir(parents=True)
         key.write_text("a key")
     assert key.read_text() == "a key"

@@ -167,7 +167,7 @@ def test_a_pack_compiled_where_an_edgetpu_is_connected_is_tried_on_it(edgetpu: D
     def compile_to(made: bytes) -> Path:
         kinds = (edgetpu_kind(libraries=(str(edgetpu.library),), find=edgetpu.find),)
         compiler, key = fake_compiler(tmp_path, fake_compile(made)), tmp_path / "signing.pem"
-        return compile_pack(pack, key=key, output_folder=mine, say=said.append, compiler=compiler, kinds=kinds)
+        return compile_pack(pack, signing_key=key, output_folder=mine, say=said.append, compiler=compiler, kinds=kinds)
 
     with pytest.raises(BackendProblem, match="cannot be run on this computer"):
         compile_to(tiny_model_bytes(labels=2))

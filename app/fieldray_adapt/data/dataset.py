@@ -33,10 +33,10 @@ from fieldray_adapt.data.layouts import (
     find_rows,
     find_similar_patients,
     leave_out_unevaluated,
+    leave_out_unlabelled_training,
     require_matching_table,
     split_rows,
     table_digest,
-    without_unknown_training,
 )
 from fieldray_adapt.evaluation.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
 from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomically
@@ -60,15 +60,15 @@ class Duplicates:
     ----------
     exact, near
         Pairs of identical files, and pairs of nearly equal images.
-    across
+    across_parts_count
         The number of pairs whose two images are in different parts, such as training and test.
     training_copies
         Indices of training images that are also validation or test images.
     """
 
-    exact: tuple[tuple[int, int], ...]
-    near: tuple[tuple[int, int], ...]
-    across: int
+    exact_pairs: tuple[tuple[int, int], ...]
+    near_pairs: tuple[tuple[int, int], ...]
+    across_parts_count: int
     training_copies: frozenset[int]
 
     def figures(self, origins: Sequence[str], *, max_examples: int) -> DuplicateFigures:
@@ -81,12 +81,12 @@ class Duplicates:
             return tuple((origins[first], origins[second]) for first, second in pairs[:max_examples])
 
         return DuplicateFigures(
-            exact=len(self.exact),
-            near=len(self.near),
-            across_parts=self.across,
+            exact=len(self.exact_pairs),
+            near=len(self.near_pairs),
+            across_parts=self.across_parts_count,
             training_copies_left_out=len(self.training_copies),
-            exact_examples=named(self.exact),
-            near_examples=named(self.near),
+            exact_examples=named(self.exact_pairs),
+            near_examples=named(self.near_pairs),
         )
 
 
@@ -118,7 +118,7 @@ def find_duplicates(
         for index in pair
         if parts[index] == "training" and any(parts[other] in _JUDGED for other in pair)
     )
-    return Duplicates(exact=exact, near=near, across=len(across), training_copies=copies)
+    return Duplicates(exact_pairs=exact, near_pairs=near, across_parts_count=len(across), training_copies=copies)
 
 
 def _is_across(pair: tuple[int, int], parts: Sequence[str]) -> bool:
@@ -256,9 +256,9 @@ class Dataset:
 
     def samples(self, part: str) -> Samples:
         """Return the images of a part ("training", "validation" or "test") as training samples."""
-        return self.samples_of(self.indices(part))
+        return self.samples_at(self.indices(part))
 
-    def samples_of(self, chosen: NDArray[np.int64]) -> Samples:
+    def samples_at(self, chosen: NDArray[np.int64]) -> Samples:
         """Return the images with these indices as training samples."""
         rows = [self.image_set.rows[index] for index in chosen]
         return Samples(
@@ -286,7 +286,7 @@ def data_step(run: Run) -> StepFacts:
     parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
     parts = _judged_once(image_set.rows, parts)
     targets = label_targets(image_set.rows, recipe.labels)
-    parts = without_unknown_training(parts, targets)
+    parts = leave_out_unlabelled_training(parts, targets)
     require_all_classes(parts, targets, recipe.labels)
     write_atomically(run.folder("data") / SPLIT_NAME, _split_file(image_set.rows, parts))
     split = _read_split(run.folder("data") / SPLIT_NAME)

@@ -30,11 +30,11 @@ from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.layouts import Row, read_source
-from fieldray_adapt.files import digest, file_sha256, open_arrays, reporting_damage, save_arrays, write_atomically
+from fieldray_adapt.files import digest, file_sha256, open_arrays, report_damage, save_arrays, write_atomically
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Progress
 
-LUNG_CELLS: Final = 64
+LUNG_GRID_SIDE: Final = 64
 """The number of rows, and of columns, of the grid that stores for each image which share of a cell is lung."""
 
 
@@ -63,7 +63,7 @@ class LungFinder:
         return find_lungs_in_image(image, self._model, self._network.run, header_says_chest=header_says_chest)
 
 
-def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int, int]) -> NDArray[np.uint8]:
+def lung_share_grid(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int, int]) -> NDArray[np.uint8]:
     """Return the share of lung in each cell of a grid over the network's input.
 
     The shares are (LUNG_CELLS, LUNG_CELLS) uint8: 0 for no lung, 255 for a cell that is all lung.
@@ -77,8 +77,8 @@ def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int
     input_size
         Height and width of the network's input, in pixels.
     """
-    cells = pixel_map.for_cells((LUNG_CELLS, LUNG_CELLS), of=input_size)
-    down, across = cell_edges(cells, (LUNG_CELLS, LUNG_CELLS))
+    cells = pixel_map.for_cells((LUNG_GRID_SIDE, LUNG_GRID_SIDE), of=input_size)
+    down, across = cell_edges(cells, (LUNG_GRID_SIDE, LUNG_GRID_SIDE))
     mask = lungs.whole_mask
     lung_down, lung_across = cell_edges(lungs.pixel_map, mask.shape)
     inside = overlaps(down, lung_down) @ mask.astype(np.float64) @ overlaps(across, lung_across).T
@@ -104,7 +104,7 @@ def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
     rows, path = [row for source in sources for row in read_source(source)], folder / DIGESTS_NAME
     before: dict[str, list[Any]] = {}
     if path.is_file():
-        with reporting_damage(path):
+        with report_damage(path):
             before = dict(json.loads(path.read_text(encoding="utf-8")))
     known = dict(before)
     digests = [_digest_of(row.path, known) for row in rows]
@@ -215,7 +215,7 @@ def add_digests(rows: Iterable[Row]) -> list[Row]:
     return [replace(row, sha256=file_sha256(row.path)) for row in rows]
 
 
-def read_every_image(
+def read_images_or_fail(
     rows: Sequence[Row], spec: InputSpec, *, cache: Path, progress: Progress
 ) -> tuple[tuple[Row, ...], NDArray[np.uint8]]:
     """Read grey images, of which none may be unreadable. Returns the rows and the images (n, height, width) uint8.
@@ -252,7 +252,7 @@ class _Reading:
         """Return the network's input for an image, and the share of lung in each cell of the input."""
         if self.shrink_to:
             image = _shrunk(image, self.shrink_to)
-        none = np.zeros((LUNG_CELLS, LUNG_CELLS), np.uint8)
+        none = np.zeros((LUNG_GRID_SIDE, LUNG_GRID_SIDE), np.uint8)
         if self.finder is None:
             return to_network_input(image, self.spec).values[0], none
         header_says_chest = self.accepted is not None and header_says_frontal_chest(header, self.accepted)
@@ -260,14 +260,14 @@ class _Reading:
         place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
         tensor = to_network_input(image, self.spec, box=box)
-        shares = lung_shares(lungs, tensor.pixel_map, input_size=(self.spec.height, self.spec.width))
+        shares = lung_share_grid(lungs, tensor.pixel_map, input_size=(self.spec.height, self.spec.width))
         return tensor.values[0], shares
 
 
 def _read_all(rows: Sequence[Row], reading: _Reading, progress: Progress) -> _Stored:
     spec, count = reading.spec, len(rows)
     images = np.zeros((count, spec.height, spec.width, spec.channels), np.uint8)
-    lungs = np.zeros((count if reading.finder else 0, LUNG_CELLS, LUNG_CELLS), np.uint8)
+    lungs = np.zeros((count if reading.finder else 0, LUNG_GRID_SIDE, LUNG_GRID_SIDE), np.uint8)
     problems = dict[str, str]()
     for index, row in enumerate(rows):
         found = _read_one(row, reading)

@@ -329,7 +329,7 @@ def leave_out_unevaluated(rows: Sequence[Row], parts: Sequence[str], sources: Se
     ]
 
 
-def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32]) -> list[str]:
+def leave_out_unlabelled_training(parts: Sequence[str], targets: NDArray[np.float32]) -> list[str]:
     """Return `parts` with "none" in place of "training" for each image all of whose targets are unknown.
 
     Such an image would teach nothing, and balanced drawing would draw it in place of useful images. `targets` are

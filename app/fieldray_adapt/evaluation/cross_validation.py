@@ -26,7 +26,7 @@ from fieldray_adapt.evaluation.evaluate import (
     select_known,
     shortcut_scores,
 )
-from fieldray_adapt.evaluation.figures import CrossFigures, Interval, PublishedCross, StageFigures
+from fieldray_adapt.evaluation.figures import CrossValidationFigures, Interval, PublishedCrossValidation, StageFigures
 from fieldray_adapt.files import json_bytes, require_publishable, save_arrays, to_builtins, write_published
 from fieldray_adapt.networks.quantise import run_network
 from fieldray_adapt.networks.specification import Specification, Weights
@@ -46,10 +46,10 @@ from fieldray_adapt.training.steps import (
     training_start_digest,
 )
 
-CROSS_RESULTS_NAME: Final = "cross.json"
-TRAINED: Final = "trained"
-PRUNED: Final = "pruned"
-INT8: Final = "int8"
+CROSS_VALIDATION_NAME: Final = "cross.json"
+TRAINED_STAGE: Final = "trained"
+PRUNED_STAGE: Final = "pruned"
+INT8_STAGE: Final = "int8"
 _WANTED: Final = (0.90, 0.95)
 
 Scores = NDArray[np.float64]
@@ -65,7 +65,7 @@ def cross_validation_step(run: Run) -> StepFacts:
     if not folds:
         return {}
     require_publishable(
-        run.recipe.publication_folder / CROSS_RESULTS_NAME, run.recipe.publication_folder / "cross.html"
+        run.recipe.publication_folder / CROSS_VALIDATION_NAME, run.recipe.publication_folder / "cross.html"
     )
     data, scores = load_dataset(run), dict[str, Scores]()
     for fold in folds:
@@ -78,21 +78,21 @@ def cross_validation_step(run: Run) -> StepFacts:
     results = _figures(run, data, scores)
     run.write("cross", "metrics.json", results)
     _publish(run, data, scores, results)
-    return {code: to_builtins(found.stages[INT8].auc) for code, found in results.items()}
+    return {code: to_builtins(found.stages[INT8_STAGE].auc) for code, found in results.items()}
 
 
-def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: dict[str, CrossFigures]) -> None:
+def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: dict[str, CrossValidationFigures]) -> None:
     """Write the figures and their report to the recipe's folder for published results."""
     folder, texts = run.recipe.publication_folder, run.recipe.pack
-    whole = PublishedCross(
+    whole = PublishedCrossValidation(
         pack=f"{texts.id} {texts.version}",
         data_sha256=data.facts.data_sha256,
         labels=results,
         trained=training_description(run.recipe),
         made=conversion_description(run.recipe),
     )
-    write_published(folder / CROSS_RESULTS_NAME, json_bytes(whole) + b"\n")
-    parts = {label.code: _evaluated(run, data, scores[INT8], label) for label in run.recipe.pack_labels}
+    write_published(folder / CROSS_VALIDATION_NAME, json_bytes(whole) + b"\n")
+    parts = {label.code: _evaluated(run, data, scores[INT8_STAGE], label) for label in run.recipe.pack_labels}
     scored = {code: (part.scores, part.truth) for code, part in parts.items()}
     write_cross_validation(folder / "cross.html", whole, scored=scored)
 
@@ -120,16 +120,16 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
     Returns the scores (images, labels of the pack) by stage: "trained", "pruned" and "int8".
     """
     recipe, folder, learnt = run.recipe, run.folder("cross") / str(fold), training_indices_for_fold(data, run, fold)
-    training = data.samples_of(learnt)
+    training = data.samples_at(learnt)
     weights, _ = train_recipe(
         run,
         training=training,
-        validation=data.samples_of(evaluated[:0]),
+        validation=data.samples_at(evaluated[:0]),
         folder=folder,
         work_name=f"epochs of fold {fold}",
     )
     network, images = (recipe_specification(recipe), weights), data.image_set.images[evaluated]
-    found = {TRAINED: _float_scores(recipe, *network, images)}
+    found = {TRAINED_STAGE: _float_scores(recipe, *network, images)}
     if recipe.prune is not None:
         # Pruning measures quality on training images, because images of the fold must not influence the network.
         folds = [_evaluated_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
@@ -138,15 +138,17 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
             run,
             network,
             training=training,
-            validation=data.samples_of(trained_on),
+            validation=data.samples_at(trained_on),
             folder=folder / "prune",
         )
         network = iterations.network(kept.number)
-        found[PRUNED] = _float_scores(recipe, *network, images)
+        found[PRUNED_STAGE] = _float_scores(recipe, *network, images)
     drawn = np.random.default_rng(recipe.training.seed).permutation(learnt)
     files = convert_network(recipe, *network, images=data.image_set.images[drawn[:HEAD_IMAGES]])
     labels, roles = len(recipe.pack_labels), files.int8_file.roles(files.specification)
-    found[INT8] = run_network(files.int8_file.data, images, spec=recipe.input, outputs=roles, labels=labels).scores
+    found[INT8_STAGE] = run_network(
+        files.int8_file.data, images, spec=recipe.input, outputs=roles, labels=labels
+    ).scores
     return found
 
 
@@ -159,17 +161,17 @@ def _float_scores(
     return sigmoid(predict_logits(engine, images)[:, kept])
 
 
-def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, CrossFigures]:
+def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, CrossValidationFigures]:
     """Return the cross-validation figures of each label of the pack, by label code. `scores` are given by stage."""
-    found = dict[str, CrossFigures]()
+    found = dict[str, CrossValidationFigures]()
     for label in run.recipe.pack_labels:
         parts = {stage: _evaluated(run, data, own, label) for stage, own in scores.items()}
-        last = parts[INT8]
-        found[label.code] = CrossFigures(
+        last = parts[INT8_STAGE]
+        found[label.code] = CrossValidationFigures(
             **last.counts,
             stages={stage: _stage(run, part) for stage, part in parts.items()},
             after_training=_after_training(parts),
-            float_against_int8=compare_with_int8(parts.get(PRUNED, parts[TRAINED]), last),
+            float_against_int8=compare_with_int8(parts.get(PRUNED_STAGE, parts[TRAINED_STAGE]), last),
             specificity_at_sensitivity={f"{wanted:.2f}": last.specificity_at(wanted) for wanted in _WANTED},
             by_group=auc_by_group(last),
             shortcuts=_shortcuts(run, data, run.recipe.labels.index(label)),
@@ -187,8 +189,8 @@ def _after_training(parts: Mapping[str, EvaluatedImages]) -> Interval:
 
     `parts` are the evaluated images by stage.
     """
-    both = np.column_stack([parts[TRAINED].scores, parts[INT8].scores])
-    return auc_difference(both, parts[INT8].truth, patients=parts[INT8].patients)
+    both = np.column_stack([parts[TRAINED_STAGE].scores, parts[INT8_STAGE].scores])
+    return auc_difference(both, parts[INT8_STAGE].truth, patients=parts[INT8_STAGE].patients)
 
 
 def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> EvaluatedImages:

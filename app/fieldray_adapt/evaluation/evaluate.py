@@ -63,8 +63,8 @@ def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
 Features = NDArray[np.float32]
 
 
-def fit_ood_gate(
-    training: Features, validation: Features, *, components: int, accepted_share: float
+def fit_ood_check(
+    training_features: Features, validation_features: Features, *, components: int, accepted_share: float
 ) -> OutOfDistributionCheck:
     """Fit the out-of-distribution check to the network's features of chest X-rays.
 
@@ -73,30 +73,30 @@ def fit_ood_gate(
 
     Parameters
     ----------
-    training, validation
+    training_features, validation_features
         Features (n, f) of the training images, and of the validation images, by which the limit is chosen.
     components
         Number of principal components.
     accepted_share
         Share of the validation images with a distance below the limit, 0..1.
     """
-    mean = training.mean(0, dtype=np.float64)
-    covariance = np.cov((training - mean).T) + 1e-12 * np.eye(training.shape[1])
+    mean = training_features.mean(0, dtype=np.float64)
+    covariance = np.cov((training_features - mean).T) + 1e-12 * np.eye(training_features.shape[1])
     variances, directions = np.linalg.eigh(covariance)
     chosen = np.argsort(variances)[::-1][: min(components, len(variances))]
     floor = 1e-3 * float(variances.mean())
     projection = directions[:, chosen] / np.sqrt(np.maximum(variances[chosen], floor))
     loose = OutOfDistributionCheck(mean=mean.astype(np.float32), projection=projection.astype(np.float32), limit=1.0)
-    limit = float(np.quantile(ood_distances(loose, validation), accepted_share))
+    limit = float(np.quantile(ood_distances(loose, validation_features), accepted_share))
     return OutOfDistributionCheck(mean=loose.mean, projection=loose.projection, limit=limit)
 
 
-def ood_distances(gate: OutOfDistributionCheck, features: Features) -> NDArray[np.float64]:
+def ood_distances(ood_check: OutOfDistributionCheck, features: Features) -> NDArray[np.float64]:
     """Return the distance (n,) of each image from the training images, measured between the network's features (n, f).
 
-    `gate` is the out-of-distribution check, which refuses images with a distance above the limit.
+    `ood_check` is the out-of-distribution check, which refuses images with a distance above the limit.
     """
-    return np.array([gate.distance(row) for row in features])
+    return np.array([ood_check.distance(row) for row in features])
 
 
 _LOW: Final = 0.05
@@ -339,7 +339,7 @@ is Read first.
 _RULE_WITH_UNSURE: Final = CountingRule(unit="image", refers="unsure")
 
 
-def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
+def measure_part(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
     """Measure the figures of one label on one part of the images.
 
     Parameters
@@ -494,7 +494,7 @@ A classifier should not be able to separate the classes by such features (a shor
 
 
 def shortcut_scores(
-    training: NDArray[np.float64], truth: NDArray[np.bool_], evaluated: NDArray[np.float64]
+    training_pixels: NDArray[np.float64], truth: NDArray[np.bool_], evaluated_pixels: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the scores (n,) in 0..1 of a logistic regression that sees only a shortcut, not the finding.
 
@@ -503,15 +503,15 @@ def shortcut_scores(
 
     Parameters
     ----------
-    training, truth
+    training_pixels, truth
         The features (m, values) of m training images, and whether each image is positive (m,). At most 4000 images are
         used.
-    evaluated
+    evaluated_pixels
         The features (n, values) of the n images to score.
     """
-    chosen = np.random.default_rng(0).permutation(len(training))[:_MOST_IMAGES]
-    mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6
+    chosen = np.random.default_rng(0).permutation(len(training_pixels))[:_MOST_IMAGES]
+    mean, spread = training_pixels[chosen].mean(0), training_pixels[chosen].std(0) + 1e-6
     if len(np.unique(truth[chosen])) < 2:
-        return np.full(len(evaluated), 0.5)  # nothing can be learned from one class
-    weights = fit_logistic((training[chosen] - mean) / spread, truth[chosen], ridge=_RIDGE)
-    return sigmoid(((evaluated - mean) / spread) @ weights[:-1] + weights[-1])
+        return np.full(len(evaluated_pixels), 0.5)  # nothing can be learned from one class
+    weights = fit_logistic((training_pixels[chosen] - mean) / spread, truth[chosen], ridge=_RIDGE)
+    return sigmoid(((evaluated_pixels - mean) / spread) @ weights[:-1] + weights[-1])

@@ -29,10 +29,10 @@ from fieldray_adapt.evaluation.evaluate import (
     compare_with_int8,
     evidence_figures,
     fit_calibration,
-    fit_ood_gate,
+    fit_ood_check,
     heat_map_span,
+    measure_part,
     ood_distances,
-    part_figures,
     select_known,
     shortcut_scores,
     with_measured_figures,
@@ -41,10 +41,10 @@ from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
     EvaluationChoices,
     EvidenceFigures,
-    GateFigures,
     HeatMapScale,
     HospitalFigures,
     LabelFigures,
+    OodCheckFigures,
 )
 from fieldray_adapt.evaluation.screening import ScreeningResults, load_unwritten_pack, screen_rows
 from fieldray_adapt.files import digest, save_arrays, to_builtins
@@ -106,22 +106,22 @@ class _Measured:
 
     Attributes
     ----------
-    others
+    external_set
         The images of the other hospital; None if the recipe names no other hospital.
-    integer
+    int8_outputs
         Outputs of the network's int8 file, by part: "validation", "test", and "external_test" for the other hospital.
-    whole
+    float_outputs
         Outputs of the network's float file for the test images.
     """
 
     data: Dataset
-    others: ImageSet | None
-    integer: Mapping[str, NetworkOutputs]
-    whole: NetworkOutputs
+    external_set: ImageSet | None
+    int8_outputs: Mapping[str, NetworkOutputs]
+    float_outputs: NetworkOutputs
 
     def rows(self, part: str) -> Sequence[Row]:
         """Return the table rows of "validation", "test", or "external_test" (the other hospital)."""
-        return self.others.rows if part == _ELSEWHERE and self.others else self.data.rows(part)
+        return self.external_set.rows if part == _ELSEWHERE and self.external_set else self.data.rows(part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def evaluate_step(run: Run) -> StepFacts:
     figures. Writes metrics.json, points.json, scores.npz and gate.npz.
     """
     measured = _measured(run)
-    data, integer = measured.data, measured.integer
+    data, integer = measured.data, measured.int8_outputs
     gate, gate_figures = _evaluate_gate(run, measured)
     chosen = {label.code: _choose(run, measured, label) for label in run.recipe.pack_labels}
     screened = _screened(run, measured, chosen, gate)
@@ -162,7 +162,7 @@ def evaluate_step(run: Run) -> StepFacts:
     )
     kept = [run.recipe.labels.index(label) for label in run.recipe.pack_labels]
     targets = {f"{part}_targets": data.samples(part).targets[:, kept] for part in _PARTS}
-    scores = {part: answers.scores for part, answers in integer.items()} | {"test_float": measured.whole.scores}
+    scores = {part: answers.scores for part, answers in integer.items()} | {"test_float": measured.float_outputs.scores}
     scores["test_screened"] = np.stack([screened["test"].scores(code) for code in labels], axis=1)
     save_arrays(run.folder("evaluate") / "scores.npz", {**scores, **targets})
     return {code: to_builtins(own.test.auc) for code, own in labels.items()}
@@ -175,13 +175,13 @@ def _measured(run: Run) -> _Measured:
     others = external_images(run, data)
     if others is not None:
         integer[_ELSEWHERE] = run_converted_file(run, "int8", others.images, "images elsewhere")
-    return _Measured(data=data, others=others, integer=integer, whole=whole)
+    return _Measured(data=data, external_set=others, int8_outputs=integer, float_outputs=whole)
 
 
 def _choose(run: Run, measured: _Measured, label: LabelRule) -> _Choice:
     """Choose the calibration and the operating points of a label from the scores of the validation images."""
     recipe, part = run.recipe, "validation"
-    scores = measured.integer[part].scores[:, recipe.pack_labels.index(label)]
+    scores = measured.int8_outputs[part].scores[:, recipe.pack_labels.index(label)]
     raw = select_known(scores, _targets(measured, part, label, recipe.labels.index(label)), measured.rows(part))
     calibration = fit_calibration(raw.scores, raw.truth)
     validation = raw.calibrated(calibration)
@@ -209,10 +209,10 @@ def _screened(
         run,
         points=[point for own in chosen.values() for point in own.points],
         calibration={code: own.calibration for code, own in chosen.items()},
-        gate=gate,
+        ood_check=gate,
     )
     model = load_unwritten_pack(manifest, {"litert": read_converted_file(run, "int8").data}, lungs=run.recipe.lungs)
-    parts = ["test", *([_ELSEWHERE] if measured.others else [])]
+    parts = ["test", *([_ELSEWHERE] if measured.external_set else [])]
     screen = partial(screen_rows, model, threads=run.recipe.training.threads, progress=run.progress)
     return {part: screen(measured.rows(part)) for part in parts}
 
@@ -225,11 +225,11 @@ def _evaluate_label(
     column, kept_column = recipe.labels.index(label), recipe.pack_labels.index(label)
     targets = {part: _targets(measured, part, label, column) for part in screened}
     parts = {
-        part: part_figures(own.cases(label.code, targets[part]), points=chosen.points) for part, own in screened.items()
+        part: measure_part(own.cases(label.code, targets[part]), points=chosen.points) for part, own in screened.items()
     }
     elsewhere = None
-    if measured.others is not None:
-        shortcuts = _shortcuts(data, column, measured.others.images, targets[_ELSEWHERE])
+    if measured.external_set is not None:
+        shortcuts = _shortcuts(data, column, measured.external_set.images, targets[_ELSEWHERE])
         elsewhere = HospitalFigures(**structs.asdict(parts[_ELSEWHERE]), shortcuts=shortcuts)
     both = [select_known(own[:, kept_column], targets["test"], data.rows("test")) for own in _test_scores(measured)]
     heat_map, evidence = _map_figures(
@@ -249,7 +249,7 @@ def _evaluate_label(
 
 def _test_scores(measured: _Measured) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the scores (n, labels) of the test images: first of the float file, then of the int8 file."""
-    return measured.whole.scores, measured.integer["test"].scores
+    return measured.float_outputs.scores, measured.int8_outputs["test"].scores
 
 
 def _map_figures(
@@ -261,8 +261,8 @@ def _map_figures(
     outputs of the pack. The scale is None without evidence, the share of evidence is None without a lung-field pack.
     """
     validation, test, zero = (
-        measured.integer["validation"],
-        measured.integer["test"],
+        measured.int8_outputs["validation"],
+        measured.int8_outputs["test"],
         zero_logit(threshold, calibration),
     )
     scores = metrics.calibrate_scores(validation.scores[:, column], calibration)
@@ -272,23 +272,23 @@ def _map_figures(
     return None if span is None else HeatMapScale(span=span), evidence
 
 
-def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OutOfDistributionCheck, GateFigures]:
+def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OutOfDistributionCheck, OodCheckFigures]:
     """Fit the out-of-distribution check, and measure which share of test and out-of-distribution images is refused.
 
     The check is fitted to training images. The limit of the check is chosen on validation images.
     """
-    choice, data, integer = run.recipe.evaluation, measured.data, measured.integer
+    choice, data, integer = run.recipe.evaluation, measured.data, measured.int8_outputs
     images = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))[:_GATE_IMAGES]
     training = run_converted_file(run, "int8", data.image_set.images[np.sort(images)], "features").features
-    gate = fit_ood_gate(
+    gate = fit_ood_check(
         training,
         integer["validation"].features,
         components=choice.ood_gate_components,
         accepted_share=choice.ood_gate_keeps,
     )
-    found = GateFigures(limit=gate.limit, images_refused=_refused(gate, integer["test"], data.rows("test")))
-    if measured.others is not None:
-        elsewhere = _refused(gate, integer[_ELSEWHERE], measured.others.rows)
+    found = OodCheckFigures(limit=gate.limit, images_refused=_refused(gate, integer["test"], data.rows("test")))
+    if measured.external_set is not None:
+        elsewhere = _refused(gate, integer[_ELSEWHERE], measured.external_set.rows)
         found = structs.replace(found, elsewhere_refused=elsewhere)
     if choice.ood_images is None:
         return gate, found

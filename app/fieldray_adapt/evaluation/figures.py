@@ -247,7 +247,7 @@ class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     evidence_inside: EvidenceFigures | None = None
 
 
-class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OodCheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The figures of the out-of-distribution check: the limit, and the refused shares of several sets of images.
 
     Attributes
@@ -282,7 +282,7 @@ class ClassifierFigures(Struct, frozen=True, kw_only=True):
 
     labels: dict[str, LabelFigures]
     data: DataFigures
-    gate: GateFigures
+    gate: OodCheckFigures
 
 
 class EvaluationChoices(Struct, frozen=True, kw_only=True):
@@ -302,7 +302,7 @@ class StageFigures(Struct, frozen=True, kw_only=True):
     auc_by_fold: dict[str, float]
 
 
-class CrossFigures(ImageCounts, frozen=True, kw_only=True, omit_defaults=True):
+class CrossValidationFigures(ImageCounts, frozen=True, kw_only=True, omit_defaults=True):
     """The figures of the cross-validation of one label.
 
     Attributes
@@ -322,7 +322,7 @@ class CrossFigures(ImageCounts, frozen=True, kw_only=True, omit_defaults=True):
     shortcuts: dict[str, float]
 
 
-class PublishedCross(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PublishedCrossValidation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The document cross.json: the figures of a cross-validation by label, and the settings of the recipe.
 
     `trained` comes from `recipes.classifier.training_description`, `made` from `conversion_description`.
@@ -330,6 +330,6 @@ class PublishedCross(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     pack: str
     data_sha256: str = ""
-    labels: dict[str, CrossFigures]
+    labels: dict[str, CrossValidationFigures]
     trained: dict[str, Any]
     made: dict[str, Any] | None = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fieldray_adapt.data.check_images import ImagesForChecks
-from fieldray_adapt.data.image_set import add_digests, read_every_image, read_images, read_rows, rows_digest
+from fieldray_adapt.data.image_set import add_digests, read_images, read_images_or_fail, read_rows, rows_digest
 from fieldray_adapt.data.layouts import assign_parts, find_rows
 from fieldray_adapt.files import digest, file_sha256, save_arrays
 from fieldray_adapt.lungs.figures import LungDataFigures
@@ -20,7 +20,7 @@ from fieldray_adapt.lungs.masks import (
     find_pairs,
     find_repeated_images,
     list_pairs,
-    mask_shares,
+    mask_share_grid,
     raise_first_problem,
     read_mask,
 )
@@ -153,7 +153,7 @@ def data_step(run: Run) -> StepFacts:
     recipe = lung_recipe_of(run)
     pairs = _pairs(recipe)
     raise_first_problem([*find_repeated_images(pairs)])
-    rows, images = read_every_image(
+    rows, images = read_images_or_fail(
         add_digests(pair.row for pair in pairs),
         recipe.input,
         cache=run.folder("data") / "images.npz",
@@ -165,7 +165,7 @@ def data_step(run: Run) -> StepFacts:
     ood_images = _check_images(run, recipe.ood_images, "ood_images", excluded_patients=set())
     arrays = {
         "images": images,
-        "masks": np.stack([mask_shares(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
+        "masks": np.stack([mask_share_grid(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
         "image_parts": np.array(parts),
         "image_patients": np.array([row.person for row in rows]),
         "image_sources": np.array([row.source for row in rows]),

@@ -15,7 +15,7 @@ from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.data.check_images import UNKNOWN_TARGET
 from fieldray_adapt.lungs.dataset import resize_images
-from fieldray_adapt.lungs.networks import PUBLISHED_MARGIN, compact_unet, mask_side, published_unet
+from fieldray_adapt.lungs.networks import PUBLISHED_MARGIN, compact_unet, published_mask_side, published_unet
 from fieldray_adapt.lungs.recipe import LungNetwork, LungTraining
 from fieldray_adapt.networks.specification import Weights
 from fieldray_adapt.training.keras_engine import KerasGradients, KerasState, build_network, compile_model
@@ -95,7 +95,7 @@ class MaskEngine(KerasState):
             self.mask_side = side // 2
         else:
             self.model = published_unet(side=side, root_channels=network.root_channels)
-            self.mask_side = mask_side(side)
+            self.mask_side = published_mask_side(side)
         options: dict[str, Any] = {"weight_decay": training.weight_decay, "global_clipnorm": GRADIENT_NORM_LIMIT}
         if training.momentum:
             self._optimiser = keras.optimizers.SGD(0.0, momentum=training.momentum, **options)

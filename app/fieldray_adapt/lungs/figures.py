@@ -95,7 +95,7 @@ class LeftOutFigures(Struct, frozen=True, kw_only=True):
     thresholds: dict[str, float]
 
 
-class LungCrossFigures(Struct, frozen=True, kw_only=True):
+class LungCrossValidationFigures(Struct, frozen=True, kw_only=True):
     """The document cross/metrics.json: figures of several lung-field networks, each trained without one hospital.
 
     Attributes

@@ -23,7 +23,7 @@ from fieldray_adapt.lungs.evaluate import measure_check_rates, measure_checks, m
 from fieldray_adapt.lungs.figures import (
     CheckRates,
     LeftOutFigures,
-    LungCrossFigures,
+    LungCrossValidationFigures,
 )
 from fieldray_adapt.lungs.mask_fit import MaskFit
 from fieldray_adapt.lungs.quantise import convert_lung_network, run_tflite_file
@@ -94,7 +94,7 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
             for source, images in _unseen(data, name).items()
         }
         found[name] = LeftOutFigures(unseen=unseen, ood_images=checks.ood_images or {}, thresholds=checks.thresholds)
-    run.write("cross", "metrics.json", LungCrossFigures(masks=summarise_fits(whole, fits), hospitals=found))
+    run.write("cross", "metrics.json", LungCrossValidationFigures(masks=summarise_fits(whole, fits), hospitals=found))
     return {f"{name}_accepted": _accepted(one.unseen) for name, one in found.items()}
 
 

@@ -102,7 +102,7 @@ def read_mask(path: Path) -> NDArray[np.bool_]:
     return mask
 
 
-def mask_shares(mask: NDArray[np.bool_], side: int) -> NDArray[np.uint8]:
+def mask_share_grid(mask: NDArray[np.bool_], side: int) -> NDArray[np.uint8]:
     """Return the share of lung in each cell of a grid over a mask: (side, side) uint8, 0 for none and 255 for all."""
     return np.asarray(Image.fromarray(np.uint8(255) * mask).resize((side, side), Image.Resampling.BOX))
 

@@ -121,7 +121,7 @@ PUBLISHED_MARGIN: Final = 92
 _LEAST_BOTTOM: Final = 8
 
 
-def mask_side(side: int) -> int:
+def published_mask_side(side: int) -> int:
     """Return the side of the published U-Net's mask for an input of `side` pixels, in pixels: 388 for 572.
 
     Raises ValueError if a pool would halve an odd side, or if the side is too small. The message names possible sides.
@@ -140,12 +140,12 @@ def published_unet(*, side: int, root_channels: int = 64) -> Any:
     """Return the published U-Net as a keras.Model.
 
     The model maps images (n, side, side, 1) in 0..1 to logits (n, mask_side(side), mask_side(side), 1). Fewer than 64
-    `root_channels` give a narrower network for quick experiments. Raises ValueError as `mask_side`.
+    `root_channels` give a narrower network for quick experiments. Raises ValueError as `published_mask_side`.
     """
     import keras
     from keras import layers
 
-    wanted = mask_side(side)
+    wanted = published_mask_side(side)
     image = keras.Input((side, side, 1), name="image")
     value, steps = image, list[Any]()
     for level in range(PUBLISHED_LEVELS):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from fieldray_adapt.data.augmentation import PairAugmentation
-from fieldray_adapt.lungs.networks import COMPACT_CHANNELS, SIDE_MULTIPLE, mask_side
+from fieldray_adapt.lungs.networks import COMPACT_CHANNELS, SIDE_MULTIPLE, published_mask_side
 from fieldray_adapt.recipes.classifier import PackRecipe, PatientSplit
 from fieldray_adapt.recipes.shared import Source, Split
 from fieldray_adapt.recipes.tables import Rules, key, table
@@ -211,7 +211,7 @@ def _fits(network: LungNetwork, side: int) -> bool:
     if network.kind == "compact":
         return side % SIDE_MULTIPLE == 0
     try:
-        return mask_side(side) > 0
+        return published_mask_side(side) > 0
     except ValueError:
         return False
 

@@ -75,23 +75,25 @@ def train(
     checkpoint, state = Checkpoint(folder / CHECKPOINT_NAME), TrainingState(Weights())
     stages = recipe.training.stages
     total, first = sum(stage.epochs for stage in stages), 0
-    resumed = next((n for n in reversed(range(len(stages))) if checkpoint.holds(MaskEngine, key=digest(key, n))), 0)
+    resumed = next(
+        (n for n in reversed(range(len(stages))) if checkpoint.holds(MaskEngine, fingerprint=digest(key, n))), 0
+    )
     for number, stage in enumerate(stages):
         until = first + stage.epochs
         if number >= resumed:
             engine, own_key = MaskEngine(recipe.network, stage.side, recipe.training), digest(key, number)
             if number == 0:
                 state.average = draw_first_weights(engine, recipe.training.seed)
-            if not state.resume(checkpoint, engine, key=own_key):
+            if not state.resume(checkpoint, engine, fingerprint=own_key):
                 engine.set_weights(state.average)
             train_epochs(
                 StageTask(StageSamples(recipe, data, engine), engine, stage, first, folder / "panels"),
                 engine,
                 state,
-                until=until,
+                stop_epoch=until,
                 epochs=total,
                 checkpoint=checkpoint,
-                key=own_key,
+                fingerprint=own_key,
                 progress=progress,
             )
         first = until

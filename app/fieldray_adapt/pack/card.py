@@ -19,7 +19,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.translation import SOURCE, Translator
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
-    CrossFigures,
+    CrossValidationFigures,
     GroupedFigures,
     GroupFigures,
     LabelFigures,
@@ -174,7 +174,7 @@ def model_card(
     files: Mapping[str, bytes],
     results: ClassifierFigures,
     tools: Mapping[str, str],
-    cross: Mapping[str, CrossFigures] | None = None,
+    cross_validation: Mapping[str, CrossValidationFigures] | None = None,
     pruned: Sequence[PrunedNetwork] = (),
 ) -> str:
     """Return the model card of a classifier, as Markdown.
@@ -185,7 +185,7 @@ def model_card(
         The figures of the evaluation.
     tools
         The provenance of the pack: digests, versions and licences, by name.
-    cross
+    cross_validation
         The figures of a cross-validation, by label; None without a cross-validation.
     pruned
         The networks after each iteration of pruning; empty without pruning.
@@ -202,7 +202,7 @@ def model_card(
         recipe=recipe,
         data=results.data,
         results=results,
-        cross=cross,
+        cross=cross_validation,
         pruned=pruned,
         start="" if recipe.network.weights == NO_WEIGHTS else Path(recipe.network.weights).name,
         whole=parameter_count(full_width_network(recipe)),

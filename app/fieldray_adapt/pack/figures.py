@@ -9,11 +9,11 @@ from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
 from fieldray_adapt.evaluation.figures import (
     EvidenceFigures,
-    GateFigures,
     HeatMapScale,
     ImageCounts,
     Int8Comparison,
     LabelFigures,
+    OodCheckFigures,
     PartFigures,
 )
 
@@ -89,5 +89,5 @@ class PackFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     counted: CountingRule
     labels: dict[str, PackLabel]
-    ood_gate: GateFigures
+    ood_gate: OodCheckFigures
     evidence_inside: EvidenceFigures | None = None

@@ -16,7 +16,7 @@ def make_manifest(
     *,
     points: Sequence[OperatingPoint],
     calibration: Mapping[str, Calibration],
-    gate: OutOfDistributionCheck | None,
+    ood_check: OutOfDistributionCheck | None,
 ) -> Manifest:
     """Return the manifest of a pack with the recipe's texts. Figures, warnings and provenance are added later.
 
@@ -26,7 +26,7 @@ def make_manifest(
         The operating points.
     calibration
         The calibration of the scores of each label, by label code.
-    gate
+    ood_check
         The out-of-distribution check; None for a pack without this check.
 
     Raises UsageProblem (`step_missing`), PackProblem.
@@ -48,7 +48,7 @@ def make_manifest(
         outputs=read_converted_file(run, "int8").roles(specification),
         operating_points=tuple(points),
         calibration=calibration,
-        ood_gate=gate,
+        ood_gate=ood_check,
         accepted=texts.accepted,
         requires=_requires(run),
     )

@@ -20,16 +20,16 @@ from fieldray.packs.verified import write_pack
 from fieldray.reasons import reason
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import parse_json
-from fieldray_adapt.evaluation.cross_validation import CROSS_RESULTS_NAME
+from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_NAME
 from fieldray_adapt.evaluation.evaluate import CARD_RULE
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
-    CrossFigures,
+    CrossValidationFigures,
     DataFigures,
     EvaluationChoices,
-    PublishedCross,
+    PublishedCrossValidation,
 )
-from fieldray_adapt.files import digest, file_sha256, json_bytes, reporting_damage, to_builtins, undone_on_failure
+from fieldray_adapt.files import digest, file_sha256, json_bytes, remove_on_failure, report_damage, to_builtins
 from fieldray_adapt.pack.card import find_warnings, model_card
 from fieldray_adapt.pack.figures import PackFigures, PackLabel
 from fieldray_adapt.pack.manifest import make_manifest
@@ -63,7 +63,7 @@ def pack_step(run: Run) -> StepFacts:
     results, chosen = read_evaluation(run, ClassifierFigures), read_evaluation(run, EvaluationChoices, "points.json")
     file, (specification, _) = read_converted_file(run, "int8"), load_last_network(run)
     manifest = dataclasses.replace(
-        make_manifest(run, points=chosen.points, calibration=chosen.calibration, gate=_ood_gate(run)),
+        make_manifest(run, points=chosen.points, calibration=chosen.calibration, ood_check=_ood_gate(run)),
         warnings=_warning_texts(recipe.pack_labels, results),
         provenance=provenance(run, data=[source.name for source in recipe.data]),
         metrics=to_builtins(_figures(run, results)),
@@ -75,11 +75,11 @@ def pack_step(run: Run) -> StepFacts:
         files=files,
         results=results,
         tools=manifest.provenance,
-        cross=published_cross_validation(run),
+        cross_validation=published_cross_validation(run),
         pruned=run.read("prune", "table.json", list[PrunedNetwork]) if recipe.prune else [],
     )
     golden = _golden(run, manifest)
-    with undone_on_failure(recipe.signing_key, recipe.packs_folder):
+    with remove_on_failure(recipe.signing_key, recipe.packs_folder):
         key = load_or_create_key(recipe.signing_key)
         folder = write_pack(recipe.packs_folder, manifest=manifest, files=files, card=card, golden=golden, key=key)
     warnings = tuple(manifest.warnings["en"].splitlines()) if manifest.warnings else ()
@@ -94,17 +94,17 @@ def read_evaluation(run: Run, kind: type[T], name: str = "metrics.json") -> T:
         raise UsageProblem(reason("step_missing", step="evaluate")) from problem
 
 
-def published_cross_validation(run: Run) -> Mapping[str, CrossFigures] | None:
+def published_cross_validation(run: Run) -> Mapping[str, CrossValidationFigures] | None:
     """Return the figures of the cross-validation in the recipe's publication folder, by label.
 
     None without a cross-validation, or if the folder's cross-validation has other settings or other data than the run.
     Raises StorageProblem (run_file_damaged).
     """
-    path = run.recipe.publication_folder / CROSS_RESULTS_NAME
+    path = run.recipe.publication_folder / CROSS_VALIDATION_NAME
     try:
         data_sha256 = run.read("data", "facts.json", DataFigures).data_sha256
-        with reporting_damage(path):
-            found = parse_json(path.read_bytes(), PublishedCross)
+        with report_damage(path):
+            found = parse_json(path.read_bytes(), PublishedCrossValidation)
     except OSError:
         return None
     wanted = (training_description(run.recipe), conversion_description(run.recipe))
@@ -155,7 +155,7 @@ PACK_STEP: Final = Step(
     perform=pack_step,
     recipe_keys=("pack", "packs_folder", "results", "signing_key"),
     external_inputs=lambda run: digest(
-        file_sha256(run.recipe.publication_folder / CROSS_RESULTS_NAME), run.recipe.pack.credits_text
+        file_sha256(run.recipe.publication_folder / CROSS_VALIDATION_NAME), run.recipe.pack.credits_text
     ),
     is_valid=is_pack_unchanged,
 )

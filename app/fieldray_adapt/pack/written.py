@@ -27,7 +27,7 @@ from fieldray.typed_json import to_type
 from fieldray_adapt.evaluation.figures import (
     DataDigests,
 )
-from fieldray_adapt.files import digest, to_builtins, undone_on_failure
+from fieldray_adapt.files import digest, remove_on_failure, to_builtins
 from fieldray_adapt.recipes.classifier import PackRecipe
 from fieldray_adapt.run import Run, Step, StepFacts
 
@@ -94,7 +94,7 @@ def write_recipe_pack(
         files=manifest_files(contents),
         **facts,
     )
-    with undone_on_failure(recipe.signing_key, recipe.packs_folder):
+    with remove_on_failure(recipe.signing_key, recipe.packs_folder):
         key = load_or_create_key(recipe.signing_key)
         folder = write_pack_of_kind(recipe.packs_folder, description=whole, contents=contents, key=key)
     return dict(to_builtins(written_pack_facts(folder)))

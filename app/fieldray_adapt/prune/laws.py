@@ -21,20 +21,20 @@ class ChangeRatios:
 
     Attributes
     ----------
-    size
+    parameter_ratio
         Ratio of the numbers of parameters, at most 1.
-    loss
+    loss_ratio
         Ratio of the validation losses, both after retraining.
-    time
+    time_ratio
         Ratio of the times per image.
-    batch
+    batch_size_ratio
         The batch size that a profile now proposes, divided by the batch size of the last iteration.
     """
 
-    size: float = 1.0
-    loss: float = 1.0
-    time: float = 1.0
-    batch: float = 1.0
+    parameter_ratio: float = 1.0
+    loss_ratio: float = 1.0
+    time_ratio: float = 1.0
+    batch_size_ratio: float = 1.0
 
     @classmethod
     def between(cls, before: Iteration, last: Iteration) -> ChangeRatios:
@@ -44,10 +44,10 @@ class ChangeRatios:
         """
         used = last.settings.batch_size if last.settings else math.nan
         return cls(
-            size=last.parameters / before.parameters,
-            loss=max(last.loss, 1e-6) / max(before.loss, 1e-6),
-            time=last.seconds_per_image / before.seconds_per_image,
-            batch=(last.batch_size_proposed or used) / used,
+            parameter_ratio=last.parameters / before.parameters,
+            loss_ratio=max(last.loss_ratio, 1e-6) / max(before.loss_ratio, 1e-6),
+            time_ratio=last.seconds_per_image / before.seconds_per_image,
+            batch_size_ratio=(last.batch_size_proposed or used) / used,
         )
 
 
@@ -126,10 +126,10 @@ class ContextDependentLaw:
     def next(self, previous: float, context: ChangeRatios) -> float:
         """Return the setting's value for the next iteration: `previous` changed by the ratios, within the bounds."""
         doublings = (
-            self.size * math.log2(context.size)
-            + self.loss * math.log2(context.loss)
-            + self.time * math.log2(context.time)
-            + self.batch * math.log2(context.batch)
+            self.size * math.log2(context.parameter_ratio)
+            + self.loss * math.log2(context.loss_ratio)
+            + self.time * math.log2(context.time_ratio)
+            + self.batch * math.log2(context.batch_size_ratio)
         )
         return self.bounds.clip(previous + doublings if self.form == "sum" else previous * 2.0**doublings)
 

@@ -8,7 +8,7 @@ from typing import Literal
 from fieldray_adapt.networks.architectures import vgg16_dense
 from fieldray_adapt.networks.specification import Specification
 from fieldray_adapt.prune.plan import PruneRecipe
-from fieldray_adapt.prune.selection import Baseline
+from fieldray_adapt.prune.selection import BaselineKind
 from fieldray_adapt.recipes.shared import ProfileChoice
 from fieldray_adapt.recipes.tables import Rules, key, table
 from fieldray_adapt.training.engine_interface import Precision
@@ -78,7 +78,9 @@ class RunRecipe(PruneRecipe):
 class BaselineRecipe:
     """A baseline of a pruning study: the original network pruned once and trained once."""
 
-    kind: Baseline = key("Which channels are kept: magnitude: those with the largest weights; random: random channels.")
+    kind: BaselineKind = key(
+        "Which channels are kept: magnitude: those with the largest weights; random: random channels."
+    )
     share: float = key("Share of the channels that each layer keeps.", above=0, high=1, example=0.5)
     training: Effort = key("Training after channels are removed.")
     calibration: int = key(
@@ -92,7 +94,7 @@ class BaselineRecipe:
 
 
 @table
-class Scratch:
+class ScratchTraining:
     """Networks with the shapes of pruned networks, trained from random weights.
 
     The comparison tests whether the kept weights matter, or only the shape.
@@ -124,7 +126,7 @@ class StudyRecipe:
     original: Original = key("The network to prune.")
     runs: tuple[RunRecipe, ...] = key("The pruning runs.")
     baselines: tuple[BaselineRecipe, ...] = key("Networks pruned in one step, for comparison.", default=())
-    scratch: Scratch | None = key(
+    scratch: ScratchTraining | None = key(
         "Networks with the shapes of pruned networks, trained from random weights.", default=None
     )
     threads: int = key("Number of CPU threads for measuring times.", default=1, low=1)

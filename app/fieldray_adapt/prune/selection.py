@@ -160,7 +160,7 @@ def lowest_scoring_channels(shares: NDArray[np.float64], *, count: int) -> NDArr
     return np.sort(np.argsort(shares, kind="stable")[:count]).astype(np.int64)
 
 
-Baseline = Literal["magnitude", "random"]
+BaselineKind = Literal["magnitude", "random"]
 """How pruning in one step chooses the channels to keep: the largest weights, or at random."""
 
 
@@ -168,7 +168,7 @@ def select_in_one_shot(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
-    kind: Baseline,
+    kind: BaselineKind,
     share: float,
     seed: int = 0,
 ) -> KeptChannels:

@@ -27,7 +27,7 @@ from fieldray_adapt.networks.specification import (
 from fieldray_adapt.prune.conversion import Conversion, convert_and_test, read_json_if_present
 from fieldray_adapt.prune.iterations import Iteration, RunFolder
 from fieldray_adapt.prune.loop import prune
-from fieldray_adapt.prune.recipe import BaselineRecipe, RunRecipe, Scratch, StudyData, StudyRecipe
+from fieldray_adapt.prune.recipe import BaselineRecipe, RunRecipe, ScratchTraining, StudyData, StudyRecipe
 from fieldray_adapt.prune.selection import select_in_one_shot
 from fieldray_adapt.prune.study_report import write_report
 from fieldray_adapt.prune.study_results import (
@@ -41,7 +41,7 @@ from fieldray_adapt.prune.study_results import (
     iteration_figures,
     network_figures,
 )
-from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
+from fieldray_adapt.prune.tasks import ArrayPruningTask, without_dropout
 from fieldray_adapt.run import Progress as RunProgress
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.loop import (
@@ -203,7 +203,7 @@ class Study:
             progress=lambda row: self._say(f"  {_line(row)}"),
         )
 
-    def _task(self, name: str, *, run: RunRecipe | BaselineRecipe) -> ArrayTask:
+    def _task(self, name: str, *, run: RunRecipe | BaselineRecipe) -> ArrayPruningTask:
         training = self._parts.training
         if isinstance(run, RunRecipe) and run.teacher:
             teacher, _ = self._network_after(run.teacher, run.teacher_iteration)
@@ -211,7 +211,7 @@ class Study:
             training = distillation_targets(
                 training, *teacher, share=share, temperature=temperature, settings=self._training_settings
             )
-        return ArrayTask(
+        return ArrayPruningTask(
             training=training,
             validation=self._parts.validation,
             settings=self._training_settings,
@@ -285,7 +285,7 @@ class Study:
         return self._folder / f"{row.name.replace('.', '-')}-{key}.npz"
 
     def _from_random_weights(
-        self, name: str, scratch: Scratch, *, epochs: float, trains: bool = True
+        self, name: str, scratch: ScratchTraining, *, epochs: float, trains: bool = True
     ) -> tuple[float, ...]:
         """Return the test accuracies (0..1) of networks with a pruned network's shape, trained from random weights.
 

@@ -23,7 +23,7 @@ from fieldray_adapt.reports.page import (
     pruning_plots,
     render_page,
 )
-from fieldray_adapt.training.profile import profile_parts
+from fieldray_adapt.training.profile import profile_report_parts
 
 _HEAD: Final = (
     *("network", "parameters", "removed", "times fewer", "accuracy before retraining", "after", "test", "test, int8"),
@@ -44,7 +44,7 @@ def write_report(path: Path, results: StudyResults) -> None:
     runs = {name: found for name, found in results.runs.items() if found.measured}
     curves = [_curve(name, found.measured, results.original) for name, found in runs.items()]
     others = {name: (row.speed_up["int8"], row.test_accuracy) for name, row in results.baselines.items()}
-    profiled = profile_parts(results.profile) if results.profile else []
+    profiled = profile_report_parts(results.profile) if results.profile else []
     sections = [
         Section(title="Original", parts=[_table({ORIGINAL: results.original}), _milliseconds(results.original)]),
         Section(title="Accuracy and speed", parts=_plots(curves, others)),

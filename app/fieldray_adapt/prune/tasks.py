@@ -33,11 +33,11 @@ from fieldray_adapt.training.loop import Effort, LabelledImages, measure_accurac
 from fieldray_adapt.training.loop import Progress as RowProgress
 from fieldray_adapt.training.profile import fastest_batch_size, inference_seconds, time_networks
 from fieldray_adapt.training.steps import (
-    drawn_samples,
     engine_settings,
     load_step_network,
     save_step_network,
     training_options,
+    training_samples,
 )
 
 _LARGEST_FACTOR: Final = 10.0
@@ -98,7 +98,7 @@ def _means(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ArrayTask:
+class ArrayPruningTask:
     """The `PruningTask` for networks that classify images in memory. The quality of a network is the accuracy.
 
     Attributes
@@ -187,7 +187,7 @@ _ROUNDS: Final = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ImageTask:
+class ImagePruningTask:
     """The `PruningTask` for classifiers. The quality is the AUC of the first label on the validation images.
 
     Attributes
@@ -371,8 +371,8 @@ def prune_by_recipe(
     if chosen is None:
         raise ValueError("the recipe does not prune")
     options = training_options(run.recipe)
-    task = ImageTask(
-        training=drawn_samples(run, training),
+    task = ImagePruningTask(
+        training=training_samples(run, training),
         validation=validation,
         options=options,
         folder=folder,

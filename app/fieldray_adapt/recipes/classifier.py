@@ -425,10 +425,10 @@ class ClassifierRecipe(PackRecipe):
         return tuple(label for label in self.labels if not label.auxiliary)
 
 
-Whole = TypeVar("Whole")
+RecipeT = TypeVar("RecipeT")
 
 
-def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
+def with_absolute_paths(recipe: RecipeT, path: Path) -> RecipeT:
     """Return a copy of a recipe in which all paths are absolute. `path` is the file of the recipe.
 
     If the recipe names no file of credits, the path becomes NAME.credits.md for a recipe NAME.toml. The address of a
@@ -439,7 +439,7 @@ def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
         whole = _with_copies_of_objects(recipe, whole)
     if (pack := getattr(whole, "pack", None)) and pack.credits is None:
         whole = replace(whole, pack=replace(pack, credits=path.resolve().parent / f"{path.stem}.credits.md"))
-    return cast("Whole", whole)
+    return cast("RecipeT", whole)
 
 
 def _with_copies_of_objects(recipe: ClassifierRecipe, whole: ClassifierRecipe) -> ClassifierRecipe:

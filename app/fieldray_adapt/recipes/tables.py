@@ -523,12 +523,12 @@ def inner_tables(
             yield known, inner, f"{path}.{own}" if path else own
 
 
-def table_header(known: KnownKey, whole: str) -> str:
+def table_header(known: KnownKey, full_name: str) -> str:
     """Return the TOML header for a key with an inner table, such as `[training]`, or a list of tables, `[[data]]`.
 
-    `whole` is the full name of the key.
+    `full_name` is the full name of the key.
     """
-    return f"[[{whole}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{whole}]"
+    return f"[[{full_name}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{full_name}]"
 
 
 def _inner(known: KnownKey) -> type[Any] | None:

@@ -131,7 +131,7 @@ def facts_table(rows: Mapping[str, object], *, caption: str = "") -> Table:
     return Table(rows=[[name, value_text(value)] for name, value in rows.items()], caption=caption)
 
 
-def settings_parts(document: Mapping[str, Any]) -> list[ReportPart]:
+def settings_report_parts(document: Mapping[str, Any]) -> list[ReportPart]:
     """Return the values of a nested document, for example the settings of a training, as report tables.
 
     The values of each inner mapping become a table.

@@ -13,11 +13,11 @@ from fieldray_adapt.data.dataset import load_dataset
 from fieldray_adapt.data.layouts import PARTS
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
-    CrossFigures,
+    CrossValidationFigures,
     DataFigures,
-    GateFigures,
     GroupedFigures,
-    PublishedCross,
+    OodCheckFigures,
+    PublishedCrossValidation,
     figure_text,
 )
 from fieldray_adapt.files import file_sha256, write_published
@@ -38,13 +38,13 @@ from fieldray_adapt.reports.page import (
     pruning_plots,
     render_page,
     score_plots,
-    settings_parts,
+    settings_report_parts,
     training_curves,
     write_run_page,
 )
 from fieldray_adapt.run import HISTORY_NAME, RECIPE_TEXT_NAME, Run, Step, StepFacts, StepStatus
 from fieldray_adapt.training.loop import EpochFigures
-from fieldray_adapt.training.profile import PROFILE_NAME, Profile, profile_parts
+from fieldray_adapt.training.profile import PROFILE_NAME, Profile, profile_report_parts
 from fieldray_adapt.training.steps import run_converted_file
 
 _DOES: Final = {
@@ -137,7 +137,7 @@ def _images(data: DataFigures) -> list[ReportPart]:
     ]
 
 
-def _gate(gate: GateFigures) -> list[ReportPart]:
+def _gate(gate: OodCheckFigures) -> list[ReportPart]:
     rows = {"test images refused": figure_text(gate.images_refused)}
     if gate.ood_refused and gate.images_refused_at_equal_resolution:
         side = f"{gate.side} x {gate.side} pixels" if gate.side else "their own size"
@@ -150,7 +150,7 @@ def _gate(gate: GateFigures) -> list[ReportPart]:
 def _profile(run: Run) -> list[ReportPart]:
     """Return the results of `adapt profile` as parts of the report; empty if `adapt profile` was not run."""
     known = (run.folder("profile") / PROFILE_NAME).is_file()
-    return profile_parts(run.read("profile", PROFILE_NAME, Profile)) if known else []
+    return profile_report_parts(run.read("profile", PROFILE_NAME, Profile)) if known else []
 
 
 def _pruning(run: Run) -> list[ReportPart]:
@@ -285,7 +285,7 @@ Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
 """Scores (n,) in 0..1 and truth (n,) of the evaluated images."""
 
 
-def write_cross_validation(path: Path, results: PublishedCross, *, scored: Mapping[str, Scored]) -> None:
+def write_cross_validation(path: Path, results: PublishedCrossValidation, *, scored: Mapping[str, Scored]) -> None:
     """Write the report of a cross-validation as an HTML page.
 
     Parameters
@@ -302,14 +302,14 @@ def write_cross_validation(path: Path, results: PublishedCross, *, scored: Mappi
     """
     sections = [
         *[_fold_section(code, found, scored[code]) for code, found in results.labels.items()],
-        Section(title="What was trained", parts=settings_parts(results.trained)),
+        Section(title="What was trained", parts=settings_report_parts(results.trained)),
     ]
     write_published(
         path, render_page(Report(title=f"{results.pack}: cross-validation", lead=_CROSS, sections=sections))
     )
 
 
-def _fold_section(code: str, figures: CrossFigures, scored: Scored) -> Section:
+def _fold_section(code: str, figures: CrossValidationFigures, scored: Scored) -> Section:
     stages, both, change = figures.stages, figures.float_against_int8, figures.after_training
     rows = [
         ["images, patients", f"{figures.images:,}, {figures.patients:,}"],

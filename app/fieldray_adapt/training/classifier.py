@@ -209,7 +209,7 @@ def train(
         average={key: array.copy() for key, array in weights.items()},
         epochs=schedule.epochs,
         folder=folder,
-        key=digest(specification, weights, training, validation, schedule, augmentation, settings),
+        fingerprint=digest(specification, weights, training, validation, schedule, augmentation, settings),
         progress=progress,
     )
 

@@ -101,13 +101,13 @@ class CheckpointContent:
 
     Attributes
     ----------
-    course
+    training_progress
         The figures of each epoch until now, and the number of steps until now.
     arrays
         The averaged weights, by name.
     """
 
-    course: TrainingProgress
+    progress: TrainingProgress
     arrays: Mapping[str, NDArray[Any]]
 
 
@@ -121,27 +121,27 @@ class Checkpoint:
 
     path: Path
 
-    def holds(self, kind: type, *, key: str) -> bool:
-        """Return whether the file has the state of a training with the key `key`, by an engine of the class `kind`.
+    def holds(self, kind: type, *, fingerprint: str) -> bool:
+        """Return whether the file has the state of a training by an engine of the class `kind`.
 
-        The key is the digest of the training's inputs.
+        `fingerprint` is the digest of the training's inputs. A file with another fingerprint is of another training.
         """
         if not self.path.is_file():
             return False
         with open_arrays(self.path) as arrays:
-            return _stored(arrays).key == _whole_key(kind, key)
+            return _stored(arrays).key == _whole_key(kind, fingerprint)
 
-    def restore(self, engine: Checkpointable, *, key: str) -> CheckpointContent | None:
+    def restore(self, engine: Checkpointable, *, fingerprint: str) -> CheckpointContent | None:
         """Load the stored state of a training into the engine. Returns averaged weights, figures and number of steps.
 
-        Returns None and changes nothing if the file does not exist, or if the stored key is not `key`. The key is the
-        digest of the training's inputs.
+        `fingerprint` is the digest of the training's inputs. Returns None and changes nothing if the file does not
+        exist, or if the file has another fingerprint.
         """
         if not self.path.is_file():
             return None
         with open_arrays(self.path) as arrays:
             course = _stored(arrays)
-            if course.key != _whole_key(type(engine), key):
+            if course.key != _whole_key(type(engine), fingerprint):
                 return None
             parts: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "optimiser": {}, "more": {}}
             for name in set(arrays) - {"facts"}:
@@ -149,17 +149,17 @@ class Checkpoint:
                 parts[part][rest] = arrays[name]
         engine.set_weights(parts["weights"])
         engine.set_optimiser_state(parts["optimiser"])
-        return CheckpointContent(course=course, arrays=parts["more"])
+        return CheckpointContent(progress=course, arrays=parts["more"])
 
-    def save(self, engine: Checkpointable, content: CheckpointContent, *, key: str) -> None:
+    def save(self, engine: Checkpointable, content: CheckpointContent, *, fingerprint: str) -> None:
         """Write the state of the engine and `content` to the file. Raises StorageProblem.
 
-        `key` is the digest of the training's inputs. `restore` needs an equal key.
+        `fingerprint` is the digest of the training's inputs. `restore` needs an equal fingerprint.
         """
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
         found["more"] = dict(content.arrays)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
-        facts = json.dumps({**to_builtins(content.course), "key": _whole_key(type(engine), key)})
+        facts = json.dumps({**to_builtins(content.progress), "key": _whole_key(type(engine), fingerprint)})
         save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
 
 
@@ -211,14 +211,15 @@ class TrainingState:
     history: list[EpochFigures] = field(default_factory=list)
     steps: int = 0
 
-    def resume(self, checkpoint: Checkpoint, engine: Checkpointable, *, key: str) -> bool:
+    def resume(self, checkpoint: Checkpoint, engine: Checkpointable, *, fingerprint: str) -> bool:
         """Load the state of a training from a checkpoint into this object and into the engine.
 
-        Returns whether the checkpoint exists and has the key `key`, the digest of the training's inputs. Otherwise
-        nothing is loaded.
+        Returns whether the checkpoint exists and has the fingerprint `fingerprint`, the digest of the training's
+        inputs. Otherwise nothing is loaded.
         """
-        if kept := checkpoint.restore(engine, key=key):
-            self.average, self.history, self.steps = dict(kept.arrays), [*kept.course.history], kept.course.steps
+        if kept := checkpoint.restore(engine, fingerprint=fingerprint):
+            self.average, progress = dict(kept.arrays), kept.training_progress
+            self.history, self.steps = [*progress.history], progress.steps
         return kept is not None
 
 
@@ -227,23 +228,23 @@ def train_epochs(
     engine: Checkpointable,
     state: TrainingState,
     *,
-    until: int,
+    stop_epoch: int,
     epochs: int,
     checkpoint: Checkpoint,
-    key: str,
+    fingerprint: str,
     progress: Progress,
 ) -> None:
-    """Train until `state` has `until` epochs. A checkpoint is written after each epoch.
+    """Train until `state` has `stop_epoch` epochs. A checkpoint is written after each epoch.
 
     Parameters
     ----------
     state
         The epochs trained before. The new epochs are added.
-    until
+    stop_epoch
         Number of epochs of the training when the function returns, with the epochs trained before.
     epochs
         Number of epochs of the whole training, for the figures.
-    key
+    fingerprint
         The digest of the training's inputs, which is stored in the checkpoint.
     progress
         A function that is called with the figures of each finished epoch.
@@ -251,7 +252,7 @@ def train_epochs(
     Raises UsageProblem (`training_diverged`) if a loss is not a number; the checkpoint of the epoch before is kept.
     Raises StorageProblem if a checkpoint cannot be written.
     """
-    for epoch in range(len(state.history), until):
+    for epoch in range(len(state.history), stop_epoch):
         started, losses = time.monotonic(), list[float]()
         for loss in task.steps(epoch):
             losses.append(loss)
@@ -264,7 +265,7 @@ def train_epochs(
         ended = task.validate(state.average, ended)
         state.history.append(structs.replace(ended, seconds=round(time.monotonic() - started, 3)))
         course = TrainingProgress(history=tuple(state.history), steps=state.steps)
-        checkpoint.save(engine, CheckpointContent(course=course, arrays=state.average), key=key)
+        checkpoint.save(engine, CheckpointContent(progress=course, arrays=state.average), fingerprint=fingerprint)
         progress(state.history[-1])
 
 
@@ -275,7 +276,7 @@ def train_or_resume(
     average: Weights,
     epochs: int,
     folder: Path,
-    key: str,
+    fingerprint: str,
     progress: Progress,
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train all epochs with one engine, or resume the training from the checkpoint in `folder`.
@@ -284,8 +285,9 @@ def train_or_resume(
     running mean starts. The caller stores the result and then deletes the checkpoint. Raises as `train_epochs`.
     """
     state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT_NAME)
-    state.resume(checkpoint, engine, key=key)
-    train_epochs(task, engine, state, until=epochs, epochs=epochs, checkpoint=checkpoint, key=key, progress=progress)
+    state.resume(checkpoint, engine, fingerprint=fingerprint)
+    numbers = {"stop_epoch": epochs, "epochs": epochs}
+    train_epochs(task, engine, state, **numbers, checkpoint=checkpoint, fingerprint=fingerprint, progress=progress)
     return state.average, state.history
 
 
@@ -385,7 +387,7 @@ def train_on_arrays(
     engine = open_engine(specification, weights, settings=settings)
     task = _FitTask(engine, data, effort, seed)
     key = digest(specification, weights, data, effort, seed, settings)
-    train_or_resume(task, engine, average={}, epochs=task.parts, folder=folder, key=key, progress=progress)
+    train_or_resume(task, engine, average={}, epochs=task.parts, folder=folder, fingerprint=key, progress=progress)
     return engine.weights()
 
 

@@ -66,9 +66,9 @@ class Profile(Struct, frozen=True, kw_only=True):
 
 
 def time_iterations(
-    run: Callable[[], object], *, iterations: int = 5, clock: Clock = time.perf_counter
+    call: Callable[[], object], *, iterations: int = 5, clock: Clock = time.perf_counter
 ) -> tuple[float, float, float]:
-    """Call the function `run` several times, and measure the time of each call in milliseconds.
+    """Run the function `call` several times, and measure the time of each run in milliseconds.
 
     Returns the time of the first call, the time of the second call, and the median of all later calls. `clock` returns
     the time in seconds.
@@ -76,7 +76,7 @@ def time_iterations(
     milliseconds = []
     for _ in range(iterations):
         begun = clock()
-        run()
+        call()
         milliseconds.append((clock() - begun) * 1e3)
     first, second, *later = milliseconds
     return first, second, statistics.median(later)
@@ -237,17 +237,17 @@ def time_networks(
     return found
 
 
-def _median_seconds(run: Callable[[], object]) -> float:
-    """Return the median duration of several calls of `run` in seconds.
+def _median_seconds(call: Callable[[], object]) -> float:
+    """Return the median duration in seconds of several runs of the function `call`.
 
-    After a first call that does not count, `run` is called until 0.15 s have passed, at least once.
+    After a first run that does not count, `call` runs until 0.15 s have passed, at least once.
     """
-    run()
+    call()
     taken: list[float] = []
     began = ended = time.perf_counter()
     while not taken or ended - began < _SLICE_S:
         begun = time.perf_counter()
-        run()
+        call()
         ended = time.perf_counter()
         taken.append(ended - begun)
     return statistics.median(taken)
@@ -320,7 +320,7 @@ def _profiled(
     return Profile(rows=tuple(rows), proposed_batch_size=proposed)
 
 
-def profile_parts(profile: Profile) -> list[ReportPart]:
+def profile_report_parts(profile: Profile) -> list[ReportPart]:
     """Return a profile as parts of a report: a table of times, and the proposed batch sizes."""
     head = (
         *("mode", "side, pixels", "images in a batch", "iteration 1, ms", "iteration 2, ms", "later, ms"),

@@ -118,7 +118,7 @@ def train_recipe(
     return train_groups(
         specification,
         starting_weights(recipe, specification),
-        training=drawn_samples(run, training),
+        training=training_samples(run, training),
         validation=validation,
         options=replace(training_options(recipe, specification), start_share=recipe.training.start_share),
         folder=folder,
@@ -127,7 +127,7 @@ def train_recipe(
     )
 
 
-def drawn_samples(run: Run, samples: Samples) -> Samples:
+def training_samples(run: Run, samples: Samples) -> Samples:
     """Return only the images whose source has a share above 0, from which training draws batches.
 
     If the recipe names a teacher, the target of an image is the mean of the label and the teacher's score. Raises as

@@ -168,7 +168,7 @@ class DividedTrainer:
         total, first, average = sum(stage.epochs for stage in stages), 0, Weights()
         checkpoint = Checkpoint(folder / CHECKPOINT_NAME)
         kinds = range(len(stages))
-        resumed = next((n for n in reversed(kinds) if checkpoint.holds(_Divided, key=digest(key, n))), 0)
+        resumed = next((n for n in reversed(kinds) if checkpoint.holds(_Divided, fingerprint=digest(key, n))), 0)
         with temporary_arrays(folder / ARRAYS_NAME, data) as sha256, self._open() as client:
             course = _Course(client, self._plan, checkpoint, self._say)
             for number, stage in enumerate(stages):
@@ -231,8 +231,8 @@ class _Course:
         """
         layout = WeightLayout.from_weights(weights)
         divided = _Divided(layout, ShardState.initial(layout.vector(weights)))
-        if kept := self._checkpoint.restore(divided, key=key):
-            self.history = list(kept.course.history)
+        if kept := self._checkpoint.restore(divided, fingerprint=key):
+            self.history = list(kept.progress.history)
             self._trained_s = (self.history[-1].time_s or 0.0) if self.history else 0.0
         began = time.time()
         began_s: float | None = None
@@ -259,7 +259,7 @@ class _Course:
             began = began_s = epoch.ended_s
             self.history.append(row)
             course = TrainingProgress(history=tuple(self.history))
-            self._checkpoint.save(divided, CheckpointContent(course=course, arrays={}), key=key)
+            self._checkpoint.save(divided, CheckpointContent(progress=course, arrays={}), fingerprint=key)
             progress(row)
         return layout.weights(divided.state.average)
 
