@@ -94,7 +94,7 @@ def _cases(
     for mode, server, workers in itertools.product(MODES, SERVERS, _WORKERS):
         notify(f"{mode} {server} {workers}")
         times_s = _epochs_s(task, TrainingPlan(workers=workers, mode=mode, server=server), count)
-        predicted_s = estimate_training(measured, mode=mode, server=server, workers=workers).span.mean_s
+        predicted_s = estimate_training(measured, mode=mode, server=server, workers=workers).time_range.mean_s
         gradients = costs.batches if mode == "sync-split" else -(-costs.batches // workers)
         yield TrainingCase(
             mode=mode, server=server, workers=workers, gradient_s=predicted_s,

@@ -231,10 +231,10 @@ def measure_cases(
                     measured = Measurements(
                         gradient_s=took_s, transfer_s=transfer_s, batches=batches, rounds_up_batches=True
                     )
-                    span = estimate_training(measured, mode=mode, server=server, workers=workers).span
+                    span = estimate_training(measured, mode=mode, server=server, workers=workers).time_range
                     updated = estimate_training(
                         replace(measured, update_s=update_s), mode=mode, server=server, workers=workers
-                    ).span
+                    ).time_range
                     # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15; one at a
                     # time, each waits for those before it alone, 4.6.
                     bound_s = span.best_s if mode == "async" or takes_turns else span.worst_s

@@ -85,7 +85,7 @@ class _Machine:
         layout = self._learner.layout
         values = layout.vector(self._learner.first_weights())
         shard = Shard(
-            ShardState.initial(values), layout=layout, runs=layout.ranges(1, evenly=True)[0], rule=self._learner.rule
+            ShardState.initial(values), layout=layout, ranges=layout.ranges(1, evenly=True)[0], rule=self._learner.rule
         )
         times = list[float]()
         for _ in range(repeats + 1):
@@ -221,11 +221,11 @@ class _Learner:
         from fieldray_adapt.training.classifier import Schedule
         from fieldray_adapt.training.engine_interface import EngineSettings
         from fieldray_cluster.training.shard import WeightLayout
-        from fieldray_cluster.training.tasks import DividedClassifier
+        from fieldray_cluster.training.tasks import DividedClassifierTraining
 
         whole = NETWORKS[kind](height=side, width=side, labels=1)
         made = whole.scaled(width) if width != 1 else whole
-        self._task = DividedClassifier(
+        self._task = DividedClassifierTraining(
             specification=made,
             schedule=Schedule(epochs=1, batch_size=batch_size, images_per_epoch=batches * batch_size),
             augmentation=Augmentation(),

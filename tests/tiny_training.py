@@ -10,7 +10,7 @@ from fieldray_adapt.data.augmentation import Augmentation
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, initial_weights
 from fieldray_adapt.training.classifier import Samples, Schedule
 from fieldray_adapt.training.engine_interface import EngineSettings
-from fieldray_cluster.training.tasks import DividedClassifier, write_arrays
+from fieldray_cluster.training.tasks import DividedClassifierTraining, write_arrays
 
 SIDE = 16
 
@@ -63,10 +63,10 @@ AUGMENTATION = Augmentation(flip=True, shift=0.1)
 SETTINGS = EngineSettings(threads=1)
 
 
-def task_in(folder: Path) -> DividedClassifier:
+def task_in(folder: Path) -> DividedClassifierTraining:
     """Return the training as a task for workers. Its arrays are in the folder."""
     sha256 = write_arrays(folder / "arrays.npz", samples())
-    return DividedClassifier(
+    return DividedClassifierTraining(
         specification=network(),
         schedule=schedule(),
         augmentation=AUGMENTATION,

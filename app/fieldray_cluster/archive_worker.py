@@ -200,7 +200,7 @@ def first_missing_path(request: ArchiveRequest) -> str:
 # ---- files sent to a worker
 
 
-_MOST_SENT_BYTES: Final = 2**27
+_MAX_SENT_BYTES: Final = 2**27
 
 
 def read_content(path: Path) -> bytes | Reason:
@@ -226,7 +226,7 @@ def read_contents(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]
         if str(path) not in files:
             data = read_content(path)
             size = len(data) if isinstance(data, bytes) else 0
-            if count and total + size > _MOST_SENT_BYTES:
+            if count and total + size > _MAX_SENT_BYTES:
                 return count, files
             files[str(path)], total = data, total + size
     return len(paths), files
@@ -339,7 +339,7 @@ _SCHEMA: Final = pa.schema(
 _WORK: Final = b"fieldray work"  # metadata key with the key of the request
 _PARQUET: Final = b"PAR1"
 _FAULT: Final = b"fault "
-_MOST_BYTES: Final = 2**20  # size limit of results: for each image, and for the file itself
+_MAX_BYTES: Final = 2**20  # size limit of results: for each image, and for the file itself
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -391,7 +391,7 @@ def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
 
 def max_answer_bytes(images: int) -> int:
     """Return the largest size, in bytes, that a valid answer of a worker about `images` images can have."""
-    return _MOST_BYTES * (images + 1)
+    return _MAX_BYTES * (images + 1)
 
 
 def pack_outcomes(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:

@@ -191,7 +191,7 @@ def list_workers(client: Client) -> dict[str, Mapping[str, Any]]:
 
     Raises EnvironmentProblem (cluster_node_problem) for an invalid answer of the scheduler.
     """
-    with _making_sense(client):
+    with _checking_messages(client):
         found = client.scheduler_info(n_workers=-1)["workers"]
         return {address: {**worker, "name": str(worker["name"])} for address, worker in found.items()}
 
@@ -215,12 +215,12 @@ def wait_for_answer(client: Client, future: AnswerFuture) -> object:
     Returns None if the worker gave no answer. Raises OSError if the scheduler is lost, EnvironmentProblem
     (cluster_node_problem) for an invalid answer.
     """
-    with _making_sense(client):
+    with _checking_messages(client):
         return future.result()
 
 
 @contextlib.contextmanager
-def _making_sense(client: Client) -> Iterator[None]:
+def _checking_messages(client: Client) -> Iterator[None]:
     """Run a block that reads messages of a scheduler, which Dask does not validate.
 
     Raises EnvironmentProblem (cluster_node_problem) if the block fails because of an invalid message.
@@ -285,7 +285,7 @@ def describe_cluster(client: Client, state: ProcessState = process_state) -> lis
     workers, began_s = list_workers(client), time.time()
     said = ask_workers(workers, client, state)
     local_clock_s = (began_s + time.time()) / 2
-    with _making_sense(client):
+    with _checking_messages(client):
         lines = [
             f"{worker['name']}  {address}  {worker['metrics'].get('memory', 0) / 2**20:.0f} MB  "
             f"{'working' if worker['metrics'].get('executing') else 'idle'}  "
@@ -416,13 +416,15 @@ def _versions_of_scheduler(client: Client, address: str) -> str:
         return type(error).__name__
 
 
-def require_same_version(address: str, there: str) -> None:
+def require_same_version(address: str, remote_versions: str) -> None:
     """Raise EnvironmentProblem (cluster_other_scheduler) if a scheduler has other versions than this process.
 
-    `address` is the scheduler's address, for the message. `there` is the result of `all_versions` in the scheduler.
+    `address` is the scheduler's address. `remote_versions` is the result of `all_versions` in the scheduler.
     """
-    if there != all_versions():
-        raise EnvironmentProblem(reason("cluster_other_scheduler", address=address, there=there, here=all_versions()))
+    if remote_versions != all_versions():
+        raise EnvironmentProblem(
+            reason("cluster_other_scheduler", address=address, there=remote_versions, here=all_versions())
+        )
 
 
 def _wait_for_worker(client: Client, address: str, patience_s: float) -> None:

@@ -132,7 +132,7 @@ class ObjectServer:
     def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, max_bytes: int = MAX_OBJECT_BYTES) -> None:
         protocol, _, rest = address.partition("://")
         self.address: Final = path_to_address(address_to_path(address.rstrip("/")))
-        self._patience_s, self._most_bytes = patience_s, max_bytes
+        self._patience_s, self._max_bytes = patience_s, max_bytes
         self.is_unreachable = False
         self._awaited_s = -math.inf
         if not (kind := _KINDS.get(protocol)):
@@ -204,8 +204,8 @@ class ObjectServer:
         def attempt() -> int:
             with self._opened(address, state, None) as (stream, now):
                 size, written = _size_of(now), 0
-                if size > self._most_bytes:
-                    megabytes = {"size_mb": size // 2**20, "limit_mb": self._most_bytes // 2**20}
+                if size > self._max_bytes:
+                    megabytes = {"size_mb": size // 2**20, "limit_mb": self._max_bytes // 2**20}
                     raise Unreadable(reason("archive_object_large", **megabytes))
                 try:
                     with target.open("wb") as file:
@@ -222,15 +222,15 @@ class ObjectServer:
         return self._insisted(attempt)
 
     @contextlib.contextmanager
-    def _opened(self, address: str, state: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
+    def _opened(self, address: str, state: str, max_bytes: int | None) -> Iterator[tuple[Any, str]]:
         """Open an object during the block, and yield the stream and the object's state (size and tag).
 
-        The stream has only the first `most_bytes` bytes; None for all. Raises Unreadable if the state is not `state`;
+        The stream has only the first `max_bytes` bytes; None for all. Raises Unreadable if the state is not `state`;
         "" accepts any state.
         """
         if state and not _size_of(state) and self._client.answers_at_once:  # an empty object has no byte range
-            most_bytes = None
-        with self._client.opened(address, most_bytes) as (stream, now):
+            max_bytes = None
+        with self._client.opened(address, max_bytes) as (stream, now):
             if not now:
                 raise Unreadable(reason("archive_no_tag", address=address))
             if now != (state or now):
@@ -334,12 +334,12 @@ class _Bucket:
             return {str(ipaddress.ip_address(host))}
         return {host, f"{self._bucket}.{host}"}
 
-    def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
+    def page(self, position: str) -> tuple[list[ListedObject], list[str]]:
         start = f"{self._prefix}/" if self._prefix else ""
-        mark = {"ContinuationToken": place} if place else {}
+        mark = {"ContinuationToken": position} if position else {}
         page = self._ask("list_objects_v2", Prefix=start, MaxKeys=_PAGE, **mark)
         listed = page.get("Contents", ())
-        if start and not listed and not place:  # the address may be a single object
+        if start and not listed and not position:  # the address may be a single object
             return [(self._address, self.state(self._address))], []
         found = [
             (f"{self._top}/{each['Key']}", _state(each["Size"], each.get("ETag")))
@@ -349,8 +349,8 @@ class _Bucket:
         return found, list(filter(None, [page.get("NextContinuationToken")]))
 
     @contextlib.contextmanager
-    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
-        part = {} if most_bytes is None else {"Range": f"bytes=0-{most_bytes - 1}"}
+    def opened(self, address: str, max_bytes: int | None) -> Iterator[tuple[Any, str]]:
+        part = {} if max_bytes is None else {"Range": f"bytes=0-{max_bytes - 1}"}
         answer = self._ask("get_object", Key=self._key(address), **part)
         body, loop = answer["Body"], self._files.loop
         size = answer.get("ContentRange", "").rpartition("/")[2] or answer["ContentLength"]
@@ -388,10 +388,10 @@ class _Web:
     def hosts(self) -> set[str]:
         return {urlsplit(self._address).hostname or ""} - {""}
 
-    def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
+    def page(self, position: str) -> tuple[list[ListedObject], list[str]]:
         """List a folder of an HTTP server. A page that is not HTML, or a top page without links, is an object."""
-        links = sync(self._files.loop, self._links, place or self._address)
-        folder = f"{(place or self._address).rstrip('/')}/"
+        links = sync(self._files.loop, self._links, position or self._address)
+        folder = f"{(position or self._address).rstrip('/')}/"
         host, path = urlsplit(folder)[1:3]
         names = list[str]()
         for found in (urlsplit(urljoin(folder, link)) for link in links or ()):
@@ -401,8 +401,8 @@ class _Web:
             if is_inside and "/" not in name[:-1] and _plain(name.rstrip("/")) not in ("", ".", ".."):
                 names.append(name)
         names = sorted(set(names))
-        if links is None or not (names or place):
-            return [(place or self._address, "")], []
+        if links is None or not (names or position):
+            return [(position or self._address, "")], []
         files = [(folder + name, "") for name in names if not name.endswith("/")]
         return files, [folder + name for name in names if name.endswith("/")]
 
@@ -418,12 +418,12 @@ class _Web:
             return page.links
 
     @contextlib.contextmanager
-    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
+    def opened(self, address: str, max_bytes: int | None) -> Iterator[tuple[Any, str]]:
         found = self._files.info(address)
         if not found["size"]:  # fsspec would request the size again
             yield io.BytesIO(), self._state_of(found)
             return
-        options = {"block_size": most_bytes or 0, "cache_type": "none", "size": found["size"]}
+        options = {"block_size": max_bytes or 0, "cache_type": "none", "size": found["size"]}
         with self._files.open(address, "rb", **options) as stream:
             yield stream, self._state_of(found)
 
@@ -471,18 +471,18 @@ class _Ssh:
     def hosts(self) -> set[str]:
         return {urlsplit(self._address).hostname or ""} - {""}
 
-    def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
-        folder = place or self._address
-        if not place and not stat.S_ISDIR(self._files.stat(self._path(folder)).st_mode):
+    def page(self, position: str) -> tuple[list[ListedObject], list[str]]:
+        folder = position or self._address
+        if not position and not stat.S_ISDIR(self._files.stat(self._path(folder)).st_mode):
             return [(folder, "")], []
         found = sorted((name, stat.S_ISDIR(mode)) for name, mode in _names_in(self._files, self._path(folder)))
         files, folders = ([f"{folder}/{name}" for name, is_one in found if is_one == kind] for kind in (False, True))
         return [(address, "") for address in files], folders
 
     @contextlib.contextmanager
-    def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
+    def opened(self, address: str, max_bytes: int | None) -> Iterator[tuple[Any, str]]:
         state = self.state(address)
-        with self._files.open(self._path(address), "rb", bufsize=min(most_bytes or _BLOCK_BYTES, _BLOCK_BYTES)) as file:
+        with self._files.open(self._path(address), "rb", bufsize=min(max_bytes or _BLOCK_BYTES, _BLOCK_BYTES)) as file:
             yield file, state
 
     def state(self, address: str) -> str:

@@ -37,7 +37,7 @@ from fieldray_cluster.object_server import (
 
 _HEAD_BYTES: Final = 2**16  # first part of an object that is read for its header
 _LONGER: Final = 16
-_MOST_HEAD_BYTES: Final = 2**26
+_MAX_HEAD_BYTES: Final = 2**26
 _PAGE: Final = 1000
 _STREAMS: Final = 8
 _AHEAD: Final = 16  # objects that are downloaded, or being downloaded, before their images are screened
@@ -69,7 +69,7 @@ def list_objects(
         address, state = listed
         ref, length = ImageRef(path=address_to_path(address)), _HEAD_BYTES
         try:
-            while length <= _MOST_HEAD_BYTES:
+            while length <= _MAX_HEAD_BYTES:
                 data, state = server.read_beginning(address, state, length)
                 size_bytes = int(state.partition(" ")[0])
                 try:

@@ -416,11 +416,11 @@ class FaultCounts:
     def __init__(self) -> None:
         self.done: dict[str, int] = {}
         self._in_a_row: dict[str, int] = {}
-        self._most_workers: dict[str, int] = {}
+        self._max_workers: dict[str, int] = {}
 
     def set_worker_count(self, node: str, *, workers: int) -> None:
         """Store the number of workers of a node, if it is larger than all earlier numbers for this node."""
-        self._most_workers[node] = max(self._most_workers.get(node, 0), workers)
+        self._max_workers[node] = max(self._max_workers.get(node, 0), workers)
 
     def add_done(self, node: str, images: int) -> None:
         """Count `images` further screened images of a node. The node's count of failures in a row becomes 0."""
@@ -447,7 +447,7 @@ class FaultCounts:
         The limit is proportional to the node's number of workers, because all workers end together if the computer is
         switched off.
         """
-        return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._most_workers.get(node, 1)
+        return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._max_workers.get(node, 1)
 
     def is_image_at_fault(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
         """Return whether an image, and not the node, is the cause of crashes.

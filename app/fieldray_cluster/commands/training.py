@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from fieldray_adapt.run import Trainer
 
 _USUAL_SERVER: Final[ServerKind] = "distributed"
-_MOST_WORKERS: Final = 10_000
-_MOST_WORKERS_PLACED: Final = 1000
+_MAX_WORKERS: Final = 10_000
+_MAX_WORKERS_PLACED: Final = 1000
 """Largest number of workers for which `adapt estimate` computes a placement of whole tensors on servers."""
 _LARGEST: Final = 1e9
 """Largest accepted value of an option: a time in seconds, or a factor by which a worker is slower."""
@@ -120,7 +120,7 @@ def add_fetch_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def fetch_apart(recipe: Path) -> int:
+def fetch_in_other_process(recipe: Path) -> int:
     """Run `adapt fetch` in another process, and return its exit code.
 
     Only that process connects to a server. This one, which reads the images, stays offline.
@@ -306,7 +306,7 @@ def print_estimate(
     )
     if server == "central":
         console.print_line(f"Worst case {one.lowest_speed_up:.3f}, best case {one.highest_speed_up:.3f}.")
-    console.print_line(f"Training takes {one.span.mean_s:.4g} s; on one machine {measured.serial_s:.4g} s.")
+    console.print_line(f"Training takes {one.time_range.mean_s:.4g} s; on one machine {measured.serial_s:.4g} s.")
     if not math.isclose(one.printed_speed_up, one.speed_up):
         console.print_line(f"By the formulas as printed, without corrections: {one.printed_speed_up:.3f}.")
     _print_advice(console, measured, mode, asked, workers)
@@ -337,7 +337,7 @@ def _measured(options: argparse.Namespace) -> Measurements:
         transfer_s=options.t_comm,
         batches=options.batches,
         update_s=options.t_update,
-        slowest=options.slowest,
+        slowest_factor=options.slowest,
         rounds_up_batches=options.ceil,
         tensors=REFERENCE_NETWORKS[options.network]() if options.network else (),
     )
@@ -347,6 +347,6 @@ def _require_possible(measured: Measurements, workers: int) -> None:
     """Raise UsageProblem if there are more workers than batches, or more workers than the estimate allows."""
     if workers > measured.batches:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))
-    limit = _MOST_WORKERS_PLACED if measured.tensors else _MOST_WORKERS
+    limit = _MAX_WORKERS_PLACED if measured.tensors else _MAX_WORKERS
     if workers > limit:
         raise UsageProblem(reason("estimate_most_workers", workers=workers, limit=limit))

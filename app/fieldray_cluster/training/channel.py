@@ -39,7 +39,7 @@ _LARGEST_HEADER: Final = 2**22
 _NOTHING: Final = np.zeros(0, np.float32)
 _HELLO_S: Final = 20.0
 _LARGEST_HELLO: Final = 1024
-_MOST_UNGREETED: Final = 64
+_MAX_UNGREETED: Final = 64
 """The largest number of open connections that have not sent their token yet."""
 _TICK_S: Final = 0.2
 _SILENT_S: Final = 60
@@ -228,7 +228,7 @@ class Listener(socketserver.ThreadingTCPServer):
     connection.
     """
 
-    request_queue_size = 2 * _MOST_UNGREETED
+    request_queue_size = 2 * _MAX_UNGREETED
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class Listener(socketserver.ThreadingTCPServer):
     ) -> None:
         self._token, self._largest, self._serve, self._encryption = token, largest, serve, encryption
         self._guard, self._open, self._is_closed = threading.Lock(), set[Channel](), False
-        self._ungreeted = threading.BoundedSemaphore(_MOST_UNGREETED)
+        self._ungreeted = threading.BoundedSemaphore(_MAX_UNGREETED)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, 0), socketserver.BaseRequestHandler)
         self.address: tuple[str, int] = self.socket.getsockname()[:2]

@@ -4,9 +4,9 @@ All times are in seconds. `gradient_s` (t_grad in the thesis) is the time of one
 `transfer_s` (t_comm) is the time to transfer all weights, or all gradients, over a free link. `workers` is N, `batches`
 is D. Links are full duplex. The thesis neglects start, end and updates of the weights; `update_s` adds the updates.
 
-Names follow the thesis. Corrected functions have `corrected` in their name. The factor `slowest`, by which one worker
-is slower than the others, is an addition: the other workers are served first. The thesis has no formula for the best
-number of workers. So the speed-up is computed for each number from 1.
+Names follow the thesis. Corrected functions have `corrected` in their name. The thesis has no `slowest_factor`, by
+which one worker is slower than the others. The other workers are then served first. The thesis has no formula for the
+best number of workers. So the speed-up is computed for each number from 1.
 
 The module also places the weights on parameter servers. The thesis (algorithm 3.7) places whole tensors in order, each
 on the server with the smallest load. A very large tensor makes one server the slowest in every transfer, although
@@ -64,7 +64,7 @@ class TimeRange:
         """Return the duration of `factor` equal iterations, of which each has this duration (formula 4.2)."""
         return TimeRange(factor * self.best_s, factor * self.worst_s)
 
-    def plus(self, best_s: float, worst_s: float) -> TimeRange:
+    def add(self, best_s: float, worst_s: float) -> TimeRange:
         """Return this duration plus `best_s` seconds in the best case, and plus `worst_s` seconds in the worst case."""
         return TimeRange(self.best_s + best_s, self.worst_s + worst_s)
 
@@ -83,7 +83,7 @@ class Measurements:
         Number of batches to train on (D in the thesis), 1 or more.
     update_s
         Seconds that one machine takes to update all weights by a gradient. 0 to neglect updates, as the thesis does.
-    slowest
+    slowest_factor
         Time of the slowest worker divided by the time of the other workers, 1 or more.
     rounds_up_batches
         Whether the number of batches of one worker is rounded up to a whole number.
@@ -94,15 +94,15 @@ class Measurements:
     Raises
     ------
     ValueError
-        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest` or `batches` is below 1, or a
-        number is not finite.
+        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest_factor` or `batches` is below 1,
+        or a number is not finite.
     """
 
     gradient_s: float
     transfer_s: float
     batches: int
     update_s: float = 0.0
-    slowest: float = 1.0
+    slowest_factor: float = 1.0
     rounds_up_batches: bool = False
     tensors: tuple[int, ...] = ()
 
@@ -112,8 +112,8 @@ class Measurements:
             raise ValueError(f"times must be above 0 and finite: {times}")
         if not 0 <= self.update_s < math.inf:
             raise ValueError(f"the time of an update must be 0 or above and finite: {self.update_s}")
-        if not 1 <= self.slowest < math.inf or self.batches < 1:
-            raise ValueError(f"a factor of 1 or more, one batch or more: {self.slowest}, {self.batches}")
+        if not 1 <= self.slowest_factor < math.inf or self.batches < 1:
+            raise ValueError(f"a factor of 1 or more, one batch or more: {self.slowest_factor}, {self.batches}")
 
     @property
     def serial_s(self) -> float:
@@ -156,7 +156,7 @@ class AsynchronousTiming:
 
         This is an addition to the thesis, in which all workers are equally fast. A single worker is not slowed down.
         """
-        return self.measured.gradient_s * (self.measured.slowest if self.workers > 1 else 1.0)
+        return self.measured.gradient_s * (self.measured.slowest_factor if self.workers > 1 else 1.0)
 
     @property
     def best_worker_s(self) -> float:
@@ -268,9 +268,9 @@ def training_time_range(
     if mode == "async":
         span, rounds_s = whole.time_range(server), whole.rounds * update_s
         if server == "distributed":
-            return span.plus(workers * rounds_s, workers * rounds_s)
+            return span.add(workers * rounds_s, workers * rounds_s)
         server_s = 2 * measured.transfer_s + measured.gradient_s + measured.batches * update_s
-        span = span.plus(rounds_s, workers * rounds_s)
+        span = span.add(rounds_s, workers * rounds_s)
         return replace(span, best_s=max(span.best_s, server_s))
     iteration, iterations = replace(measured, batches=workers), whole.rounds
     if mode == "sync-split":
@@ -280,7 +280,7 @@ def training_time_range(
         ):  # corrected: gradient time is linear in the batch size, which small parts do not reach
             iteration = replace(iteration, gradient_s=measured.gradient_s / workers)
     span = AsynchronousTiming(measured=iteration, workers=workers).time_range(server)
-    return span.plus(update_s, update_s).scaled(iterations)
+    return span.add(update_s, update_s).scaled(iterations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ class TrainingEstimate:
 
     Attributes
     ----------
-    span
+    time_range
         The duration in the best and in the worst case.
     speed_up
         The speed-up for the mean of the best and the worst duration (formulas 4.22 and 4.23).
@@ -304,7 +304,7 @@ class TrainingEstimate:
     mode: Mode
     server: ServerKind
     workers: int
-    span: TimeRange
+    time_range: TimeRange
     speed_up: float
     lowest_speed_up: float
     highest_speed_up: float
@@ -332,7 +332,7 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
         mode=mode,
         server=server,
         workers=workers,
-        span=span,
+        time_range=span,
         speed_up=measured.serial_s / span.mean_s,
         lowest_speed_up=measured.serial_s / max(span.worst_s, span.best_s),
         highest_speed_up=measured.serial_s / min(span.worst_s, span.best_s),

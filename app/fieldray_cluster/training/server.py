@@ -164,7 +164,7 @@ class ParameterServer:
 
     def __init__(self, service: ServerSettings, state: ShardState) -> None:
         self._service, self._plan = service, service.plan
-        self._shard = Shard(state, layout=service.layout, runs=service.ranges, rule=service.rule)
+        self._shard = Shard(state, layout=service.layout, ranges=service.ranges, rule=service.rule)
         self._changed = threading.Condition()
         self._version, self._before = 0, state.values
         self._pushed: dict[int, tuple[GradientUpdate, Vector]] = {}

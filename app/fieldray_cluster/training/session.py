@@ -121,7 +121,7 @@ def train_epochs_on_cluster(
     training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost),
     ConnectionLost, IncompatibleNodes.
     """
-    plan.require_work_for_all(batches=task.batches, sizes=task.sizes)
+    plan.require_enough_batches(batches=task.batches, sizes=task.sizes)
     with ExitStack() as ends:
         session = _Session(client, plan, task, layout, say)
         ends.callback(session.close)

@@ -100,7 +100,7 @@ class UpdateRule:
         Weight decay, for kernels only.
     momentum
         Momentum of SGD; 0 for AdamW.
-    clip
+    clip_norm
         Largest norm of a gradient; 0 for no limit.
     frozen
         Names of layers that are not trained.
@@ -112,26 +112,26 @@ class UpdateRule:
 
     weight_decay: float
     momentum: float = 0.0
-    clip: float = 0.0
+    clip_norm: float = 0.0
     frozen: frozenset[str] = frozenset()
     average_every: int = 1
     average_minimum_weight: float = 0.02
 
 
-def clip_gradient(gradient: Vector, layout: WeightLayout, clip: float) -> Vector:
-    """Return a gradient scaled down to a norm of at most `clip`; unchanged if `clip` is 0.
+def clip_gradient(gradient: Vector, layout: WeightLayout, max_norm: float) -> Vector:
+    """Return a gradient scaled down to a norm of at most `max_norm`; unchanged if `max_norm` is 0.
 
     The elements for statistics of batch normalisation are not scaled, and do not count in the norm.
     """
-    if not clip:
+    if not max_norm:
         return gradient
     trained = [part.ravel() for name, part in layout.weights(gradient).items() if not name.endswith(STATISTIC_SUFFIXES)]
     norm = math.sqrt(sum(float(np.dot(part, part)) for part in trained))
-    if norm <= clip:
+    if norm <= max_norm:
         return gradient
     return layout.vector(
         {
-            name: part if name.endswith(STATISTIC_SUFFIXES) else part * np.float32(clip / norm)
+            name: part if name.endswith(STATISTIC_SUFFIXES) else part * np.float32(max_norm / norm)
             for name, part in layout.weights(gradient).items()
         },
     )
@@ -188,9 +188,9 @@ class Shard:
     Every update makes new arrays, so that another thread can still read the old arrays.
     """
 
-    def __init__(self, state: ShardState, *, layout: WeightLayout, runs: ElementRanges, rule: UpdateRule) -> None:
+    def __init__(self, state: ShardState, *, layout: WeightLayout, ranges: ElementRanges, rule: UpdateRule) -> None:
         self.state, self._rule = state, rule
-        self._is_whole = sum(stop - start for start, stop in runs) == layout.size
+        self._is_whole = sum(stop - start for start, stop in ranges) == layout.size
         self._layout = layout
         marks = [np.empty(size, np.int8) for size in layout.sizes]
         for mark, name in zip(marks, layout.names, strict=True):
@@ -198,7 +198,7 @@ class Shard:
             mark[:] = (
                 0 if is_frozen else 3 if name.endswith(STATISTIC_SUFFIXES) else 2 if name.endswith("/kernel") else 1
             )
-        own = gather(np.concatenate(marks).astype(np.float32), runs)
+        own = gather(np.concatenate(marks).astype(np.float32), ranges)
         self._noted, self._trained = own == 3, (own == 1) | (own == 2)
         self._decay = np.where(own == 2, np.float32(rule.weight_decay), np.float32(0))
 
@@ -208,7 +208,7 @@ class Shard:
         Elements of `gradient` for statistics of batch normalisation are subtracted as they are.
         """
         if self._is_whole:
-            gradient = clip_gradient(gradient, self._layout, self._rule.clip)
+            gradient = clip_gradient(gradient, self._layout, self._rule.clip_norm)
         # Numbers that are not finite are found later, in the state (`is_finite`).
         with np.errstate(invalid="ignore", over="ignore"):
             self.state = self._updated(gradient, learning_rate)

@@ -37,7 +37,7 @@ from fieldray_cluster.training.formulas import ServerKind
 from fieldray_cluster.training.shard import UpdateRule
 
 Mode = Literal["local", "sync-join", "sync-split", "async"]
-_AVERAGE_LEAST_OF_LUNGS: Final = 0.02
+_LUNG_AVERAGE_MIN_WEIGHT: Final = 0.02
 _AVERAGED_EVERY_OF_LUNGS: Final = 4
 
 
@@ -126,7 +126,7 @@ class TrainingPlan:
             return slice(0, size)
         return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
 
-    def require_work_for_all(self, *, batches: int, sizes: Sequence[int]) -> None:
+    def require_enough_batches(self, *, batches: int, sizes: Sequence[int]) -> None:
         """Raise UsageProblem if there are more workers than batches in an epoch, or than images in a divided batch.
 
         Parameters
@@ -243,7 +243,7 @@ def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DividedClassifier:
+class DividedClassifierTraining:
     """The task of training a classifier with several workers.
 
     Attributes
@@ -323,7 +323,7 @@ class DividedClassifier:
 class _ClassifierReplica(Replica):
     """A copy of a classifier in a worker process, with the training images."""
 
-    def __init__(self, task: DividedClassifier, samples: Samples) -> None:
+    def __init__(self, task: DividedClassifierTraining, samples: Samples) -> None:
         self._task, self._samples = task, samples
         set_thread_count(task.settings.threads)
         self._engine: Engine = open_engine(
@@ -373,7 +373,7 @@ class _ClassifierReplica(Replica):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DividedLungs:
+class DividedLungTraining:
     """The task of training one stage of a lung-field network with several workers.
 
     Attributes
@@ -414,9 +414,9 @@ class DividedLungs:
         return UpdateRule(
             weight_decay=self.recipe.training.weight_decay,
             momentum=self.recipe.training.momentum,
-            clip=GRADIENT_NORM_LIMIT,
+            clip_norm=GRADIENT_NORM_LIMIT,
             average_every=_AVERAGED_EVERY_OF_LUNGS,
-            average_minimum_weight=_AVERAGE_LEAST_OF_LUNGS,
+            average_minimum_weight=_LUNG_AVERAGE_MIN_WEIGHT,
         )
 
     def learning_rate(self, epoch: int, share: float) -> float:
@@ -442,7 +442,7 @@ class DividedLungs:
 class _LungReplica(Replica):
     """A copy of a lung-field network in a worker process, with the training images."""
 
-    def __init__(self, task: DividedLungs, data: LungData) -> None:
+    def __init__(self, task: DividedLungTraining, data: LungData) -> None:
         recipe = task.recipe
         set_thread_count(recipe.training.threads)
         self._task = task
@@ -470,7 +470,7 @@ class _LungReplica(Replica):
         return GradientResult(gradient, loss, float(len(images)))
 
 
-DividedTask = DividedClassifier | DividedLungs
+DividedTask = DividedClassifierTraining | DividedLungTraining
 """A training task for workers.
 
 The task has the path and the SHA-256 of the file from which each worker reads the training images.

@@ -61,8 +61,14 @@ from fieldray_cluster.training.session import (
     train_epochs_on_cluster,
 )
 from fieldray_cluster.training.shard import Shard, ShardState, WeightLayout, clip_gradient
-from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, TrainingPlan, temporary_arrays
-from fieldray_cluster.training.worker import start_echo, stop_server
+from fieldray_cluster.training.tasks import (
+    DividedClassifierTraining,
+    DividedLungTraining,
+    DividedTask,
+    TrainingPlan,
+    temporary_arrays,
+)
+from fieldray_cluster.training.worker import start_echo_server, stop_server
 from fieldray_cluster.worker_registry import CONNECTION_ERRORS, WorkerLost, wait_for_result
 
 ARRAYS_NAME: Final = "arrays.npz"
@@ -135,7 +141,7 @@ class DividedTrainer:
 
         checkpoint = Checkpoint(folder / CHECKPOINT_NAME)
         with temporary_arrays(folder / ARRAYS_NAME, training) as sha256, self._open() as client:
-            task = DividedClassifier(
+            task = DividedClassifierTraining(
                 specification=specification,
                 schedule=schedule,
                 augmentation=augmentation,
@@ -145,7 +151,7 @@ class DividedTrainer:
                 arrays=folder / ARRAYS_NAME,
                 arrays_sha256=sha256,
             )
-            course = _Course(client, self._plan, checkpoint, self._say)
+            course = _ClusterTraining(client, self._plan, checkpoint, self._say)
             average = course.train(task, weights, key=key, total=schedule.epochs, validated=look, progress=progress)
         return average, course.history
 
@@ -170,14 +176,14 @@ class DividedTrainer:
         kinds = range(len(stages))
         resumed = next((n for n in reversed(kinds) if checkpoint.holds(_Divided, fingerprint=digest(key, n))), 0)
         with temporary_arrays(folder / ARRAYS_NAME, data) as sha256, self._open() as client:
-            course = _Course(client, self._plan, checkpoint, self._say)
+            course = _ClusterTraining(client, self._plan, checkpoint, self._say)
             for number, stage in enumerate(stages):
                 if number >= resumed:
                     own = MaskEngine(recipe.network, stage.side, recipe.training)
                     average = average or draw_first_weights(own, recipe.training.seed)
                     look = StageSamples(recipe, data, own)
                     arrays = folder / ARRAYS_NAME
-                    task = DividedLungs(
+                    task = DividedLungTraining(
                         recipe=recipe, stage=number, arrays=arrays, arrays_sha256=sha256, first_epoch=first
                     )
 
@@ -205,7 +211,7 @@ class DividedTrainer:
         return digest(replace(self._plan, address=None, certificates=None, takes_turns=False))
 
 
-class _Course:
+class _ClusterTraining:
     """One training on a cluster: trains the epochs, evaluates each epoch, and writes checkpoints."""
 
     def __init__(self, client: Client, plan: TrainingPlan, checkpoint: Checkpoint, say: LineHandler) -> None:
@@ -336,7 +342,7 @@ def measure_cluster(path: Path, plan: TrainingPlan, *, repeats: int) -> ClusterT
     gradient_s = _median_s(lambda batch: replica.gradient(0, batch, TrainingPlan(), 0), task, repeats)
     values = layout.vector(replica.weights())
     (runs,) = layout.ranges(1, evenly=True)
-    shard = Shard(ShardState.initial(values), layout=layout, runs=runs, rule=task.rule)
+    shard = Shard(ShardState.initial(values), layout=layout, ranges=runs, rule=task.rule)
     update_s = _median_s(lambda _: shard.update(values, learning_rate=1e-3), task, repeats)
     times_s = {"gradient_s": gradient_s, "update_s": update_s, **_transfers_s(layout.size, plan, repeats)}
     return ClusterTimes(**times_s, elements=layout.size, batches=task.batches)
@@ -356,7 +362,7 @@ def measure_step_s(task: DividedTask, repeats: int) -> float:
     def whole_step(batch: int) -> None:
         replica.set_weights(layout.weights(values))
         taken = replica.gradient(0, batch, TrainingPlan(), 0)
-        clip_gradient(layout.vector(taken.gradient), layout, task.rule.clip)
+        clip_gradient(layout.vector(taken.gradient), layout, task.rule.clip_norm)
 
     return _median_s(whole_step, task, repeats)
 
@@ -390,7 +396,7 @@ def _transfers_s(elements: int, plan: TrainingPlan, repeats: int) -> dict[str, f
                 raise EnvironmentProblem(reason("training_measured_lost", host=host_of(worker_address)))
 
         try:
-            task = client.submit(start_echo, elements, token, workers=[worker_address], pure=False)
+            task = client.submit(start_echo_server, elements, token, workers=[worker_address], pure=False)
             target = (host_of(worker_address), int(wait_for_result(task, timeout_s=_PATIENCE_S)[1]))
             encryption = client_tls_context(client)
             with open_channels([target], token=token, role="", max_values=[elements], encryption=encryption) as (
@@ -423,9 +429,9 @@ def open_training_task(path: Path) -> Iterator[DividedTask]:
     with lock_run_folder(recipe.run), temporary_arrays(arrays, data) as sha256:
         if schema is LungRecipe:
             stage = len(recipe.training.stages) - 1
-            yield DividedLungs(recipe=recipe, stage=stage, arrays=arrays, arrays_sha256=sha256)
+            yield DividedLungTraining(recipe=recipe, stage=stage, arrays=arrays, arrays_sha256=sha256)
             return
-        yield DividedClassifier(
+        yield DividedClassifierTraining(
             specification=recipe_specification(recipe),
             schedule=make_schedule(recipe),
             augmentation=recipe.augmentation,

@@ -108,7 +108,7 @@ def start_server(service: ServerSettings, state: ShardState, *, token: str) -> t
     return served.address
 
 
-def start_echo(elements: int, token: str) -> tuple[str, int]:
+def start_echo_server(elements: int, token: str) -> tuple[str, int]:
     """Start a server in this process that sends back all numbers that it gets. Returns host and port of the server.
 
     `channel.time_round_trips` measures transfers with this server. `elements` is the largest count of numbers in a
@@ -150,7 +150,7 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
         with contextlib.ExitStack() as ends:
             # Entered before the channels, so that the channels are closed first and its threads stop waiting.
             threads = ends.enter_context(ThreadPoolExecutor(len(spec.servers), thread_name_prefix="exchange"))
-            with _noticing_loss():
+            with _raising_if_lost():
                 channels = ends.enter_context(
                     open_channels(
                         [address for address, _ in spec.servers],
@@ -166,7 +166,7 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
 
 
 @contextlib.contextmanager
-def _noticing_loss() -> Iterator[None]:
+def _raising_if_lost() -> Iterator[None]:
     """Run a block, and raise _ServerLost if a connection fails in the block.
 
     The block must not use files or devices, whose errors would be converted, too.
@@ -193,7 +193,7 @@ class _Work:
         """Compute and send gradients until the end of the last epoch. Returns how the worker's task ended."""
         spec = self._spec
         batches, plan = spec.task.batches, spec.plan
-        with _noticing_loss():
+        with _raising_if_lost():
             number = self._fetch()
         per_epoch = plan.gradients_per_epoch(batches, spec.worker)
         last = per_epoch * (spec.task.epochs - spec.first_epoch)
@@ -214,7 +214,7 @@ class _Work:
                 gradient = spec.layout.vector(taken.gradient)
                 header |= {"weight": taken.weight, "loss": taken.loss}
             number += 1
-            with _noticing_loss():
+            with _raising_if_lost():
                 self._exchange(header, gradient, is_last=number == last)
         return WorkerResult()
 
@@ -256,7 +256,7 @@ class _Work:
         """
         spec = self._spec
         if len(self._channels) > 1 or not spec.plan.is_synchronous:
-            gradient = clip_gradient(gradient, spec.layout, spec.task.rule.clip)
+            gradient = clip_gradient(gradient, spec.layout, spec.task.rule.clip_norm)
 
         def exchange(index: int) -> None:
             message = {**header, "worker": spec.worker, "version": self._versions[index]}

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 REPORT_NAME: Final = "report.html"
 """The file name of the report."""
-_MOST_ROWS: Final = 2000
-_MOST_OUTPUTS: Final = 50
+_MAX_ROWS: Final = 2000
+_MAX_OUTPUTS: Final = 50
 _END_BYTES: Final = 4000
 _END_LINES: Final = 30
 
@@ -105,10 +105,10 @@ def task_row(state: TaskState) -> dict[str, Any]:
 def tasks_table(states: Sequence[TaskState]) -> Table:
     """Return a report table with a row for each task. Failed tasks come first."""
     order = {"failed": 0, "blocked": 1, "stopped": 2, "running": 3}
-    shown = sorted(states, key=lambda state: order.get(state.status, 4))[:_MOST_ROWS]
+    shown = sorted(states, key=lambda state: order.get(state.status, 4))[:_MAX_ROWS]
     head = ("status", "performances", "lost_workers", "node", "began", "seconds", "cpu_seconds", "memory_mb", "values")
     rows = [task_row(state) for state in shown]
-    left = f"The first {_MOST_ROWS} of {len(states)}." if len(states) > _MOST_ROWS else ""
+    left = f"The first {_MAX_ROWS} of {len(states)}." if len(states) > _MAX_ROWS else ""
     return Table(
         head=["task", *(name.replace("_", " ") for name in head), "problem"],
         rows=[[row["task"], *(value_text(row[name]) for name in head), row["problem"] or "-"] for row in rows],
@@ -128,7 +128,7 @@ def last_output_lines(state: TaskState) -> str:
 
 def _outputs(states: Sequence[TaskState]) -> list[ReportPart]:
     parts: list[ReportPart] = []
-    for state in states[:_MOST_OUTPUTS]:
+    for state in states[:_MAX_OUTPUTS]:
         own: Mapping[str, Any] = {"command": " ".join(state.task.command), "problem": state.outcome.problem}
         parts.append(facts_table(own, caption=state.task.name))
         if end := last_output_lines(state):

@@ -168,7 +168,7 @@ def run_workflow(path: Path, *, say: LineHandler) -> StatusCounts:
             say("Everything was done before.")
         else:
             run.run_tasks(progress)
-            progress.stop_the_rest()
+            progress.stop_remaining_tasks()
         return count_statuses(task_states(graph, run.journal.latest))
 
 
@@ -180,20 +180,20 @@ class WorkflowRun:
     ----------
     recipe_folder
         The folder of the recipe.
-    stop
+    stop_file
         The path of a file that, if it exists, stops all tasks of the run.
     """
 
     workflow: Workflow
     recipe_folder: Path
     journal: Journal
-    stop: Path
+    stop_file: Path
     say: LineHandler
 
     @property
     def is_stopped(self) -> bool:
         """Whether the user, or another process, has asked to stop the run."""
-        return self.stop.exists()
+        return self.stop_file.exists()
 
     def make_spec(
         self, task: str, key: str, command: tuple[str, ...], *, working_folder: Path, module: str = ""
@@ -221,8 +221,8 @@ class WorkflowRun:
             module=module,
             folder=self.workflow.run / TASKS_FOLDER / task,
             working_folder=working_folder,
-            run=self.workflow.run,
-            stop=self.stop,
+            run_folder=self.workflow.run,
+            stop_file=self.stop_file,
         )
 
     def run_tasks(self, source: TaskSource) -> None:
@@ -234,7 +234,7 @@ class WorkflowRun:
 
         def work(client: Client) -> None:
             runner = TaskRunner(client, self.journal, run=run, preemptible=cluster.preemptible, say=say)
-            runner.run(source, self.stop)
+            runner.run(source, self.stop_file)
 
         connection = ConnectionSettings(
             address=cluster.address, workers=cluster.workers, certificates=cluster.certificates
@@ -263,7 +263,7 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> It
         write_atomically(workflow.run / RECIPE_TEXT_NAME, path.read_bytes())
         try:
             yield WorkflowRun(
-                workflow=workflow, recipe_folder=path.resolve().parent, journal=journal, stop=stop, say=say
+                workflow=workflow, recipe_folder=path.resolve().parent, journal=journal, stop_file=stop, say=say
             )
         finally:
             driver_file(stop).unlink(missing_ok=True)
@@ -375,23 +375,23 @@ class _Stage:
     ----------
     keys
         The key (digest of all inputs) of each task, by name of the task.
-    left
+    unfinished_tasks
         The unfinished tasks, by name.
-    out
+    running_tasks
         Names of the tasks that are running on workers.
-    failed
+    failed_task
         The name of the first failed task; "" if no task has failed.
     """
 
     keys: dict[str, str] = field(default_factory=dict)
-    left: dict[str, Task] = field(default_factory=dict)
-    out: set[str] = field(default_factory=set)
+    unfinished_tasks: dict[str, Task] = field(default_factory=dict)
+    running_tasks: set[str] = field(default_factory=set)
     is_begun: bool = False
-    failed: str = ""
+    failed_task: str = ""
 
     @property
     def is_over(self) -> bool:
-        return self.is_begun and not self.left
+        return self.is_begun and not self.unfinished_tasks
 
 
 class _Progress:
@@ -409,7 +409,7 @@ class _Progress:
     def restart(self) -> None:
         """Queue all tasks again that were running (see `TaskSource.restart`)."""
         for stage in self._stages.values():
-            stage.out.clear()
+            stage.running_tasks.clear()
 
     def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
         """Return the next task that may start, with its retry policy; None if no task may start now.
@@ -418,9 +418,11 @@ class _Progress:
         """
         for name, stage in self._stages.items():
             policy = self._run.workflow.experiments[name]
-            waiting = next((task for own, task in stage.left.items() if own not in stage.out), None)
-            if waiting and not (policy.workers and len(stage.out) >= policy.workers):
-                stage.out.add(waiting.name)
+            waiting = next(
+                (task for own, task in stage.unfinished_tasks.items() if own not in stage.running_tasks), None
+            )
+            if waiting and not (policy.workers and len(stage.running_tasks) >= policy.workers):
+                stage.running_tasks.add(waiting.name)
                 key = stage.keys[waiting.name]
                 return self._run.make_spec(
                     waiting.name, key, waiting.command, working_folder=self._run.recipe_folder
@@ -432,11 +434,11 @@ class _Progress:
 
         See `TaskSource.record_end`.
         """
-        stage = next(stage for stage in self._stages.values() if task in stage.left)
-        del stage.left[task]
-        stage.out.discard(task)
+        stage = next(stage for stage in self._stages.values() if task in stage.unfinished_tasks)
+        del stage.unfinished_tasks[task]
+        stage.running_tasks.discard(task)
         if event.status != "done":
-            stage.failed = stage.failed or task
+            stage.failed_task = stage.failed_task or task
         outcome = event.outcome
         on = f" on {outcome.node} in {outcome.seconds:.1f} s" if outcome.node else ""
         self._run.say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
@@ -452,18 +454,18 @@ class _Progress:
             parents = [self._stages[parent] for parent in self._run.workflow.experiments[name].depends_on]
             if stage.is_begun:
                 continue
-            if failed := next((parent.failed for parent in parents if parent.failed), ""):
+            if failed := next((parent.failed_task for parent in parents if parent.failed_task), ""):
                 self._block(name, stage, failed)
             elif all(parent.is_over for parent in parents):
                 self._begin(name, stage, digest([parent.keys for parent in parents]))
 
-    def stop_the_rest(self) -> None:
+    def stop_remaining_tasks(self) -> None:
         """If the run was stopped, store all remaining tasks as stopped."""
         text = reason("workflow_stopped").text
         for stage in self._stages.values() if self._run.is_stopped else ():
-            for name in sorted(stage.left):
+            for name in sorted(stage.unfinished_tasks):
                 self._enter(name, "stopped", text)
-            stage.left.clear()
+            stage.unfinished_tasks.clear()
 
     def _begin(self, name: str, stage: _Stage, before: str) -> None:
         """Start an experiment: skip the tasks that were completed in an earlier run, and queue all other tasks.
@@ -476,15 +478,15 @@ class _Progress:
                 key = task.key(before)
             except OSError as error:
                 path = error.filename or task.folder
-                stage.failed = stage.failed or task.name
+                stage.failed_task = stage.failed_task or task.name
                 self._enter(task.name, "failed", reason("workflow_input_missing", path=path).text)
                 continue
             stage.keys[task.name] = key
             if not self._journal.is_done(task.name, key):
-                stage.left[task.name] = task
+                stage.unfinished_tasks[task.name] = task
 
     def _block(self, name: str, stage: _Stage, failed: str) -> None:
-        stage.is_begun, stage.failed = True, failed
+        stage.is_begun, stage.failed_task = True, failed
         text = reason("workflow_blocked", parent=failed).text
         for task in self._graph[name]:
             self._enter(task.name, "blocked", text)

@@ -251,7 +251,7 @@ class TaskRunner:
         """
         spec, result = work.spec, self._answer(work)
         outcome = result.outcome if result else None
-        if result and result.node_problem and not spec.stop.exists():
+        if result and result.node_problem and not spec.stop_file.exists():
             work.future = None  # the task waits for another node
             self._registry.exclude_node(node_name(result.outcome.node), result.node_problem)
             self._registry.refresh(at_once=True)
@@ -259,7 +259,7 @@ class TaskRunner:
             return None
         if result and result.node_problem:
             outcome = replace(result.outcome, was_stopped=True)
-        if outcome and outcome.was_stopped and not (spec.stop.exists() or (spec.folder / STOP_NAME).exists()):
+        if outcome and outcome.was_stopped and not (spec.stop_file.exists() or (spec.folder / STOP_NAME).exists()):
             outcome = None  # the worker was ending, but nobody stopped the run or the task
         if outcome is None or not (outcome.is_done or outcome.was_stopped):
             if self._tries_again(work, outcome):
@@ -279,7 +279,7 @@ class TaskRunner:
             work.lost += 1
         if outcome is not None or (not preemptible and spec.start_file.exists()):  # an unstarted task is no attempt
             work.attempts += 1
-        if work.attempts > policy.retries or work.lost >= policy.lost_workers or spec.stop.exists():
+        if work.attempts > policy.retries or work.lost >= policy.lost_workers or spec.stop_file.exists():
             return False
         self._again(work)
         return True

@@ -214,9 +214,9 @@ class TaskSpec:
         The folder for output and outcome of the task.
     working_folder
         The working directory of the command.
-    run
+    run_folder
         The run folder, which contains the journal.
-    stop
+    stop_file
         The path of a file that ends the command when it appears. Each start of the workflow has another file.
     """
 
@@ -226,8 +226,8 @@ class TaskSpec:
     command: tuple[str, ...]
     folder: Path
     working_folder: Path
-    run: Path
-    stop: Path
+    run_folder: Path
+    stop_file: Path
     module: str = ""
 
     @property
@@ -312,7 +312,7 @@ def perform_task(spec: TaskSpec) -> TaskResult:
 
 
 def _sees_run(spec: TaskSpec) -> bool:
-    return (spec.run / JOURNAL_NAME).is_file() and driver_file(spec.stop).is_file()
+    return (spec.run_folder / JOURNAL_NAME).is_file() and driver_file(spec.stop_file).is_file()
 
 
 def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:
@@ -426,7 +426,7 @@ def _close_input(guard: subprocess.Popen[bytes]) -> None:
 
 def _is_stopped(spec: TaskSpec) -> bool:
     """Return whether the command must stop: the run or the task was stopped, or this worker is ending."""
-    return spec.stop.exists() or (spec.folder / STOP_NAME).exists() or _is_ending()
+    return spec.stop_file.exists() or (spec.folder / STOP_NAME).exists() or _is_ending()
 
 
 def _is_ending() -> bool:

@@ -76,11 +76,11 @@ def training(workers: int, **other: float) -> AsynchronousTiming:
             training(8, gradient_s=1, transfer_s=1, batches=2).central_range,
             TimeRange(7.75, 4.25),
         ),
-        ("a slow worker holds up the others", training(3, batches=3, slowest=2).central_range.best_s, 18),
-        ("but not itself alone", training(1, batches=1, slowest=2).central_range.best_s, 9),
+        ("a slow worker holds up the others", training(3, batches=3, slowest_factor=2).central_range.best_s, 18),
+        ("but not itself alone", training(1, batches=1, slowest_factor=2).central_range.best_s, 9),
         # The server of 4.14 begins with the first gradient, which comes from a worker that is not slow.
-        ("4.14 with a slow worker", training(3, slowest=2).best_server_s, 31),
-        ("4.13 with a slow worker", training(3, slowest=2).best_worker_s, 60),
+        ("4.14 with a slow worker", training(3, slowest_factor=2).best_server_s, 31),
+        ("4.13 with a slow worker", training(3, slowest_factor=2).best_worker_s, 60),
     ],
 )
 def test_a_formula_gives_what_was_worked_out_by_hand(formula: str, found: object, expected: object) -> None:
@@ -154,7 +154,7 @@ def test_the_server_of_most_weights_ends_the_update() -> None:
     [
         *(({name: time_s}, "times must be") for name in ("gradient_s", "transfer_s")
           for time_s in (0.0, -1.0, math.nan, math.inf)),
-        *(({"slowest": factor}, "a factor of 1") for factor in (0.5, math.nan, math.inf)),
+        *(({"slowest_factor": factor}, "a factor of 1") for factor in (0.5, math.nan, math.inf)),
         *(({"update_s": time_s}, "the time of an update") for time_s in (-1.0, math.nan, math.inf)),
         ({"batches": 0}, "one batch or more"),
         ({"workers": 0}, "one worker or more"),
@@ -225,8 +225,8 @@ def test_a_split_batch_as_printed_is_never_faster_than_one_machine() -> None:
 def test_the_speed_up_is_that_of_the_mean_time_and_its_bounds_those_of_the_cases() -> None:
     for server in SERVERS:
         one = estimate_training(MEASURED, mode="async", server=server, workers=3)
-        assert one.speed_up == 60 / one.span.mean_s
-        assert (one.lowest_speed_up, one.highest_speed_up) == (60 / one.span.worst_s, 60 / one.span.best_s)
+        assert one.speed_up == 60 / one.time_range.mean_s
+        assert (one.lowest_speed_up, one.highest_speed_up) == (60 / one.time_range.worst_s, 60 / one.time_range.best_s)
 
 
 SQUEEZENET = Measurements(gradient_s=0.758, transfer_s=0.033, batches=128)

@@ -26,7 +26,7 @@ from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.training import session, trainer
 from fieldray_cluster.training.session import TrainedEpoch, open_plan_client, train_epochs_on_cluster
 from fieldray_cluster.training.shard import Shard, ShardState, WeightLayout
-from fieldray_cluster.training.tasks import DividedClassifier, TrainingPlan
+from fieldray_cluster.training.tasks import DividedClassifierTraining, TrainingPlan
 from fieldray_cluster.training.trainer import DividedTrainer
 from tiny_training import AUGMENTATION, SETTINGS, network, samples, schedule, task_in, weights
 from waiting import wait_for
@@ -73,7 +73,7 @@ def _train(
     )
 
 
-def _epochs(client: Client, plan: TrainingPlan, task: DividedClassifier) -> Iterator[TrainedEpoch]:
+def _epochs(client: Client, plan: TrainingPlan, task: DividedClassifierTraining) -> Iterator[TrainedEpoch]:
     layout = WeightLayout.from_weights(weights())
     return train_epochs_on_cluster(
         client, plan=plan, task=task, layout=layout, state=ShardState.initial(layout.vector(weights()))
@@ -84,7 +84,9 @@ def _alone(folder: Path, *, joined: int = 1) -> ShardState:
     """The same task by one process, which takes the gradients of so many batches before each update."""
     task = task_in(folder)
     layout, replica = WeightLayout.from_weights(weights()), task.open()
-    share = Shard(ShardState.initial(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=task.rule)
+    share = Shard(
+        ShardState.initial(layout.vector(weights())), layout=layout, ranges=((0, layout.size),), rule=task.rule
+    )
     updates = task.batches // joined
     for epoch in range(EPOCHS):
         for update in range(updates):

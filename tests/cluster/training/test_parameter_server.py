@@ -78,7 +78,7 @@ def test_an_update_waits_for_all_and_is_made_by_their_weighted_mean() -> None:
     assert not first.done()
     second = workers[1].push(0, value=5.0, weight=1.0)
     expected = Shard(
-        ShardState.initial(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE
+        ShardState.initial(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, ranges=((0, LAYOUT.size),), rule=RULE
     )
     expected.update(np.full(LAYOUT.size, 2.0, np.float32), learning_rate=0.01)  # (3 * 1 + 1 * 5) / 4
     for version, values in (first.result(5), second.result(5)):

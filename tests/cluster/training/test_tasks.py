@@ -23,7 +23,7 @@ from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_cluster.training.shard import Shard, ShardState, UpdateRule, WeightLayout
 from fieldray_cluster.training.tasks import (
     ArraysDiffer,
-    DividedClassifier,
+    DividedClassifierTraining,
     Replica,
     TrainingPlan,
     temporary_arrays,
@@ -74,7 +74,7 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
     share = Shard(
         ShardState.initial(layout.vector(stepping.weights())),
         layout=layout,
-        runs=((0, layout.size),),
+        ranges=((0, layout.size),),
         rule=UpdateRule(weight_decay=SETTINGS.weight_decay),
     )
     generator = np.random.default_rng(2)
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["arrays.npz"]
 
 
-def _spec(task: DividedClassifier, port: int) -> WorkerSpec:
+def _spec(task: DividedClassifierTraining, port: int) -> WorkerSpec:
     return WorkerSpec(
         task=task,
         plan=TrainingPlan(mode="sync-join"),
@@ -142,7 +142,7 @@ def test_a_worker_without_its_server_is_lost(tmp_path: Path) -> None:
 def test_frozen_layers_stay() -> None:
     layout = WeightLayout.from_weights(weights())
     rule = UpdateRule(weight_decay=0.1, frozen=frozenset({"first"}))
-    share = Shard(ShardState.initial(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=rule)
+    share = Shard(ShardState.initial(layout.vector(weights())), layout=layout, ranges=((0, layout.size),), rule=rule)
     share.update(np.ones(layout.size, np.float32), learning_rate=0.1)
     moved = {name for name, array in layout.weights(share.state.values).items() if (array != weights()[name]).any()}
     assert moved == {name for name in weights() if not name.startswith("first/")}
@@ -204,5 +204,5 @@ def test_what_cannot_be_is_a_sentence(wrong: dict[str, Any], said: str) -> None:
 )
 def test_more_workers_than_work_is_a_sentence(mode: Any, batches: int, sizes: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageProblem, match=said):
-        TrainingPlan(workers=4, mode=mode).require_work_for_all(batches=batches, sizes=sizes)
-    TrainingPlan(workers=3, mode=mode).require_work_for_all(batches=3, sizes=(8, 3))
+        TrainingPlan(workers=4, mode=mode).require_enough_batches(batches=batches, sizes=sizes)
+    TrainingPlan(workers=3, mode=mode).require_enough_batches(batches=3, sizes=(8, 3))

@@ -84,8 +84,8 @@ def spec_in(folder: Path, number: int = 1, *, ends: str = "0") -> TaskSpec:
         command=(sys.executable, "-c", f"print('begun'); raise SystemExit({ends})"),
         folder=folder / "a-0001",
         working_folder=folder,
-        run=folder,
-        stop=folder / "stop",
+        run_folder=folder,
+        stop_file=folder / "stop",
     )
 
 
