@@ -196,13 +196,13 @@ def _drawn(
 # ---- edges of not sure
 
 
-def choose_zone_limits(films: HospitalImages, point: OperatingPoint, recipe: ClassifierRecipe) -> tuple[float, float]:
+def choose_zone_limits(images: HospitalImages, point: OperatingPoint, recipe: ClassifierRecipe) -> tuple[float, float]:
     """Choose the limits of the uncertain zone on the X-rays of one hospital, by the rule of the recipe.
 
     Returns the lower and the upper limit, as calibrated scores.
     """
     asked = next(own for own in recipe.evaluation.points if own.name == point.name)
-    scores, truth, _ = scored_arrays([case for case in films.cases if case.score is not None])
+    scores, truth, _ = scored_arrays([case for case in images.cases if case.score is not None])
     low = threshold_for_sensitivity(scores, truth, wanted=asked.band_catches)
     high = 1 - threshold_for_sensitivity(1 - scores, ~truth, wanted=asked.band_clears)
     return min(low, point.threshold), max(high, point.threshold)
@@ -216,13 +216,13 @@ def choose_common_zone_limits(
     return min(low for low, _ in found), max(high for _, high in found)
 
 
-def count_categories(films: HospitalImages, point: OperatingPoint) -> dict[bool, Counter[Category]]:
+def count_categories(images: HospitalImages, point: OperatingPoint) -> dict[bool, Counter[Category]]:
     """Return the number of X-rays in each class that the user sees at an operating point.
 
     The keys are True for X-rays with the finding, and False for X-rays without the finding.
     """
     found = {True: Counter[Category](), False: Counter[Category]()}
-    for case in films.cases:
+    for case in images.cases:
         found[case.truth][category_at(point, case.score, otherwise=case.category)] += 1
     return found
 

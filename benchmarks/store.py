@@ -1,6 +1,6 @@
 """Measure the costs of the results database: bytes per image, time to check unchanged images, and maintenance.
 
-Copies of images are screened once, and then again. A large database is made of synthetic results (`drawn_run`).
+Copies of images are screened once, and then again. A large database is made of synthetic results (`synthetic_run`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.cluster_runs import draw_sources, screening_command, start_command, wait_for_results, write_copies
-from benchmarks.drawn_run import SyntheticRun
 from benchmarks.processes import load_average
 from benchmarks.reports import Goal, maximum_goal
+from benchmarks.synthetic_run import SyntheticRun
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
@@ -174,7 +174,7 @@ def _size(path: Path) -> int:
 
 def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
     path = folder / DATABASE_NAME
-    SyntheticRun(model, drawn=min(24, 1 + rows // 100)).save(
+    SyntheticRun(model, chest_count=min(24, 1 + rows // 100)).save(
         path, rows, progress=lambda done: notify(f"{done} of {rows} saved")
     )
     _give_verdicts(path)

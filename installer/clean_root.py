@@ -146,11 +146,11 @@ def mirror_of(name: str) -> str:
     for line in lines:
         code_name, _, address = line.partition(" ")
         if code_name == name:
-            return plain_address(address)
+            return resolve_mirror(address)
     raise OSError(f"apt knows no mirror of {name}")
 
 
-def plain_address(address: str) -> str:
+def resolve_mirror(address: str) -> str:
     """Return `address`, or the first address in the mirror list (apt-transport-mirror) that `address` names."""
     listed = address.removeprefix("mirror+file:").rstrip("/")
     return address if listed == address.rstrip("/") else Path(listed).read_text(encoding="utf-8").split()[0]

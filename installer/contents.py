@@ -143,7 +143,7 @@ def codec_modules() -> tuple[str, ...]:
     return tuple(sorted({module for codec in codecs().values() for module in codec.runtime_modules}))
 
 
-def entries_of(package: str) -> list[str]:
+def entry_modules(package: str) -> list[str]:
     """Return the modules of a package that is used as a table of entries (see `fieldray.registry`).
 
     No import statement names these modules.

@@ -46,18 +46,18 @@ _DPKG_REFUSAL: Final = (
 class InstallTrial:
     """The small system, the installers to test, the folder for pictures, and values for later steps.
 
-    `root` is the small system, `package` the .deb, `newer` a .deb with a higher version, and `archive` the portable
-    archive. `before` are the paths before the installation. `screened` are results of a screening.
+    `root` is the small system, `package` the .deb, and `newer_package` a .deb with a higher version. `paths_before` are
+    the paths before the installation. `screened_names` are the file names of screened images.
     """
 
     root: CleanRoot
     package: Path
-    newer: Path
-    archive: Path | None
+    newer_package: Path
+    portable_archive: Path | None
     pictures: Path | None = None
     users: dict[str, User] = field(default_factory=dict)
-    before: set[str] = field(default_factory=set)
-    screened: list[str] = field(default_factory=list)
+    paths_before: set[str] = field(default_factory=set)
+    screened_names: list[str] = field(default_factory=list)
 
     def copy_into_root(self, file: Path) -> str:
         """Make a file of this computer readable in the small system. Returns the path in the small system."""
@@ -92,7 +92,7 @@ def refuse_on_a_full_disk(trial: InstallTrial) -> None:
 
 def install(trial: InstallTrial) -> None:
     """Install the package with its dependencies, in a system without udev and without Python"""
-    trial.before.update(_files(trial.root))
+    trial.paths_before.update(_files(trial.root))
     _require_no_python(trial)
     check_result(_apt(trial, "install", trial.copy_into_root(trial.package)), output=APT_OUTPUT, errors=APT_OUTPUT)
     check_result(trial.root.run("dpkg", "--verify", "fieldray"))
@@ -140,16 +140,18 @@ def screen_images(trial: InstallTrial) -> None:
         raise UnexpectedResult(f"{len(results)} results of the kinds {kinds}")
     if {result["backend"] for result in results if result["status"] == "screened"} != {"cpu"}:
         raise UnexpectedResult("not every image was screened on the processor")
-    trial.screened.extend(sorted(Path(result["path"]).name for result in results if result["status"] == "screened"))
+    trial.screened_names.extend(
+        sorted(Path(result["path"]).name for result in results if result["status"] == "screened")
+    )
     _require_no_log(trial, user)
 
 
 def screen_other_forms(trial: InstallTrial) -> None:
     """Screen one image as plain DICOM, RLE, lossless JPEG and PNG: all scores are equal"""
     user, place = trial.users["iryna"], "/srv/forms"
-    if not trial.screened:
+    if not trial.screened_names:
         raise UnexpectedResult("the pack that ships gave no score to any of the synthetic studies")
-    name = trial.screened[0]  # whichever pack ships, an image that it accepts
+    name = trial.screened_names[0]  # whichever pack ships, an image that it accepts
     plain = trial.root.inside(f"{IMAGES}/{name}").read_bytes()
     folder = trial.root.inside(place)
     folder.mkdir()
@@ -258,7 +260,7 @@ def run_twice(trial: InstallTrial) -> None:
 def upgrade(trial: InstallTrial) -> None:
     """Upgrade the package: refused with a message while the program runs, else done"""
     subprocess.run(["umount", str(trial.root.inside("/opt/fieldray"))], check=True)
-    newer, user = trial.copy_into_root(trial.newer), trial.users["second"]
+    newer, user = trial.copy_into_root(trial.newer_package), trial.users["second"]
     said = r"Fieldray: the program is running \(process \d+\)\. Close it and install again\. Nothing was changed\."
     with run_window(trial.root, user):
         done = trial.root.run("dpkg", "--install", newer)
@@ -282,7 +284,7 @@ def remove(trial: InstallTrial) -> None:
     check_result(_apt(trial, "purge", "fieldray"), output=APT_OUTPUT, errors=APT_OUTPUT)
     left = {
         name
-        for name in _files(trial.root) - trial.before
+        for name in _files(trial.root) - trial.paths_before
         if "fieldray" in name and not name.startswith(("home/", "run/", "var/log/"))
     }
     if left:
@@ -295,15 +297,15 @@ def remove(trial: InstallTrial) -> None:
 
 def use_portable(trial: InstallTrial) -> None:
     """Unpack the portable archive to a long path with spaces, screen images, and add a menu entry"""
-    if trial.archive is None:
+    if trial.portable_archive is None:
         raise UnexpectedResult("there is no portable archive")
     user = trial.users["iryna"]
     place = f"{user.home}/Програми/{'дуже довга назва теки ' * 3}/{'ще довша ' * 6}"
     inside = trial.root.inside(place)
     inside.mkdir(parents=True)
-    subprocess.run(["tar", "-xf", str(trial.archive), "-C", str(inside)], check=True)
+    subprocess.run(["tar", "-xf", str(trial.portable_archive), "-C", str(inside)], check=True)
     subprocess.run(["chown", "-R", f"{user.number}:{user.number}", str(trial.root.inside(user.home))], check=True)
-    folder = f"{place}/{trial.archive.name.removesuffix('.tar.xz')}"
+    folder = f"{place}/{trial.portable_archive.name.removesuffix('.tar.xz')}"
     done = trial.root.run(f"{folder}/fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
     check_result(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     check_result(

@@ -179,15 +179,15 @@ def _update(trial: InstallTrial) -> None:
     _install(trial, trial.package)
     update = Update(trial)
     before = update.work_with_old_version()
-    _install(trial, trial.newer)
+    _install(trial, trial.newer_package)
     update.require_kept(before)
     _say(f"{len(before['runs'])} runs, trust and choices are as they were after the update.")
     _say(update.require_resumed())
     after = update.shown_data()
-    if trial.archive:
+    if trial.portable_archive:
         place = trial.root.inside("/srv/portable")
         place.mkdir()
-        subprocess.run(["tar", "-xf", trial.archive, "-C", place, "--strip-components=1"], check=True)
+        subprocess.run(["tar", "-xf", trial.portable_archive, "-C", place, "--strip-components=1"], check=True)
         update.require_kept(after, "/srv/portable/fieldray")
         _say("The portable archive beside it shows the same.")
     _install(trial, trial.package)

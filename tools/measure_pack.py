@@ -33,7 +33,7 @@ from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows, rows_digest
 from fieldray_adapt.data.layouts import Row, leave_out_unlabelled_training, split_rows
 from fieldray_adapt.evaluation.evaluate import (
-    CARD_RULE,
+    CARD_COUNTING_RULE,
     auc_by_group,
     measure_part,
     select_known,
@@ -148,7 +148,7 @@ def measure(recipe: ClassifierRecipe, pack: Path, version: str, key: Path, *, th
     document, card = json.loads((pack / "manifest.json").read_bytes()), model.card
     card = card.replace(f"({model.manifest.pack_id} {model.manifest.version})", f"({model.manifest.pack_id} {version})")
     document["version"] = version
-    document["metrics"]["counted"] = asdict(CARD_RULE)
+    document["metrics"]["counted"] = asdict(CARD_COUNTING_RULE)
     for label in recipe.pack_labels:
         found, of_label = labels[label.code], document["metrics"]["labels"][label.code]
         before = of_label["test"]["auc"]["value"]

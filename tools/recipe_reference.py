@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fieldray_adapt.command import RECIPE_KINDS
 from fieldray_adapt.recipes.tables import (
     Key,
-    KnownKey,
+    TableKey,
     docstring_summary,
     inner_tables,
     table_classes,
@@ -52,7 +52,7 @@ def _laws(table: type[Any]) -> Iterator[type[Any]]:
             yield from _laws(inner)
 
 
-def _default(known: KnownKey) -> str:
+def _default(known: TableKey) -> str:
     if known.is_needed:
         return "**needed**"
     is_table = len(table_classes(known)) == 1

@@ -36,7 +36,7 @@ from fieldray_adapt.lungs.train import LUNG_TRAIN_STEP
 from fieldray_adapt.networks.edgetpu import PLACEMENT_STEP, compile_for_edgetpu, describe_placement, find_compiler
 from fieldray_adapt.pack.card import with_edgetpu_section
 from fieldray_adapt.pack.step import PACK_STEP
-from fieldray_adapt.pack.written import WrittenPack
+from fieldray_adapt.pack.writing import WrittenPack
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE_STEP
@@ -97,7 +97,7 @@ class RecipeKind:
         `progress`.
     has_credits
         Whether a new recipe comes with a file for credits and licences.
-    is_divided
+    can_divide_training
         Whether several processes can train the network together.
     """
 
@@ -107,7 +107,7 @@ class RecipeKind:
     check_run: Callable[[Any], list[Problem]] | None = None
     perform: Callable[[Any, str, LineHandler, Progress], None] | None = None
     has_credits: bool = True
-    is_divided: bool = False
+    can_divide_training: bool = False
 
 
 def _by_name(steps: tuple[Step, ...], **alone: tuple[Step, ...]) -> Mapping[str, tuple[Step, ...]]:
@@ -150,7 +150,7 @@ def perform_step(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's information messages
     kind = recipe_kind_of(document)
     recipe = with_absolute_paths(document.parsed(kind.schema), document.path)
-    if trainer and not kind.is_divided:
+    if trainer and not kind.can_divide_training:
         raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
     _require_copies(document)
     steps = kind.steps(recipe)
@@ -163,7 +163,7 @@ def perform_step(
         wanted = steps[step]
         if wanted[0].name == DATA_STEP.name and (problems := (kind.check_run or kind.check)(recipe)):
             raise RecipeProblems(document.path, document.problem_lines(problems))
-        run = Run(recipe=recipe, text=document.text, progress=progress, trainer=trainer)
+        run = Run(recipe=recipe, recipe_text=document.text, progress=progress, trainer=trainer)
         _execute(run, wanted, say)
 
 
@@ -174,7 +174,7 @@ def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
         return {}
     run = with_absolute_paths(recipe, document.path).run
     addresses = (source.address for source in recipe.all_sources if source.address)
-    return {address: object_copy_path(address, run=run) for address in addresses}
+    return {address: object_copy_path(address, run_folder=run) for address in addresses}
 
 
 def _require_copies(document: RecipeDocument) -> None:
@@ -375,9 +375,9 @@ RECIPE_KINDS: Final[dict[str, RecipeKind]] = {
         check=_check_classifier,
         check_run=lambda recipe: find_data_problems(recipe, every_image=False),
         steps=lambda _: _by_name(CLASSIFIER_STEPS, profile=(PROFILE_STEP,), cross=(DATA_STEP, CROSS_VALIDATION_STEP)),
-        is_divided=True,
+        can_divide_training=True,
     ),
-    "lung-fields": RecipeKind(schema=LungRecipe, check=find_lung_problems, steps=_lung_steps, is_divided=True),
+    "lung-fields": RecipeKind(schema=LungRecipe, check=find_lung_problems, steps=_lung_steps, can_divide_training=True),
     "pruning-study": RecipeKind(schema=StudyRecipe, check=_check_study, perform=_perform_study, has_credits=False),
 }
 """Each kind of recipe, by the value of a recipe's key `kind`. To add a kind, add an entry."""

@@ -205,7 +205,7 @@ class Run:
 
     Attributes
     ----------
-    text
+    recipe_text
         The content of the recipe file.
     trainer
         Trains the network outside this process, for example on a cluster. None to train in this process.
@@ -213,7 +213,7 @@ class Run:
 
     recipe: ClassifierRecipe
     progress: Progress
-    text: str = ""
+    recipe_text: str = ""
     trainer: Trainer | None = None
 
     def folder(self, step: str) -> Path:
@@ -272,8 +272,8 @@ class Run:
         """
         document = json.loads(json_bytes(asdict(self.recipe)))
         write_atomically(self.recipe.run / "recipe.json", json_bytes(document))
-        if self.text:
-            write_atomically(self.recipe.run / RECIPE_TEXT_NAME, self.text.encode())
+        if self.recipe_text:
+            write_atomically(self.recipe.run / RECIPE_TEXT_NAME, self.recipe_text.encode())
         before = ""
         for step in steps:
             parts = {name: document[name] for name in step.recipe_keys}

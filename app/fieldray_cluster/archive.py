@@ -263,7 +263,7 @@ class ArchiveDriver:
                 piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
         refs = self._images.refs(piece)
-        states = self._images.states(piece) if is_address(self._request.paths[0]) else None
+        states = self._images.object_states(piece) if is_address(self._request.paths[0]) else None
         spec = PieceSpec(request=self._request, refs=refs, files=files, states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
         future = client.submit(screen_to_bytes, self._screen, spec, key=key, workers=[address], pure=False)

@@ -52,8 +52,8 @@ from fieldray_cluster.node import (
     NodeSettings,
     all_versions,
     allow_own_address,
-    require_own_settings,
     tls_settings,
+    use_program_settings,
 )
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
@@ -160,7 +160,7 @@ def full_address(address: str, certificates: Path | None) -> str:
     """
     match = _ADDRESS.fullmatch(address)
     protocol = "tls" if certificates else "tcp"
-    if not match or match[1] not in (None, protocol) or not 0 < int(match[3]) < 65536 or not is_host(match[2]):
+    if not match or match[1] not in (None, protocol) or not 0 < int(match[3]) < 65536 or not is_ip_address(match[2]):
         raise UsageProblem(reason("cluster_address", address=address, protocol=protocol))
     return f"{protocol}://{match[2]}:{match[3]}"
 
@@ -302,7 +302,7 @@ def _state_text(answer: object, *, local_clock_s: float) -> str:
     return f"{answer[1]}  {note.text}" if note else str(answer[1])
 
 
-def is_host(text: str) -> bool:
+def is_ip_address(text: str) -> bool:
     """Return whether a text is a numeric IP address, such as 10.0.0.5, and not a host name or a network."""
     try:
         ipaddress.ip_address(text.strip("[]"))
@@ -380,7 +380,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
 
     Raises EnvironmentProblem if no scheduler answers.
     """
-    require_own_settings(host_of(address))
+    use_program_settings(host_of(address))
     distributed.protocol.pickle.loads, distributed.client.loads = _plain, _plain_error
     try:
         allow_own_address(host_of(address))

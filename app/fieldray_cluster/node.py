@@ -2,7 +2,7 @@
 
 By default, Dask reads settings that name code to load and addresses to contact, serves web pages, spills memory to
 disk, and logs arguments of failed tasks. This module disables these features. The settings are this program's own
-(`require_own_settings`), and no image name gets into a log.
+(`use_program_settings`), and no image name gets into a log.
 
 A task whose worker died ends with `distributed.KilledWorker`, without a second attempt, because `allowed-failures` is
 0. A worker runs one task at a time.
@@ -102,7 +102,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("certificates are needed")
 
 
-def require_own_settings(*networks: str) -> None:
+def use_program_settings(*networks: str) -> None:
     """Replace Dask's settings by the settings of this program, reduce Dask's logging, and allow some networks.
 
     `networks` are IP addresses and networks that this process may contact. Raises InternetRefused in a process that is
@@ -170,7 +170,7 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
     when other processes can connect. Raises OSError if the address is not available, and TimeoutError if no scheduler
     answers.
     """
-    require_own_settings(*settings.networks)
+    use_program_settings(*settings.networks)
     certificates = Path(settings.certificates) if settings.certificates else None
     encryption = tls_settings(certificates)
     protocol = "tls" if encryption else "tcp"

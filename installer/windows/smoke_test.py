@@ -50,7 +50,7 @@ class SetupTest:
         self.wine = Wine(folder / "prefix")
         self.home = self.wine.home
         self.program = self.home / _PROGRAM
-        self.wine.pretend("win10")
+        self.wine.set_windows_version("win10")
         self.fresh: Snapshot = self.wine.snapshot()
 
     def setup(self, version: str, *arguments: str, expect: int = 0) -> str:
@@ -125,10 +125,10 @@ def _payload(folder: Path, version: str) -> Path:
 
 
 def old_windows_is_refused(world: SetupTest) -> None:
-    world.wine.pretend("win7")
+    world.wine.set_windows_version("win7")
     with world.nothing_changes():
         assert "64-bit Windows 10" in world.setup("1.0", expect=6)
-    world.wine.pretend("win10")
+    world.wine.set_windows_version("win10")
 
 
 def a_first_install_changes_its_own_places_only(world: SetupTest) -> None:
@@ -273,7 +273,7 @@ def _small_disk(world: SetupTest, letter: str, options: str) -> Iterator[Path]:
         world.wine.give_drive(letter, disk)
         yield disk
     finally:
-        world.wine.settle()
+        world.wine.wait_until_idle()
         subprocess.run(["umount", str(disk)], check=True)
 
 

@@ -57,7 +57,7 @@ class Wine:
         if not (folder / "system.reg").is_file():
             self.call("wineboot", "-i", timeout_s=300)
         shutil.copy(_ZLIB, self.drive / "windows" / "system32")
-        self.settle()
+        self.wait_until_idle()
 
     @property
     def drive(self) -> Path:
@@ -69,10 +69,10 @@ class Wine:
         """The folder on this computer that is the Windows user's home folder."""
         return next(path for path in sorted((self.drive / "users").iterdir()) if path.name != "Public")
 
-    def pretend(self, windows: str) -> None:
+    def set_windows_version(self, windows: str) -> None:
         """From now on, report the Windows version `windows`, such as "win7" or "win10", to programs."""
         self.call("reg", "add", r"HKCU\Software\Wine", "/v", "Version", "/d", windows, "/f", timeout_s=120)
-        self.settle()
+        self.wait_until_idle()
 
     def give_drive(self, letter: str, folder: Path) -> None:
         """Make a folder of this computer the Windows drive with the letter `letter`."""
@@ -81,7 +81,7 @@ class Wine:
     def run(self, program: Path, *arguments: str) -> tuple[int, str]:
         """Run a Windows program and wait for its end. Returns the exit code (0..255) and the output."""
         done = self.call(str(program), *arguments, timeout_s=300)
-        self.settle()
+        self.wait_until_idle()
         return done.returncode, done.stdout.strip()
 
     def start(self, program: Path) -> subprocess.Popen[bytes]:
@@ -90,10 +90,10 @@ class Wine:
 
     def snapshot(self) -> Snapshot:
         """Return the current state of files and registry. Waits until all Windows programs have ended."""
-        self.settle()
+        self.wait_until_idle()
         return Snapshot(_hashes(self.drive), _keys(self.folder / "user.reg") | _keys(self.folder / "system.reg"))
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until every Windows program has ended and the registry is written to its files."""
         subprocess.run([self._server, "-w"], env=self._environment, timeout=300, check=False)
 

@@ -20,7 +20,7 @@ from fieldray_adapt.networks.specification import (
     keep_channels,
     parameter_count,
 )
-from fieldray_adapt.prune.iterations import Iteration, RunFolder
+from fieldray_adapt.prune.iterations import Iteration, PruningRunFolder
 from fieldray_adapt.prune.laws import (
     AnyLaw,
     Bounds,
@@ -106,7 +106,7 @@ def plan(stop: StopRules, **changes: AnyLaw) -> PruneRecipe:
 
 
 def run(folder: Path, wanted: PruneRecipe, task: FormulaTask | None = None) -> tuple[str, tuple[Iteration, ...]]:
-    kept = RunFolder(folder, fingerprint="a")
+    kept = PruningRunFolder(folder, fingerprint="a")
     return prune(task or FormulaTask(), wanted, folder=kept, original=original), kept.iterations()
 
 
@@ -114,12 +114,12 @@ def test_each_iteration_halves_and_is_recorded(tmp_path: Path) -> None:
     why, rows = run(tmp_path, plan(StopRules(iterations=3)))
     assert why == "iterations"
     assert [row.number for row in rows] == [0, 1, 2, 3]
-    sizes = [RunFolder(tmp_path, fingerprint="a").network(number)[0].channels["fc1"] for number in range(4)]
+    sizes = [PruningRunFolder(tmp_path, fingerprint="a").network(number)[0].channels["fc1"] for number in range(4)]
     # fc1 has 8 channels at an eighth of 64; the half with zeros at or below 0.5 stays, down to the minimum of 2
     assert sizes == [8, 4, 2, 2]
     assert rows[1].settings is not None and rows[0].settings is None
     # retraining adds the seed, which is the iteration's number, to the bias: 1 + 2 + 3
-    assert RunFolder(tmp_path, fingerprint="a").network(3)[1]["logits/bias"][0] == 6
+    assert PruningRunFolder(tmp_path, fingerprint="a").network(3)[1]["logits/bias"][0] == 6
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def _without_clock(row: Iteration) -> tuple[object, ...]:
 
 
 def _bias(folder: Path) -> float:
-    return float(RunFolder(folder, fingerprint="a").network(2)[1]["logits/bias"][0])
+    return float(PruningRunFolder(folder, fingerprint="a").network(2)[1]["logits/bias"][0])
 
 
 def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_a_damaged_record_says_so(tmp_path: Path, spoil: Callable[[str], str]) -
 
 
 def test_looking_at_a_run_does_not_begin_it(tmp_path: Path) -> None:
-    assert RunFolder(tmp_path / "run", fingerprint="a").iterations() == ()
-    assert RunFolder(tmp_path / "run", fingerprint="b").iterations() == ()
+    assert PruningRunFolder(tmp_path / "run", fingerprint="a").iterations() == ()
+    assert PruningRunFolder(tmp_path / "run", fingerprint="b").iterations() == ()
     run(tmp_path / "run", plan(StopRules(iterations=1)))
     with pytest.raises(UsageProblem, match="other settings"):
-        RunFolder(tmp_path / "run", fingerprint="b")
+        PruningRunFolder(tmp_path / "run", fingerprint="b")
 
 
 HALVED = ChangeRatios(parameter_ratio=0.5, loss_ratio=2.0, time_ratio=0.25, batch_size_ratio=4.0)

@@ -25,7 +25,7 @@ from fieldray_adapt.networks.specification import (
     parameter_count,
 )
 from fieldray_adapt.prune.conversion import Conversion
-from fieldray_adapt.prune.iterations import RunFolder
+from fieldray_adapt.prune.iterations import PruningRunFolder
 from fieldray_adapt.prune.laws import ConstantLaw
 from fieldray_adapt.prune.loop import prune
 from fieldray_adapt.prune.plan import PruneRecipe, StopRules
@@ -204,7 +204,7 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
 def test_a_run_cannot_begin_where_another_never_came(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
     with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
-        Study(recipe).run_pruning(recipe.run_named("further"))
+        Study(recipe).run_pruning(recipe.pruning_run("further"))
 
 
 def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_residual_network_is_pruned_on_images(tmp_path: Path) -> None:
         stop=StopRules(iterations=1),
         multiple=4,
     )
-    folder = RunFolder(tmp_path, fingerprint="")
+    folder = PruningRunFolder(tmp_path, fingerprint="")
     assert prune(_task(tmp_path), plan, folder=folder, original=_network) == "iterations"
     first, second = folder.iterations()
     assert second.parameters < first.parameters and second.multiply_adds < first.multiply_adds

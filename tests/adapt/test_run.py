@@ -22,7 +22,7 @@ from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.image_set import read_images, read_rows
 from fieldray_adapt.files import remove_on_failure, to_builtins
 from fieldray_adapt.networks.specification import load_weights
-from fieldray_adapt.pack.written import is_pack_unchanged, written_pack_facts
+from fieldray_adapt.pack.writing import is_pack_unchanged, written_pack_facts
 from fieldray_adapt.run import (
     HISTORY_NAME,
     LOCK_NAME,

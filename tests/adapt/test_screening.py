@@ -13,7 +13,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.signing import BUILTIN_LUNGS
 from fieldray.packs.verified import read_verified_manifest
 from fieldray_adapt.data.layouts import Row
-from fieldray_adapt.evaluation.screening import load_unwritten_pack, screen_rows
+from fieldray_adapt.evaluation.screening import load_temporary_pack, screen_rows
 from phantoms import write_dicom
 from tiny_lungs import write_tiny_lungs
 from tiny_models import tiny_manifest, tiny_model_bytes
@@ -40,12 +40,12 @@ def _row(path: Path) -> Row:
 
 def test_a_pack_that_is_not_written_yet_has_the_lungs_that_the_program_gives_it(tmp_path: Path) -> None:
     files = {"litert": tiny_model_bytes()}
-    plain = load_unwritten_pack(_manifest(), files, lungs=None)
+    plain = load_temporary_pack(_manifest(), files, lungs=None)
     assert plain.lungs is not None and plain.lungs.pack_name == BUILTIN_LUNGS
     lungs = write_tiny_lungs(tmp_path)
     signer = read_verified_manifest(lungs).fingerprint
     required = PackRequirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0", key=signer)
-    model = load_unwritten_pack(replace(_manifest(), requires=(required,)), files, lungs=lungs)
+    model = load_temporary_pack(replace(_manifest(), requires=(required,)), files, lungs=lungs)
     assert model.lungs is not None and model.lungs.pack_name == "test-lungs-1.0.0"
 
 
@@ -56,7 +56,7 @@ def test_what_is_refused_has_no_score_and_each_operating_point_judges_for_itself
         write_dicom(tmp_path / f"{view}.dcm", pixels, changes={"ViewPosition": view})
     rows = [_row(tmp_path / f"{view}.dcm") for view in views]
     told = list[int]()
-    model = load_unwritten_pack(_manifest(), {"litert": tiny_model_bytes()}, lungs=None)
+    model = load_temporary_pack(_manifest(), {"litert": tiny_model_bytes()}, lungs=None)
     found = screen_rows(model, rows, threads=1, progress=lambda _what, done, _all: told.append(done))
     assert told == [1, 2, 3]
     label = model.manifest.labels[0].code

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.drawn_run import SyntheticRun
 from benchmarks.scale import run_benchmark as measured
+from benchmarks.synthetic_run import SyntheticRun
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gui
 
 def test_a_large_run_is_the_same_again_and_has_all_that_a_result_has(tmp_path: Path, home: Path) -> None:
     model = PackLibrary(home).load(CHILDREN)
-    made, counts = SyntheticRun(model, drawn=2), list[int]()
+    made, counts = SyntheticRun(model, chest_count=2), list[int]()
     run_id = made.save(tmp_path / "results.sqlite", 90, progress=counts.append)
     with ResultQuery(tmp_path / "results.sqlite") as query:
         outcomes = [result.outcome for result in query.answers(run_id)]

@@ -169,7 +169,7 @@ def _cells(shares: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.floa
     return np.asarray(sums / np.outer(heights, widths))
 
 
-WANTED_SENSITIVITIES: Final = (0.90, 0.95, 0.98, 0.99)
+REPORTED_SENSITIVITIES: Final = (0.90, 0.95, 0.98, 0.99)
 _SMALLEST_GROUP: Final = 10
 _AGE_EDGES: Final = (0, 18, 40, 60, 200)
 
@@ -330,7 +330,7 @@ def with_measured_figures(
     )
 
 
-CARD_RULE: Final = CountingRule(unit="image", refers="above")
+CARD_COUNTING_RULE: Final = CountingRule(unit="image", refers="above")
 """The rule by which the figures of a model card are counted, in the form of an audit rule.
 
 Images are counted, not patients. An image counts as referred if its score is at or above the threshold, or if its class
@@ -377,22 +377,23 @@ def measure_part(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
 
 
 def _specificities(images: Sequence[Case]) -> dict[str, Share]:
-    """Return the specificity at each sensitivity of `WANTED_SENSITIVITIES`."""
+    """Return the specificity at each sensitivity of `REPORTED_SENSITIVITIES`."""
     found, truth, patients = scores_and_truths(images)
     return {
         f"{wanted:.2f}": metrics.specificity_at_sensitivity(found, truth, wanted=wanted, patients=patients)
-        for wanted in WANTED_SENSITIVITIES
+        for wanted in REPORTED_SENSITIVITIES
     }
 
 
 def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures:
     """Measure the sensitivity, specificity and other figures of an operating point on screened images.
 
-    Figures are counted as in an audit with the rule `CARD_RULE`.
+    Figures are counted as in an audit with the rule `CARD_COUNTING_RULE`.
     """
     prevalence = float(np.mean([case.truth for case in images]))  # predictive values need it, but no card shows them
     at, with_unsure = (
-        performance_at(images, point, rule=rule, prevalence=prevalence) for rule in (CARD_RULE, _RULE_WITH_UNSURE)
+        performance_at(images, point, rule=rule, prevalence=prevalence)
+        for rule in (CARD_COUNTING_RULE, _RULE_WITH_UNSURE)
     )
     return PointFigures(
         threshold=point.threshold,

@@ -46,7 +46,7 @@ from fieldray_adapt.evaluation.figures import (
     LabelFigures,
     OodCheckFigures,
 )
-from fieldray_adapt.evaluation.screening import ScreeningResults, load_unwritten_pack, screen_rows
+from fieldray_adapt.evaluation.screening import ScreeningResults, load_temporary_pack, screen_rows
 from fieldray_adapt.files import digest, save_arrays, to_builtins
 from fieldray_adapt.networks.quantise import NetworkOutputs
 from fieldray_adapt.pack.manifest import make_manifest
@@ -211,7 +211,7 @@ def _screened(
         calibration={code: own.calibration for code, own in chosen.items()},
         ood_check=gate,
     )
-    model = load_unwritten_pack(manifest, {"litert": read_converted_file(run, "int8").data}, lungs=run.recipe.lungs)
+    model = load_temporary_pack(manifest, {"litert": read_converted_file(run, "int8").data}, lungs=run.recipe.lungs)
     parts = ["test", *([_ELSEWHERE] if measured.external_set else [])]
     screen = partial(screen_rows, model, threads=run.recipe.training.threads, progress=run.progress)
     return {part: screen(measured.rows(part)) for part in parts}

@@ -118,7 +118,7 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
     return ScreeningResults(rows=rows, outcomes=dict(by_point))
 
 
-def load_unwritten_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
+def load_temporary_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
     """Write a pack to a temporary folder, and load it as the program loads a pack from a drive.
 
     The lung-field pack is one of the packs that the program ships. If none of them fits, the pack in `lungs` is used.

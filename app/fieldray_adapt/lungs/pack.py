@@ -22,7 +22,7 @@ from fieldray_adapt.lungs.report import FIT_COLUMNS, fit_row
 from fieldray_adapt.networks.quantise import ConvertedNetwork
 from fieldray_adapt.pack.card import render_card
 from fieldray_adapt.pack.step import read_evaluation
-from fieldray_adapt.pack.written import GOLDEN_TOLERANCE, make_pack_step, provenance, synthetic_chest, write_recipe_pack
+from fieldray_adapt.pack.writing import GOLDEN_TOLERANCE, make_pack_step, provenance, synthetic_chest, write_recipe_pack
 from fieldray_adapt.run import Run, StepFacts
 from fieldray_adapt.training.steps import read_converted_file
 

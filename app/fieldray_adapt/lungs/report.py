@@ -62,7 +62,7 @@ def report_step(run: Run) -> StepFacts:
             title="Training",
             parts=[Table(rows=curves, head=("epoch", "side", "loss", "validation Dice", "least Dice", "frontal"))],
         ),
-        Section(title="Recipe", parts=[Code(run.text or "{}")]),
+        Section(title="Recipe", parts=[Code(run.recipe_text or "{}")]),
     ]
     return write_run_page(run, f"Lung fields: {recipe.pack.id} {recipe.pack.version}", sections)
 

@@ -21,7 +21,7 @@ from fieldray.reasons import reason
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import parse_json
 from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_NAME
-from fieldray_adapt.evaluation.evaluate import CARD_RULE
+from fieldray_adapt.evaluation.evaluate import CARD_COUNTING_RULE
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
     CrossValidationFigures,
@@ -33,7 +33,7 @@ from fieldray_adapt.files import digest, file_sha256, json_bytes, remove_on_fail
 from fieldray_adapt.pack.card import find_warnings, model_card
 from fieldray_adapt.pack.figures import PackFigures, PackLabel
 from fieldray_adapt.pack.manifest import make_manifest
-from fieldray_adapt.pack.written import (
+from fieldray_adapt.pack.writing import (
     GOLDEN_TOLERANCE,
     is_pack_unchanged,
     provenance,
@@ -115,7 +115,7 @@ def published_cross_validation(run: Run) -> Mapping[str, CrossValidationFigures]
 
 def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
     return PackFigures(
-        counted=CARD_RULE,
+        counted=CARD_COUNTING_RULE,
         labels={code: PackLabel.from_figures(found) for code, found in results.labels.items()},
         ood_gate=results.gate,
         evidence_inside=results.labels[run.recipe.pack_labels[0].code].evidence_inside,

@@ -75,26 +75,26 @@ class Iteration:
     settings: IterationSettings | None = None
 
 
-class RunFolder:
+class PruningRunFolder:
     """The folder of one pruning run, with the network and the figures of each iteration.
 
     An iteration is complete if the file `iterations.jsonl` has the iteration's line, which is written last.
     """
 
-    def __init__(self, folder: Path, *, fingerprint: str, begins_again: bool = False) -> None:
+    def __init__(self, folder: Path, *, fingerprint: str, replaces_other_run: bool = False) -> None:
         """Open the folder, or make a new folder.
 
         Parameters
         ----------
         fingerprint
             A text that identifies the run: recipe, data and original network.
-        begins_again
+        replaces_other_run
             Whether stored iterations with another fingerprint are deleted. If False, such iterations raise UsageProblem
             (run_differs).
         """
         self.folder, self._fingerprint, self._marker = folder, fingerprint, folder / "settings.json"
         if self._marker.exists() and self._marker.read_text() != fingerprint:
-            if not begins_again:
+            if not replaces_other_run:
                 raise UsageProblem(reason("run_differs", path=folder))
             self._clear()
 

@@ -17,7 +17,7 @@ from fieldray_adapt.networks.specification import (
     multiply_add_count,
     parameter_count,
 )
-from fieldray_adapt.prune.iterations import Iteration, IterationSettings, RunFolder
+from fieldray_adapt.prune.iterations import Iteration, IterationSettings, PruningRunFolder
 from fieldray_adapt.prune.plan import PruneRecipe, StopRules
 from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, PruningRule, select_channels
 from fieldray_adapt.training.loop import Effort
@@ -65,7 +65,7 @@ def prune(
     task: PruningTask,
     plan: PruneRecipe,
     *,
-    folder: RunFolder,
+    folder: PruningRunFolder,
     seed: int = 0,
     original: Callable[[], tuple[Specification, Weights]],
     progress: Callable[[Iteration], None] = lambda _: None,
@@ -97,7 +97,7 @@ def prune(
     return why
 
 
-def _iterate(task: PruningTask, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> Iteration:
+def _iterate(task: PruningTask, plan: PruneRecipe, folder: PruningRunFolder, *, seed: int) -> Iteration:
     begun, rows = time.perf_counter(), folder.iterations()
     number, settings = len(rows), plan.next_settings(rows)
     specification, weights = folder.network(number - 1)

@@ -50,7 +50,7 @@ class StudyData:
 
 
 @table
-class RunRecipe(PruneRecipe):
+class PruningRunRecipe(PruneRecipe):
     """A pruning run of a study: laws and stop rules, and the network to start from.
 
     The keys batch_size, epochs, learning_rate, cut_off and minimum_channels are laws, as in the table prune of a
@@ -124,7 +124,7 @@ class StudyRecipe:
     seed: int = key("Seed of all random numbers: initial weights, order of images, validation images.", default=0)
     data: StudyData = key("Images and labels.")
     original: Original = key("The network to prune.")
-    runs: tuple[RunRecipe, ...] = key("The pruning runs.")
+    runs: tuple[PruningRunRecipe, ...] = key("The pruning runs.")
     baselines: tuple[BaselineRecipe, ...] = key("Networks pruned in one step, for comparison.", default=())
     scratch: ScratchTraining | None = key(
         "Networks with the shapes of pruned networks, trained from random weights.", default=None
@@ -150,7 +150,7 @@ class StudyRecipe:
         if self.scratch:
             yield set(self.scratch.runs) <= set(names), "scratch", "must name runs of this study"
 
-    def run_named(self, name: str) -> RunRecipe:
+    def pruning_run(self, name: str) -> PruningRunRecipe:
         """Return the pruning run with the name `name`. Raises KeyError if no run has this name."""
         for run in self.runs:
             if run.name == name:

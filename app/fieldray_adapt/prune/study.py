@@ -25,9 +25,9 @@ from fieldray_adapt.networks.specification import (
     save_weights,
 )
 from fieldray_adapt.prune.conversion import Conversion, convert_and_test, read_json_if_present
-from fieldray_adapt.prune.iterations import Iteration, RunFolder
+from fieldray_adapt.prune.iterations import Iteration, PruningRunFolder
 from fieldray_adapt.prune.loop import prune
-from fieldray_adapt.prune.recipe import BaselineRecipe, RunRecipe, ScratchTraining, StudyData, StudyRecipe
+from fieldray_adapt.prune.recipe import BaselineRecipe, PruningRunRecipe, ScratchTraining, StudyData, StudyRecipe
 from fieldray_adapt.prune.selection import select_in_one_shot
 from fieldray_adapt.prune.study_report import write_report
 from fieldray_adapt.prune.study_results import (
@@ -36,7 +36,7 @@ from fieldray_adapt.prune.study_results import (
     MeasuredIteration,
     MillisecondsByKind,
     NetworkFigures,
-    RunResults,
+    PruningRun,
     StudyResults,
     iteration_figures,
     network_figures,
@@ -133,7 +133,7 @@ class Study:
             self.run_baseline(row)
         if scratch := self._recipe.scratch:
             for name in scratch.runs:
-                for iteration in self._run_folder(self._recipe.run_named(name)).iterations()[1:]:
+                for iteration in self._run_folder(self._recipe.pruning_run(name)).iterations()[1:]:
                     for epochs in (scratch.training.epochs, *scratch.epochs):
                         self._from_random_weights(f"{name}/{iteration.number}", scratch, epochs=epochs)
         return self.report()
@@ -186,7 +186,7 @@ class Study:
 
         return progress
 
-    def run_pruning(self, run: RunRecipe) -> str:
+    def run_pruning(self, run: PruningRunRecipe) -> str:
         """Perform or resume one pruning run. Returns the name of the stop rule that ended the run."""
         folder = self._run_folder(run)
         if (rows := folder.iterations()) and (why := run.stop.reason_to_stop(rows)):
@@ -203,9 +203,9 @@ class Study:
             progress=lambda row: self._say(f"  {_line(row)}"),
         )
 
-    def _task(self, name: str, *, run: RunRecipe | BaselineRecipe) -> ArrayPruningTask:
+    def _task(self, name: str, *, run: PruningRunRecipe | BaselineRecipe) -> ArrayPruningTask:
         training = self._parts.training
-        if isinstance(run, RunRecipe) and run.teacher:
+        if isinstance(run, PruningRunRecipe) and run.teacher:
             teacher, _ = self._network_after(run.teacher, run.teacher_iteration)
             share, temperature = run.teacher_share, run.temperature
             training = distillation_targets(
@@ -216,12 +216,12 @@ class Study:
             validation=self._parts.validation,
             settings=self._training_settings,
             calibration=run.calibration,
-            batch_sizes=run.batch_sizes if isinstance(run, RunRecipe) else (),
+            batch_sizes=run.batch_sizes if isinstance(run, PruningRunRecipe) else (),
             folder=self._folder / name,
             progress=self._epoch_progress(name),
         )
 
-    def _take_measured_beginning(self, run: RunRecipe, folder: RunFolder) -> None:
+    def _take_measured_beginning(self, run: PruningRunRecipe, folder: PruningRunFolder) -> None:
         """Copy the first iterations from another run, because measuring a large original network takes minutes.
 
         Iteration 0 (the network to start from) is copied from any other run. Iteration 1 is copied only from a run
@@ -241,7 +241,7 @@ class Study:
                     folder.add(replace(row, batch_size_proposed=None), *theirs.network(row.number))
                 return
 
-    def _beginning(self, run: RunRecipe) -> Network:
+    def _beginning(self, run: PruningRunRecipe) -> Network:
         return self._network_after(run.continues, run.after_iteration)[0] if run.continues else self.original()
 
     def _network_after(self, name: str, iteration: int | None) -> tuple[Network, Iteration]:
@@ -250,7 +250,7 @@ class Study:
         `iteration` None selects the last iteration with the required quality. Raises UsageProblem
         (`iteration_missing`).
         """
-        run = self._recipe.run_named(name)
+        run = self._recipe.pruning_run(name)
         folder = self._run_folder(run)
         found = [
             row
@@ -261,8 +261,8 @@ class Study:
             raise UsageProblem(reason("iteration_missing", run=name, iteration=iteration or 0))
         return folder.network(found[-1].number), found[-1]
 
-    def _run_folder(self, run: RunRecipe) -> RunFolder:
-        return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._key}")
+    def _run_folder(self, run: PruningRunRecipe) -> PruningRunFolder:
+        return PruningRunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._key}")
 
     def run_baseline(self, row: BaselineRecipe) -> Network:
         """Return the network of a baseline: the original network, pruned in one step and trained once.
@@ -294,7 +294,7 @@ class Study:
         """
         run, _, number = name.partition("/")
         effort = replace(scratch.training, epochs=epochs)
-        shape = without_dropout(self._run_folder(self._recipe.run_named(run)).network(int(number))[0])
+        shape = without_dropout(self._run_folder(self._recipe.pruning_run(run)).network(int(number))[0])
         path = self._folder / "scratch" / f"{digest(self._key, shape, effort)}.json"
         found = read_json_if_present(path, list[float]) or []
         for seed in range(len(found), scratch.seeds if trains else 0):
@@ -349,13 +349,15 @@ class Study:
             say=lambda: self._say(f"converting and testing {name}"),
         )
 
-    def _table(self, run: RunRecipe, rows: Mapping[str, NetworkFigures]) -> RunResults:
+    def _table(self, run: PruningRunRecipe, rows: Mapping[str, NetworkFigures]) -> PruningRun:
         iterations = self._run_folder(run).iterations()
         table = tuple(self._table_row(run, iteration, rows) for iteration in iterations)
         why = run.stop.reason_to_stop(iterations) if iterations else None
-        return RunResults(stopped_by=why or "not finished", iterations=table)
+        return PruningRun(stopped_by=why or "not finished", iterations=table)
 
-    def _table_row(self, run: RunRecipe, iteration: Iteration, rows: Mapping[str, NetworkFigures]) -> IterationFigures:
+    def _table_row(
+        self, run: PruningRunRecipe, iteration: Iteration, rows: Mapping[str, NetworkFigures]
+    ) -> IterationFigures:
         row, name, scratch = iteration_figures(iteration), f"{run.name}/{iteration.number}", self._recipe.scratch
         if not iteration.number:
             return row
@@ -372,7 +374,7 @@ class Study:
         )
 
 
-def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:
+def _begin_alike(run: PruningRunRecipe, other: PruningRunRecipe) -> bool:
     """Return whether two pruning runs have equal settings for iteration 1."""
     rest = [(one.cut_kind, one.largest_share, one.multiple, one.calibration, one.teacher) for one in (run, other)]
     return run.first_settings() == other.first_settings() and rest[0] == rest[1]

@@ -11,7 +11,7 @@ import numpy as np
 
 from fieldray_adapt.files import write_published
 from fieldray_adapt.prune.iterations import IterationSettings
-from fieldray_adapt.prune.study_results import ORIGINAL, MeasuredIteration, NetworkFigures, RunResults, StudyResults
+from fieldray_adapt.prune.study_results import ORIGINAL, MeasuredIteration, NetworkFigures, PruningRun, StudyResults
 from fieldray_adapt.reports.page import (
     Figure,
     Paragraph,
@@ -61,7 +61,7 @@ def _plots(curves: Sequence[PruningCurve], others: Mapping[str, tuple[float, flo
     return [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
 
 
-def _run(results: RunResults) -> list[ReportPart]:
+def _run(results: PruningRun) -> list[ReportPart]:
     names = [field.name for field in fields(IterationSettings)]
     settings = [
         [str(row.iteration), *(f"{getattr(row.settings, name):.4g}" for name in names)] for row in results.measured
@@ -75,7 +75,7 @@ def _run(results: RunResults) -> list[ReportPart]:
     ]
 
 
-def _by_epochs(results: RunResults) -> list[ReportPart]:
+def _by_epochs(results: PruningRun) -> list[ReportPart]:
     """Return a table of the accuracies of trainings from random weights, by number of epochs.
 
     Empty if all trainings had one number of epochs.

@@ -84,7 +84,7 @@ class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaul
     test_accuracy_from_random_weights_by_epochs: dict[str, tuple[float, ...]] = {}
 
 
-class RunResults(Struct, frozen=True, kw_only=True):
+class PruningRun(Struct, frozen=True, kw_only=True):
     """The iterations of a pruning run, and the stop rule that ended the run. Iteration 0 is the original network."""
 
     stopped_by: str
@@ -101,7 +101,7 @@ class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     study: str
     original: NetworkFigures
-    runs: dict[str, RunResults]
+    runs: dict[str, PruningRun]
     baselines: dict[str, NetworkFigures]
     profile: Profile | None = None
 

@@ -21,7 +21,7 @@ from fieldray.domain.metrics import auc
 from fieldray_adapt.data.dataset import load_dataset
 from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.networks.specification import Specification, Weights, channel_sets, keep_channels
-from fieldray_adapt.prune.iterations import Iteration, RunFolder
+from fieldray_adapt.prune.iterations import Iteration, PruningRunFolder
 from fieldray_adapt.prune.loop import prune, smallest_adequate_iteration
 from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, zero_shares
 from fieldray_adapt.run import Progress, Run, Step, StepFacts
@@ -355,7 +355,7 @@ def prune_by_recipe(
     training: Samples,
     validation: Samples,
     folder: Path,
-) -> tuple[str, Iteration, RunFolder]:
+) -> tuple[str, Iteration, PruningRunFolder]:
     """Prune a network by the recipe's table `prune`.
 
     Returns the stop rule that applied, the iteration whose network is used, and the folder of all iterations.
@@ -388,7 +388,9 @@ def prune_by_recipe(
         options.settings,
         options.engine,
     )
-    kept = RunFolder(folder, fingerprint=digest(chosen.fingerprint, *original, *decisive), begins_again=True)
+    kept = PruningRunFolder(
+        folder, fingerprint=digest(chosen.fingerprint, *original, *decisive), replaces_other_run=True
+    )
     why = prune(
         task,
         chosen,

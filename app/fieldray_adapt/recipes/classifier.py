@@ -22,9 +22,9 @@ from fieldray_adapt.recipes.shared import (
     Source,
     Split,
     Texts,
-    address_in,
     object_copy_path,
     pack_id_problem,
+    server_address,
 )
 from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
 from fieldray_adapt.training.engine_interface import EngineName, Precision
@@ -449,8 +449,8 @@ def _with_copies_of_objects(recipe: ClassifierRecipe, whole: ClassifierRecipe) -
     """
 
     def with_copy(own: Source, source: Source) -> Source:
-        address = address_in(own.path)
-        return replace(source, path=object_copy_path(address, run=whole.run)) if address else source
+        address = server_address(own.path)
+        return replace(source, path=object_copy_path(address, run_folder=whole.run)) if address else source
 
     measured: dict[str, Any] = {
         name: with_copy(own, getattr(whole.evaluation, name))

@@ -62,7 +62,7 @@ Texts = Annotated[Mapping[str, str], Key(unit="text by language, en is needed", 
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)", re.DOTALL)
 
 
-def address_in(path: Path) -> str:
+def server_address(path: Path) -> str:
     """Return the address, such as s3://BUCKET/FOLDER, in a key that may have an address in place of a path.
 
     Returns "" if the key has a path on this computer.
@@ -71,10 +71,10 @@ def address_in(path: Path) -> str:
     return f"{found[1]}://{found[2]}" if found else ""
 
 
-def object_copy_path(address: str, *, run: Path) -> Path:
-    """Return the folder to which `fieldray adapt fetch` copies the objects of an address. `run` is the run folder."""
+def object_copy_path(address: str, *, run_folder: Path) -> Path:
+    """Return the folder in `run_folder` to which `fieldray adapt fetch` copies the objects of an address."""
     protocol, _, rest = address.partition("://")
-    return run / "objects" / protocol / rest
+    return run_folder / "objects" / protocol / rest
 
 
 Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
@@ -198,7 +198,7 @@ class Source:
     @property
     def address(self) -> str:
         """The address of the source's folder on a server, such as s3://BUCKET/FOLDER; "" if on this computer."""
-        return address_in(self.path if self.layout == "folders" else self.path.parent)
+        return server_address(self.path if self.layout == "folders" else self.path.parent)
 
     def rules(self) -> Rules:
         """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""

@@ -189,7 +189,7 @@ def require_ranges(table: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownKey:
+class TableKey:
     """A key of a recipe's table: type, description, and default value (MISSING for a key that a document needs)."""
 
     kind: Any
@@ -202,7 +202,7 @@ class KnownKey:
         return self.default is MISSING
 
 
-def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, KnownKey]:
+def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, TableKey]:
     """Return the keys of a table class in the order of its fields, each with its type, description and default.
 
     `described` has descriptions by name of the key, for keys that the class does not describe because the class is in
@@ -214,7 +214,7 @@ def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[s
         kind, keys = _described(hints[known.name])
         own = known.metadata.get(_KEY)
         keys = [*keys, own] if own else keys or [(described or {}).get(known.name, Key())]
-        found[known.name] = KnownKey(kind=kind, key=_merged(keys), default=_default(known))
+        found[known.name] = TableKey(kind=kind, key=_merged(keys), default=_default(known))
     return found
 
 
@@ -481,7 +481,7 @@ def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> I
         yield from lines if key.is_needed else map(_commented, lines)
 
 
-def _key_lines(name: str, known: KnownKey) -> Iterator[str]:
+def _key_lines(name: str, known: TableKey) -> Iterator[str]:
     key = known.key
     value = key.example if key.example is not None else None if known.is_needed else known.default
     if value is None and known.is_needed:
@@ -511,7 +511,7 @@ def _commented(line: str) -> str:
 
 def inner_tables(
     table: type[Any], path: str, described: Mapping[str, Key]
-) -> Iterator[tuple[KnownKey, type[Any], str]]:
+) -> Iterator[tuple[TableKey, type[Any], str]]:
     """Yield each key of a table class whose value is an inner table: the key, the inner class, and the key's full name.
 
     The full name is `path`, a dot and the key's name. For a key with any number of tables by name, `.NAME` is added.
@@ -523,7 +523,7 @@ def inner_tables(
             yield known, inner, f"{path}.{own}" if path else own
 
 
-def table_header(known: KnownKey, full_name: str) -> str:
+def table_header(known: TableKey, full_name: str) -> str:
     """Return the TOML header for a key with an inner table, such as `[training]`, or a list of tables, `[[data]]`.
 
     `full_name` is the full name of the key.
@@ -531,7 +531,7 @@ def table_header(known: KnownKey, full_name: str) -> str:
     return f"[[{full_name}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{full_name}]"
 
 
-def _inner(known: KnownKey) -> type[Any] | None:
+def _inner(known: TableKey) -> type[Any] | None:
     """Return the dataclass of a key whose value is one or several inner tables.
 
     None for keys with other values, and for keys whose tables may be of several classes.
@@ -540,7 +540,7 @@ def _inner(known: KnownKey) -> type[Any] | None:
     return tables[0] if len(tables) == 1 else None
 
 
-def table_classes(known: KnownKey) -> list[type[Any]]:
+def table_classes(known: TableKey) -> list[type[Any]]:
     """Return the dataclasses of the inner tables that a key may have as value; empty for keys without inner tables.
 
     Classes with a method `from_document`, which parse their own values, are left out.
@@ -557,7 +557,7 @@ def _members(kind: Any) -> list[Any]:
     return [kind] if number is None else _members(typing.get_args(kind)[number])
 
 
-def value_description(known: KnownKey) -> str:
+def value_description(known: TableKey) -> str:
     """Return the type of a key's value in words, such as "list of text"."""
     return known.key.kind or type_description(known.kind)
 

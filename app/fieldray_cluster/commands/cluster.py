@@ -262,12 +262,12 @@ def _require_member(options: argparse.Namespace, console: Console) -> None:
     Raises UsageProblem: cluster_unencrypted unless exactly one of `--certificates` and `--unencrypted` is given,
     cluster_host if `--host` is no numeric IP address, and the reasons of `require_certificates`.
     """
-    from fieldray_cluster.connection import is_host
+    from fieldray_cluster.connection import is_ip_address
 
     if bool(options.certificates) == options.unencrypted:
         raise UsageProblem(reason("cluster_unencrypted"))
     _print_certificates(options, console, "node")
-    if not is_host(options.host):
+    if not is_ip_address(options.host):
         raise UsageProblem(reason("cluster_host", host=options.host))
 
 

@@ -85,7 +85,7 @@ def server_tls_context() -> ssl.SSLContext | None:
     return context
 
 
-def own_host() -> str:
+def own_ip_address() -> str:
     """Return the numeric IP address at which other processes of the cluster reach this process."""
     return host_of(get_worker().address)
 
@@ -99,7 +99,7 @@ def start_server(service: ServerSettings, state: ShardState, *, token: str) -> t
     served = ShardServer(
         service,
         state,
-        host=own_host(),
+        host=own_ip_address(),
         token=token,
         encryption=server_tls_context(),
         ended=lambda: _SERVED.pop(token, None),
@@ -115,7 +115,7 @@ def start_echo_server(elements: int, token: str) -> tuple[str, int]:
     message, `token` the session's secret. The function runs in a process of the cluster.
     """
     _SERVED[token] = echoing = Listener(
-        own_host(), token=token, largest=elements, serve=serve_echo, encryption=server_tls_context()
+        own_ip_address(), token=token, largest=elements, serve=serve_echo, encryption=server_tls_context()
     )
     return echoing.address
 

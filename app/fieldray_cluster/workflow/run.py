@@ -92,11 +92,11 @@ class Task:
         return result_key(self.command, dict(self.values), [path_state(path) for path in self.inputs], before)
 
 
-Graph = Mapping[str, tuple[Task, ...]]
+TaskGraph = Mapping[str, tuple[Task, ...]]
 """All tasks of a workflow, by name of the experiment. An experiment comes after the experiments it depends on."""
 
 
-def build_graph(workflow: Workflow, *, recipe_folder: Path) -> Graph:
+def build_graph(workflow: Workflow, *, recipe_folder: Path) -> TaskGraph:
     """Return all tasks of a workflow, by experiment. `recipe_folder` is the folder of the workflow's recipe."""
     order = graphlib.TopologicalSorter({name: own.depends_on for name, own in workflow.experiments.items()})
     return {name: _tasks(name, workflow.experiments[name], workflow, recipe_folder) for name in order.static_order()}
@@ -321,12 +321,12 @@ class TaskState:
         return path if path and path.is_file() else None
 
 
-def task_states(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
+def task_states(graph: TaskGraph, latest: Mapping[str, Event]) -> list[TaskState]:
     """Return the state of each task in `graph`, in order. `latest` is the latest event of each task, by task name."""
     return [TaskState(task=task, event=latest.get(task.name)) for tasks in graph.values() for task in tasks]
 
 
-def last_run_workflow(path: Path) -> Workflow:
+def read_last_run_workflow(path: Path) -> Workflow:
     """Return the workflow of the recipe `path` as it was at the last run. The recipe may have changed since then.
 
     Raises UsageProblem for an invalid recipe, or if there is no run (workflow_no_run).
@@ -343,7 +343,7 @@ def read_states(path: Path) -> list[TaskState]:
 
     Raises UsageProblem for an invalid recipe, or if there is no run (workflow_no_run), and StorageProblem.
     """
-    workflow = last_run_workflow(path)
+    workflow = read_last_run_workflow(path)
     latest = {event.task: event for event in read_events(workflow.run)}
     left = {name: event for name, event in latest.items() if event.status == "running"}
     if is_running(workflow.run):
@@ -397,7 +397,7 @@ class _Stage:
 class _Progress:
     """The finished, ready and blocked tasks of a workflow, as the source of tasks to run (see `TaskSource`)."""
 
-    def __init__(self, run: WorkflowRun, graph: Graph) -> None:
+    def __init__(self, run: WorkflowRun, graph: TaskGraph) -> None:
         self._run, self._graph, self._journal = run, graph, run.journal
         self._stages = {name: _Stage() for name in graph}
 

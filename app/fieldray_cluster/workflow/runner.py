@@ -94,7 +94,7 @@ class _Work:
     future: Future[Any] | None = None
     workers: frozenset[str] = frozenset()
     attempts: int = 0
-    lost: int = 0
+    lost_workers: int = 0
 
 
 class TaskRunner:
@@ -135,15 +135,15 @@ class TaskRunner:
         self._out: dict[str, _Work] = {}
         self._is_stopping = False
 
-    def run(self, source: TaskSource, stop: Path) -> None:
-        """Run the tasks of `source` until no task is left, or until the file `stop` exists.
+    def run(self, source: TaskSource, stop_file: Path) -> None:
+        """Run the tasks of `source` until no task is left, or until the file `stop_file` exists.
 
         If the run is stopped, or no node is left, all running tasks are ended. Raises KeyboardInterrupt,
         IncompatibleNodes, ConnectionLost, StorageProblem, and the exceptions of `source`.
         """
         source.restart()
         try:
-            while not stop.exists():
+            while not stop_file.exists():
                 while self.free_slots > 0 and (found := source.next_task()):
                     self.submit(*found)
                 if not self._out:
@@ -152,9 +152,9 @@ class TaskRunner:
                     source.record_end(spec.task, event)
                 source.update()
         except (KeyboardInterrupt, IncompatibleNodes):
-            self.stop(stop)
+            self.stop(stop_file)
             raise
-        for spec, event in self.stop(stop):
+        for spec, event in self.stop(stop_file):
             source.record_end(spec.task, event)
 
     @property
@@ -189,13 +189,13 @@ class TaskRunner:
                 break
         return found
 
-    def stop(self, stop: Path) -> list[tuple[TaskSpec, Event]]:
+    def stop(self, stop_file: Path) -> list[tuple[TaskSpec, Event]]:
         """End all running tasks. Returns each task, with the event of its end.
 
-        `stop` is the path of the file that ends the tasks. The file is written here.
+        `stop_file` is the path of the file that ends the tasks. The file is written here.
         """
         self._is_stopping = True
-        stop.touch()
+        stop_file.touch()
         found = list[tuple[TaskSpec, Event]]()
         with contextlib.suppress(ConnectionLost):
             waiting = [work.future for work in self._out.values() if work.future and not work.spec.start_file.exists()]
@@ -266,7 +266,9 @@ class TaskRunner:
                 return None
             outcome = outcome or self._lost(work)
         status: Status = "stopped" if outcome.was_stopped else "done" if outcome.is_done else "failed"
-        return Event(task=spec.task, key=spec.key, status=status, number=spec.number, lost=work.lost, outcome=outcome)
+        return Event(
+            task=spec.task, key=spec.key, status=status, number=spec.number, lost=work.lost_workers, outcome=outcome
+        )
 
     def _tries_again(self, work: _Work, outcome: Outcome | None) -> bool:
         """Send a failed task again if the task's retry policy allows this. Returns whether the task was sent.
@@ -276,10 +278,10 @@ class TaskRunner:
         policy, spec = work.policy, work.spec
         preemptible = self._preemptible if policy.preemptible is None else policy.preemptible
         if outcome is None:
-            work.lost += 1
+            work.lost_workers += 1
         if outcome is not None or (not preemptible and spec.start_file.exists()):  # an unstarted task is no attempt
             work.attempts += 1
-        if work.attempts > policy.retries or work.lost >= policy.lost_workers or spec.stop_file.exists():
+        if work.attempts > policy.retries or work.lost_workers >= policy.lost_workers or spec.stop_file.exists():
             return False
         self._again(work)
         return True
@@ -307,4 +309,4 @@ class TaskRunner:
     def _lost(self, work: _Work) -> Outcome:
         """Return the outcome of a task whose workers were lost, with the name of the last worker."""
         so_far = running_outcome(work.spec.folder, work.spec.number)
-        return replace(so_far, problem=reason("workflow_worker_lost", count=work.lost).text)
+        return replace(so_far, problem=reason("workflow_worker_lost", count=work.lost_workers).text)

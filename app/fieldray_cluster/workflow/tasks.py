@@ -275,21 +275,23 @@ class TaskResult:
     node_problem: Reason | None = None
 
 
-def check_node(run: Path) -> Reason | None:
-    """Return the reason why this worker cannot work on the run in the folder `run`; None if it can.
+def check_node(run_folder: Path) -> Reason | None:
+    """Return the reason why this worker cannot work on the run in the folder `run_folder`; None if it can.
 
     A folder without a journal is probably a network share that is not mounted.
     """
-    return None if (run / JOURNAL_NAME).is_file() else reason("workflow_node_folder", node=_node(), path=run)
+    return (
+        None if (run_folder / JOURNAL_NAME).is_file() else reason("workflow_node_folder", node=_node(), path=run_folder)
+    )
 
 
-def driver_file(stop: Path) -> Path:
-    """Return the path of a file by which a worker recognises the right run folder, next to the file `stop`.
+def driver_file(stop_file: Path) -> Path:
+    """Return the path of a file by which a worker recognises the right run folder, next to the file `stop_file`.
 
     The process that runs the workflow writes this file. A worker that does not find the file sees a wrong folder, for
     example because a network share is not mounted.
     """
-    return stop.with_name(f"{stop.name}.driver")
+    return stop_file.with_name(f"{stop_file.name}.driver")
 
 
 def perform_task(spec: TaskSpec) -> TaskResult:

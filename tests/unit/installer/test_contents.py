@@ -127,7 +127,7 @@ def test_a_version_can_name_a_file(tmp_path: Path, text: str, good: bool) -> Non
 
 
 def test_the_formats_of_exports_are_collected_though_nobody_imports_them() -> None:
-    taken = contents.entries_of("fieldray.reports.exporters")
+    taken = contents.entry_modules("fieldray.reports.exporters")
     assert {f"fieldray.reports.exporters{name}" for name in ("", ".csv", ".json")} <= {*taken}
 
 

@@ -36,7 +36,7 @@ class SyntheticRun:
     The thumbnails, heat maps and lungs of a few synthetic chests are used in turn.
     """
 
-    def __init__(self, model: Model, *, seed: int = 1, drawn: int = 24) -> None:
+    def __init__(self, model: Model, *, seed: int = 1, chest_count: int = 24) -> None:
         self.spec = RunSpec(
             paths=("/archive",),
             packs=(
@@ -51,7 +51,7 @@ class SyntheticRun:
             ),
         )
         self._model, self._seed = model, seed
-        self._chests = [(thumbnail(image), lungs) for image, lungs in map(_chest, range(drawn))]
+        self._chests = [(thumbnail(image), lungs) for image, lungs in map(_chest, range(chest_count))]
 
     def save(self, database: Path, count: int, *, progress: Callable[[int], None]) -> int:
         """Store `count` outcomes in a new run of the results database `database`. Returns the run's id.
