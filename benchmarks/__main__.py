@@ -20,7 +20,7 @@ def main() -> int:
         is_toolchain=not _TOOLCHAIN.isdisjoint(sys.argv[1:2]),
         joins_cluster=not _JOINS_CLUSTER.isdisjoint(sys.argv[1:2]),
     )
-    from benchmarks.command_line import run  # only now: nothing is imported that the guard has not seen
+    from benchmarks.command_line import run  # imported after the offline guard
 
     return run(sys.argv[1:])
 

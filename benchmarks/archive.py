@@ -30,13 +30,13 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.surroundings import usable_cores
 
 USUAL_KINDS: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
-_IMAGE_SIZES: Final = 6  # different numbers of pixels, from the smallest to the largest
+_IMAGE_SIZES: Final = 6  # number of image sizes, from the smallest to the largest
 _MAX_SOURCES: Final = 24
-# In one run a fast program processes the images of a kind several times: about this many names, within bounds.
+# Each kind has about this many file names, so that a run of a fast program lasts long enough to be measured.
 _NAMES_OF_EACH_KIND: Final = 96
 _MIN_REPEATS, _MAX_REPEATS = 4, 16
 _WARM_UP_MEGAPIXELS: Final = 1.0
-_OWN_PLUGINS: Final = frozenset({"libjpeg-turbo"})  # those the program adds to pydicom
+_OWN_PLUGINS: Final = frozenset({"libjpeg-turbo"})  # decoders that this program adds to pydicom
 
 Notify = Callable[[str], None]
 MakeImage = Callable[[float, int], GreyImage]
@@ -200,7 +200,7 @@ def _link_all(folder: Path, paths: Sequence[Path]) -> None:
         target = folder / f"{number:05}{path.suffix}"
         try:
             os.link(path, target)
-        except OSError:  # a file system without links
+        except OSError:  # the file system has no hard links
             shutil.copyfile(path, target)
 
 

@@ -16,6 +16,6 @@ def main() -> int:
     Returns the exit code.
     """
     stay_offline(is_toolchain=sys.argv[2:] == ["toolchain"])
-    from fieldray.processes.serving import serve  # only now: nothing is imported that the guard has not seen
+    from fieldray.processes.serving import serve  # imported after the offline guard
 
     return serve(sys.argv[1], package="benchmarks")

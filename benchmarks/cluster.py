@@ -30,7 +30,7 @@ from benchmarks.cluster_runs import (
     write_copies,
 )
 from benchmarks.namespaces import NotPermitted
-from benchmarks.reports import Goal, commit_of, maximum_goal
+from benchmarks.reports import Goal, commit_of, max_goal
 from benchmarks.screening import ScreeningFailed
 from fieldray.bench.benchmark_case import Block, BulletList, Report, Table
 from fieldray.persistence import write_atomically
@@ -38,7 +38,7 @@ from fieldray.persistence import write_atomically
 Notify = Callable[[str], None]
 
 _MAX_OVERHEAD: Final = 1.10
-_MAX_IMAGES_WITH_KILLS: Final = 6000  # of the images: a calm machine has screened fewer when the last process is killed
+_MAX_IMAGES_WITH_KILLS: Final = 6000  # an idle computer still screens at the last kill
 _MAX_IMAGES_OVER_NETWORK: Final = 2000
 _NOTES: Final = (
     "Total is from the start of a command to its end; the rate leaves out the first tenth of the images; start is what "
@@ -198,9 +198,8 @@ class _Bench:
     def _kills(self) -> Mapping[str, Any]:
         images, expected = self._expected(min(self._plan.count, _MAX_IMAGES_WITH_KILLS))
         kills = {"kills": self._plan.kills, "seed": self._plan.seed}
-        return screen_archive_with_kills(
-            images, self._root / "kills", self._options, expected, **kills, notify=self._notify
-        )
+        folder = self._root / "kills"
+        return screen_archive_with_kills(images, folder, self._options, expected, **kills, notify=self._notify)
 
     def _network(self) -> Mapping[str, Any]:
         count = min(self._plan.count, _MAX_IMAGES_OVER_NETWORK)
@@ -249,7 +248,7 @@ def _overheads(runs: Sequence[tuple[int, RunFigures]], workers: int) -> list[flo
 def _mark(runs: Sequence[tuple[int, RunFigures]]) -> Goal | None:
     known = [statistics.median(_overheads(runs, workers)) for workers in {run.workers for _, run in runs} - {0}]
     name = "time for an image against `fieldray screen`, the best number of workers"
-    return maximum_goal(name, min(known), _MAX_OVERHEAD, unit="x") if known else None
+    return max_goal(name, min(known), _MAX_OVERHEAD, unit="x") if known else None
 
 
 def _table(found: Sequence[tuple[int, RunFigures]], count: int) -> Table:

@@ -16,15 +16,8 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.cluster_runs import (
-    COMPLETED_EXIT_CODES,
-    ImageResults,
-    count_faults,
-    faults_sentence,
-    screening_command,
-    start_command,
-    start_logged_command,
-)
+from benchmarks import cluster_runs
+from benchmarks.cluster_runs import ImageResults
 from benchmarks.processes import CHECKOUT
 from benchmarks.screening import ScreeningFailed
 from fieldray.paths import python_command
@@ -82,11 +75,11 @@ def screen_archive_with_kills(
     """
     shutil.rmtree(folder, ignore_errors=True)
     chance, killed, starts = random.Random(seed), Counter[str](), 0
-    command = screening_command(images, folder, ("--chunk", "32", *options), workers=2)
+    command = cluster_runs.screening_command(images, folder, ("--chunk", "32", *options), workers=2)
     began_s = time.perf_counter()
     while True:
         starts += 1
-        with start_command(command, folder / "home") as process:
+        with cluster_runs.start_command(command, folder / "home") as process:
             while process.poll() is None and sum(killed.values()) < kills:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(chance.uniform(*_CALM_S))
@@ -96,17 +89,17 @@ def screen_archive_with_kills(
                 killed[role] += _killed_one(process.pid, role, chance)
             assert process.stderr
             said = process.stderr.read().decode(errors="replace").strip()
-        if process.returncode in COMPLETED_EXIT_CODES and (folder / "out" / "merged.json").exists():
+        if process.returncode in cluster_runs.COMPLETED_EXIT_CODES and (folder / "out" / "merged.json").exists():
             break
         if process.returncode != _KILLED:
             raise ScreeningFailed(f"ended with {process.returncode}: {said}")
     if sum(killed.values()) < kills:
         raise ScreeningFailed(f"the archive was complete after {sum(killed.values())} kills: take more images")
-    total_s, kept = time.perf_counter() - began_s, count_faults(folder / "home", expected)
+    total_s, kept = time.perf_counter() - began_s, cluster_runs.count_faults(folder / "home", expected)
     names = ", ".join(f"{number} {role}" for role, number in sorted(killed.items()))
     sentence = f"Killed: {names}. The driver was started {starts} times; {total_s:.0f} s in all."
     figures = {"killed": dict(killed), "starts": starts, "total_s": total_s, **kept}
-    return {**figures, "sentences": [sentence, faults_sentence(kept)]}
+    return {**figures, "sentences": [sentence, cluster_runs.faults_sentence(kept)]}
 
 
 def run_sweep_with_kills(folder: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> dict[str, Any]:
@@ -156,7 +149,7 @@ def run_sweep_with_kills(folder: Path, *, trials: int, kills: int, seed: int, no
 
 def _sweep(folder: Path) -> subprocess.Popen[bytes]:
     command = python_command("fieldray.__main__", "workflow", "sweep", "sweep.toml")
-    return start_logged_command(command, folder / "home", folder / "said.txt", cwd=folder)
+    return cluster_runs.start_logged_command(command, folder / "home", folder / "said.txt", cwd=folder)
 
 
 def _killed_one(pid: int, role: str, chance: random.Random) -> int:

@@ -15,13 +15,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cluster_runs import (
-    COMPLETED_EXIT_CODES,
-    ImageResults,
-    count_faults,
-    faults_sentence,
-    start_logged_command,
-)
+from benchmarks import cluster_runs
+from benchmarks.cluster_runs import ImageResults
 from benchmarks.namespaces import SUBNET, Namespaces, namespaces
 from benchmarks.screening import ScreeningFailed
 from fieldray.paths import python_command
@@ -56,7 +51,7 @@ def screen_on_three_computers(
 
         def begin(number: int, name: str, *words: str) -> subprocess.Popen[bytes]:
             command = computers.command(number, python_command("fieldray.__main__", *words, *encrypted))
-            process = start_logged_command(command, folder / name / "home", folder / f"{name}.txt")
+            process = cluster_runs.start_logged_command(command, folder / name / "home", folder / f"{name}.txt")
             ends.callback(_end, process)
             return process
 
@@ -77,17 +72,17 @@ def screen_on_three_computers(
         driver.wait()
         ended_s = time.perf_counter()
         sent_mb = sum(map(computers.received_mb, (1, 2)))
-    if driver.returncode not in COMPLETED_EXIT_CODES or not (folder / "out" / "merged.json").exists():
+    if driver.returncode not in cluster_runs.COMPLETED_EXIT_CODES or not (folder / "out" / "merged.json").exists():
         raise ScreeningFailed(f"ended with {driver.returncode}: {(folder / 'driver.txt').read_text()[-2000:]}")
     total_s, after_loss_s = ended_s - began_s, ended_s - gone_s
-    kept = count_faults(folder / "driver" / "home", expected)
+    kept = cluster_runs.count_faults(folder / "driver" / "home", expected)
     figures = {"images": count, "total_s": total_s, "resumed_s": resumed_s, "after_loss_s": after_loss_s}
     sentences = [
         f"{count} images on two computers over links of {LINK_RATE_MBIT} Mbit/s, {sent_mb:.0f} MB sent, encrypted; "
         f"{total_s:.0f} s.",
         f"All links cut for {LINK_CUT_S:.0f} s: the next results came {resumed_s:.1f} s after their return.",
         f"One computer gone for good: the other one was done {after_loss_s:.0f} s later.",
-        faults_sentence(kept),
+        cluster_runs.faults_sentence(kept),
     ]
     return {**figures, "sent_mb": sent_mb, **kept, "sentences": sentences}
 

@@ -24,10 +24,10 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import python_command
 from fieldray.store.results import ResultQuery
 
-COMPLETED_EXIT_CODES: Final = (0, 1)  # exit codes: every image has an outcome, or some failed
+COMPLETED_EXIT_CODES: Final = (0, 1)  # 0: all images have results; 1: some images failed
 _LOOK_S: Final = 0.25
 _WARM_UP_SHARE: Final = 0.1
-_PREAMBLE: Final = 128  # of a DICOM file: its bytes mean nothing (PS3.10 7.1)
+_PREAMBLE: Final = 128  # bytes at the start of a DICOM file, with any content (PS3.10 7.1)
 _SYNTHETIC_IMAGES: Final = 24
 _DRAWN_SIDE: Final = 768
 _CURVE_POINTS: Final = 40
@@ -222,7 +222,7 @@ def measure_run(
 
     `notify` is called with the progress every minute.
     """
-    shutil.rmtree(folder, ignore_errors=True)  # of a benchmark that was ended
+    shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted benchmark
     watch = _Watch(folder / "home" / "results.sqlite")
     with (
         contextlib.closing(watch),

@@ -75,7 +75,7 @@ class Command:
         parser.set_defaults(command=_writing_report(measured, typed, self.paths))
 
 
-# ---- what a person types after an option, as the value that is meant
+# ---- parsers of option values
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ def _file_kinds(text: str) -> tuple[str, ...]:
 
 def _networks(text: str) -> tuple[str, ...]:
     """Parse a text such as `squeezenet,vgg16` as kinds of networks in recipes. Raises ArgumentTypeError."""
-    from fieldray_adapt.networks.architectures import NETWORKS  # only now: other commands need no toolchain
+    from fieldray_adapt.networks.architectures import NETWORKS  # not needed by other commands
 
     return _chosen(text, tuple(NETWORKS))
 

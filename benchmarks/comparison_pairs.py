@@ -23,8 +23,8 @@ from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.mask import Mask
 
 Part = Literal["choose", "measure"]
-_LARGEST: Final = 0.08  # of the frame's side
-_GREY_NOISE: Final = 2.0  # levels of 255
+_LARGEST: Final = 0.08  # largest displacement, as a share of the image's width
+_GREY_NOISE: Final = 2.0  # standard deviation in grey levels (0..255)
 _RADII_PX: Final = (12.0, 40.0)
 _CONTRASTS: Final = (0.03, 0.10)
 
@@ -99,7 +99,7 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
         yield read
 
 
-# ---- what is made of images
+# ---- warped copies and inserted opacities
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

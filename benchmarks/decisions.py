@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.image_files import IMAGE_KINDS, ImageKind, enlarge_image, read_image, write_image
-from benchmarks.reports import Goal, maximum_goal
+from benchmarks.reports import Goal, max_goal
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.domain.finding import Decision, FailedOutcome, Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageRef
@@ -299,9 +299,9 @@ def _marks(compared: DecisionComparison) -> tuple[Goal, ...]:
     count, mean = float(sum(compared.images.values())), float(differences.mean())
     return (
         Goal(name="Images compared", measured=count, goal=MIN_IMAGES, unit="images"),
-        maximum_goal("Mean difference of scores", mean, MAX_MEAN_DIFFERENCE, unit=""),
+        max_goal("Mean difference of scores", mean, MAX_MEAN_DIFFERENCE, unit=""),
         Goal(name="Share of equal decisions", measured=compared.equal_share, goal=MIN_EQUAL_SHARE, unit=""),
-        maximum_goal("Jumps between above and below", compared.opposite_decisions, 0, unit="images"),
+        max_goal("Jumps between above and below", compared.opposite_decisions, 0, unit="images"),
     )
 
 

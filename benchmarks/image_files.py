@@ -43,7 +43,7 @@ from fieldray.imaging.synthetic import image_dataset
 from fieldray.imaging.whole_file import read_bytes
 
 _TWELVE_BITS: Final = 4095
-# Noise of quanta: its spread grows as the root of the signal. 12 of 4095 grey levels at half of the range.
+# Quantum noise grows with the square root of the signal: 12 of 4095 grey levels at half of the range.
 _GRAIN_AT_HALF: Final = 12.0
 _JPEG_QUALITY: Final = 92
 
@@ -55,10 +55,10 @@ _COMPRESSION: Final[Mapping[UID, Mapping[str, Any]]] = {
     JPEG2000Lossless: {"encoding_plugin": "pylibjpeg"},
     JPEG2000: {"encoding_plugin": "pylibjpeg", "j2k_cr": [6]},
 }
-# Any of the seven predictors may stand in the first, only the first in the second (ITU-T T.81, table H.1).
+# JPEGLossless allows each of seven predictors, JPEGLosslessSV1 only predictor 1 (ITU-T T.81, table H.1).
 _PREDICTORS: Final[Mapping[UID, int]] = {JPEGLossless: 4, JPEGLosslessSV1: 1}
 _DICOM_JPEG_QUALITY: Final = 95
-# Two threads that encode JPEG 2000 by pylibjpeg-openjpeg 2.6 at the same time end the process sooner or later.
+# pylibjpeg-openjpeg 2.6 crashes if two threads encode JPEG 2000 at the same time.
 _encoding = threading.Lock()
 
 GreyImage = NDArray[np.uint16]
@@ -74,7 +74,7 @@ class ImageKind:
     file_format: str = ""
 
 
-# The six most common ones in today's archives come first.
+# The first six kinds are the most common kinds in archives.
 IMAGE_KINDS: Final[Mapping[str, ImageKind]] = {
     kind.name: kind
     for kind in (
@@ -165,7 +165,7 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
     if transfer_syntax in _JPEGLS_ERROR and find_spec("jpeg_ls") is None:
         import imagecodecs
 
-        # pyjpegls has no files for Python 3.14. imagecodecs states all bits of a word, not only those stored: larger.
+        # pyjpegls has no wheel for Python 3.14. imagecodecs encodes all bits of a word, so the file is larger.
         set_compressed_frame(
             dataset, bytes(imagecodecs.jpegls_encode(_stored(dataset), _JPEGLS_ERROR[transfer_syntax]))
         )
@@ -211,7 +211,7 @@ def _stored(dataset: Dataset) -> NDArray[Any]:
 def _lossless_jpeg(dataset: Dataset, predictor: int) -> bytes:
     import imagecodecs
 
-    # A negative value has its sign in the bits above those stored.
+    # The sign of a negative value is in the bits above the stored bits.
     bits = dataset.BitsAllocated if dataset.PixelRepresentation else dataset.BitsStored
     options = {"lossless": True, "predictor": predictor, "bitspersample": bits}
     if dataset.SamplesPerPixel == 3:

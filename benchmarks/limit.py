@@ -30,7 +30,7 @@ from fieldray.imaging.reduction import JPEG_REDUCTIONS, block_means
 from fieldray.inference.litert import load_runtime
 from fieldray.processes.wire import Message
 
-_CROP_SHARE: Final = 0.6  # of the image's height and width, where lungs are cropped
+_CROP_SHARE: Final = 0.6  # usual height and width of the lungs' crop, as a share of the image's
 
 
 class LimitService:
@@ -49,11 +49,11 @@ class LimitService:
                     network = runtime.interpreter(model_content=message.arrays[name].tobytes(), num_threads=1)
                     network.allocate_tensors()
                     self._networks.append((network, network.get_input_details()[0]))
-            # pixels of the whole image that each network needs: of the classifier for the lungs alone
+            # The classifier sees only the lungs' crop, so the whole image needs more pixels than the network's input.
             sides = [int(spec["shape"][1]) for _, spec in self._networks]
             self._sides = max(sides[0] / (_CROP_SHARE if len(sides) > 1 else 1), *sides)
             for path in message.body["first"]:
-                with contextlib.suppress(ValueError):  # not of a usual kind
+                with contextlib.suppress(ValueError):  # a kind of file that the limit does not process
                     self._do(path)
             return Message({"detail": "one reading, hash, networks"})
         before_s, began_s, paths = time.process_time(), time.perf_counter(), message.body["paths"]

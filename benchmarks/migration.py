@@ -28,7 +28,7 @@ from fieldray.store.database import open_read_only
 Notify = Callable[[str], None]
 _OLD: Final = (CHECKOUT / "tests" / "old_stores" / "version-11.zip", "several_packs")
 _MAP_SIDE: Final = 16
-_BATCH: Final = 500  # copies of the small database that are written together
+_BATCH: Final = 500  # copies of the small database in one transaction
 _POLL_S: Final = 0.02
 _SEED: Final = 1
 _COUNTED: Final = ("images", "answers", "verdicts", "runs")
@@ -207,7 +207,7 @@ def _on_disk(folder: Path) -> int:
     for file in folder.iterdir():
         try:
             facts = file.stat()
-        except FileNotFoundError:  # the migration removes files
+        except FileNotFoundError:  # the migration has removed this file
             continue
         if file.is_file():
             found[facts.st_ino] = 512 * facts.st_blocks

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fieldray.processes.child import Call, handler_of
 from fieldray_adapt.networks.specification import Specification
 
-# One batch (n, rows, columns, channels) uint8 in; the output compared, (n, m), out.
+# A function from a batch of images (n, rows, columns, channels) uint8 to the compared output (n, m).
 Infer = Callable[[NDArray[np.uint8]], NDArray[Any]]
 WARM_UP_S: Final = 0.3
 _MIN_CALLS: Final = 5
@@ -62,7 +62,7 @@ class RunResponse:
     output: NDArray[np.float32]
 
 
-OPEN: Final = Call("open", OpenRequest, str)  # what was opened, with its version
+OPEN: Final = Call("open", OpenRequest, str)  # returns name and version of the engine
 RUN: Final = Call("run", RunRequest, RunResponse)
 
 
@@ -85,7 +85,7 @@ class NetworkService:
         assert self._infer is not None
         batches = _batches(calls.images, self._images)
         output = np.concatenate([self._infer(batch).reshape(len(batch), -1) for batch in batches])
-        times_ms = time_calls_ms(self._infer, batches, seconds=calls.seconds)
+        times_ms = call_times_ms(self._infer, batches, seconds=calls.seconds)
         return RunResponse(batch_ms=tuple(times_ms), output=output.astype(np.float32))
 
 
@@ -95,7 +95,7 @@ def restrict_to_cores(threads: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def time_calls_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: float) -> list[float]:
+def call_times_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: float) -> list[float]:
     """Call `infer` on the batches in turn for `seconds` seconds, at least five times, after a warm-up.
 
     Returns the milliseconds of each call.
@@ -207,7 +207,7 @@ def _openvino(opening: OpenRequest) -> tuple[str, Infer]:
     options = {
         "INFERENCE_NUM_THREADS": str(opening.threads),
         "NUM_STREAMS": "1",
-        "INFERENCE_PRECISION_HINT": "f32",  # bfloat16 would be taken where there is some, and is not equal
+        "INFERENCE_PRECISION_HINT": "f32",  # otherwise OpenVINO may compute in bfloat16
     }
     request = core.compile_model(core.read_model(file), "CPU", options).create_infer_request()
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.network_cases import NetworkCase, classifier_case, lung_case
-from benchmarks.network_engines import OPEN, RUN, WARM_UP_S, OpenRequest, RunRequest, time_calls_ms
+from benchmarks.network_engines import OPEN, RUN, WARM_UP_S, OpenRequest, RunRequest, call_times_ms
 from benchmarks.processes import toolchain_command
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.errors import FieldrayError
@@ -31,7 +31,7 @@ from fieldray.processes.child import Child, ChildDied, ChildTimeout
 MODELS: Final = Path(__file__).resolve().parent.parent / "models"
 _SERVICE: Final = "benchmarks.network_engines:handle"
 _TIMEOUT_S: Final = 600.0
-# A float32 engine that differs by more computes something else.
+# The largest allowed difference between the outputs of two float32 engines.
 TOLERANCE: Final = 1e-4
 
 Notify = Callable[[str], None]
@@ -142,7 +142,7 @@ def _race(case: NetworkCase, found: Sequence[EngineFigures], *, rounds: int, sec
             notify(f"{place}: opening {one.engine.title}")
             with _problems(one):
                 runners[one.engine.key] = run = stack.enter_context(_opened(case, one))
-                outputs[one.engine.key], _ = run(0.0)  # the first calls compile: they belong to no round
+                outputs[one.engine.key], _ = run(0.0)  # the first calls compile the network, and are not measured
         for number in range(rounds):
             for one in found:
                 notify(f"{place}: round {number + 1} of {rounds}, {one.engine.title}")
@@ -231,10 +231,8 @@ def _program(case: NetworkCase, one: EngineFigures) -> Iterator[_Run]:
             return np.zeros(0, np.float32)
 
         whole = np.concatenate([case.images] * (one.images // len(case.images) + 1))
-        yield lambda seconds: (
-            np.zeros(0, np.float32),
-            time_calls_ms(run_batch, [whole[: one.images]], seconds=seconds),
-        )
+        images, no_output = [whole[: one.images]], np.zeros(0, np.float32)
+        yield lambda seconds: (no_output, call_times_ms(run_batch, images, seconds=seconds))
     finally:
         backend.close()
 

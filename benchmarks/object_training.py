@@ -21,14 +21,14 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from benchmarks.objects import serve_over_s3
+from benchmarks.objects import s3_server
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import program_command
 from fieldray_adapt.files import file_sha256
 
 _SIDE: Final = 512
-_TO_BYTE: Final = 4  # bits by which 12-bit grey levels are shifted
+_TO_BYTE: Final = 4  # shift of 12-bit grey levels to 8 bits
 _RECIPE: Final = """
 run = "run"
 labels = [{{ code = "opacity" }}]
@@ -70,7 +70,7 @@ def run_benchmark(*, patients: int, epochs: int, rounds: int, notify: Notify) ->
         images = Path(scratch, "images")
         notify("draws the images")
         files = _draw(images, patients)
-        with serve_over_s3({path.relative_to(scratch).as_posix(): path for path in files}):
+        with s3_server({path.relative_to(scratch).as_posix(): path for path in files}):
             found: dict[str, list[TrainingTimes]] = {"local": [], "remote": []}
             again_s = list[float]()
             for number in range(rounds):

@@ -39,7 +39,7 @@ from fieldray_adapt.training.keras_engine import build_network, compile_model
 from fieldray_cluster.object_server import ObjectServer, address_to_path
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 
-GOAL_RATIO: Final = 0.9  # of the local rate
+GOAL_RATIO: Final = 0.9  # images per second from the server, divided by those from local files
 _SIDE: Final = 224
 _SHAPE: Final = {"height": _SIDE, "width": _SIDE, "input_channels": 3, "labels": 1}
 _START_S: Final = 60.0
@@ -56,17 +56,14 @@ def run_benchmark(folder: Path, *, max_images: int, batch: int, rounds: int, not
     `folder` has the images, of which at most `max_images` are used, in batches of `batch`.
     """
     files = sorted(path for path in folder.iterdir() if path.suffix in (".png", ".jpg", ".jpeg"))[:max_images]
-    files = files[: len(files) // batch * batch]  # a smaller last batch would be compiled anew
+    files = files[: len(files) // batch * batch]  # a smaller last batch would be compiled again
     rows: list[dict[str, Any]] = []
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        serve_over_s3({f"in/{each.name}": each for each in files}) as process,
-    ):
+    with tempfile.TemporaryDirectory() as scratch, s3_server({f"in/{each.name}": each for each in files}) as process:
         server = ObjectServer("s3://box/in")
         listed = [(ImageRef(path=address_to_path(name)), state) for name, state in server.iterate_objects()]
         for name, make in _NETWORKS.items():
             train = make()
-            for _ in range(2):  # the first iteration compiles
+            for _ in range(2):  # the first iteration compiles the network, and is not measured
                 train(np.zeros((batch, _SIDE, _SIDE, 3), np.float32))
             found: dict[str, list[float]] = {"local": [], "remote": [], "waited": [], "server": []}
             for number in range(rounds):
@@ -135,7 +132,7 @@ _NETWORKS: Final[Mapping[str, Callable[[], TrainFunction]]] = {
 
 
 @contextlib.contextmanager
-def serve_over_s3(files: Mapping[str, Path]) -> Iterator[psutil.Process]:
+def s3_server(files: Mapping[str, Path]) -> Iterator[psutil.Process]:
     """Start an S3 server whose bucket `box` has the files as objects, by key. Yields the process of the server.
 
     This process and its child processes are configured to use the server.

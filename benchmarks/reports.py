@@ -54,7 +54,7 @@ class Goal:
         return f"{self.name}: {found}{'at most' if self.is_most else 'at least'} {self.goal:g}{unit}: {verdict}"
 
 
-def maximum_goal(name: str, measured: float | None, goal: float, *, unit: str) -> Goal:
+def max_goal(name: str, measured: float | None, goal: float, *, unit: str) -> Goal:
     """Return the goal that the figure `name` is at most `goal`."""
     return Goal(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
 
@@ -68,7 +68,7 @@ def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
     return path, _written(path.with_suffix(".md"), report, report_header())
 
 
-# ---- pages of Markdown, from which a person takes what docs/benchmarks should say (format: its README)
+# ---- pages of docs/benchmarks in Markdown (format: docs/benchmarks/README.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def write_page(report: Report, page: BenchmarkPage) -> Path:
     facts = {
         "title": report.title.removeprefix("Fieldray: ").capitalize(),
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": f"'{page.commit}'",  # digits alone would be read as a number
+        "commit": f"'{page.commit}'",  # YAML would read digits without quotes as a number
         "machine": machine_line(),
         "command": page.command,
     }

@@ -19,7 +19,7 @@ from fieldray.imaging.synthetic import write_studies
 from fieldray.paths import python_command
 
 _STARTING_IMAGES: Final = 10
-_EXIT_CODES_WITH_RESULTS: Final = (0, 1)  # exit codes: every image has an outcome, or some failed
+_EXIT_CODES_WITH_RESULTS: Final = (0, 1)  # 0: all images have results; 1: some images failed
 
 Notify = Callable[[str], None]
 
@@ -123,7 +123,7 @@ def fill_folder(folder: Path, sources: Sequence[Path], count: int) -> Path:
             continue
         try:
             os.link(first, target)
-        except OSError:  # a file system without links
+        except OSError:  # the file system has no hard links
             shutil.copyfile(source, target)
     return folder
 

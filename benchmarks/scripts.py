@@ -23,7 +23,7 @@ from fieldray.processes.wire import Message
 
 log = logging.getLogger(__name__)
 
-# pydicom warns about much. Scripts usually silence it, and warnings cost time.
+# Scripts usually silence pydicom's many warnings, which cost time.
 warnings.simplefilter("ignore")
 
 
@@ -94,7 +94,7 @@ class ScriptService:
             self._script = ConventionalScript(message.arrays["model"].tobytes())
             self._do(message.body["first"])
             return Message({"detail": self._script.detail})
-        # A script starts no other process, so its own time is all there is, and finer than the system's count.
+        # A script has no child processes. So the time of this process is enough, and more exact than psutil's.
         before_s, began_s, paths = time.process_time(), time.perf_counter(), message.body["paths"]
         failed = self._do(paths)
         seconds, spent_s = time.perf_counter() - began_s, time.process_time() - before_s

@@ -107,8 +107,8 @@ class TrainingCase:
     measured_s: float
     mean_s: float
     bound_s: float
-    update_s: float  # time in which one machine alone updates all weights by a gradient; 0 without a network
-    updated_s: float  # the duration predicted from the times of a gradient and of an update
+    update_s: float  # one machine's time for an update of all weights; 0 without a network
+    updated_s: float  # predicted duration, with the time of the updates
 
     def error(self, kind: str) -> float:
         """Return the relative error of the prediction `kind` ("mean_s" or "bound_s")."""
@@ -235,8 +235,8 @@ def measure_cases(
                     updated = estimate_training(
                         replace(measured, update_s=update_s), mode=mode, server=server, workers=workers
                     ).time_range
-                    # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15; one at a
-                    # time, each waits for those before it alone, 4.6.
+                    # Synchronous workers transfer at the same time (formula 4.9). Asynchronous workers transfer at
+                    # different times (4.15). In turns, each worker waits for the workers before it (4.6).
                     bound_s = span.best_s if mode == "async" or takes_turns else span.worst_s
                     bound_s += (batches if mode == "sync-split" else -(-batches // workers)) * (step_s - took_s)
                     yield (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def main() -> int:
     """Follow orders from standard input until standard input ends. Returns the exit code."""
     stay_offline(joins_cluster=True)
-    from benchmarks.namespaces import SUBNET  # only now: nothing is imported that the guard has not seen
+    from benchmarks.namespaces import SUBNET  # imported after the offline guard
 
     allow_networks((f"{SUBNET}.0/24", sys.argv[1]))
     machine = _Machine(sys.argv[1])

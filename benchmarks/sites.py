@@ -41,7 +41,7 @@ _SITES: Final[Mapping[str, tuple[str, ...]]] = {
     "adult-normal-abnormal": ("india_da", "montgomery"),
     "tuberculosis-adult": ("india_da", "montgomery"),
 }
-_CHOOSE_ON: Final = ("india_da",)  # beside the recipe's own validation images: of no other hospital edges are chosen
+_CHOOSE_ON: Final = ("india_da",)  # hospitals whose images choose zone limits, besides the pack's own
 _FILMS: Final = 150
 _ROUNDS: Final = 200
 _PREVALENCES: Final = (None, 0.05)
@@ -79,7 +79,7 @@ class HospitalImages:
         return np.where(np.isfinite(found), logit(np.where(np.isfinite(found), found, 0.5)), np.nan)
 
 
-# ---- rules: by which factor and by how much a site's log-odds are moved
+# ---- rules: scale and shift of a site's log-odds
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ def _drawn(
     return np.concatenate(parts)
 
 
-# ---- edges of not sure
+# ---- limits of the uncertain zone
 
 
 def choose_zone_limits(images: HospitalImages, point: OperatingPoint, recipe: ClassifierRecipe) -> tuple[float, float]:
@@ -227,7 +227,7 @@ def count_categories(images: HospitalImages, point: OperatingPoint) -> dict[bool
     return found
 
 
-# ---- what is screened
+# ---- screening
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

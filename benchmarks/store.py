@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from benchmarks.cluster_runs import draw_sources, screening_command, start_command, wait_for_results, write_copies
 from benchmarks.processes import load_average
-from benchmarks.reports import Goal, maximum_goal
+from benchmarks.reports import Goal, max_goal
 from benchmarks.synthetic_run import SyntheticRun
 from fieldray.bench.benchmark_case import BulletList, Report, Table
 from fieldray.domain.model import Model
@@ -33,8 +33,8 @@ Notify = Callable[[str], None]
 MAX_BYTES_PER_IMAGE: Final = 4096.0
 MIN_RESUMED_PER_S: Final = 5000.0
 _ROUNDS: Final = 3
-_SETTLING_S: Final = 11.0  # a file that was changed a moment ago is not known by its stamp
-_COMPARED: Final = 997  # every so many results are compared before and after
+_SETTLING_S: Final = 11.0  # wait, because a just changed file is not recognised by its stamp
+_COMPARED: Final = 997  # every 997th result is compared before and after maintenance
 _KIB: Final = 1024
 
 
@@ -49,7 +49,7 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runs:
-    sizes: Mapping[str, int]  # bytes of the files, once the first run was over
+    sizes: Mapping[str, int]  # bytes of each file after the first run
     first_s: float
     again_s: tuple[float, ...]
     verified_s: float
@@ -89,7 +89,7 @@ def run_benchmark(model: Model, source: Path | None, *, files: int, rows: int, n
         upkeep = _upkeep(Path(folder), model, rows, notify)
     per_image, rate = runs.sizes["results"] / files, files / statistics.median(runs.again_s)
     marks = (
-        maximum_goal("results on disk per image", per_image, MAX_BYTES_PER_IMAGE, unit="bytes"),
+        max_goal("results on disk per image", per_image, MAX_BYTES_PER_IMAGE, unit="bytes"),
         Goal(name="images checked per second", measured=rate, goal=MIN_RESUMED_PER_S, is_most=False, unit="images/s"),
     )
     taken, verified = runs.taken, runs.verified
@@ -136,7 +136,7 @@ def _tables(runs: _Runs, upkeep: _Upkeep, *, files: int, rows: int) -> Sequence[
     )
 
 
-# ---- screened, and screened again
+# ---- screening, and screening of unchanged images
 
 
 def _runs(images: Path, home: Path, options: Sequence[str], notify: Notify) -> _Runs:
@@ -169,7 +169,7 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in database_files(path) if file.exists())
 
 
-# ---- a large store
+# ---- maintenance of a large database
 
 
 def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:

@@ -53,7 +53,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
     def _operate(self, layer: Layer, first: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if layer.kind in ("conv", "depthwise"):
             left, right, top, bottom = pads = _pads(layer, first)
-            is_within = left == right and top == bottom  # else the convolution itself cannot pad
+            is_within = left == right and top == bottom  # conv2d itself can only pad both sides equally
             return functional.conv2d(
                 first if is_within else functional.pad(first, pads), self._weight(layer, "kernel"), self._bias(layer),
                 layer.stride, (top, left) if is_within else 0, groups=self._groups[layer.name],

@@ -35,11 +35,9 @@ from fieldray_adapt.data.augmentation import WHITE_AREA_KINDS, lung_hulls, paint
 
 _SIDE: Final = 256
 _MAX_IMAGES_OF_A_SOURCE: Final = 500
-_PAINTED: Final = (
-    0.05,
-    0.6,
-)  # a third painted less is normal, one painted more is not seen; between them it is neither
-_FALSE_ALARMS: Final = 0.02  # of normal images out of fold, the mean over the sources
+# Painted share of a third of a lung: below 0.05 the third is normal, above 0.6 not visible, otherwise not used.
+_PAINTED: Final = (0.05, 0.6)
+_FALSE_ALARMS: Final = 0.02  # share of normal images outside the fold, as a mean over sources
 _FOLDS: Final = 5
 Row = dict[str, str]
 
@@ -138,7 +136,7 @@ def fit_weights(samples: list[Any]) -> list[str]:
     facts, covered = (np.array([sample[place] for sample in samples]) for place in (3, 4))
     hot = np.zeros((*covered.shape, THIRDS + 1))
     hot[..., range(THIRDS), range(THIRDS)] = 1
-    hot[:, 1, :, THIRDS] = 1  # the patient's left is on the right
+    hot[:, 1, :, THIRDS] = 1  # 1 for the patient's left lung
     inputs = np.concatenate([facts, hot], axis=-1)
     weights = np.zeros(covered.shape)
     for name in np.unique(source):
