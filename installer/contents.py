@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 PROGRAMS: Final = ("fieldray", "fieldray-window", "fieldray-worker")
 
-# Asked for by name at run time, so no import statement shows them.
+# Modules that are imported by name at run time, so PyInstaller does not find them.
 RUNTIME: Final = (
     "ai_edge_litert",
     "ai_edge_litert.interpreter",
@@ -24,12 +24,12 @@ RUNTIME: Final = (
     "ai_edge_litert._pywrap_string_util",
     "ai_edge_litert._pywrap_tensorflow_lite_metrics_wrapper",
     "ai_edge_litert.metrics_portable",
-    # Each codec is loaded when it is first asked for; the first two serve all of them. See `codec_modules`.
+    # imagecodecs imports a codec when the codec is first used. All codecs need the first two modules.
     "imagecodecs._shared",
     "imagecodecs._shared_cython",
     "imagecodecs._png",
 )
-# fontTools asks for the module of each table of a font by name: those of the fonts of the reports.
+# fontTools imports a module for each table of a font by name. These tables are in the fonts of the reports.
 FONT_TABLES: Final = tuple(
     f"fontTools.ttLib.tables.{name}"
     for name in (
@@ -39,8 +39,8 @@ FONT_TABLES: Final = tuple(
     )
 )  # fmt: skip
 
-# Never in the installed program: the packages beside `fieldray`, other window toolkits, tools of development, and all
-# that would be able to reach a network if something asked it to.
+# Never in the installed program: the other packages of this project, other window toolkits, development tools, and
+# modules that could connect to a network.
 EXCLUDED: Final = (
     "fieldray_adapt", "fieldray_cluster", "dask", "distributed", "fsspec", "optuna", "pyarrow", "s3fs",
     "tensorflow", "keras", "torch", "jax", "matplotlib", "scipy", "pandas", "h5py",
@@ -54,14 +54,14 @@ EXCLUDED: Final = (
     "unittest", "test", "pytest", "_pytest", "IPython", "curses", "readline", "sentry_sdk",
 )  # fmt: skip
 
-# Their version numbers are asked for by `fieldray doctor` and in reports.
+# `fieldray doctor` and the reports read the versions of these distributions.
 DISTRIBUTIONS_WITH_RECORD: Final = (
     "fieldray", "numpy", "pillow", "pydicom", "imagecodecs", "psutil",
     "cryptography", "platformdirs", "msgspec", "fpdf2", "fonttools", "uharfbuzz", "defusedxml",
     "ai-edge-litert", "PySide6-Essentials", "shiboken6",
 )  # fmt: skip
 
-# Files by their place in the collection; a pattern's * crosses folders. What is kept goes before what is left out.
+# Patterns of paths in PyInstaller's collection, in which * also matches /. `_KEPT` wins over `_LEFT_OUT`.
 _KEPT: Final = (
     "PySide6/Qt/plugins/platforms/libqxcb.so",
     "PySide6/Qt/plugins/platforms/libqoffscreen.so",
@@ -93,8 +93,8 @@ _LEFT_OUT: Final = (
     "*Qt6WlShell*", "*Qt6Sql.*", "*Qt6Test.*", "*Qt6EglFS*", "*Qt6EglFs*", "*opengl32sw.dll",
     "PySide6/QtNetwork.*", "PySide6/QtDBus.*",
     "ai_edge_litert/*", "imagecodecs/*", "imagecodecs.libs/*",
-    "numpy/_core/_simd.*",  # for NumPy's own tests
-    # Of the system, and it must be the system's: drivers and the Edge TPU's runtime are loaded beside it.
+    "numpy/_core/_simd.*",  # only for NumPy's own tests
+    # These libraries must be those of the system, because drivers and the Edge TPU runtime use them too.
     "libstdc++.so.*", "libgcc_s.so.*", "libgomp.so.*", "libglib-2.0.so.*", "libgthread-2.0.so.*", "libdbus-1.so.*",
     "libfontconfig.so.*", "libfreetype.so.*", "libz.so.*", "libexpat.so.*", "libuuid.so.*", "libX11*.so.*",
     "libxcb.so.*", "libxkbcommon.so.*", "libsystemd.so.*", "libudev.so.*", "libusb-1.0.so.*", "libGL*.so.*",
@@ -161,7 +161,7 @@ def backend_modules() -> list[str]:
 
 def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:
     """Return pairs (file, folder in the installed program) for assets, user guide, and the packs that `packs` names."""
-    # Of a translation the compiled catalogue is read, and the other is for translators.
+    # The program reads compiled catalogues. The .po files are for translators.
     files = [path for path in sorted((root / "assets").rglob("*")) if path.is_file() and path.suffix != ".po"]
     files += sorted((root / "docs" / "guide").iterdir())
     for pack in packs:

@@ -8,7 +8,7 @@ from typing import Final
 
 from clean_root import CommandResult
 
-# What apt and dpkg say about any package; a line that fits none of these is looked at as a fault.
+# Lines that apt and dpkg print for any package. Any other line makes a test fail.
 APT_OUTPUT: Final = (
     r"\?Reading (package lists|state information)\.\.\.",
     r"\?Building dependency tree\.\.\.",
@@ -30,7 +30,7 @@ class UnexpectedResult(AssertionError):
     """The error for an output or a result that a test does not expect."""
 
 
-def check_result(done: CommandResult, *, code: int = 0, output: Sequence[str] = (), errors: Sequence[str] = ()) -> None:
+def verify(done: CommandResult, *, code: int = 0, output: Sequence[str] = (), errors: Sequence[str] = ()) -> None:
     r"""Compare exit code and output of a command with the expected code and with patterns for whole lines.
 
     A line that fits no pattern of `output` or `errors` raises Unexpected, and so does a pattern without a line. A

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-# Lock file: the extras of pyproject.toml that it covers besides the program's own dependencies, and for which systems.
-# TensorFlow installs on Windows too, but not from one lock for all systems: the resolver goes by the facts of the Linux
-# file, which name a tensorflow-intel 2.19.1 for Windows that does not exist. The Windows file asks for none.
+# For each lock file: the extras of pyproject.toml, and the systems.
+# TensorFlow cannot be locked for all systems. The metadata of its Linux wheel requires tensorflow-intel 2.19.1 on
+# Windows, which does not exist. The Windows wheel has no such requirement.
 LOCKS: Final = {
     "installer/requirements.lock": (("desktop", "installer"), "--universal"),
     "installer/development.lock": (("desktop", "adapt", "dev"), "--python-platform=x86_64-manylinux_2_28"),

@@ -20,7 +20,7 @@ import trim
 HERE: Final = Path(__file__).resolve().parent
 SCRIPTS: Final = ("preinst", "postinst", "prerm", "postrm")
 INSTALL_FOLDER: Final = Path("opt/fieldray")
-_SPARE_KB: Final = 20 * 1024  # for the package system's own records
+_SPARE_KB: Final = 20 * 1024  # room for the records of dpkg
 _ICON_SIDES: Final = (16, 24, 32, 48, 64, 128, 256)
 
 
@@ -87,7 +87,7 @@ def maintainer_script(name: str, *, installed_kb: int) -> str:
 
 def _write_control(root: Path, *, version: str, depends: list[str]) -> None:
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and not path.is_symlink()]
-    # As dpkg counts: each file rounded up to a kilobyte, one for everything else.
+    # dpkg counts each file rounded up to a kilobyte, and one kilobyte for each folder or link.
     others = sum(1 for path in root.rglob("*") if path.is_dir() or path.is_symlink())
     installed_kb = sum((path.stat().st_size + 1023) // 1024 for path in files) + others
     sums = "".join(f"{_md5(path)}  {path.relative_to(root).as_posix()}\n" for path in files)

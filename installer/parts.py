@@ -26,7 +26,7 @@ _TEXTS: Final = _HERE / "licence_texts"
 _TEXT_NAMES: Final = re.compile(r"(licen[cs]e|copying|notice)", re.IGNORECASE)
 _NATIVE: Final = re.compile(r"(\.so(\.[\w.]+)?|\.dll|\.pyd|\.dylib)$")
 _INSIDE: Final = "_internal"
-# Distributions whose metadata does not say it in the words of SPDX.
+# SPDX licences of distributions whose metadata has no SPDX licence.
 _LICENCES: Final = {
     "ai-edge-litert": "Apache-2.0",
     "cryptography": "Apache-2.0 OR BSD-3-Clause",
@@ -85,7 +85,7 @@ def _distributions(frozen: Path, native: Iterable[str]) -> Iterator[Part]:
 
 def module_names(frozen: Path) -> set[str]:
     """Return the names of all Python modules in a frozen program, inside the executables or as files."""
-    from PyInstaller.archive.readers import CArchiveReader  # in the build environment only
+    from PyInstaller.archive.readers import CArchiveReader  # only installed in the build environment
 
     found: set[str] = set()
     packed = [path for path in frozen.iterdir() if path.is_file() and path.name.startswith("fieldray")]
@@ -106,7 +106,7 @@ def _distribution(found: metadata.Distribution, files: tuple[str, ...]) -> Part:
         for file in found.files or ()
         if ".dist-info/" in file.as_posix() and _TEXT_NAMES.search(file.name)
     }
-    if name == "pyinstaller":  # what of it is in the folder, and the exception that lets it be there
+    if name == "pyinstaller":  # the program contains only PyInstaller's bootloader
         name, licence = "pyinstaller-bootloader", "GPL-2.0-or-later WITH Bootloader-exception"
     texts = texts or {path.stem: path.read_text(encoding="utf-8") for path in _texts_for(name, licence)}
     if not texts:

@@ -39,7 +39,7 @@ class Picture:
 def take_picture(display: str) -> Picture:
     """Return a picture of the current content of an X display, such as ":1". Raises CalledProcessError, ValueError."""
     command = ["xwd", "-root", "-silent", "-display", display]
-    for _ in range(_TRIES):  # it stumbles over a window that vanishes while it looks
+    for _ in range(_TRIES):  # xwd fails if a window is closed during the call
         done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode == 0:
             break

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# What brings a library on Debian 12 and later and Ubuntu 22.04 and later; some packages were renamed in between.
+# The Debian package of each library, on Debian 12 or later and Ubuntu 22.04 or later. Some packages have two names.
 PACKAGES: Final[Mapping[str, str]] = {
     "ld-linux-x86-64.so.2": "libc6",
     "libc.so.6": "libc6",

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-# The first pattern that fits a file's place in the collection names its part.
+# The first matching pattern decides to which part a file belongs.
 _PARTS: Final = (
     ("inference: LiteRT", ("ai_edge_litert/*",)),
     ("window: Qt and PySide6", ("PySide6/*", "shiboken6/*", "libxcb-*", "libxkb*")),

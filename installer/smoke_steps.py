@@ -20,20 +20,20 @@ import screen_picture
 import shared_libraries
 import smoke_images
 from clean_root import CleanRoot, CommandResult, User
-from expectation import APT_OUTPUT, UnexpectedResult, check_result
+from expectation import APT_OUTPUT, UnexpectedResult, verify
 from smoke_window import DISPLAY, find_windows, run_window, type_and_press, wait_until
 from smoke_window import PROGRAM as WINDOW
 
 PROGRAM: Final = "/opt/fieldray/fieldray"
 IMAGES: Final = "/srv/Знімки грудної клітки"
-IMAGES_LINK: Final = "/srv/images"  # the same, for typing
+IMAGES_LINK: Final = "/srv/images"  # link to IMAGES with a name that can be typed
 DRIVE_FOLDER: Final = "/media/clinic/МОДЕЛІ"
 STUDY_COUNT: Final = 24  # studies that `fieldray demo drawn` makes
 PACK: Final = "pneumonia-paediatric"
 _NOTICE: Final = r"Research use only\. Not for diagnostic use\."
-_BANNER: Final = "#fdf0d2"  # behind a question or a warning
-_OFFER: Final = "#e3eff5"  # behind an offer
-_UNCERTAIN: Final = "#7d5b00"  # of the word and the diamond in the work list
+_BANNER: Final = "#fdf0d2"  # background of questions and warnings
+_OFFER: Final = "#e3eff5"  # background of offers
+_UNCERTAIN: Final = "#7d5b00"  # colour of Uncertain in the work list
 _DPKG_REFUSAL: Final = (
     r"dpkg: error processing archive .*fieldray.*\.deb \(--(install|unpack)\):",
     r" new fieldray package pre-installation script subprocess returned error exit status 1",
@@ -78,7 +78,7 @@ class InstallTrial:
 Step = Callable[[InstallTrial], None]
 
 
-# ---- before and at installing
+# ---- installation
 
 
 def refuse_on_a_full_disk(trial: InstallTrial) -> None:
@@ -86,7 +86,7 @@ def refuse_on_a_full_disk(trial: InstallTrial) -> None:
     place = trial.copy_into_root(trial.package)
     done = trial.root.run("dpkg", "--install", place)
     said = r"Fieldray: the disk is too full: \d+ MB are needed, \d+ MB are free\. Nothing was changed\."
-    check_result(done, code=1, output=APT_OUTPUT, errors=(said, *_DPKG_REFUSAL))
+    verify(done, code=1, output=APT_OUTPUT, errors=(said, *_DPKG_REFUSAL))
     _require_nothing_installed(trial)
 
 
@@ -94,9 +94,9 @@ def install(trial: InstallTrial) -> None:
     """Install the package with its dependencies, in a system without udev and without Python"""
     trial.paths_before.update(_files(trial.root))
     _require_no_python(trial)
-    check_result(_apt(trial, "install", trial.copy_into_root(trial.package)), output=APT_OUTPUT, errors=APT_OUTPUT)
-    check_result(trial.root.run("dpkg", "--verify", "fieldray"))
-    check_result(trial.root.run("dpkg", "--audit"))
+    verify(_apt(trial, "install", trial.copy_into_root(trial.package)), output=APT_OUTPUT, errors=APT_OUTPUT)
+    verify(trial.root.run("dpkg", "--verify", "fieldray"))
+    verify(trial.root.run("dpkg", "--audit"))
     _require_no_python(trial)
     for number, (name, home) in enumerate({"iryna": "/home/Ірина Лікарка", "second": "/home/second"}.items(), 2000):
         trial.users[name] = trial.root.add_user(name, number=number, home=home)
@@ -126,23 +126,20 @@ def screen_images(trial: InstallTrial) -> None:
     shutil.chown(images, user.number, user.number)
     trial.root.inside(IMAGES_LINK).symlink_to(IMAGES)
     for person in trial.users.values():
-        chosen = trial.root.run(PROGRAM, "packs", "default", PACK, user=person)  # a site for children
-        check_result(chosen, output=(rf"Default pack: {PACK}",))
+        chosen = trial.root.run(PROGRAM, "packs", "default", PACK, user=person)  # as at a children's hospital
+        verify(chosen, output=(rf"Default pack: {PACK}",))
     made = trial.root.run(PROGRAM, "demo", "drawn", "--pack", PACK, "--no-window", "--folder", IMAGES, user=user)
-    check_result(
-        made, output=(r"Drawing synthetic studies in .*", r"They are drawings, not X-rays\. .*", *_work_list())
-    )
+    verify(made, output=(r"Drawing synthetic studies in .*", r"They are drawings, not X-rays\. .*", *_work_list()))
     again = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
-    check_result(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
+    verify(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     results = [json.loads(line) for line in again.output]
     kinds = {result["status"] for result in results}
     if len(results) != STUDY_COUNT or not kinds <= {"screened", "refused"} or "screened" not in kinds:
         raise UnexpectedResult(f"{len(results)} results of the kinds {kinds}")
     if {result["backend"] for result in results if result["status"] == "screened"} != {"cpu"}:
         raise UnexpectedResult("not every image was screened on the processor")
-    trial.screened_names.extend(
-        sorted(Path(result["path"]).name for result in results if result["status"] == "screened")
-    )
+    screened = (result["path"] for result in results if result["status"] == "screened")
+    trial.screened_names.extend(sorted(Path(path).name for path in screened))
     _require_no_log(trial, user)
 
 
@@ -151,16 +148,16 @@ def screen_other_forms(trial: InstallTrial) -> None:
     user, place = trial.users["iryna"], "/srv/forms"
     if not trial.screened_names:
         raise UnexpectedResult("the pack that ships gave no score to any of the synthetic studies")
-    name = trial.screened_names[0]  # whichever pack ships, an image that it accepts
+    name = trial.screened_names[0]  # an image that the shipped pack accepts
     plain = trial.root.inside(f"{IMAGES}/{name}").read_bytes()
     folder = trial.root.inside(place)
     folder.mkdir()
     for form, content in {name: plain, **smoke_images.encode_other_formats(plain)}.items():
         (folder / form).write_bytes(content)
-    # The PNG says no age: a person says it.
+    # A PNG file has no age, so the option confirms the ages.
     confirmed = ("--pack", PACK, "--ages-confirmed", "--fresh", "--json", "-")
     done = trial.root.run("fieldray", "screen", place, *confirmed, user=user)
-    check_result(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
+    verify(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     scores = {Path(result["path"]).name: result["score"] for result in map(json.loads, done.output)}
     score, grey = scores.get(name), scores.pop("picture.png", None)
     if score is None or grey is None or scores != dict.fromkeys((name, "rle.dcm", "lossless.dcm"), score):
@@ -175,14 +172,12 @@ def start_with_errors(trial: InstallTrial) -> None:
         r"fieldray: No display is available for the window\. Use the command line instead: fieldray screen FOLDER"
     )
     for command in ([PROGRAM], [WINDOW], ["fieldray"]):
-        check_result(root.run(*command, user=user), code=1, errors=(no_screen,))
-    check_result(
-        root.run(PROGRAM, "screen", "/nowhere", user=user), code=2, errors=(r"fieldray: Nothing to screen: .*",)
-    )
+        verify(root.run(*command, user=user), code=1, errors=(no_screen,))
+    verify(root.run(PROGRAM, "screen", "/nowhere", user=user), code=2, errors=(r"fieldray: Nothing to screen: .*",))
     with _drive(trial, None):
-        check_result(root.run(PROGRAM, "packs", "list", DRIVE_FOLDER, user=user), output=("No packs found.",))
+        verify(root.run(PROGRAM, "packs", "list", DRIVE_FOLDER, user=user), output=("No packs found.",))
         none = root.run(PROGRAM, "screen", IMAGES, "--pack", DRIVE_FOLDER, user=user)
-        check_result(none, code=3, errors=(r"fieldray: .*",))
+        verify(none, code=3, errors=(r"fieldray: .*",))
     library = root.inside("/usr/lib/x86_64-linux-gnu/libedgetpu.so.1")
     library.write_text("this is no library\n" * 100)
     done = root.run(PROGRAM, "doctor", user=user)
@@ -218,10 +213,10 @@ def open_window(trial: InstallTrial) -> None:
 def plug_in_a_drive(trial: InstallTrial) -> None:
     """Plug in a drive with a pack: the open window and the command line find the pack"""
     user = trial.users["second"]
-    wayland = {"XDG_SESSION_TYPE": "wayland", "WAYLAND_DISPLAY": "wayland-0"}  # and X11 beside it, as is usual
+    wayland = {"XDG_SESSION_TYPE": "wayland", "WAYLAND_DISPLAY": "wayland-0"}  # Wayland with XWayland, as is usual
     settings = trial.root.inside(f"{user.home}/.local/share/fieldray/settings.json")
-    chosen = json.loads(settings.read_text(encoding="utf-8"))  # with the default pack, which stays
-    # The small system itself knows no Ukrainian.
+    chosen = json.loads(settings.read_text(encoding="utf-8"))  # settings with the default pack
+    # The small system has no Ukrainian locale.
     settings.write_text(json.dumps(chosen | {"language": "uk"}), encoding="utf-8")
     shutil.chown(settings, user.number, user.number)
     with run_window(trial.root, user, IMAGES, more=wayland):
@@ -234,9 +229,9 @@ def plug_in_a_drive(trial: InstallTrial) -> None:
             packs = ("pneumonia-paediatric", "adult-normal-abnormal", "tuberculosis-adult", "lung-fields")
             places = ("comes with the program .*", "on a drive, trusted .*МОДЕЛІ.*")
             rows = tuple(rf"{pack}-\S+ +{place}" for pack in packs for place in places)
-            check_result(listed, output=(*rows, r" {4}.+"))
+            verify(listed, output=(*rows, r" {4}.+"))
             offered = _banners(trial, "6-drive")
-        # The default pack stays in use: the pack of the drive was offered, and the offer goes with the drive.
+        # The window offered the pack of the drive. The offer disappears when the drive is removed.
         wait_until(lambda: _banners(trial, "7-drive-gone") != offered, "that the drive was removed")
     _require_no_log(trial, user)
 
@@ -247,14 +242,14 @@ def run_twice(trial: InstallTrial) -> None:
     root = trial.root
     with run_window(root, first, IMAGES), run_window(root, first), run_window(root, second, IMAGES):
         done = root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=first)
-        check_result(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
+        verify(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
         if len(done.output) != STUDY_COUNT:
             raise UnexpectedResult(f"{len(done.output)} results beside two windows")
     for user in (first, second):
         _require_no_log(trial, user)
 
 
-# ---- upgrading and removing
+# ---- upgrade and removal
 
 
 def upgrade(trial: InstallTrial) -> None:
@@ -265,23 +260,23 @@ def upgrade(trial: InstallTrial) -> None:
     with run_window(trial.root, user):
         done = trial.root.run("dpkg", "--install", newer)
         refusal = [line.replace("fieldray.*", ".*") for line in _DPKG_REFUSAL]
-        check_result(done, code=1, output=APT_OUTPUT, errors=(said, *refusal))
+        verify(done, code=1, output=APT_OUTPUT, errors=(said, *refusal))
         removal = trial.root.run("dpkg", "--remove", "fieldray")
         if removal.code == 0 or not any("the program is running" in line for line in removal.errors):
             raise UnexpectedResult("\n".join(["removed under a running window", *removal.output, *removal.errors]))
-    check_result(trial.root.run("dpkg", "--verify", "fieldray"))
-    check_result(trial.root.run("dpkg", "--audit"))
-    check_result(_apt(trial, "install", newer), output=APT_OUTPUT, errors=APT_OUTPUT)
+    verify(trial.root.run("dpkg", "--verify", "fieldray"))
+    verify(trial.root.run("dpkg", "--audit"))
+    verify(_apt(trial, "install", newer), output=APT_OUTPUT, errors=APT_OUTPUT)
     shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Version} ${Status}", "fieldray")
-    check_result(shown, output=(r".*\+1 install ok installed",))
+    verify(shown, output=(r".*\+1 install ok installed",))
     done = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--json", "-", user=user)
     resumed = rf"{STUDY_COUNT} results were reused from an earlier run, because the files have not changed\. .*"
-    check_result(done, output=(r"\{.*\}",), errors=(*_summary(), resumed, r"\?Pack .*", r"\?Operating point .*"))
+    verify(done, output=(r"\{.*\}",), errors=(*_summary(), resumed, r"\?Pack .*", r"\?Operating point .*"))
 
 
 def remove(trial: InstallTrial) -> None:
     """Remove and purge the package: only the users' results are left"""
-    check_result(_apt(trial, "purge", "fieldray"), output=APT_OUTPUT, errors=APT_OUTPUT)
+    verify(_apt(trial, "purge", "fieldray"), output=APT_OUTPUT, errors=APT_OUTPUT)
     left = {
         name
         for name in _files(trial.root) - trial.paths_before
@@ -307,10 +302,8 @@ def use_portable(trial: InstallTrial) -> None:
     subprocess.run(["chown", "-R", f"{user.number}:{user.number}", str(trial.root.inside(user.home))], check=True)
     folder = f"{place}/{trial.portable_archive.name.removesuffix('.tar.xz')}"
     done = trial.root.run(f"{folder}/fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
-    check_result(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
-    check_result(
-        trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray is in the menu now\. .*",)
-    )
+    verify(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
+    verify(trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray is in the menu now\. .*",))
     entry = trial.root.inside(f"{user.home}/.local/share/applications/fieldray.desktop")
     if f'Exec="{folder}/fieldray-window" %F' not in entry.read_text(encoding="utf-8").splitlines():
         raise UnexpectedResult(f"the menu entry does not start {folder}/fieldray-window")
@@ -318,7 +311,7 @@ def use_portable(trial: InstallTrial) -> None:
     if validated.returncode or validated.stdout:
         raise UnexpectedResult(validated.stdout + validated.stderr)
     taken_out = trial.root.run("sh", f"{folder}/add-to-menu", "--remove", user=user)
-    check_result(taken_out, output=(r"Fieldray is no longer in the menu\. .*",))
+    verify(taken_out, output=(r"Fieldray is no longer in the menu\. .*",))
 
 
 STEPS: Final[tuple[Step, ...]] = (
@@ -327,7 +320,7 @@ STEPS: Final[tuple[Step, ...]] = (
 )  # fmt: skip
 
 
-# ---- what the steps need
+# ---- functions that several steps use
 
 
 @contextlib.contextmanager
@@ -370,8 +363,8 @@ def count_stored_results(trial: InstallTrial, user: User) -> int:
     if not database.exists():
         return 0
     with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-        for table in ("answers", "results"):  # of this version, and of version 11
-            with contextlib.suppress(sqlite3.OperationalError):  # no such table, or none yet
+        for table in ("answers", "results"):  # tables of the present version and of version 11
+            with contextlib.suppress(sqlite3.OperationalError):  # the table does not exist
                 query = f"SELECT count(*) FROM {table} GROUP BY run_id ORDER BY 1 DESC LIMIT 1"
                 return int((connection.execute(query).fetchone() or (0,))[0])
     return 0
@@ -406,7 +399,7 @@ def _work_list() -> tuple[str, ...]:
         r"Operating point standard \(pneumonia\): threshold 0\.\d+, Signs of pneumonia from 0\.\d+.*",
         r"result +score +threshold +file",
         row,
-        r"\? {29,}\S.*",  # notes
+        r"\? {29,}\S.*",  # notes about the row above
         *_summary(),
     )
 
@@ -428,7 +421,7 @@ def _require_nothing_installed(trial: InstallTrial) -> None:
     shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Status}", "fieldray")
     if shown.code == 0 and not shown.output[0].endswith(" not-installed"):
         raise UnexpectedResult(f"the package is {shown.output}")
-    check_result(trial.root.run("dpkg", "--audit"))
+    verify(trial.root.run("dpkg", "--audit"))
     for place in ("opt/fieldray", "usr/bin/fieldray", "usr/share/applications/fieldray.desktop"):
         if (trial.root.path / place).is_symlink() or (trial.root.path / place).exists():
             raise UnexpectedResult(f"{place} is there")

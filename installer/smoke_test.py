@@ -27,7 +27,7 @@ from expectation import UnexpectedResult
 ROOT = Path(__file__).resolve().parent.parent
 _ROOM_MB = 2000
 _FULL_MB = 130
-# What it calls, and the Debian package of each.
+# The Debian package of each program that the test needs.
 _PROGRAMS = {
     "debootstrap": "debootstrap",
     "dpkg-deb": "dpkg",

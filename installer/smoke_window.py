@@ -49,10 +49,8 @@ def run_window(root: CleanRoot, user: User, *paths: str, more: Mapping[str, str]
     known = set(find_windows("Fieldray"))
     process = root.start("/usr/bin/env", f"--chdir={user.home}", PROGRAM, *paths, user=user, environment=environment)
     try:
-        wait_until(
-            lambda: set(find_windows("Fieldray")) - known or process.poll() is not None,
-            "a window with the title Fieldray",
-        )
+        title = "a window with the title Fieldray"
+        wait_until(lambda: set(find_windows("Fieldray")) - known or process.poll() is not None, title)
         for window in set(find_windows("Fieldray")) - known:
             yield window
             break

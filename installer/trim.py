@@ -15,8 +15,8 @@ import shared_libraries
 from contents import PROGRAMS
 
 _PROGRAMS: Final = frozenset({*PROGRAMS, "add-to-menu"})
-# Large tables of symbols that only a debugger reads. Libraries that a wheel's builder patched after linking are left
-# as they are: stripping has broken such files.
+# Libraries with large symbol tables, which only a debugger reads. Stripping breaks libraries that were patched after
+# linking, so such libraries are not in this list.
 _STRIPPED: Final = (
     "libpython3*.so*",
     "python3*/lib-dynload/*.so",
@@ -27,7 +27,7 @@ _STRIPPED: Final = (
     "uharfbuzz/*.abi3.so",
     "imagecodecs/*.abi3.so",
 )
-# Loaded by the program itself or by name, so nothing else has to ask for them.
+# Files that are loaded by the program itself or by name, so no other file needs to name them.
 _ROOTS: Final = ("*.cpython-*.so", "*.abi3.so", "*/plugins/*", "libpython3*", "ai_edge_litert/*")
 
 

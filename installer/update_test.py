@@ -30,12 +30,12 @@ from smoke_steps import PACK, PROGRAM, InstallTrial
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _ROOM_MB: Final = 3000
-_STUDIES: Final = 60  # the first 24 are those of `fieldray demo drawn`
+_STUDIES: Final = 60  # studies; the first 24 equal those of `fieldray demo drawn`
 _KILLED_AFTER: Final = 30
 _MORE: Final = "/srv/more"
-_KEY: Final = "-".join(["0123"] * 16)  # nobody's
+_KEY: Final = "-".join(["0123"] * 16)  # a made-up fingerprint
 _LIMIT_S: Final = 300
-_RESULT: Final = re.compile(r"(\S+) +(\S+) +(\S+) +(/home/\S+)$")  # of `fieldray history show`
+_RESULT: Final = re.compile(r"(\S+) +(\S+) +(\S+) +(/home/\S+)$")  # a row of `fieldray history show`
 _VERDICTS: Final = """
     INSERT INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
     SELECT id, result_hash, 'disagree', 'тінь ребра', saved_s, content_sha256, category, score FROM results LIMIT 3

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-_ANSWERS: Final = 20  # of `fieldray demo`
-# Asked of the installed package: what is not there, a line each.
+_ANSWERS: Final = 20  # number of results of `fieldray demo`
+# Prints a line for each missing file of the installed package.
 _LOOK: Final = """
 from importlib.metadata import files
 from fieldray.paths import asset, builtin_packs, guide_folder
@@ -52,7 +52,7 @@ def main() -> int:
             _run(folder, *program, "new", "classifier", "recipe.toml")
             command = [*program, "check", "recipe.toml"]
             said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-            if said.returncode != 2 or "recipe.toml" not in said.stderr:  # its folders of images are not there
+            if said.returncode != 2 or "recipe.toml" not in said.stderr:  # the recipe's folders do not exist
                 missing.append(f"a recipe that is checked: {said.stdout}{said.stderr}")
     for what in missing:
         sys.stdout.write(f"NOT THERE: {what}\n")

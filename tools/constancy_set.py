@@ -55,7 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as home:
         os.environ["FIELDRAY_HOME"] = home
         packs = [found for found in PackLibrary(user_data()).builtin() if found.can_screen]
-        files = {name: content for name, content in constancy_files() if name.endswith(".jpg")}  # drawn ones may round
+        # Scores of drawn images may differ by rounding.
+        files = {name: content for name, content in constancy_files() if name.endswith(".jpg")}
         images = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         answers = dict(compute_expected_results(one.folder, user_data(), without=options.without) for one in packs)
         made = ConstancyFile(images=images, answers=answers)

@@ -18,7 +18,7 @@ import vulture
 ROOT: Final = Path(__file__).resolve().parent.parent
 _CODE: Final = ("app", "benchmarks", "tools")
 _KINDS: Final = frozenset({"function", "method", "property", "class", "import", "unreachable_code"})
-# Called by others under these names: Qt, logging, pickle, PyTorch, Keras, pydicom, fpdf2, Dask, paramiko, socketserver.
+# Libraries call these names: Qt, logging, pickle, PyTorch, Keras, pydicom, fpdf2, Dask, paramiko, socketserver.
 _CALLED_BY_OTHERS: Final = (
     "*Event",
     "paint",
@@ -30,7 +30,7 @@ _CALLED_BY_OTHERS: Final = (
     "forward",
     "call",
     "DECODER_DEPENDENCIES",
-    # Found by name: entries of the table of backends.
+    # The table of backends looks up these names.
     "system_kind",
     "OpenDelegate",
     "__call__",

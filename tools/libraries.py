@@ -72,7 +72,7 @@ def write_version_table(uv: str) -> None:
     if "PIP_CERT" in os.environ:
         environment.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])
     rows = []
-    for name in required_libraries():  # one at a time: a library that is younger than a year has no version then
+    for name in required_libraries():  # one call each: uv fails for a library without a version a year ago
         done = subprocess.run(command, input=name, env=environment, capture_output=True, text=True, check=False)
         rows += [line for line in done.stdout.splitlines() if "==" in line]
     head = f"# The newest version of each library on {day}, written by tools/libraries.py --look-up\n"

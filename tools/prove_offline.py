@@ -39,7 +39,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "app"), str(ROOT / "tests")]
 
 _TOOLS: Final = {"strace": "strace", "unshare": "util-linux", "Xvfb": "xvfb"}
-_INSIDE: Final = frozenset({"AF_UNIX", "AF_LOCAL", "AF_NETLINK"})  # they end inside this computer
+_INSIDE: Final = frozenset({"AF_UNIX", "AF_LOCAL", "AF_NETLINK"})  # families that cannot reach another computer
 _FAMILY: Final = re.compile(r"(?:\bsocket\(|\bsocketpair\(|sa_family=)(AF_\w+|0x[0-9a-f]+)")
 _UNIX_PATH: Final = re.compile(r'connect\(.*sun_path=(@?"[^"]+")')
 _RINGS: Final = re.compile(r"\bio_uring_setup\(.*\) = \d+$", re.MULTILINE)
@@ -50,8 +50,7 @@ _TELEMETRY: Final = re.compile(
     re.IGNORECASE,
 )
 _IMAGES: Final = 4
-# Without an address, libdbus starts a bus by dbus-launch where that is installed. The bus outlives the window, and
-# strace waits for the bus.
+# Without an address, libdbus may start a bus with dbus-launch, which outlives the window. strace waits for the bus.
 _BUS: Final = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "unix:path=/dev/null")
 
 
@@ -102,7 +101,7 @@ def read_trace(text: str) -> SystemCalls:
     )
 
 
-# ---- what is done
+# ---- the tasks
 
 
 def fieldray_command(frozen: Path | None) -> list[str]:
@@ -139,7 +138,7 @@ def watched_tasks(folder: Path, frozen: Path | None, *, display: str, quick: boo
         command=(*_with_drive(folder / "drive", pack), *call, "screen", str(images), *on_drive),
     )
     if display:
-        write_studies(folder / "chests", count=_IMAGES)  # DICOM states ages; of other files the window would ask
+        write_studies(folder / "chests", count=_IMAGES)  # DICOM has ages, so the window asks no question
         window = (str(frozen / "fieldray-window"),) if frozen else (sys.executable, "-P", "-c", _WINDOW)
         yield Task(
             name="window",
@@ -184,7 +183,7 @@ def _unshare(*what: str) -> tuple[str, ...]:
     return ("unshare", *([] if os.geteuid() == 0 else ["-r"]), *what)
 
 
-# ---- how it is watched
+# ---- running a task under strace
 
 
 def run_under_strace(work: Task, home: Path) -> tuple[int, SystemCalls]:
@@ -208,7 +207,7 @@ def run_task(work: Task, prefix: Sequence[str], home: Path) -> int:
     after 10 minutes.
     """
     home.mkdir()
-    if work.is_window:  # it would ask whose images these are
+    if work.is_window:  # with a default pack, the window asks no question
         (home / "settings.json").write_text(json.dumps({"pack": "adult-normal-abnormal"}), encoding="utf-8")
     paths = os.pathsep.join([str(ROOT / "app"), str(ROOT / "tests")])
     environment = {**os.environ, "FIELDRAY_HOME": str(home), "PYTHONPATH": paths, **work.environment}
@@ -232,7 +231,7 @@ def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("the window kept no results")
         time.sleep(0.5)
-    # the window itself, not what it was started through and not its children
+    # Only the window's process, not strace, unshare or child processes of the window.
     mine = psutil.Process(process.pid)
     chain = [mine, *mine.children(recursive=True)]
     named = [child for child in chain if child.name() not in ("strace", "unshare")]
@@ -266,7 +265,7 @@ def virtual_display() -> Iterator[str]:
         server.wait()
 
 
-# ---- what is found
+# ---- the results
 
 
 def find_telemetry_files(frozen: Path) -> list[str]:
@@ -322,11 +321,8 @@ def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[lis
     failures, figures, places = [], [], set()
     sys.stdout.write(f"{'':26} programs   unix  netlink  INTERNET  exit, exit without network\n")
     frozen = options.frozen.resolve() if options.frozen else None
-    chosen = [
-        work
-        for work in watched_tasks(folder, frozen, display=display, quick=options.quick)
-        if options.only in work.name
-    ]
+    tasks = watched_tasks(folder, frozen, display=display, quick=options.quick)
+    chosen = [work for work in tasks if options.only in work.name]
     for number, work in enumerate(chosen):
         code, seen = run_under_strace(work, folder / f"watched-{number}")
         alone = run_without_network(work, folder / f"alone-{number}")

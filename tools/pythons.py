@@ -22,7 +22,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
-_ANSWERS: Final = 20  # of `fieldray demo`
+_ANSWERS: Final = 20  # number of results of `fieldray demo`
 
 
 def find_pythons() -> dict[str, Path]:

@@ -27,7 +27,7 @@ from typing import Any, Final
 import pythons
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-# The name of a step, and what `make` is told. Root's: smoke and update.
+# The arguments for `make` by name of the check. The checks smoke and update need root.
 _STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "the wheel": ("wheel",),
     "installers": ("installer",),

@@ -29,12 +29,12 @@ CATALOGUES: Final = ROOT / "assets" / "translations"
 CATALOGUE_PATH: Final = Path("LC_MESSAGES", "fieldray.po")
 
 _KEYWORDS: Final = {"text": None, "gettext": None, "in_context": ((1, "c"), 2), "plural": (1, 2)}
-# What a person reads of the rows of tables.
+# Classes of table rows, each with the field that the user sees.
 _LABELS: Final = {"SettingRow": "label", "BackendEntry": "title", "Exporter": "title"}
 _COMMENTS: Final = ("Translators:",)
 _WIDTH: Final = 110
 
-# A line, the function Babel would have seen, the text or its forms, and what a translator should know.
+# Line number, function name, text (or singular and plural), and comments for translators, as Babel needs them.
 Message = tuple[int, str, str | tuple[str, str], list[str]]
 
 

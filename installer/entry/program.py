@@ -27,7 +27,7 @@ def main(program: str) -> int:
 def _show(paths: list[str]) -> int:
     """Open the window with the files and folders `paths`. Returns the exit code."""
     if sys.platform == "linux":
-        # Only the part of Qt for X11 is on board: under Wayland too the window comes by X11, where that is there.
+        # The installed program has only Qt's plugin for X11. Under Wayland, the window uses XWayland if available.
         os.environ.pop("WAYLAND_DISPLAY", None)
         if os.environ.get("DISPLAY"):
             os.environ.setdefault("QT_QPA_PLATFORM", "xcb")

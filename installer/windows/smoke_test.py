@@ -72,7 +72,7 @@ class SetupTest:
         where = "C:\\" + str(program.relative_to(self.wine.drive)).replace("/", "\\")
         code, said = self.wine.run(program / "uninstall.exe", "/S", *arguments, f"_?={where}")
         assert code == expect, f"the uninstaller ended with {code}, not {expect}: {said}"
-        if not expect:  # run like this it cannot take itself away
+        if not expect:  # with _?= the uninstaller cannot delete itself
             (program / "uninstall.exe").unlink(missing_ok=True)
             program.rmdir()
         return said
@@ -121,7 +121,7 @@ def _payload(folder: Path, version: str) -> Path:
     return folder
 
 
-# ---- the steps, in order: each begins where the one before ended
+# ---- the steps, each of which continues from the result of the step before
 
 
 def old_windows_is_refused(world: SetupTest) -> None:
@@ -244,7 +244,7 @@ def the_runtime_of_the_edgetpu_is_taken_from_beside_setup(world: SetupTest) -> N
     (beside / "edgetpu.dll").write_text("MZ, but no library")
     with world.nothing_changes():
         assert "64-bit Windows on Intel and AMD" in world.setup("1.0", expect=8)
-    shutil.copy(world.wine.drive / "windows" / "system32" / "zlib1.dll", beside / "edgetpu.dll")  # any 64-bit library
+    shutil.copy(world.wine.drive / "windows" / "system32" / "zlib1.dll", beside / "edgetpu.dll")  # a 64-bit library
     world.setup("1.0")
     world.expect_program("1.0", more=frozenset({"edgetpu.dll"}))
     shutil.rmtree(beside)

@@ -14,8 +14,8 @@ from typing import Final
 
 NEEDED: Final = "Debian: apt-get install nsis wine64 libz-mingw-w64"
 _PLACES: Final = ("/usr/lib/wine", "/usr/bin", "/opt/wine-stable/bin")
-_ZLIB: Final = Path("/usr/x86_64-w64-mingw32/lib/zlib1.dll")  # a loaded NSIS program asks wine for it
-# What wine itself writes whenever a program runs; and the key that holds the programs' own, which a new wine may lack.
+_ZLIB: Final = Path("/usr/x86_64-w64-mingw32/lib/zlib1.dll")  # needed by NSIS programs
+# Registry keys that wine itself changes, and the key Uninstall, which may not exist in a new prefix.
 _RESTLESS: Final = re.compile(
     r"CurrentVersion\\\\Uninstall$|Software\\\\Wine|Explorer|Volatile|Winlogon|Time Zones|\\\\Enum\\\\|ControlSet", re.I
 )
@@ -106,7 +106,7 @@ class Wine:
 
         Raises TimeoutExpired after `timeout_s` seconds.
         """
-        # NSIS wants /D= and _?= without the quotation marks that wine would put around an argument with spaces
+        # NSIS needs /D= and _?= without quotation marks, which wine adds to arguments with spaces.
         words = [word for argument in command[1:] for word in argument.split(" ")]
         return subprocess.run(
             [self._wine, command[0], *words], env=self._environment, timeout=timeout_s, check=False,
@@ -129,7 +129,7 @@ def _hashes(drive: Path) -> dict[str, str]:
             folders[:] = [name for name in folders if name not in ("temp", "Installer")]
         for name in files:
             path = Path(folder) / name
-            if path.is_file():  # a shortcut holds the times of what it leads to
+            if path.is_file():  # a shortcut contains the times of its target
                 digest = "shortcut" if path.suffix == ".lnk" else hashlib.sha256(path.read_bytes()).hexdigest()
                 found[path.relative_to(drive).as_posix()] = digest
         for name in folders:

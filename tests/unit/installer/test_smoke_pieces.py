@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clean_root import CommandResult
-from expectation import APT_OUTPUT, UnexpectedResult, check_result
+from expectation import APT_OUTPUT, UnexpectedResult, verify
 
 
 def done(code: int = 0, output: str = "", errors: str = "") -> CommandResult:
@@ -13,7 +13,7 @@ def done(code: int = 0, output: str = "", errors: str = "") -> CommandResult:
 
 
 def test_what_was_expected_passes() -> None:
-    check_result(done(output="12 images\nRan on cpu"), output=(r"\d+ images", r"\?Ran on .*", r"\?Never said"))
+    verify(done(output="12 images\nRan on cpu"), output=(r"\d+ images", r"\?Ran on .*", r"\?Never said"))
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ def test_what_was_expected_passes() -> None:
 )
 def test_anything_else_fails(ended: CommandResult, said: str) -> None:
     with pytest.raises(UnexpectedResult) as caught:
-        check_result(ended, output=(r"\d+ images",))
+        verify(ended, output=(r"\d+ images",))
     assert said in str(caught.value)
 
 
 def test_the_package_systems_usual_words_are_known_and_no_others() -> None:
-    check_result(done(output="Setting up fieldray (0.1.0) ...\nReading package lists..."), output=APT_OUTPUT)
+    verify(done(output="Setting up fieldray (0.1.0) ...\nReading package lists..."), output=APT_OUTPUT)
     for word in ("W: something odd", "dpkg: warning: x", "E: broken"):
         with pytest.raises(UnexpectedResult):
-            check_result(done(output=word), output=APT_OUTPUT)
+            verify(done(output=word), output=APT_OUTPUT)
