@@ -69,7 +69,7 @@ _LUNG_STEPS: Final[tuple[Step, ...]] = (
     LUNG_PACK_STEP,
     LUNG_REPORT_STEP,
 )
-# The published U-Net is trained and evaluated for comparison only: no pack is made.
+# The published U-Net is trained and evaluated only for comparison. No pack is made.
 _PUBLISHED_STEPS: Final[tuple[Step, ...]] = (LUNG_DATA_STEP, LUNG_TRAIN_STEP, LUNG_EVALUATE_STEP, LUNG_REPORT_STEP)
 _CREDITS: Final = """# Credits and licences
 
@@ -180,7 +180,7 @@ def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
 def _require_copies(document: RecipeDocument) -> None:
     """Raise UsageProblem (objects_not_copied) if the images of a source on a server are not all copied."""
     for address, folder in object_copy_folders(document).items():
-        if not folder.with_name(f"{folder.name}.json").is_file():  # the list of a whole copy
+        if not folder.with_name(f"{folder.name}.json").is_file():  # the list of a complete copy
             raise UsageProblem(reason("objects_not_copied", address=address, path=document.path))
 
 

@@ -74,7 +74,7 @@ def remove_on_failure(*paths: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in new:
-            with contextlib.suppress(OSError):  # a folder with something else in it stays
+            with contextlib.suppress(OSError):  # a folder that is not empty is kept
                 path.rmdir() if path.is_dir() else path.unlink()
         raise
 
@@ -144,7 +144,7 @@ def _add(hasher: Any, part: object) -> None:
         for item in part:
             _add(hasher, item)
     elif part is None or isinstance(part, bool | int | float | str | Path):
-        value = float(part) if isinstance(part, float) else part  # NumPy's floats have another text than Python's
+        value = float(part) if isinstance(part, float) else part  # NumPy and Python print floats differently
         _add_text(hasher, f"{'path' if isinstance(part, Path) else type(value).__name__} {value}")
     else:
         raise TypeError(f"no digest of a {type(part).__name__}")

@@ -310,7 +310,7 @@ class Run:
         except FieldrayError as problem:
             self._note(step, to_builtins(StepRecord(state="failed", key=key, problem=problem.reason.text)))
             raise
-        # `made` is random. It is part of the key of the next step, which is therefore performed again as well.
+        # `made` is random and part of the next step's key, so the next step is performed again, too.
         state = StepRecord(
             state="done",
             key=key,
@@ -319,7 +319,7 @@ class Run:
             left={name: file_sha256(self.folder(step.name) / name) for name in step.outputs},
         )
         done = to_builtins(state)
-        self._note(step, done | dict(facts) | done)  # the record comes first, and wins over facts of the same name
+        self._note(step, done | dict(facts) | done)  # the record's keys come first, and replace facts of equal name
         remove_checkpoints(self.folder(step.name))
 
     def _note(self, step: Step, entry: StepFacts) -> None:

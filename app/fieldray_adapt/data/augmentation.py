@@ -263,7 +263,7 @@ def _mesh(shape: tuple[int, ...], settings: PairAugmentation, generator: np.rand
     angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
     zoom, stretch = generator.uniform(-1, 1) * settings.scale, generator.uniform(-1, 1) * settings.stretch / 2
     shift = generator.uniform(-1, 1, 2) * settings.shift
-    knots = np.stack(np.meshgrid(*[np.linspace(0, 1, _CELLS + 1)] * 2), axis=-1)  # (y, x) -> x, y in 0..1
+    knots = np.stack(np.meshgrid(*[np.linspace(0, 1, _CELLS + 1)] * 2), axis=-1)  # (row, column) to x, y in 0..1
     middle = knots - 0.5
     cosine, sine = math.cos(angle), math.sin(angle)
     turned = middle @ np.array([[cosine, sine], [-sine, cosine]]) * np.exp([zoom + stretch, zoom - stretch])

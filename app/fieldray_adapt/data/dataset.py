@@ -278,7 +278,7 @@ def data_step(run: Run) -> StepFacts:
     """
     recipe = run.recipe
     rows = _rows(run)
-    split_rows(rows, recipe.split, recipe.data)  # a wrong split is reported before the images are read for an hour
+    split_rows(rows, recipe.split, recipe.data)  # reports a wrong split before images are read, which may take an hour
     image_set = read_network_inputs(run, rows)
     parts = split_rows(image_set.rows, recipe.split, recipe.data)
     files = [row.path.resolve() for row in image_set.rows]
@@ -494,7 +494,7 @@ def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[
     """
     groups: dict[str, list[str]] = {}
     for detail in details:
-        groups.setdefault(_VARIES.sub("", detail), []).append(detail.removesuffix("."))  # words may follow the detail
+        groups.setdefault(_VARIES.sub("", detail), []).append(detail.removesuffix("."))  # further words may follow
     for alike in list(groups.values())[:_MOST]:
         shown = alike if len(alike) <= _FEW else alike[:1]
         more = f" (and {len(alike) - 1} more like it)" if len(alike) > len(shown) else ""

@@ -56,9 +56,7 @@ class LungFinder:
 
         `header_says_chest` is whether the header of the file describes a frontal chest X-ray.
         """
-        from fieldray.workers.image_worker import (
-            find_lungs_in_image,  # imported here, as it loads the runtime of the networks
-        )
+        from fieldray.workers.image_worker import find_lungs_in_image  # loads the runtime of the networks
 
         return find_lungs_in_image(image, self._model, self._network.run, header_says_chest=header_says_chest)
 

@@ -437,7 +437,7 @@ def find_similar_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]
     """
     names = dict[str, str]()
     for row in rows:
-        if row.patient != row.path.name:  # without a pattern the file name is the patient, and 1.png is not 01.png
+        if row.patient != row.path.name:  # else the file name stands for the patient
             names.setdefault(row.patient, row.origin)
     if split.table:
         for line, cells in table_rows(Source(path=split.table), _refuse, ()):

@@ -390,7 +390,7 @@ def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures
 
     Figures are counted as in an audit with the rule `CARD_COUNTING_RULE`.
     """
-    prevalence = float(np.mean([case.truth for case in images]))  # predictive values need it, but no card shows them
+    prevalence = float(np.mean([case.truth for case in images]))  # only for predictive values, which no card shows
     at, with_unsure = (
         performance_at(images, point, rule=rule, prevalence=prevalence)
         for rule in (CARD_COUNTING_RULE, _RULE_WITH_UNSURE)

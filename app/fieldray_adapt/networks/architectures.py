@@ -53,7 +53,7 @@ HEAD_LAYER: Final = "class_maps"
 _RESNET_BLOCKS: Final = (3, 4, 6, 3)
 _VGG_BLOCKS: Final = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 _VGG_DENSE: Final = 4096
-_SQUEEZES: Final = (16, 16, 32, 32, 48, 48, 64, 64)  # of the fire modules 2 to 9
+_SQUEEZES: Final = (16, 16, 32, 32, 48, 48, 64, 64)  # channels of the fire modules 2 to 9
 # Channels of the convolutions of an inception module: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 after pool.
 _INCEPTIONS: Final[Mapping[str, tuple[int, int, int, int, int, int]]] = {
     "3a": (64, 96, 128, 16, 32, 32),

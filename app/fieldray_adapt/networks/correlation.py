@@ -37,14 +37,14 @@ class NormalisedCrossCorrelation(keras.layers.Layer):  # type: ignore[misc]
         least = _FLAT_SHARE * tf.reduce_mean(tf.square(images), axis=(2, 3), keepdims=True)
         least_norm = _FLAT_SHARE * tf.reduce_mean(tf.square(templates), axis=(2, 3), keepdims=True)
         templates -= tf.reduce_mean(templates, axis=(2, 3), keepdims=True)
-        # A transform of the image's size is enough, because windows inside the image do not wrap around.
+        # A Fourier transform of the image's size is enough, because windows inside the image do not wrap around.
         spectrum = tf.signal.rfft2d(images) * tf.math.conj(tf.signal.rfft2d(templates, fft_length=size))
         products = tf.signal.irfft2d(spectrum, fft_length=size)[:, :, : size[0] - height + 1, : size[1] - width + 1]
         count = tf.cast(height * width, tf.float64)
         sums, squares = (_window_sums(values, height, width) for values in (images, tf.square(images)))
         energies, norms = squares - tf.square(sums) / count, tf.reduce_sum(tf.square(templates), (2, 3), keepdims=True)
         is_flat = (energies <= least * count) | (norms <= least_norm * count)
-        # The root of 0 has no gradient, not even where its value is not used.
+        # The square root of 0 has no gradient, even if its value is not used.
         scale = tf.sqrt(tf.where(is_flat, tf.ones_like(energies), energies * norms))
         surface = tf.reduce_mean(tf.where(is_flat, tf.zeros_like(products), products / scale), axis=1)
         return tf.cast(surface, self.compute_dtype)

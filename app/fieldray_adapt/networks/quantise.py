@@ -384,10 +384,10 @@ def _convert(
     if configure is not None:
         configure(converter, tensorflow)
     with warnings.catch_warnings():
-        # The converter asks for statistics of the inputs, which the representative images replace.
+        # The converter needs statistics of the inputs. The representative images replace these values.
         warnings.filterwarnings("ignore", "Statistics for quantized inputs")
         data: bytes = converter.convert()
-    # The converter may reorder the outputs. Their tensor names stay, by which they are found.
+    # The converter may reorder the outputs, so outputs are found by tensor name.
     order = [row["name"] for row in Interpreter(model_content=data).get_output_details()]
     tensors = zip(names, constant.outputs, strict=True)
     return ConvertedNetwork(data, {name: order.index(tensor.op.name) for name, tensor in tensors})

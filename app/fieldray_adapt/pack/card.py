@@ -33,9 +33,9 @@ from fieldray_adapt.training.steps import full_width_network
 
 _CLOSE: Final = 0.05
 _SHORTCUT_AUC: Final = 0.65
-_FEW: Final = 100  # test images of the rarer class: Wilson's interval of 90 % is then wider than +/- 6 points
+_FEW: Final = 100  # test images of the rarer class, below which Wilson's interval at 90 % exceeds +/- 6 %
 _MANY_REFUSED: Final = 0.05
-# The section on the Edge TPU; in a card without one (early cards, in English) its place before the section on data.
+# Finds the section on the Edge TPU. In early English cards without it: the position before the section on data.
 _EDGETPU: Final = re.compile(r"^## Edge TPU\n.*?(?=^## |\Z)|(?=^## Data$)|\Z", re.MULTILINE | re.DOTALL)
 
 CardWarnings = Callable[[Translator], Sequence[Reason]]

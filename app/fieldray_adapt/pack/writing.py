@@ -32,7 +32,7 @@ from fieldray_adapt.recipes.classifier import PackRecipe
 from fieldray_adapt.run import Run, Step, StepFacts
 
 _GOLDEN_SIDE: Final = 512
-# Results of two processors differ by up to 3 of 256 levels. Where the sigmoid is steep, a score may differ more.
+# Two processors differ by up to 3 of 256 int8 levels. Scores may differ more where the sigmoid is steep.
 GOLDEN_TOLERANCE: Final = 0.06
 _TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
 

@@ -142,7 +142,7 @@ def select_channels(zeros: Mapping[str, NDArray[np.float64]], *, rule: PruningRu
 
 def _wanted(shares: NDArray[np.float64], rule: PruningRule) -> int:
     limit = rule.value if rule.kind == "level" else float(shares.mean() + rule.value * shares.std())
-    # Equal shares differ in their last bits after averaging: a channel at the limit stays.
+    # Averaging changes the last bits of equal shares. So a channel at the limit is kept.
     return int((shares <= limit + 1e-9).sum())
 
 

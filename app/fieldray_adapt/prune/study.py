@@ -55,7 +55,7 @@ from fieldray_adapt.training.loop import (
 )
 from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, time_networks
 
-_KEY_LENGTH: Final = 12  # characters of the digest in file names; other data or settings have other file names
+_KEY_LENGTH: Final = 12  # characters of the digest in file names
 
 
 def run_study(

@@ -269,7 +269,7 @@ def _the_test_part() -> Mapping[str, str]:
     """Return the default text of the recipe's key `evaluation.measured_on`, by language tag."""
     fields, found = {name: f"{{{name}}}" for name in ("images", "patients")}, dict[str, str]()
     for translator in map(Translator, languages()):
-        # Translators: completes "Measured on", in the case that this asks for.
+        # Translators: completes "Measured on", in the grammatical case that these words need.
         text = translator.text("the test part of the data ({images} images, {patients} patients)", **fields)
         if text not in found.values():  # a language without a translation would repeat the English text
             found[translator.language.replace("_", "-")] = text
@@ -476,11 +476,11 @@ def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
         for source in recipe.data
     ]
     training = asdict(recipe.training)
-    if teacher := training.pop("teacher"):  # absent without a teacher, as in documents of earlier versions
+    if teacher := training.pop("teacher"):  # without a teacher the key is absent, as in earlier versions
         training["teacher"] = teacher.name
-    if recipe.training.networks == 1:  # likewise absent
+    if recipe.training.networks == 1:  # the key is absent, as in earlier versions
         del training["networks"]
-    if not recipe.training.start_share:  # likewise absent
+    if not recipe.training.start_share:  # the key is absent, as in earlier versions
         del training["start_share"]
     return {
         "input": asdict(recipe.input),
