@@ -61,7 +61,7 @@ CHUNK_IMAGES: Final = 256
 _DEATHS_OF_SEVERAL: Final = 2
 _LATE_S: Final = 1.0  # wait for Dask's message that a worker died while it had a piece
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # time limits of the attempts to fetch an answer
-_START_S, _IMAGE_S = 900.0, 60.0  # time limit of a worker: for a piece, and in addition for each image
+_START_S, _IMAGE_S = 900.0, 60.0  # time limit of a worker: for a piece, plus for each image
 
 ScreenPiece = Callable[[PieceSpec], Sequence[Outcome]]
 """A function that a worker calls to screen a piece of an archive. Returns the outcome of each image."""
@@ -175,7 +175,7 @@ class ArchiveDriver:
         self._chunk_images, self._waits_s = options.chunk_images, options.time_limit_s
         self._left: deque[Piece] = deque()
         self._failed_in: dict[int, Piece] = {}  # the stored piece of each failed image, by the index of the image
-        self._tasks: dict[str, _Task] = {}  # by the worker's address
+        self._tasks: dict[str, _Task] = {}  # tasks by address of the worker
         self._nodes_aside: dict[str, Reason] = {}
         self._faults = FaultCounts()
         self._resumed = self._done = 0  # numbers of images with earlier results, and of images screened since
@@ -316,7 +316,7 @@ class ArchiveDriver:
             self._left.appendleft(task.piece)
             pool.exclude_node(task.node, reason("cluster_other_answer"))
             return
-        if problem and is_fault:  # an image may cause the fault, or the node
+        if problem and is_fault:  # an image or the node may cause the fault
             self._blame(pool, task.piece, task.node, problem)
             return
         if problem:

@@ -401,7 +401,7 @@ def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_p
         try:
             yield run
         except BaseException as error:
-            why = error.reason if isinstance(error, FieldrayError) else None  # None: cancelled by the user
+            why = error.reason if isinstance(error, FieldrayError) else None  # the user cancelled the listing
             with contextlib.suppress(FieldrayError):
                 store.set_state(run.run_id, "failed" if why else "cancelled", reason=why)
             raise

@@ -42,7 +42,7 @@ from fieldray_cluster.certificates import AUTHORITY_NAME, Role, certificate_and_
 SCHEDULER_LOST_EXIT_CODE: Final = 3
 """The exit code of a worker process that has lost the connection to its scheduler."""
 _LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
-# Dask keeps the last thousand messages for debugging. With screening results they would take 200 MB.
+# Dask keeps 1000 messages for debugging, which would need 200 MB with screening results.
 _KEPT_MESSAGES: Final = 1
 _SETTINGS: Final = {
     "distributed.admin.low-level-log-length": _KEPT_MESSAGES,
@@ -123,7 +123,7 @@ def allow_own_address(host: str) -> None:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as way:
-        way.connect((host, 9))  # finds the own address; a datagram socket sends nothing on connecting
+        way.connect((host, 9))  # finds the own address without sending anything (datagram socket)
         allow_networks((way.getsockname()[0],))
 
 
@@ -317,7 +317,7 @@ class NodeProcess:
                 began_s = time.monotonic()
                 code = self._run_once()
                 if code == 0 or (not self._address and code > 0):
-                    return  # stopped, or it cannot start; a process killed during its start is started again
+                    return  # closed, or unable to start; a process killed during its start is started again
                 if time.monotonic() - began_s > _LONGEST_DELAY_S:
                     delay_s = _FIRST_DELAY_S
                 with self._changed:

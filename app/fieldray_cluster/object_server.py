@@ -262,7 +262,7 @@ class ObjectServer:
                     if self._awaited_s > until_s:
                         raise self._gone(error) from problem
                     self.is_unreachable = True
-                elif self._awaited_s < began_s or began_s > until_s:  # the server was reachable for all threads
+                elif self._awaited_s < began_s or began_s > until_s:  # in between, the server was reachable
                     tries += 1
                     if tries == _TRIES:
                         raise Unreadable(reason("unreadable", detail=_text(error))) from problem

@@ -191,7 +191,7 @@ class ReadAhead:
         try:
             self._cache.fetch(self._server, path_to_address(path), state, target)
         except Exception as error:
-            target.unlink(missing_ok=True)  # an incomplete file
+            target.unlink(missing_ok=True)  # deletes an incomplete file
             future.set_exception(error)
         else:
             future.set_result(target)

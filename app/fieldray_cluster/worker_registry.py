@@ -130,7 +130,7 @@ def run_with_reconnects(
             raise
         except EnvironmentProblem as problem:
             attempts = 1 if count_done() > before else attempts + 1
-            # An address that never answered is wrong. A scheduler of this computer may have been killed.
+            # An address that never answered is wrong. A scheduler on this computer may have been killed.
             is_wrong = bool(connection.address) and not count_done() and not isinstance(problem, ConnectionLost)
             if is_wrong or attempts >= _CONNECTIONS:
                 raise
@@ -256,13 +256,13 @@ class WorkerRegistry:
         self._aside: dict[str, Reason] = {}
         self._asked: dict[str, _Question] = {}
         self._noted: set[tuple[str, Reason]] = set()
-        self._looks, self._awaiting = 0, dict[str, int]()  # by node: the last refresh at which it awaited its server
+        self._looks, self._awaiting = 0, dict[str, int]()  # by node: last refresh at which the node awaited its server
         self._looked_s, is_last = 0.0, False
         self.refresh(is_first=True)
         until_s = time.monotonic() + ANSWER_TIMEOUT_S
         while self._asked and not (self.workers and is_last):
             time.sleep(_FIRST_LOOKS_EVERY_S)
-            is_last = time.monotonic() > until_s  # set before the refresh, which then notes who has not answered
+            is_last = time.monotonic() > until_s  # the last refresh notes the workers without an answer
             self.refresh(is_first=True)
 
     def node(self, address: str) -> str:
@@ -464,7 +464,7 @@ class FaultCounts:
         if piece.deaths < DEATHS_BEFORE_BLAME:
             return False
         has_worked_since = any(self.done.get(node, 0) > before for node, before in piece.nodes)
-        # A single node cannot be compared with another. That it has screened an image at all must be enough.
+        # A single node cannot be compared with other nodes. One screened image must be enough.
         is_alone = set(nodes) <= {node for node, _ in piece.nodes}
         has_worked = any(self.done.get(node, 0) for node, _ in piece.nodes)
         return len(piece.nodes) > 1 or has_worked_since or (is_alone and (has_worked or is_last))

@@ -128,7 +128,7 @@ def fetch_in_other_process(recipe: Path) -> int:
     with subprocess.Popen(program_command("adapt", "fetch", str(recipe.absolute()))) as process:
         try:
             return process.wait()
-        except BaseException:  # a signal: the process deletes its temporary files
+        except BaseException:  # also Ctrl-C: the process must delete its temporary files
             process.terminate()
             raise
 

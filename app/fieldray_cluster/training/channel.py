@@ -47,7 +47,7 @@ _SILENT_S: Final = 60
 # Socket options of keep-alive. Each system has some of them.
 _SIGNS_OF_LIFE: Final = {
     "TCP_KEEPIDLE": 20,
-    "TCP_KEEPALIVE": 20,  # macOS calls it so
+    "TCP_KEEPALIVE": 20,  # name on macOS
     "TCP_KEEPINTVL": 10,
     "TCP_KEEPCNT": 4,
     "TCP_USER_TIMEOUT": 1000 * _SILENT_S,
@@ -156,7 +156,7 @@ class Channel:
             try:
                 got = self._connection.recv_into(room)
             except TimeoutError as error:
-                if error.errno is not None:  # no tick of `receive`: sent data were not acknowledged
+                if error.errno is not None:  # not a timeout of `receive`: sent data were not acknowledged
                     raise
                 meanwhile()
                 continue

@@ -35,7 +35,7 @@ ServerKind = Literal["central", "distributed"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 SERVERS: Final[tuple[ServerKind, ...]] = get_args(ServerKind)
 
-# Share of the best speed-up for which the smallest number of workers is reported: machines cost money.
+# The smallest number of workers with this share of the best speed-up is reported, because machines cost money.
 _MOST: Final = 0.9
 # Smaller differences of speed-ups are rounding errors.
 _NO_GAIN: Final = 1e-9
@@ -277,7 +277,7 @@ def training_time_range(
         iterations = float(measured.batches)
         if (
             not as_printed_in_thesis
-        ):  # corrected: gradient time is linear in the batch size, which small parts do not reach
+        ):  # corrected: for small parts, the gradient time is not proportional to the batch size
             iteration = replace(iteration, gradient_s=measured.gradient_s / workers)
     span = AsynchronousTiming(measured=iteration, workers=workers).time_range(server)
     return span.add(update_s, update_s).scaled(iterations)

@@ -275,7 +275,7 @@ class _Session:
             if not is_connected(self._client):
                 return
             time.sleep(_TICK_S / 10)
-        self._client.cancel([*self._futures.values(), *ended])  # tasks of processes that left are never done
+        self._client.cancel([*self._futures.values(), *ended])  # tasks of processes that left never end
 
     def _send_out(self, worker: int, address: str) -> None:
         self._at[worker] = address

@@ -435,7 +435,7 @@ class DividedLungTraining:
         """Read the training images, and return the network with them. Raises OSError, ArraysDiffer."""
         arrays: dict[str, Any] = dict(
             read_arrays(self.arrays, self.arrays_sha256)
-        )  # masks_are_chests is an array of one value
+        )  # converts masks_are_chests, which is an array of one value
         return _LungReplica(self, LungData(**arrays))
 
 

@@ -148,7 +148,7 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
         return WorkerResult(arrays_problem_code="training_node_folder")
     try:
         with contextlib.ExitStack() as ends:
-            # Entered before the channels, so that the channels are closed first and its threads stop waiting.
+            # Entered before the channels. So the channels are closed first, and the pool's threads stop waiting.
             threads = ends.enter_context(ThreadPoolExecutor(len(spec.servers), thread_name_prefix="exchange"))
             with _raising_if_lost():
                 channels = ends.enter_context(
@@ -185,7 +185,7 @@ class _Work:
         self._runs = [runs for _, runs in spec.servers]
         self._values: Vector = np.empty(spec.layout.size, np.float32)
         self._versions = [0] * len(channels)
-        # Each worker begins with another server, because all together would wait for the first one's link.
+        # Each worker begins with another server, because all workers would wait for the link of the first server.
         first = spec.worker % len(channels)
         self._order = [*range(first, len(channels)), *range(first)]
 

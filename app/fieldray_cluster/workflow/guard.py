@@ -79,7 +79,7 @@ def _usage() -> dict[str, float]:
     import resource
 
     found = resource.getrusage(resource.RUSAGE_CHILDREN)
-    units = 1 << 20 if sys.platform == "darwin" else 1 << 10  # bytes there, KiB elsewhere
+    units = 1 << 20 if sys.platform == "darwin" else 1 << 10  # macOS reports bytes, other systems KiB
     return {
         "cpu_seconds": round(found.ru_utime + found.ru_stime, 3),
         "memory_mb": round(found.ru_maxrss / units, 1),

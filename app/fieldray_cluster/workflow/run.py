@@ -257,7 +257,7 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> It
                 folder.mkdir(exist_ok=True)
             except OSError as error:
                 raise storage_problem(error, folder) from error
-        for left in _drivers(workflow.run):  # files of drivers that were killed
+        for left in _drivers(workflow.run):  # files that killed drivers left behind
             left.unlink(missing_ok=True)
         write_atomically(driver_file(stop), b"")
         write_atomically(workflow.run / RECIPE_TEXT_NAME, path.read_bytes())

@@ -260,7 +260,7 @@ class TaskRunner:
         if result and result.node_problem:
             outcome = replace(result.outcome, was_stopped=True)
         if outcome and outcome.was_stopped and not (spec.stop_file.exists() or (spec.folder / STOP_NAME).exists()):
-            outcome = None  # the worker was ending, but nobody stopped the run or the task
+            outcome = None  # the worker ended, but the run and the task were not stopped
         if outcome is None or not (outcome.is_done or outcome.was_stopped):
             if self._tries_again(work, outcome):
                 return None
@@ -279,7 +279,7 @@ class TaskRunner:
         preemptible = self._preemptible if policy.preemptible is None else policy.preemptible
         if outcome is None:
             work.lost_workers += 1
-        if outcome is not None or (not preemptible and spec.start_file.exists()):  # an unstarted task is no attempt
+        if outcome is not None or (not preemptible and spec.start_file.exists()):  # only started tasks are attempts
             work.attempts += 1
         if work.attempts > policy.retries or work.lost_workers >= policy.lost_workers or spec.stop_file.exists():
             return False

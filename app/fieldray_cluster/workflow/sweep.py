@@ -89,7 +89,7 @@ def read_study(run: Path) -> optuna.Study:
         raise UsageProblem(reason("workflow_no_run", path=run))
     try:
         return optuna.load_study(study_name=_STUDY_NAME, storage=_storage(run))
-    except KeyError as error:  # the file was just created
+    except KeyError as error:  # the file was just created and has no study yet
         raise UsageProblem(reason("workflow_no_run", path=run)) from error
 
 
@@ -101,7 +101,7 @@ def _storage(run: Path) -> JournalStorage:
 
 def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
     """Open or create Optuna's study of a sweep in the run folder `run`, which the calling process must have locked."""
-    for left in run.glob(f"{STUDY_FILE}.lock*"):  # Optuna's locks of a killed driver; the run folder is locked anyway
+    for left in run.glob(f"{STUDY_FILE}.lock*"):  # Optuna's locks, left by a killed driver
         left.unlink(missing_ok=True)
     study = optuna.create_study(
         study_name=_STUDY_NAME, storage=_storage(run), direction=sweep.direction, load_if_exists=True
@@ -153,7 +153,7 @@ class _Trials:
     ) -> None:
         self._study, self._run, self._sweep = study, run, sweep
         self._settings, self._trial = settings, trial
-        self._out: dict[str, optuna.Trial] = {}  # by task
+        self._out: dict[str, optuna.Trial] = {}  # trials by name of the task
         self._waiting: list[FrozenTrial] = []
         self._has_winner = False
 

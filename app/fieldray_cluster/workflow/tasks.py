@@ -171,7 +171,7 @@ def read_events(folder: Path) -> Iterator[Event]:
         lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     except OSError as error:
         raise storage_problem(error, path) from error
-    for number, line in enumerate(lines[:-1], start=1):  # text after the last line end is an incomplete line
+    for number, line in enumerate(lines[:-1], start=1):  # the text after the last line end is incomplete
         try:
             yield parse_json(line, Event)
         except ValueError as error:
@@ -329,7 +329,7 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
     with _alone(spec):
         if known := _known(spec):
             return known
-        (spec.folder / OUTCOME_NAME).unlink(missing_ok=True)  # an outcome of other settings
+        (spec.folder / OUTCOME_NAME).unlink(missing_ok=True)  # deletes an outcome of other settings
         write_atomically(spec.start_file, json.dumps(asdict(Outcome(node=node, began=began))).encode())
         outcome = _run(spec, node, began)
         content = {"key": spec.key, "number": spec.number, "outcome": asdict(outcome)}
