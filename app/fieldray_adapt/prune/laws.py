@@ -45,7 +45,7 @@ class ChangeRatios:
         used = last.settings.batch_size if last.settings else math.nan
         return cls(
             parameter_ratio=last.parameters / before.parameters,
-            loss_ratio=max(last.loss_ratio, 1e-6) / max(before.loss_ratio, 1e-6),
+            loss_ratio=max(last.loss, 1e-6) / max(before.loss, 1e-6),
             time_ratio=last.seconds_per_image / before.seconds_per_image,
             batch_size_ratio=(last.batch_size_proposed or used) / used,
         )

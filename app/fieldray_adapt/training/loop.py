@@ -218,7 +218,7 @@ class TrainingState:
         inputs. Otherwise nothing is loaded.
         """
         if kept := checkpoint.restore(engine, fingerprint=fingerprint):
-            self.average, progress = dict(kept.arrays), kept.training_progress
+            self.average, progress = dict(kept.arrays), kept.progress
             self.history, self.steps = [*progress.history], progress.steps
         return kept is not None
 

@@ -302,7 +302,7 @@ def perform_task(spec: TaskSpec) -> TaskResult:
     node, began = _node(), time.time()
     try:
         if not _sees_run(spec):
-            return _unable(spec, node, began, reason("workflow_node_folder", node=node, path=spec.run))
+            return _unable(spec, node, began, reason("workflow_node_folder", node=node, path=spec.run_folder))
         spec.folder.mkdir(exist_ok=True)
         return TaskResult(spec=spec, outcome=_performed(spec, node, began))
     except LockHeldError:
