@@ -75,16 +75,15 @@ def screen_on_three_computers(
     if driver.returncode not in cluster_runs.COMPLETED_EXIT_CODES or not (folder / "out" / "merged.json").exists():
         raise ScreeningFailed(f"ended with {driver.returncode}: {(folder / 'driver.txt').read_text()[-2000:]}")
     total_s, after_loss_s = ended_s - began_s, ended_s - gone_s
-    kept = cluster_runs.count_faults(folder / "driver" / "home", expected)
     figures = {"images": count, "total_s": total_s, "resumed_s": resumed_s, "after_loss_s": after_loss_s}
+    faults = cluster_runs.count_faults(folder / "driver" / "home", expected)
     sentences = [
-        f"{count} images on two computers over links of {LINK_RATE_MBIT} Mbit/s, {sent_mb:.0f} MB sent, encrypted; "
-        f"{total_s:.0f} s.",
+        f"{count} images, two computers, encrypted links of {LINK_RATE_MBIT} Mbit/s: {total_s:.0f} s, {sent_mb:.0f} MB sent.",
         f"All links cut for {LINK_CUT_S:.0f} s: the next results came {resumed_s:.1f} s after their return.",
         f"One computer gone for good: the other one was done {after_loss_s:.0f} s later.",
-        cluster_runs.faults_sentence(kept),
+        cluster_runs.faults_sentence(faults),
     ]
-    return {**figures, "sent_mb": sent_mb, **kept, "sentences": sentences}
+    return {**figures, "sent_mb": sent_mb, **faults, "sentences": sentences}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -349,12 +349,7 @@ def prune_step(run: Run) -> StepFacts:
 
 
 def prune_by_recipe(
-    run: Run,
-    original: tuple[Specification, Weights],
-    *,
-    training: Samples,
-    validation: Samples,
-    folder: Path,
+    run: Run, original: tuple[Specification, Weights], *, training: Samples, validation: Samples, folder: Path
 ) -> tuple[str, Iteration, PruningRunFolder]:
     """Prune a network by the recipe's table `prune`.
 
