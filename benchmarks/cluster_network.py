@@ -78,7 +78,7 @@ def screen_on_three_computers(
     figures = {"images": count, "total_s": total_s, "resumed_s": resumed_s, "after_loss_s": after_loss_s}
     faults = cluster_runs.count_faults(folder / "driver" / "home", expected)
     sentences = [
-        f"{count} images on two computers, TLS links of {LINK_RATE_MBIT} Mbit/s: {total_s:.0f} s, {sent_mb:.0f} MB sent.",
+        f"{count} images on two computers, TLS links of {LINK_RATE_MBIT} Mbit/s: {total_s:.0f} s, {sent_mb:.0f} MB.",
         f"All links cut for {LINK_CUT_S:.0f} s: the next results came {resumed_s:.1f} s after their return.",
         f"One computer gone for good: the other one was done {after_loss_s:.0f} s later.",
         cluster_runs.faults_sentence(faults),
