@@ -37,7 +37,7 @@ def test_a_large_run_is_the_same_again_and_has_all_that_a_result_has(tmp_path: P
 @pytest.mark.slow
 def test_a_small_run_is_scrolled_sorted_searched_and_grows_in_the_real_window(home: Path) -> None:
     model = PackLibrary(home).load(CHILDREN)
-    report = measured(model, count=60, notify=lambda _: None, steps=3, arrivals=5)
+    report = measured(model, count=60, notify=lambda _: None, scroll_steps=3, new_results=5)
     acts = {act["name"]: act for act in report.data["acts"]}
     assert acts["open the run: its first page"]["rows"] == 60
     assert acts["search “nobody is called so”"]["rows"] == 0
