@@ -138,7 +138,7 @@ def test_a_parameter_server_updates_a_lung_network_as_one_process_does(momentum:
     settings = LungTraining(stages=(TrainingStage(side=SIDE, epochs=1),), momentum=momentum)
     engine = MaskEngine(LungNetwork(channels=(4, 8, 8, 8, 8)), SIDE, settings)
     layout = WeightLayout.from_weights(engine.weights())
-    rule = UpdateRule(weight_decay=settings.weight_decay, momentum=momentum, clip=GRADIENT_NORM_LIMIT)
+    rule = UpdateRule(weight_decay=settings.weight_decay, momentum=momentum, clip_norm=GRADIENT_NORM_LIMIT)
     start = ShardState.initial(layout.vector(engine.weights()))
     server = Shard(start, layout=layout, runs=((0, layout.size),), rule=rule)
     masks = np.zeros((4, SIDE // 2, SIDE // 2, LungNetwork().masks), np.float32)
