@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.processes import CHECKOUT
-from fieldray.audit.figures import category_at, scored_arrays
+from fieldray.audit.figures import category_at_point, scored_arrays
 from fieldray.audit.units import Case, ranking_score
 from fieldray.bench.benchmark_case import Report, Table
 from fieldray.domain.finding import Category
@@ -223,7 +223,7 @@ def count_categories(images: HospitalImages, point: OperatingPoint) -> dict[bool
     """
     found = {True: Counter[Category](), False: Counter[Category]()}
     for case in images.cases:
-        found[case.truth][category_at(point, case.score, otherwise=case.category)] += 1
+        found[case.truth][category_at_point(point, case.score, otherwise=case.category)] += 1
     return found
 
 

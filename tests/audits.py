@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fieldray.audit.drift import drift_of
-from fieldray.audit.figures import audit
+from fieldray.audit.drift import measure_drift
+from fieldray.audit.figures import compute_audit
 from fieldray.audit.report import (
     AuditReport,
     AuditSubject,
@@ -54,18 +54,18 @@ def audit_report(
     point, names = points[0], {"en": text, "uk": text}
     subject = AuditSubject(
         pack=text, names=names, trust="signed", fingerprint="ab12", model_sha256="c" * 64, label=point.label,
-        meaning=names, labels_from=text, run_id=3, paths=("/знімки", text), program_version=text, made_s=1e9,
+        meaning=names, labels_from=text, run_id=3, paths=("/знімки", text), program_version=text, audited_s=1e9,
     )  # fmt: skip
     proposal = propose_operating_point(cases, label=point.label, base_point=point, rule=rule, wanted=ProposalGoal())
     thresholds = proposal.threshold, point.threshold
     return AuditReport(
         subject=subject,
-        audit=audit(cases, points, rule=rule),
-        missing={True: 0, False: 0},
-        drifts=(drift_of([60, 0], [0, 60], of="scores"),),
+        compute_audit=compute_audit(cases, points, rule=rule),
+        rows_without_image={True: 0, False: 0},
+        drifts=(measure_drift([60, 0], [0, 60], of="scores"),),
         proposal=proposal,
-        plan=threshold_plan(cases, thresholds, rule=rule, base_point=point, prevalence=0.1, prices=prices),
-        paired=_paired_with_another(ComparedPack(run_id=3, pack=text, label=point.label, point=point)),
+        threshold_plan=threshold_plan(cases, thresholds, rule=rule, base_point=point, prevalence=0.1, prices=prices),
+        pack_comparison=_paired_with_another(ComparedPack(run_id=3, pack=text, label=point.label, point=point)),
     )
 
 

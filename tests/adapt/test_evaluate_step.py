@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fieldray.audit.figures import audit
+from fieldray.audit.figures import compute_audit
 from fieldray.audit.units import Case, CountingRule
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
@@ -89,7 +89,7 @@ def _cases(part: EvaluatedImages, categories: Sequence[Category] = ()) -> list[C
             score=None if own == "refused" else float(part.scores[index]),
             category=own,
             header=ImageHeader(),
-            why=reason("not_frontal_chest") if own == "refused" else None,
+            reason=reason("not_frontal_chest") if own == "refused" else None,
         )
         for index, own in enumerate(said)
     ]
@@ -252,7 +252,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
     )
     point = choose_operating_point(wanted, label="x", validation=_evaluated(6))
     found = measure_part({"high": cases}, points=[point])
-    audited = audit(cases, [point], rule=CountingRule(unit="image", refers="above"))
+    audited = compute_audit(cases, [point], rule=CountingRule(unit="image", refers="above"))
     (at,), own = audited.points, found.points["high"]
     assert (own.detected, own.falsely_referred) == (at.detected, at.falsely_referred)
     assert (own.sensitivity, own.specificity) == (at.sensitivity, at.specificity)

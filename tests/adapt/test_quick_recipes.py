@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from drawn_data import draw_digits, draw_images, draw_lungs, project
-from fieldray.audit.drift import reference_counts
+from fieldray.audit.drift import reference_histograms
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
 from fieldray.packs.cards import split_card
@@ -56,7 +56,7 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     assert model.golden is not None and model.golden.inputs.shape == (6, 64, 64, 1)
     assert model.manifest.ood_gate is not None and model.manifest.point("pneumonia", "balanced") is not None
     metrics = json.loads((run / "evaluate" / "metrics.json").read_text())
-    reference = reference_counts(model.manifest.metrics, "pneumonia")  # with which a site compares its own scores
+    reference = reference_histograms(model.manifest.metrics, "pneumonia")  # with which a site compares its own scores
     assert sum(reference["scores"]) == metrics["labels"]["pneumonia"]["test"]["scored"] > 0
     pneumonia = metrics["labels"]["pneumonia"]
     auc = "pneumonia {value:.3f} ({low:.3f} to {high:.3f})".format(**pneumonia["test"]["auc"])

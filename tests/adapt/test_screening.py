@@ -64,6 +64,6 @@ def test_what_is_refused_has_no_score_and_each_operating_point_judges_for_itself
     first, nothing = (cases[point.name] for point in model.manifest.operating_points)
     assert [(case.patient, case.truth) for case in first] == [("PA", True), ("LL", False)]
     assert first[0].score is not None and first[1].category == "refused" and first[1].score is None
-    assert first[1].why is not None and nothing[0].category == "normal"
+    assert first[1].reason is not None and nothing[0].category == "normal"
     scores = found.scores(label)
     assert scores[0] == first[0].score and math.isnan(scores[1]) and not math.isnan(scores[2])

@@ -73,11 +73,15 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     page.against.setCurrentIndex(1)
     page.prices[0].setText("2,5")
     show(desk, page)
-    plan = desk.bench.auditing.report.plan
+    plan = desk.bench.auditing.report.threshold_plan
     page.steps.cellActivated.emit(1, 0)
     desk.until(lambda: len(desk.rooms.audit.requests) == 2)
     (_, first, _), (run_id, again, _) = desk.rooms.audit.requests
-    assert (run_id, first.wanted.threshold, again.wanted.threshold) == (PackOfRun(own or 0), None, plan.shown[1])
+    assert (run_id, first.wanted.threshold, again.wanted.threshold) == (
+        PackOfRun(own or 0),
+        None,
+        plan.shown_thresholds[1],
+    )
     assert (again.prices, again.against) == (Prices(screening=2.5), PackOfRun(other))
     text = texts(page)
     assert "of 1000 patients screened are referred" in text

@@ -51,7 +51,7 @@ def agreements(
     judges = {"reference": {case.image: case.truth for case in cases}, **readers}
 
     def judged(truths: Mapping[str, bool], by: Sequence[Case]) -> list[Case]:
-        return rule.units(replace(case, truth=truths[case.image]) for case in by)
+        return rule.group_into_units(replace(case, truth=truths[case.image]) for case in by)
 
     def agreement(first: str, second: str, said: Sequence[bool], units: Sequence[Case]) -> Iterator[Agreement]:
         one, other = np.array(said, np.bool_), np.array([unit.truth for unit in units], np.bool_)

@@ -36,7 +36,7 @@ POSITIVE_NAMES: Final = frozenset(
 )
 NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "0.0", "false", "no", NO_FINDING, "clear"})
 UNCERTAIN_NAMES: Final = frozenset({"-1", "-1.0", "uncertain"})  # the spellings of CheXpert and MIMIC-CXR
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+LABEL_TABLE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "image": (
         *("path", "image", "file", "filename", "file_name", "name", "film", "sop_instance_uid"),
         "image index",  # NIH ChestX-ray14; so are "finding labels" and "patient id" below
@@ -66,31 +66,31 @@ class ClassNames:
     negative: frozenset[str] = NEGATIVE_NAMES
 
 
-USUAL_NAMES: Final = ClassNames()  # English names
+USUAL_CLASS_NAMES: Final = ClassNames()  # English names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceLabels:
     """The reference labels of images, by image key (`ImageRef.key`).
 
-    truths           whether the finding is present. With several readers the majority decides; a tie gives no label
-    patients, exams  the patient and the examination of an image, if the table names them
-    readers          by reader and image key, whether the reader found the finding
-    missing          number of table rows whose image was not screened: key True counts rows with the finding, key False
-                     rows without
-    notes            messages about table rows and images that were left out, and about unusual class names
+    truths              whether the finding is present. With several readers the majority decides; a tie gives no label
+    patients, exams     the patient and the examination of an image, if the table names them
+    reader_labels       by reader and image key, whether the reader found the finding
+    rows_without_image  number of table rows whose image was not screened: key True counts rows with the finding, key
+                        False rows without
+    notes               messages about table rows and images that were left out, and about unusual class names
     """
 
     truths: Mapping[str, bool]
     patients: Mapping[str, str] = field(default_factory=dict)
     exams: Mapping[str, str] = field(default_factory=dict)
-    readers: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
-    missing: Mapping[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    reader_labels: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    rows_without_image: Mapping[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
     notes: tuple[Reason, ...] = ()
 
 
 def labels_from_folders(
-    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_NAMES
+    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_CLASS_NAMES
 ) -> ReferenceLabels:
     """Label each image by the name of the folder that contains the image file.
 
@@ -102,7 +102,7 @@ def labels_from_folders(
     Raises UsageProblem if the folders are not of two classes, or if the positive class is unknown.
     """
     classes = {ref.key: _folder(ref) for ref in refs}
-    is_positive = class_truths(set(classes.values()), positive=positive, usual=usual)
+    is_positive = truth_by_class_name(set(classes.values()), positive=positive, usual=usual)
     return ReferenceLabels(
         truths={key: is_positive[name] for key, name in classes.items()}, notes=_counted(is_positive, usual)
     )
@@ -113,7 +113,9 @@ def _folder(ref: ImageRef) -> str:
     return parts[-2] if len(parts) > 1 else ref.path.parent.name
 
 
-def class_truths(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_NAMES) -> dict[str, bool]:
+def truth_by_class_name(
+    names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_CLASS_NAMES
+) -> dict[str, bool]:
     """Return for each class name whether the class is positive.
 
     With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
@@ -165,7 +167,7 @@ def labels_from_table(
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    usual: ClassNames = USUAL_NAMES,
+    usual: ClassNames = USUAL_CLASS_NAMES,
 ) -> ReferenceLabels:
     """Read labels from a CSV file with a header line: one row per image, or one row per image and reader.
 
@@ -181,7 +183,7 @@ def labels_from_table(
     recognised as well.
 
     refs      the images screened or to be screened
-    positive  the labels that mean positive; see `class_truths`
+    positive  the labels that mean positive; see `truth_by_class_name`
     columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
     usual     class names that are recognised without `positive`
 
@@ -190,7 +192,7 @@ def labels_from_table(
     image, or if the labels are not of two classes.
     """
     rows, layout = _laid_out(table, columns or {})
-    found = _Matching(table, refs, layout, usual)
+    found = _LabelTableMatcher(table, refs, layout, usual)
     for line, row in rows:
         found.add(line, row)
     return found.reference(positive)
@@ -201,20 +203,20 @@ def check_table(
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    usual: ClassNames = USUAL_NAMES,
+    usual: ClassNames = USUAL_CLASS_NAMES,
 ) -> None:
     """Raise UsageProblem for an unusable label table, before any image is searched for.
 
     The check covers only problems that do not depend on the images. The errors are those of `labels_from_table`.
     """
     rows, layout = _laid_out(table, columns or {})
-    found = _Matching(table, (), layout, usual)
+    found = _LabelTableMatcher(table, (), layout, usual)
     for line, row in rows:
         found.add(line, row)
     found.check_rows()
     labels = _certain({one.text for one in found.read}, positive)
     if not layout.has_several_classes and (positive or len({label.casefold() for label in labels}) < 2):
-        class_truths(labels, positive=positive, usual=usual)
+        truth_by_class_name(labels, positive=positive, usual=usual)
     if layout.has_several_classes:
         finding_predicate(found.read, positive, negatives=usual.negative)
 
@@ -299,7 +301,7 @@ def _decoded(data: bytes) -> str:
 
 def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
     found = {}
-    for role, names in COLUMNS.items():
+    for role, names in LABEL_TABLE_COLUMNS.items():
         wanted = (given[role].strip().casefold(),) if role in given else names
         column = next((name for name in wanted if name in header), None)
         if column is not None:
@@ -311,7 +313,7 @@ def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> di
     return found
 
 
-class _Matching:
+class _LabelTableMatcher:
     """Matches the rows of a label table with images, and collects all problems of the table.
 
     If no images are given, every row counts as matched.
@@ -407,7 +409,7 @@ class _Matching:
             truth = finding_predicate(self.read, positive, negatives=self._usual.negative)
         else:
             certain = _certain({row.text for row in self.read}, positive)
-            is_positive = class_truths(certain, positive=positive, usual=self._usual)
+            is_positive = truth_by_class_name(certain, positive=positive, usual=self._usual)
             counted = _counted(is_positive, self._usual)
 
             def truth(row: LabelRow) -> bool | None:
@@ -426,8 +428,8 @@ class _Matching:
             truths=truths,
             patients={key: row.patient for (key, _), row in self._rows.items() if row.patient},
             exams={key: row.exam for (key, _), row in self._rows.items() if row.exam},
-            readers={name: own for name, own in readers.items() if name},
-            missing={side: missing[side] for side in (True, False)},
+            reader_labels={name: own for name, own in readers.items() if name},
+            rows_without_image={side: missing[side] for side in (True, False)},
             notes=(
                 *self._notes(),
                 *([reason("audit_rows_uncertain", count=uncertain)] if uncertain else []),
@@ -464,7 +466,7 @@ def _names(ref: ImageRef) -> set[str]:
     return {name for name in {ref.key.replace("\\", "/"), ref.header.sop_instance_uid, *ends} if name}
 
 
-def verdict_truths(results: Iterable[StoredResult], *, label: str) -> dict[str, bool]:
+def truths_from_verdicts(results: Iterable[StoredResult], *, label: str) -> dict[str, bool]:
     """Return, by image key, whether an image has the finding `label`, as readers' verdicts on the results say.
 
     A reader agrees or disagrees with a result. Only the results *abnormal* and *normal* can give a label. An image that

@@ -100,7 +100,7 @@ class Drift:
         )
 
 
-def drift_of(
+def measure_drift(
     now: Sequence[int], before: Sequence[int], *, of: DriftQuantity, against: DriftReference = "earlier"
 ) -> Drift:
     """Compute the population stability index of two histograms with the same bins.
@@ -150,13 +150,15 @@ def _chi_squared_95(freedom: int) -> float:
     return float(freedom * (1 - part + _Z_95 * math.sqrt(part)) ** 3)
 
 
-def score_counts(scores: Sequence[float]) -> tuple[int, ...]:
+def score_histogram(scores: Sequence[float]) -> tuple[int, ...]:
     """Return the number of scores (0..1) in each of ten bins of equal width."""
     counts, _ = np.histogram(np.asarray(scores, np.float64), bins=SCORE_BINS, range=(0.0, 1.0))
     return tuple(int(count) for count in counts)
 
 
-def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None) -> DriftHistograms:
+def drift_histograms(
+    samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None
+) -> DriftHistograms:
     """Return one histogram of a run's images for each quantity whose drift is measured.
 
     The histogram "refused" has two bins: suitable images, and images that were not suitable. The histogram "evidence"
@@ -172,14 +174,14 @@ def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: 
     grey = Counter(int(sample.grey * EXPOSURE_BINS / 256) for sample in samples if sample.grey is not None)
     refused = sum(sample.category == "refused" for sample in samples)
     return {
-        "scores": score_counts([sample.scores[label] for sample in samples if label in sample.scores]),
+        "scores": score_histogram([sample.scores[label] for sample in samples if label in sample.scores]),
         "refused": (len(samples) - refused, refused),
         "exposure": tuple(grey[index] for index in range(EXPOSURE_BINS)),
         "evidence": (len(inside) - below, below) if evidence_limit is not None else (),
     }
 
 
-def reference_counts(metrics: Mapping[str, object], label: str) -> DriftHistograms:
+def reference_histograms(metrics: Mapping[str, object], label: str) -> DriftHistograms:
     """Return the histograms of the images that a pack was measured on, from the pack's `metrics`.
 
     A quantity is left out if `metrics` does not contain it in the expected form.
@@ -206,7 +208,7 @@ def compare_histograms(now: DriftHistograms, before: DriftHistograms, *, against
     A quantity with too few images in the run or in the reference is left out.
     """
     return tuple(
-        drift_of(now[of], before[of], of=of, against=against)
+        measure_drift(now[of], before[of], of=of, against=against)
         for of in now
         if of in before
         and min(sum(now[of]), sum(before[of])) >= (MIN_EVIDENCE_IMAGES if of == "evidence" else MIN_RUN_IMAGES)

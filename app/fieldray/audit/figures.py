@@ -81,13 +81,13 @@ class CalibrationBin:
 class Subgroup:
     """The figures of a part of an audit's units (images, examinations or patients).
 
-    by, name  an attribute and the value that all units of the subgroup have; for example "sex" and "F"
-    units     number of units of the subgroup
-    auc       area under the ROC curve
-    points    the performance of each operating point on the subgroup
+    attribute, name  an attribute and the value that all units of the subgroup have; for example "sex" and "F"
+    units            number of units of the subgroup
+    auc              area under the ROC curve
+    points           the performance of each operating point on the subgroup
     """
 
-    by: str
+    attribute: str
     name: str
     units: int
     auc: Estimate
@@ -95,14 +95,14 @@ class Subgroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotAssessed:
+class NotAssessedUnits:
     """Numbers of units (images, examinations or patients) that were not assessed for one reason.
 
     positives  number of units with the condition
     negatives  number of units without the condition
     """
 
-    why: Reason
+    reason: Reason
     positives: int
     negatives: int
 
@@ -117,14 +117,14 @@ class Audit:
     positives          number of units with the condition
     assessed           number of units with a score, or with an image to be read first
     auc                area under the ROC curve of the scores
-    curve              points of the ROC curve (1 - specificity, sensitivity)
+    roc_points         points of the ROC curve (1 - specificity, sensitivity)
     prevalence         prevalence at which the predictive values hold, 0..1
     counts             number of units by category and truth
     unsure, refused    share of all units that are uncertain, and share that are not suitable
     not_assessed       units that were not assessed, by reason
-    bins               calibration bins of equal numbers of units
+    calibration_bins   calibration bins of equal numbers of units
     calibration_error  mean distance between mean score and share with the condition over the bins, 0..1
-    disagreements      units falsely referred or missed at the first operating point. The most certain mistakes come
+    misclassified      units falsely referred or missed at the first operating point. The most certain mistakes come
                        first, units without a score last
     agreements         kappas of pack, reference and readers
     cases              all images
@@ -137,29 +137,29 @@ class Audit:
     positives: int
     assessed: int
     auc: Estimate
-    curve: tuple[tuple[float, float], ...]
+    roc_points: tuple[tuple[float, float], ...]
     points: tuple[PointPerformance, ...]
     prevalence: float
     counts: Mapping[Category, Mapping[bool, int]]
     unsure: Share
     refused: Share
-    not_assessed: tuple[NotAssessed, ...]
-    bins: tuple[CalibrationBin, ...]
+    not_assessed: tuple[NotAssessedUnits, ...]
+    calibration_bins: tuple[CalibrationBin, ...]
     calibration_error: float
     groups: tuple[Subgroup, ...]
-    disagreements: tuple[Case, ...]
+    misclassified: tuple[Case, ...]
     agreements: tuple[Agreement, ...]
     cases: tuple[Case, ...]
     notes: tuple[Reason, ...] = ()
 
 
-def require_prevalence(prevalence: float | None) -> None:
+def require_valid_prevalence(prevalence: float | None) -> None:
     """Raise UsageProblem for a prevalence that is not between 0 and 1. None is allowed."""
     if prevalence is not None and not 0 < prevalence < 1:
         raise UsageProblem(reason("audit_prevalence", value=prevalence))
 
 
-def audit(
+def compute_audit(
     cases: Sequence[Case],
     points: Sequence[OperatingPoint],
     *,
@@ -177,8 +177,8 @@ def audit(
     Raises UsageProblem if no scored unit has the condition, if all scored units have it, or for a prevalence outside
     (0, 1).
     """
-    require_prevalence(prevalence)
-    units = rule.units(cases)
+    require_valid_prevalence(prevalence)
+    units = rule.group_into_units(cases)
     scored = [unit for unit in units if unit.score is not None]
     scores, truth, patients = scored_arrays(scored)
     if not truth.any() or truth.all():
@@ -194,17 +194,17 @@ def audit(
         positives=sum(unit.truth for unit in units),
         assessed=sum(map(is_assessed, units)),
         auc=metrics.auc_estimate(scores, truth, patients=patients),
-        curve=roc_curve(scores, truth),
+        roc_points=roc_curve(scores, truth),
         points=tuple(performance_at(units, point, rule=rule, prevalence=known) for point in points),
         prevalence=known,
         counts=_counts(units),
         unsure=share_of_hits(np.array([unit.category == "unsure" for unit in units]), patients=everyone),
         refused=share_of_hits(np.array([unit.category == "refused" for unit in units]), patients=everyone),
         not_assessed=tuple(_not_assessed(units)),
-        bins=bins,
+        calibration_bins=bins,
         calibration_error=metrics.calibration_error(scores, truth, bins=len(bins)),
         groups=_groups(cases, points, rule=rule, prevalence=known),
-        disagreements=tuple(_disagreements(units, points, rule)),
+        misclassified=tuple(_disagreements(units, points, rule)),
         agreements=tuple(agreements(cases, points, rule=rule, readers=readers)),
         cases=tuple(cases),
         notes=tuple(_notes(cases, units, rule)),
@@ -247,7 +247,7 @@ def performance_at(
 
     detected, falsely = part(referred, truth), part(referred, ~truth)
     positive, negative = predictive_values(detected, complement_share(falsely), prevalence=prevalence)
-    categories = [category_at(point, unit.score, otherwise=unit.category) for unit in units]
+    categories = [category_at_point(point, unit.score, otherwise=unit.category) for unit in units]
     return PointPerformance(
         point=point,
         detected=detected,
@@ -260,7 +260,7 @@ def performance_at(
     )
 
 
-def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
+def category_at_point(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
     """Return the class of an image with this score at an operating point.
 
     score      calibrated score, 0..1; None for an image without a score
@@ -376,16 +376,16 @@ def images_needed_for_interval(value: float) -> int:
     return 1 + bisect_left(range(1, _MOST_IMAGES), True, key=is_enough)
 
 
-def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessed]:
+def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessedUnits]:
     """Yield, for each reason, the number of units that were not assessed. The most frequent reason comes first."""
-    whys = Counter((unit.why, unit.truth) for unit in units if unit.why and not is_assessed(unit))
+    whys = Counter((unit.reason, unit.truth) for unit in units if unit.reason and not is_assessed(unit))
     alike = merged_by_code(Counter(why for why, _ in whys.elements()))
     for why, _ in alike.most_common():
         positives, negatives = (
             sum(number for (own, truth), number in whys.items() if own.code == why.code and truth == side)
             for side in (True, False)
         )
-        yield NotAssessed(why=why, positives=positives, negatives=negatives)
+        yield NotAssessedUnits(reason=why, positives=positives, negatives=negatives)
 
 
 def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule: CountingRule) -> list[Case]:
@@ -434,7 +434,7 @@ def subgroups(cases: Sequence[Case], rule: CountingRule) -> Iterator[tuple[str, 
     """
     for by, grouping in _GROUPINGS.items():
         for name in sorted({grouping(case) for case in cases} - {""}):
-            units = rule.units(case for case in cases if grouping(case) == name)
+            units = rule.group_into_units(case for case in cases if grouping(case) == name)
             truths = [unit.truth for unit in units if unit.score is not None]
             if min(sum(truths), len(truths) - sum(truths)) >= MIN_GROUP_UNITS:
                 yield by, name, units
@@ -448,7 +448,7 @@ def _groups(
         scores, truth, patients = scored_arrays([unit for unit in units if unit.score is not None])
         judged = tuple(performance_at(units, point, rule=rule, prevalence=prevalence) for point in points)
         auc = metrics.auc_estimate(scores, truth, patients=patients)
-        found.append(Subgroup(by=by, name=name, units=len(units), auc=auc, points=judged))
+        found.append(Subgroup(attribute=by, name=name, units=len(units), auc=auc, points=judged))
     return tuple(found)
 
 
@@ -461,7 +461,7 @@ def _notes(cases: Sequence[Case], units: Sequence[Case], rule: CountingRule) -> 
     scored = sum(unit.score is not None for unit in units)
     if (fewer := min(positives, scored - positives)) < MIN_GROUP_UNITS:
         yield reason("audit_few", count=fewer)
-    if sum(not case.has_patient for case in cases) > len(cases) / 2:
+    if sum(not case.has_known_patient for case in cases) > len(cases) / 2:
         yield reason("audit_patients_unknown")
     yield from _patient_notes(cases, rule)
 

@@ -1,15 +1,15 @@
 """The contents of an audit report.
 
-subject   pack, images, reference labels and dates of the audit
-proposal  an operating point that suits the site's own images; adopted only with a person's consent
-plan      a threshold plan: how many units each threshold would refer, detect and miss, and at what cost
-paired    the comparison with a second pack on the same images
+subject          pack, images, reference labels and dates of the audit
+proposal         an operating point that suits the site's own images; adopted only with a person's consent
+threshold_plan   how many units each threshold would refer, detect and miss, and at what cost
+pack_comparison  the comparison with a second pack on the same images
 
 The threshold plan follows the protocol of WHO and TDR (Determining the local calibration of computer-assisted detection
 (CAD) thresholds and other parameters, 2021).
 
-All figures count units: images, examinations or patients, as the audit's rule says (see `units`). Units that were not
-assessed count as not referred.
+All figures count units: images, examinations or patients, as the `CountingRule` says. Units that were not assessed
+count as not referred.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ThresholdProposal:
     patients: int
 
     @property
-    def reaches_target(self) -> bool:
+    def reaches_goal(self) -> bool:
         """Whether the proposed threshold reaches the sensitivity or specificity that was wanted.
 
         The goal may be out of reach if many units were not assessed or are to be read first.
@@ -116,7 +116,7 @@ def propose_operating_point(
     Raises UsageProblem for a given threshold outside [0, 1], or for a threshold that no unit with the condition
     reaches.
     """
-    scores, truth, patients = scores_and_truths(rule.units(cases))
+    scores, truth, patients = scores_and_truths(rule.group_into_units(cases))
     chosen = wanted.threshold
     if chosen is None:
         if wanted.specificity is not None:
@@ -158,7 +158,7 @@ class AuditSubject:
     meaning      the label's meaning by language; empty if the pack is no longer installed
     labels_from  "folders", "verdicts", or the path of the table
     paths        the folders and files of the audited run
-    made_s       time of the audit, seconds since 1970 (UTC)
+    audited_s    time of the audit, seconds since 1970 (UTC)
     class_names  the pack's own names of the classes; see `Manifest`
     """
 
@@ -173,7 +173,7 @@ class AuditSubject:
     run_id: int
     paths: tuple[str, ...]
     program_version: str
-    made_s: float
+    audited_s: float
     lungs_pack: str = ""
     position: int = 0
     class_names: Mapping[str, Mapping[str, str]] | None = None
@@ -271,7 +271,7 @@ def compare_packs(
     images = [case for case in cases if case.identity in judged]
     others = [replace(case, score=score, category=said) for case in images for score, said in [judged[case.identity]]]
     # Each pack may take another image as the most urgent of a unit. Only truth and patient are common to both.
-    pairs = list(zip(rule.units(images), rule.units(others), strict=True))
+    pairs = list(zip(rule.group_into_units(images), rule.group_into_units(others), strict=True))
     both = [each for each in pairs if all(map(is_assessed, each))]
     scored = [each for each in pairs if each[0].score is not None and each[1].score is not None]
     (scores, truth, patients), (of_second, _, _) = (scored_arrays([each[side] for each in scored]) for side in (0, 1))
@@ -339,21 +339,21 @@ def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wro
 class AuditReport:
     """The contents of an audit report.
 
-    missing   number of table rows whose image is not in the run: key True counts rows with the condition, key False
-              rows without
-    drifts    the drift of the run's images against the references
-    proposal  a local operating point that a person may adopt
-    plan      the threshold plan; None if all units have the condition, or none has
-    paired    the comparison with a second pack, or None
+    rows_without_image  number of table rows whose image is not in the run: key True counts rows with the condition, key
+                        False rows without
+    drifts              the drift of the run's images against the references
+    proposal            a local operating point that a person may adopt
+    threshold_plan      the threshold plan; None if all units have the condition, or none has
+    pack_comparison     the comparison with a second pack, or None
     """
 
     subject: AuditSubject
     audit: Audit
-    missing: Mapping[bool, int]
+    rows_without_image: Mapping[bool, int]
     drifts: tuple[Drift, ...]
     proposal: ThresholdProposal
-    plan: ThresholdPlan | None = None
-    paired: PackComparison | None = None
+    threshold_plan: ThresholdPlan | None = None
+    pack_comparison: PackComparison | None = None
 
 
 UNITS_SCREENED: Final = 1000  # number of units to which the numbers of a plan refer
@@ -415,24 +415,24 @@ class ThresholdPlan:
     prevalence              share with the condition among the patients to be screened, 0..1
     prices                  prices for the costs; None for a plan without costs
     units                   number of units of the audit
-    not_assessed            number of units that were not assessed, so that no threshold refers them
+    units_not_assessed      number of units that were not assessed, so that no threshold refers them
     positives_not_assessed  number of units with the condition that were not assessed
     groups                  for each subgroup, a row of the plan for each threshold, the lowest threshold first. A
                             subgroup is (attribute, value), as ("sex", "F"); `ALL_UNITS` comes first
-    shown                   the thresholds to print in a table: the given thresholds, and for each of several
+    shown_thresholds        the thresholds to print in a table: the given thresholds, and for each of several
                             sensitivities the highest threshold that reaches the sensitivity
     """
 
     prevalence: float
     prices: Prices | None
     units: int
-    not_assessed: int
+    units_not_assessed: int
     positives_not_assessed: int
     groups: Mapping[tuple[str, str], Mapping[float, ThresholdRow]]
-    shown: tuple[float, ...]
+    shown_thresholds: tuple[float, ...]
 
 
-def require_prices(prices: Prices | None) -> None:
+def require_valid_prices(prices: Prices | None) -> None:
     """Raise UsageProblem if a price is negative, infinite or not a number."""
     for value in (prices.screening, prices.test, prices.unsure) if prices else ():
         if not 0 <= value < math.inf:
@@ -454,10 +454,10 @@ def threshold_plan(
     base_point  the operating point whose uncertain zone is moved to each threshold; None for no zone
     prevalence  share with the condition among the patients to be screened, 0..1, exclusive
 
-    Raises UsageProblem for prices that `require_prices` rejects.
+    Raises UsageProblem for prices that `require_valid_prices` rejects.
     """
-    require_prices(prices)
-    units, points = rule.units(cases), set(points)
+    require_valid_prices(prices)
+    units, points = rule.group_into_units(cases), set(points)
     (scores, truth, _), groups = scores_and_truths(units), {}
     thresholds = sorted(points | {math.floor(_STEPS * score) / _STEPS for score in scores if math.isfinite(score)})
     zones = {at: (rule.referral_score_at(at, base_point), *shifted_uncertain_zone(base_point, at)) for at in thresholds}
@@ -476,10 +476,10 @@ def threshold_plan(
         prevalence=prevalence,
         prices=prices,
         units=len(units),
-        not_assessed=int(without.sum()),
+        units_not_assessed=int(without.sum()),
         positives_not_assessed=int((without & truth).sum()),
         groups=groups,
-        shown=tuple(sorted(ladder | points)),
+        shown_thresholds=tuple(sorted(ladder | points)),
     )
 
 

@@ -37,17 +37,17 @@ ALWAYS_REFERRED: Final[frozenset[str]] = frozenset({"read_first"})  # the top of
 class Case:
     """One image of an audit: its reference label, and the pack's result.
 
-    image          the key of the image (`ImageRef.key`)
-    row_id         row of the image in the results database
-    patient        key of the patient: equal for all images of one patient
-    exam           key of the examination: equal for all images of one examination
-    truth          whether the finding is present, by the reference label
-    score          calibrated score, 0..1; None if the image was not suitable or failed
-    category       class of the image by the audited label
-    why            the reason why the image has no score, or is to be read first; None for every other image
-    is_overridden  whether a person had the image turned, or screened although the image was not suitable
-    has_patient    whether a table or the header names the patient; if not, each examination counts as a patient
-    identity       identity of the image's bytes (`StoredResult.identity`)
+    image              the key of the image (`ImageRef.key`)
+    row_id             row of the image in the results database
+    patient            key of the patient: equal for all images of one patient
+    exam               key of the examination: equal for all images of one examination
+    truth              whether the finding is present, by the reference label
+    score              calibrated score, 0..1; None if the image was not suitable or failed
+    category           class of the image by the audited label
+    reason             the reason why the image has no score, or is to be read first; None for every other image
+    is_overridden      whether a person had the image turned, or screened although the image was not suitable
+    has_known_patient  whether a table or the header names the patient; if not, each examination counts as a patient
+    identity           identity of the image's bytes (`StoredResult.identity`)
     """
 
     image: str
@@ -58,9 +58,9 @@ class Case:
     category: Category
     header: ImageHeader
     exam: str = ""
-    why: Reason | None = None
+    reason: Reason | None = None
     is_overridden: bool = False
-    has_patient: bool = True
+    has_known_patient: bool = True
     identity: tuple[str, int] = ("", 0)
 
 
@@ -98,9 +98,9 @@ def make_cases(results: Iterable[StoredResult], reference: ReferenceLabels, *, l
                 score=score,
                 category=category,
                 header=ref.header,
-                why=reason_of(result.outcome),
+                reason=reason_of(result.outcome),
                 is_overridden=bool(override_notes(result.outcome)),
-                has_patient=bool(patient),
+                has_known_patient=bool(patient),
                 identity=result.identity,
             )
 
@@ -119,7 +119,7 @@ class CountingRule:
     unit: Unit = "image"
     refers: Referral = "above"
 
-    def units(self, cases: Iterable[Case]) -> list[Case]:
+    def group_into_units(self, cases: Iterable[Case]) -> list[Case]:
         """Group the images into units.
 
         Returns one case for each unit: the case of the unit's most urgent image, with the truth and score of the whole

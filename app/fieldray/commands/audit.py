@@ -316,7 +316,7 @@ def _print(report: AuditReport, console: Console) -> None:
     *others, _ = texts.after_charts()
     shown = texts.disagreements(_SHOWN)
     console.print_lines(("", texts.title, *console_lines((*texts.before_charts(), *others, shown))))
-    if (left := len(report.audit.disagreements) - len(shown.rows)) > 0:
+    if (left := len(report.audit.misclassified) - len(shown.rows)) > 0:
         console.print_line(f"  and {left} more; --json FILE and --out DIR have all of them")
 
 

@@ -219,7 +219,7 @@ class AuditPage(Page):
         return page
 
     def _make_planning(self, audit: AuditText) -> QWidget:
-        blocks, plan = audit.threshold_plan(), audit.report.plan
+        blocks, plan = audit.threshold_plan(), audit.report.threshold_plan
         if plan is None:
             return card(*_shown(blocks))
         how = self._translator.text(
@@ -231,7 +231,7 @@ class AuditPage(Page):
         said = column_layout(None, *_shown((*blocks[:1], Paragraph(how))), 1)
         tables = _shown(blocks[1:])
         self.steps = next(part for part in tables if isinstance(part, QTableWidget))
-        self.steps.cellActivated.connect(lambda row, _: self._audit(plan.shown[row]))
+        self.steps.cellActivated.connect(lambda row, _: self._audit(plan.shown_thresholds[row]))
         return card(row_layout(None, (said, 1), chart, spacing=24), *tables)
 
     def _make_figures(self, audit: AuditText) -> QGridLayout:
@@ -266,7 +266,7 @@ class AuditPage(Page):
         return row_layout(None, self.save_button, self.take_button, 1)
 
     def _make_disagreements(self, audit: AuditText) -> QWidget:
-        found, cases = audit.disagreements(), audit.report.audit.disagreements
+        found, cases = audit.misclassified(), audit.report.audit.misclassified
         heading = label(found.title, role="heading")
         if not cases:
             return card(heading)

@@ -14,15 +14,15 @@ from typing import Final, Literal
 
 from fieldray.audit import drift
 from fieldray.audit.cases import (
-    USUAL_NAMES,
+    USUAL_CLASS_NAMES,
     ClassNames,
     ReferenceLabels,
     check_table,
     labels_from_folders,
     labels_from_table,
-    verdict_truths,
+    truths_from_verdicts,
 )
-from fieldray.audit.figures import audit, require_prevalence
+from fieldray.audit.figures import compute_audit, require_valid_prevalence
 from fieldray.audit.report import (
     AuditReport,
     AuditSubject,
@@ -32,7 +32,7 @@ from fieldray.audit.report import (
     ProposalGoal,
     compare_packs,
     propose_operating_point,
-    require_prices,
+    require_valid_prices,
     threshold_plan,
 )
 from fieldray.audit.units import Case, CountingRule, make_cases
@@ -100,10 +100,10 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
         label = _label(judged, request.label, model)
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.answers(), reference, label=label))
-        unit = request.unit or ("patient" if any(case.has_patient for case in cases) else "image")
+        unit = request.unit or ("patient" if any(case.has_known_patient for case in cases) else "image")
         rule = CountingRule(unit=unit, refers=request.refers)
         points = _points(judged, label, model)
-        found = audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.readers)
+        found = compute_audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.reader_labels)
         paired = _paired(judged, cases, label, request.against, rule)
         drifts = drifts_of(query, judged.run, of.position, model.manifest if model else None, label=label)
     pattern = model.manifest.point(label) if model else next(iter(points), None)
@@ -118,12 +118,12 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
         notes += ConstancyRecords(database.parent).state_sentences(model)
     return AuditReport(
         subject=_subject(judged, request, label, model),
-        audit=dataclasses.replace(found, notes=notes),
-        missing=reference.missing,
+        compute_audit=dataclasses.replace(found, notes=notes),
+        rows_without_image=reference.rows_without_image,
         drifts=drifts,
         proposal=proposal,
-        plan=planned,
-        paired=paired,
+        threshold_plan=planned,
+        pack_comparison=paired,
     )
 
 
@@ -174,8 +174,8 @@ def require_usable_request(request: AuditRequest, paths: Sequence[Path] = ()) ->
 
     paths  files and folders to be screened; if empty, only problems that do not depend on images are found
     """
-    require_prevalence(request.prevalence)
-    require_prices(request.prices)
+    require_valid_prevalence(request.prevalence)
+    require_valid_prices(request.prices)
     if isinstance(request.labels, Path):
         check_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_class_names())
     if paths and request.labels != "verdicts":
@@ -242,7 +242,7 @@ class Auditor:
     def __init__(self, database: Path, points: SitePointFile) -> None:
         self._database, self._points = database, points
 
-    def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
+    def compute_audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
         """Audit the results of one pack in a stored run. Parameters, result and exceptions are those of `audit_run`."""
         return audit_run(self._database, of, request, model=model)
 
@@ -295,7 +295,7 @@ def _points(judged: _PackResults, label: str, model: Model | None) -> list[Opera
 
 def _reference(judged: _PackResults, request: AuditRequest, label: str) -> ReferenceLabels:
     if request.labels == "verdicts":
-        truths = verdict_truths(judged.answers(), label=label)
+        truths = truths_from_verdicts(judged.answers(), label=label)
         if not truths:
             raise UsageProblem(reason("audit_no_verdicts", run=judged.of))
         return ReferenceLabels(truths=truths, notes=(reason("audit_verdicts"),))
@@ -316,7 +316,7 @@ def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> ReferenceLabe
 @functools.cache
 def usual_class_names() -> ClassNames:
     """Return the usual class names for positive and negative, in English and all other languages of the program."""
-    positive, negative = set(USUAL_NAMES.positive), set(USUAL_NAMES.negative)
+    positive, negative = set(USUAL_CLASS_NAMES.positive), set(USUAL_CLASS_NAMES.negative)
     for translator in map(Translator, catalogues()):
         # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
         yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")
@@ -336,7 +336,7 @@ _NO_IMAGES: Final = frozenset({"folder_not_read", "folder_lost", "not_an_image"}
 
 def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
     """Return a note if the pack has no reference scores for a label, by which drift is measured; else no note."""
-    has_any = model is None or "scores" in drift.reference_counts(model.manifest.metrics, label)
+    has_any = model is None or "scores" in drift.reference_histograms(model.manifest.metrics, label)
     return () if has_any else (reason("drift_no_reference"),)
 
 
@@ -357,6 +357,6 @@ def _subject(judged: _PackResults, request: AuditRequest, label: str, model: Mod
         position=judged.of.position,
         paths=judged.run.spec.paths,
         program_version=VERSION,
-        made_s=time.time(),
+        audited_s=time.time(),
         lungs_pack=spec.lungs_pack,
     )

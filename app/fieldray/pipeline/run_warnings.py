@@ -31,10 +31,10 @@ def drifts_of(
     label = label or (manifest.labels[0].code if manifest else "")
     limit = measured_evidence_limit(manifest) if manifest else None
     of = PackOfRun(run.run_id, position)
-    now = drift.drift_counts(query.drift_samples(of, limit=_MOST_COMPARED), label, evidence_limit=limit)
-    of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
+    now = drift.drift_histograms(query.drift_samples(of, limit=_MOST_COMPARED), label, evidence_limit=limit)
+    of_pack = drift.reference_histograms(manifest.metrics, label) if manifest else {}
     samples = query.previous_samples(run, position, limit=_MOST_COMPARED)
-    previous = drift.drift_counts(samples, label, evidence_limit=limit)
+    previous = drift.drift_histograms(samples, label, evidence_limit=limit)
     return (
         *drift.compare_histograms(now, of_pack, against="pack"),
         *drift.compare_histograms(now, previous, against="earlier"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fieldray.audit.agreement import Agreement
-from fieldray.audit.figures import NotAssessed, PointPerformance, images_needed_for_interval
+from fieldray.audit.figures import NotAssessedUnits, PointPerformance, images_needed_for_interval
 from fieldray.audit.report import ALL_UNITS, UNITS_SCREENED, PackComparison, PairedFigure, ThresholdPlan, ThresholdRow
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only, score_text
@@ -59,18 +59,18 @@ class AuditText(AuditWords):
         what = translator.text(
             "Calibration error: mean difference between the score and the observed share with the condition, over "
             "{bins} groups of equal size",
-            bins=len(found.bins),
+            bins=len(found.calibration_bins),
         )
         return Figure(what, "", self._number(found.calibration_error, digits=3))
 
-    def _not_assessed(self, missed: NotAssessed) -> Figure:
+    def _not_assessed(self, missed: NotAssessedUnits) -> Figure:
         text = self.translator.text
         counts = text(
             "{positives} with the condition, {negatives} without the condition",
             positives=missed.positives,
             negatives=missed.negatives,
         )
-        why = self.translator.reason(missed.why)
+        why = self.translator.reason(missed.reason)
         return Figure(text("Not assessed: {reason}", reason=shorten(why, max_letters=_MOST_OF_A_REASON)), counts, "–")
 
     def _agreement(self, found: Agreement) -> Figure:
@@ -138,7 +138,7 @@ class AuditText(AuditWords):
         for group in self.report.audit.groups:
             at = group.points[0] if group.points else None
             shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
-            rows.append((self._group_name(group.by, group.name), str(group.units), self.auc(group.auc), *shares))
+            rows.append((self._group_name(group.attribute, group.name), str(group.units), self.auc(group.auc), *shares))
         title = text(
             "Groups with at least 20 {units} with the condition and 20 without the condition, at the first operating "
             "point",
@@ -196,7 +196,7 @@ class AuditText(AuditWords):
             aim=aim,
             units=self._units(),
         )
-        return said if found.reaches_target else f"{said} {out_of_reach}"
+        return said if found.reaches_goal else f"{said} {out_of_reach}"
 
     def notes(self) -> list[str]:
         """Return the notes of the audit as sentences."""
@@ -209,7 +209,7 @@ class AuditText(AuditWords):
 
         A row says how many of 1,000 images, examinations or patients are referred, detected and missed, and the costs.
         """
-        text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
+        text, plan, chosen = self.translator.text, self.report.threshold_plan, self.report.proposal.threshold
         title = text("Threshold plan")
         if plan is None:
             missing = text("A threshold plan needs results with the condition and results without the condition.")
@@ -221,7 +221,7 @@ class AuditText(AuditWords):
             units=self._units(),
             prevalence=prevalence,
         )
-        steps = [(self._border(threshold), plan.groups[ALL_UNITS][threshold]) for threshold in plan.shown]
+        steps = [(self._border(threshold), plan.groups[ALL_UNITS][threshold]) for threshold in plan.shown_thresholds]
         by_group = text("Expected numbers at the threshold {threshold}, by group", threshold=self._border(chosen))
         groups = [(self._group_name(*names), own[chosen]) for names, own in plan.groups.items() if names != ALL_UNITS]
         return (
@@ -247,11 +247,11 @@ class AuditText(AuditWords):
         if step.cost is not None and step.cost_per_detected is not None:
             cost, each = (self._number(value, digits=2) for value in (step.cost, step.cost_per_detected))
             yield text("Total cost: {cost}. Cost per case detected: {each}.", cost=cost, each=each)
-        if plan.not_assessed:
+        if plan.units_not_assessed:
             yield text(
                 "Not assessed: {count} {units}, {positives} of them with the condition. No threshold refers these "
                 "{units}, so a radiologist must decide.",
-                count=plan.not_assessed,
+                count=plan.units_not_assessed,
                 units=self._units(),
                 positives=plan.positives_not_assessed,
             )
@@ -268,7 +268,7 @@ class AuditText(AuditWords):
             text("Cost per case detected"),
         ]
         widths = (20.0, 18.0, 18.0, 16.0, 18.0, 31.0, 12.0, 12.0, 15.0, 18.0)
-        most = len(columns) if self.report.plan and self.report.plan.prices else len(columns) - 2
+        most = len(columns) if self.report.threshold_plan and self.report.threshold_plan.prices else len(columns) - 2
         cells = [(name, *self._step(step))[:most] for name, step in rows]
         return Table(title, tuple(columns[:most]), _rows(cells), widths=widths[:most])
 
@@ -286,7 +286,7 @@ class AuditText(AuditWords):
 
     def comparison(self) -> tuple[Block, ...]:
         """Return the comparison with another pack; empty if no comparison was requested."""
-        text, found = self.translator.text, self.report.paired
+        text, found = self.translator.text, self.report.pack_comparison
         if found is None:
             return ()
         names = {
@@ -371,15 +371,16 @@ class AuditText(AuditWords):
         The charts are the ROC curve, the calibration of the scores and, with a threshold plan, the detected share
         plotted against the referred share.
         """
-        text, found, plan = self.translator.text, self.report.audit, self.report.plan
+        text, found, plan = self.translator.text, self.report.audit, self.report.threshold_plan
         workload = text("Referred and detected"), text("Referred"), text("Share detected")
         steps = plan.groups[ALL_UNITS].values() if plan else ()
         line = tuple((step.referred / UNITS_SCREENED, step.sensitivity.value) for step in steps)
         marks = tuple(
-            (one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins
+            (one.mean_score, one.positives.value, one.positives.low, one.positives.high)
+            for one in found.calibration_bins
         )
         return (
-            ShareChart(titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
+            ShareChart(titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.roc_points),
             ShareChart(
                 titles=(text("Calibration"), text("Mean score"), text("Observed share with the condition")), marks=marks
             ),
@@ -425,7 +426,7 @@ class AuditText(AuditWords):
 
         max_rows  maximum number of rows; None for all
         """
-        text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:max_rows]
+        text, points, found = self.translator.text, self.report.audit.points, self.report.audit.misclassified[:max_rows]
         point = points[0].point if points else None
         rows = tuple(
             (
@@ -437,7 +438,7 @@ class AuditText(AuditWords):
             )
             for case in found
         )
-        all_of_them = self.report.audit.disagreements
+        all_of_them = self.report.audit.misclassified
         missed = sum(case.truth for case in all_of_them)
         title = text(
             "The pack disagrees with the reference labels ({units}): {missed} missed, {falsely} falsely referred",

@@ -57,15 +57,15 @@ def audit_document(report: AuditReport) -> dict[str, object]:
     return {
         "report": "fieldray audit",
         "notice": NOTICE,
-        "made": datetime.datetime.fromtimestamp(subject.made_s, datetime.UTC).isoformat(timespec="seconds"),
-        **{name: value for name, value in asdict(subject).items() if name != "made_s"},
+        "made": datetime.datetime.fromtimestamp(subject.audited_s, datetime.UTC).isoformat(timespec="seconds"),
+        **{name: value for name, value in asdict(subject).items() if name != "audited_s"},
         "counted": {**asdict(found.rule), "rule": rule_text(Translator(), found.rule)},
         "images": found.images,
         "patients": found.patients,
         "units": found.units,
         "positives": found.positives,
         "assessed": found.assessed,
-        "missing": _by_truth(report.missing),
+        "missing": _by_truth(report.rows_without_image),
         "auc": asdict(found.auc),
         "prevalence": found.prevalence,
         "operating_points": [_point(at) for at in found.points],
@@ -73,20 +73,20 @@ def audit_document(report: AuditReport) -> dict[str, object]:
         "not_sure": asdict(found.unsure),
         "refused": asdict(found.refused),
         "not_assessed": [
-            {"code": one.why.code, "text": one.why.text, "positive": one.positives, "negative": one.negatives}
+            {"code": one.reason.code, "text": one.reason.text, "positive": one.positives, "negative": one.negatives}
             for one in found.not_assessed
         ],
         "calibration_error": found.calibration_error,
         "calibration_error_is": AuditText(report, Translator()).calibration().what,
-        "calibration": [asdict(part) for part in found.bins],
+        "calibration": [asdict(part) for part in found.calibration_bins],
         "kappa": [asdict(one) for one in found.agreements],
-        "roc": [list(pair) for pair in found.curve],
+        "roc": [list(pair) for pair in found.roc_points],
         "groups": [_group(group) for group in found.groups],
-        "disagreements": [_case(case) for case in found.disagreements],
+        "disagreements": [_case(case) for case in found.misclassified],
         "drift": [{**asdict(drift), "is_out": drift.exceeds_limit} for drift in report.drifts],
         "proposal": asdict(report.proposal),
         "plan": _plan(report),
-        "compared": report.paired and asdict(report.paired),
+        "compared": report.pack_comparison and asdict(report.pack_comparison),
         "notes": [{"code": note.code, "text": note.text} for note in found.notes],
         "cases": [_line(case, report) for case in found.cases],
     }
@@ -101,12 +101,16 @@ def _plan(report: AuditReport) -> dict[str, object] | None:
 
     The rows of all thresholds are left out, because the CSV file has them.
     """
-    if (found := report.plan) is None:
+    if (found := report.threshold_plan) is None:
         return None
     chosen = report.proposal.threshold
     return {
-        **asdict(replace(found, groups={})),
-        "shown": [asdict(found.groups[ALL_UNITS][threshold]) for threshold in found.shown],
+        "prevalence": found.prevalence,
+        "prices": found.prices and asdict(found.prices),
+        "units": found.units,
+        "not_assessed": found.units_not_assessed,
+        "positives_not_assessed": found.positives_not_assessed,
+        "shown": [asdict(found.groups[ALL_UNITS][threshold]) for threshold in found.shown_thresholds],
         "groups": [{"group": by, "name": name, **asdict(steps[chosen])} for (by, name), steps in found.groups.items()],
     }
 
@@ -146,7 +150,7 @@ def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str,
 def _group(group: Subgroup) -> dict[str, object]:
     points = [_point(at) for at in group.points]
     return {
-        "by": group.by,
+        "by": group.attribute,
         "name": group.name,
         "units": group.units,
         "auc": asdict(group.auc),
@@ -178,7 +182,7 @@ def _line(case: Case, report: AuditReport) -> dict[str, Value]:
         "category": CATEGORY_TEXTS[case.category],
         "score": case.score,
         "referred": is_referred(case, rule.referral_score(points[0].point)) if points else None,
-        "reason": case.why.code if case.why else "",
+        "reason": case.reason.code if case.reason else "",
     }
 
 
@@ -206,9 +210,9 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
     write_output(figures, "json", audit_json(report, names_people=True).encode("ascii"))
     lines = [_line(case, report) | {"notice": NOTICE} for case in report.audit.cases]
     write_output(images, is_audit_table, _table(lines, wording.translator))
-    if report.plan is None:
+    if report.threshold_plan is None:
         return document, figures, images
-    write_output(plan, is_audit_table, plan_table(report.plan, report.audit.rule.unit, wording.translator))
+    write_output(plan, is_audit_table, plan_table(report.threshold_plan, report.audit.rule.unit, wording.translator))
     return document, figures, images, plan
 
 
@@ -262,7 +266,7 @@ def _unnamed(report: AuditReport) -> AuditReport:
 
     def unnamed(case: Case) -> Case:
         who = case.header, case.exam
-        patient = person_alias(case.patient, key=key) if case.has_patient else pseudonym(*who, key=key)
+        patient = person_alias(case.patient, key=key) if case.has_known_patient else pseudonym(*who, key=key)
         return replace(case, image=alias(case.image), patient=patient, exam=exam_alias(case.exam, key=key))
 
     return replace(
@@ -275,7 +279,7 @@ def _unnamed(report: AuditReport) -> AuditReport:
         audit=replace(
             found,
             cases=tuple(map(unnamed, found.cases)),
-            disagreements=tuple(map(unnamed, found.disagreements)),
+            misclassified=tuple(map(unnamed, found.misclassified)),
             agreements=tuple(
                 replace(one, first=names.get(one.first, one.first), second=names.get(one.second, one.second))
                 for one in found.agreements

@@ -58,8 +58,8 @@ class AuditWords:
         images = translator.text("{images} of {patients} patients", images=found.images, patients=found.patients)
         missing = translator.text(
             "{positives} rows with the condition, {negatives} rows without the condition. No figure counts these rows.",
-            positives=self.report.missing[True],
-            negatives=self.report.missing[False],
+            positives=self.report.rows_without_image[True],
+            negatives=self.report.rows_without_image[False],
         )
         return [
             (translator.text("Pack"), subject.pack),
@@ -73,14 +73,14 @@ class AuditWords:
             (translator.text("Referral rule"), self.rule()),
             *(
                 [(translator.text("Table rows without a screened image"), missing)]
-                if any(self.report.missing.values())
+                if any(self.report.rows_without_image.values())
                 else []
             ),
             (
                 translator.text("Run"),
                 f"{PackOfRun(subject.run_id, subject.position)}: {translator.name_or_number(', '.join(subject.paths))}",
             ),
-            (translator.text("Date"), time_text(translator, subject.made_s)),
+            (translator.text("Date"), time_text(translator, subject.audited_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
         ]
 

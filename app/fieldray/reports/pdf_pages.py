@@ -247,7 +247,7 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 def audit_pdf(audit: AuditText) -> bytes:
     """Return the PDF document of an audit."""
     title = shorten(audit.title)
-    document = AuditDocument(title, audit.translator, made_s=audit.report.subject.made_s)
+    document = AuditDocument(title, audit.translator, made_s=audit.report.subject.audited_s)
     document.heading(title, tag="H1", size=17)
     document.add(audit.before_charts())
     charts, ticks = audit.charts(), tuple(format_number(audit.translator, tick, digits=1) for tick in _TICKS)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from fieldray.audit.drift import score_counts
+from fieldray.audit.drift import score_histogram
 from fieldray.audit.figures import calibration_bins, performance_at, scored_arrays
 from fieldray.audit.units import Case, CountingRule, scores_and_truths
 from fieldray.domain import heat_map, metrics
@@ -356,7 +356,7 @@ def measure_part(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
     scored = [case for case in images if case.score is not None]
     scores, truth, patients = scored_arrays(scored)
     if not truth.any() or truth.all():
-        whys = Counter(case.why.text for case in images if case.why and case.score is None)
+        whys = Counter(case.reason.text for case in images if case.reason and case.score is None)
         why = next((text for text, _ in whys.most_common(1)), "-")
         raise UsageProblem(reason("evaluate_refused", count=len(images), scored=len(scored), why=why))
     positive = sum(case.truth for case in images)
@@ -371,7 +371,7 @@ def measure_part(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
         calibration_error=metrics.calibration_error(
             scores, truth, bins=len(calibration_bins(scores, truth, patients=patients))
         ),
-        score_counts=tuple(score_counts(scores.tolist())),
+        score_histogram=tuple(score_histogram(scores.tolist())),
         points={point.name: point_figures(cases[point.name], point) for point in points},
     )
 

@@ -80,7 +80,7 @@ def _case(number: int, row: Row, outcome: Outcome, *, label: str, truth: bool) -
         score=score,
         category=category,
         header=outcome.ref.header,
-        why=reason_of(outcome),
+        reason=reason_of(outcome),
     )
 
 

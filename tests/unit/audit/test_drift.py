@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldray.audit.drift import Drift, compare_histograms, drift_counts, reference_counts
+from fieldray.audit.drift import Drift, compare_histograms, drift_histograms, reference_histograms
 from fieldray.domain.run import DriftSample
 
 
@@ -14,17 +14,17 @@ def _gists(count: int, score: float, grey: float, refused: int = 0) -> list[Drif
 
 
 def test_scores_refusals_and_exposure_are_counted() -> None:
-    counts = drift_counts([*_gists(3, 0.05, 0, refused=2), *_gists(1, 1.0, 255)], "opacity")
+    counts = drift_histograms([*_gists(3, 0.05, 0, refused=2), *_gists(1, 1.0, 255)], "opacity")
     assert counts["scores"] == (3, 0, 0, 0, 0, 0, 0, 0, 0, 1)
     assert counts["exposure"] == (3, 0, 0, 0, 0, 0, 0, 0, 0, 1)
     assert counts["refused"] == (4, 2)
-    assert sum(drift_counts(_gists(5, 0.5, 9), "other")["scores"]) == 0
+    assert sum(drift_histograms(_gists(5, 0.5, 9), "other")["scores"]) == 0
 
 
 def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
-    before = drift_counts(_gists(100, 0.25, 100, refused=2), "opacity")
-    same = drift_counts(_gists(60, 0.25, 100, refused=1), "opacity")
-    moved = drift_counts(_gists(60, 0.85, 30, refused=60), "opacity")
+    before = drift_histograms(_gists(100, 0.25, 100, refused=2), "opacity")
+    same = drift_histograms(_gists(60, 0.25, 100, refused=1), "opacity")
+    moved = drift_histograms(_gists(60, 0.85, 30, refused=60), "opacity")
     assert not any(drift.exceeds_limit for drift in compare_histograms(same, before, against="earlier"))
     out = compare_histograms(moved, before, against="earlier")
     assert [drift.of for drift in out if drift.exceeds_limit] == ["scores", "refused", "exposure"]
@@ -36,35 +36,37 @@ def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
 
 
 def test_fewer_than_fifty_images_are_not_compared() -> None:
-    before = drift_counts(_gists(100, 0.25, 100), "opacity")
-    assert compare_histograms(drift_counts(_gists(49, 0.9, 9), "opacity"), before, against="earlier") == ()
+    before = drift_histograms(_gists(100, 0.25, 100), "opacity")
+    assert compare_histograms(drift_histograms(_gists(49, 0.9, 9), "opacity"), before, against="earlier") == ()
 
 
 def test_a_pack_gives_its_reference_or_none() -> None:
     counts = [5, 0, 0, 0, 0, 0, 0, 0, 0, 60]
     metrics = {"labels": {"opacity": {"reference": {"scores": counts}}}}
-    assert reference_counts(metrics, "opacity") == {"scores": tuple(counts)}
-    now = drift_counts(_gists(80, 0.1, 100), "opacity")
-    (found,) = compare_histograms(now, reference_counts(metrics, "opacity"), against="pack")
+    assert reference_histograms(metrics, "opacity") == {"scores": tuple(counts)}
+    now = drift_histograms(_gists(80, 0.1, 100), "opacity")
+    (found,) = compare_histograms(now, reference_histograms(metrics, "opacity"), against="pack")
     assert found.exceeds_limit
     assert "the images that the pack was measured on" in found.summary.text
 
 
 @pytest.mark.parametrize("scores", [None, [1, 2], ["a"] * 10, [1.5] * 10, [-1] * 10, {"0": 1}])
 def test_a_reference_that_is_something_else_is_none(scores: object) -> None:
-    assert reference_counts({"labels": {"opacity": {"reference": {"scores": scores}}}}, "opacity") == {}
-    assert reference_counts({"labels": 3}, "opacity") == {}
+    assert reference_histograms({"labels": {"opacity": {"reference": {"scores": scores}}}}, "opacity") == {}
+    assert reference_histograms({"labels": 3}, "opacity") == {}
 
 
 def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients() -> None:
     """From 20 images on; how many are abnormal says nothing of whose they are."""
-    before = reference_counts({"evidence_inside": {"images": 152, "limit": 0.86}}, "opacity")
+    before = reference_histograms({"evidence_inside": {"images": 152, "limit": 0.86}}, "opacity")
     assert before == {"evidence": (144, 8)}
 
     def found(below: int, number: int = 40) -> list[Drift]:
         shares = [0.5] * below + [0.95] * (number - below)
         samples = [DriftSample(category="abnormal", scores={}, grey=None, evidence_inside=share) for share in shares]
-        return list(compare_histograms(drift_counts(samples, "opacity", evidence_limit=0.86), before, against="pack"))
+        return list(
+            compare_histograms(drift_histograms(samples, "opacity", evidence_limit=0.86), before, against="pack")
+        )
 
     assert [drift.exceeds_limit for drift in found(8)] == [False]
     (out,) = found(24)

@@ -10,8 +10,8 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fieldray.audit import figures
-from fieldray.audit.cases import ReferenceLabels, verdict_truths
-from fieldray.audit.drift import drift_of, score_counts
+from fieldray.audit.cases import ReferenceLabels, truths_from_verdicts
+from fieldray.audit.drift import measure_drift, score_histogram
 from fieldray.audit.units import Case, CountingRule, make_cases
 from fieldray.domain.finding import Category, FailedOutcome, Finding, ScreenedOutcome, decide
 from fieldray.domain.image import ImageHeader, ImageRef
@@ -48,10 +48,10 @@ def drawn(count: int, seed: int = 1) -> list[Case]:
 def test_figures_equal_those_of_scikit_learn() -> None:
     cases = drawn(400)
     scores, truth, _ = figures.scored_arrays(cases)
-    found = figures.audit(cases, [POINT])
+    found = figures.compute_audit(cases, [POINT])
     assert found.auc.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
     alarms, hits, _ = roc_curve(truth, scores, drop_intermediate=False)
-    np.testing.assert_allclose(found.curve, list(zip(alarms, hits, strict=True)), atol=1e-12)
+    np.testing.assert_allclose(found.roc_points, list(zip(alarms, hits, strict=True)), atol=1e-12)
     at = found.points[0]
     assert at.sensitivity.value == pytest.approx((scores[truth] >= 0.5).mean(), abs=1e-12)
     assert at.specificity.value == pytest.approx((scores[~truth] < 0.5).mean(), abs=1e-12)
@@ -98,7 +98,7 @@ def made_share(count: int, of: int) -> Share:
 
 def test_shares_of_all_images_count_what_has_no_score() -> None:
     cases = [*drawn(60), case(100, None, True), case(101, None, False, "failed")]
-    found = figures.audit(cases, [POINT])
+    found = figures.compute_audit(cases, [POINT])
     assert (found.images, found.assessed, found.refused.count) == (62, 60, 1)
     assert found.unsure.count == sum(0.4 <= (c.score or 0) < 0.6 for c in cases)
     assert sum(sum(by.values()) for by in found.counts.values()) == 62
@@ -107,7 +107,7 @@ def test_shares_of_all_images_count_what_has_no_score() -> None:
 
 def test_subgroups_need_enough_images_of_both_kinds() -> None:
     cases = [*drawn(200), *(case(1000 + i, 0.9, True, view_position="LL") for i in range(50))]
-    assert {(group.by, group.name) for group in figures.audit(cases, [POINT]).groups} == {
+    assert {(group.attribute, group.name) for group in figures.compute_audit(cases, [POINT]).groups} == {
         ("view", "AP"),
         ("view", "PA"),
     }
@@ -115,8 +115,8 @@ def test_subgroups_need_enough_images_of_both_kinds() -> None:
 
 def test_disagreements_come_with_the_surest_first() -> None:
     cases = [case(1, 0.95, False), case(2, 0.7, False), case(3, 0.01, True), case(4, 0.5, True), case(5, 0.9, True)]
-    found = figures.audit([*cases, case(6, 0.1, False)], [POINT])
-    assert [one.row_id for one in found.disagreements] == [3, 1, 2]
+    found = figures.compute_audit([*cases, case(6, 0.1, False)], [POINT])
+    assert [one.row_id for one in found.misclassified] == [3, 1, 2]
 
 
 def test_calibration_bins_hold_all_images_and_observed_shares() -> None:
@@ -147,12 +147,12 @@ def test_images_needed_give_the_width_asked_for_and_one_fewer_does_not() -> None
 @pytest.mark.parametrize("prevalence", [0.0, 1.0, -1, float("nan"), 5])
 def test_a_prevalence_that_is_none_is_refused(prevalence: float) -> None:
     with pytest.raises(UsageProblem, match="prevalence"):
-        figures.audit(drawn(50), [POINT], prevalence=prevalence)
+        figures.compute_audit(drawn(50), [POINT], prevalence=prevalence)
 
 
 def test_one_class_cannot_be_audited() -> None:
     with pytest.raises(UsageProblem, match="are in one group"):
-        figures.audit([case(i, 0.1 * i, True) for i in range(5)] + [case(9, None, False)], [POINT])
+        figures.compute_audit([case(i, 0.1 * i, True) for i in range(5)] + [case(9, None, False)], [POINT])
 
 
 def _stored(number: int, score: float | None, verdict: str | None, **others: float) -> StoredResult:
@@ -173,7 +173,7 @@ def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:
         _stored(1, 0.9, "agree"), _stored(2, 0.9, "disagree"), _stored(3, 0.1, "agree"), _stored(4, 0.1, "disagree"),
         _stored(5, 0.5, "agree"), _stored(6, 0.9, "unsure"), _stored(7, 0.9, None), _stored(8, None, "agree"),
     ]  # fmt: skip
-    truths = verdict_truths(results, label="opacity")
+    truths = truths_from_verdicts(results, label="opacity")
     assert truths == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False, "/x/4.png": True}
     made = list(make_cases(results, ReferenceLabels(truths=truths, patients={"/x/1.png": "A"}), label="opacity"))
     assert [(one.patient, one.score) for one in made] == [
@@ -193,7 +193,7 @@ def test_a_patient_id_that_names_nobody_is_no_person(number: str) -> None:
         for one, header in ((_stored(n, n / 6, None), header) for n, header in enumerate(headers))
     ]
     truths = {one.outcome.ref.key: one.row_id % 2 == 0 for one in results}
-    found = figures.audit(list(make_cases(results, ReferenceLabels(truths=truths), label="opacity")), [POINT])
+    found = figures.compute_audit(list(make_cases(results, ReferenceLabels(truths=truths), label="opacity")), [POINT])
     assert found.patients == 3 and "audit_patients_unknown" in {note.code for note in found.notes}
 
 
@@ -203,31 +203,32 @@ def test_of_two_labels_each_is_judged_by_itself() -> None:
         _stored(4, 0.1, "disagree", mass=0.2), _stored(5, 0.9, "agree", mass=0.95), _stored(6, 0.5, None, mass=0.1),
     ]  # fmt: skip
     # That an image is normal is said of both labels; what else is said, of the one that decides.
-    assert verdict_truths(results, label="opacity") == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False}
-    assert verdict_truths(results, label="mass") == {"/x/3.png": False, "/x/5.png": True}
+    assert truths_from_verdicts(results, label="opacity") == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False}
+    assert truths_from_verdicts(results, label="mass") == {"/x/3.png": False, "/x/5.png": True}
     truths = {f"/x/{number}.png": number == 5 for number in range(1, 7)}
     made = list(make_cases(results, ReferenceLabels(truths=truths), label="mass"))
     assert [one.category for one in made] == ["normal"] * 4 + ["abnormal", "normal"]
-    found = figures.audit(made, [POINT])
-    assert found.disagreements == () and found.unsure.count == 0
+    found = figures.compute_audit(made, [POINT])
+    assert found.misclassified == () and found.unsure.count == 0
 
 
 def test_drift_is_told_when_it_is_beyond_chance() -> None:
     generator = np.random.default_rng(3)
-    reference = score_counts(list(generator.beta(2, 4, 2000)))
+    reference = score_histogram(list(generator.beta(2, 4, 2000)))
     outs = [
-        drift_of(score_counts(list(generator.beta(2, 4, 80))), reference, of="scores").exceeds_limit for _ in range(300)
+        measure_drift(score_histogram(list(generator.beta(2, 4, 80))), reference, of="scores").exceeds_limit
+        for _ in range(300)
     ]
     assert np.mean(outs) < 0.1  # of the same population: about 5 in 100
-    moved = drift_of(score_counts(list(generator.beta(4, 2, 80))), reference, of="scores")
+    moved = measure_drift(score_histogram(list(generator.beta(4, 2, 80))), reference, of="scores")
     assert moved.exceeds_limit and moved.images == 80 and moved.reference == 2000
 
 
 def test_psi_by_hand_and_what_cannot_be_compared() -> None:
     # shares (30.5, 70.5) of 101 and (50.5, 50.5): (0.302 - 0.5) ln(0.302 / 0.5) + (0.698 - 0.5) ln(0.698 / 0.5)
-    assert drift_of([30, 70], [50, 50], of="scores").index == pytest.approx(0.16592, abs=1e-5)
+    assert measure_drift([30, 70], [50, 50], of="scores").index == pytest.approx(0.16592, abs=1e-5)
     with pytest.raises(ValueError, match="bins"):
-        drift_of([0, 0], [1, 1], of="scores")
+        measure_drift([0, 0], [1, 1], of="scores")
 
 
 def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> None:
@@ -259,4 +260,4 @@ def test_what_is_read_first_is_referred_in_every_figure_and_has_a_column_of_its_
     assert list(at.classes[True]) == ["read_first", "abnormal", "unsure", "normal", "refused"]
     assert at.classes[True]["read_first"].count == 1
     # The list of disagreements goes by the rule: a normal image that is read first is a false referral.
-    assert [one.row_id for one in figures.audit([*units, case(4, 0.3, True)], [POINT]).disagreements] == [4, 3]
+    assert [one.row_id for one in figures.compute_audit([*units, case(4, 0.3, True)], [POINT]).misclassified] == [4, 3]

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.audit.cases import ReferenceLabels, check_table, class_truths, labels_from_folders, labels_from_table
+from fieldray.audit.cases import (
+    ReferenceLabels,
+    check_table,
+    labels_from_folders,
+    labels_from_table,
+    truth_by_class_name,
+)
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.pipeline.auditing import usual_class_names
@@ -125,14 +131,14 @@ def test_folders_are_labels(tmp_path: Path) -> None:
 
 def test_classes_that_are_not_two_need_a_word() -> None:
     with pytest.raises(UsageProblem, match="mean positive"):
-        class_truths({"mild", "severe"}, positive=())
-    assert class_truths({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
+        truth_by_class_name({"mild", "severe"}, positive=())
+    assert truth_by_class_name({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
         "mild": True,
         "severe": True,
         "none": False,
     }
     with pytest.raises(UsageProblem, match="No image is labelled grave"):
-        class_truths({"mild", "severe"}, positive=("grave",))
+        truth_by_class_name({"mild", "severe"}, positive=("grave",))
 
 
 @pytest.mark.parametrize(

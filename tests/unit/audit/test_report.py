@@ -12,7 +12,7 @@ from fieldray.audit.report import (
     ProposalGoal,
     ThresholdPlan,
     propose_operating_point,
-    require_prices,
+    require_valid_prices,
     threshold_plan,
 )
 from fieldray.audit.units import Case, CountingRule, shifted_uncertain_zone
@@ -49,7 +49,7 @@ def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float
 
 def test_who_is_called_found_and_missed_is_counted_by_person() -> None:
     found = made(CASES)
-    assert (found.units, found.not_assessed, found.positives_not_assessed) == (9, 2, 1)
+    assert (found.units, found.units_not_assessed, found.positives_not_assessed) == (9, 2, 1)
     steps = found.groups[ALL_UNITS]
     assert list(steps) == [0.1, 0.3, 0.4, 0.6, 0.9]
     step = steps[0.4]  # a, b and d of four sick people; p of five healthy ones
@@ -61,7 +61,7 @@ def test_who_is_called_found_and_missed_is_counted_by_person() -> None:
     assert step.npv is not None and step.npv.value == pytest.approx(720 / 745)
     assert (step.cost, step.cost_per_detected) == (None, None)
     # At 0.1 and 0.3 there are no more than three: the highest threshold that finds as many stands for 80 to 100 %.
-    assert found.shown == (0.4, 0.9)
+    assert found.shown_thresholds == (0.4, 0.9)
 
 
 def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
@@ -75,7 +75,7 @@ def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
     )
     for wrong in (Prices(screening=-1.0), Prices(test=float("nan")), Prices(unsure=float("inf"))):
         with pytest.raises(UsageProblem, match="A cost must be a number"):
-            require_prices(wrong)
+            require_valid_prices(wrong)
 
 
 def test_a_threshold_in_use_is_a_step_and_a_score_keeps_to_its_side() -> None:
@@ -84,7 +84,7 @@ def test_a_threshold_in_use_is_a_step_and_a_score_keeps_to_its_side() -> None:
     # In thousandths, downwards: what a score is called at is never above it.
     assert list(found.groups[ALL_UNITS]) == [0.123, 0.289, 0.29, 0.55]
     assert found.groups[ALL_UNITS][0.289].sensitivity.count == 2
-    assert 0.55 in found.shown
+    assert 0.55 in found.shown_thresholds
     assert found.groups[ALL_UNITS][0.55].detected == 0 and found.groups[ALL_UNITS][0.55].ppv is None
 
 
@@ -140,7 +140,7 @@ def test_the_threshold_catches_what_was_asked_for_and_the_next_one_would_not(wan
     positives = sum(one.truth for one in cases)  # one of these 15 has no score, so 14 can be referred
     caught = [one.score for one in cases if one.truth and one.score is not None and one.score >= found.threshold]
     assert (found.sensitivity.count, found.sensitivity.of) == (len(caught), 15) == (len(caught), positives)
-    assert found.reaches_target == (wanted < 1) == (len(caught) >= wanted * positives)
+    assert found.reaches_goal == (wanted < 1) == (len(caught) >= wanted * positives)
     assert len(caught) - 1 < wanted * positives
     assert found.images == found.patients == 20
     assert found.unsure_low == found.threshold == found.unsure_high
@@ -153,7 +153,7 @@ def test_a_specificity_is_reached_at_the_lowest_threshold_that_does(wanted: floa
     )
     negatives = sorted(one.score for one in _cases() if not one.truth and one.score is not None)
     spared = sum(score < found.threshold for score in negatives)
-    assert (found.specificity.count, found.specificity.of) == (spared, 5) and found.reaches_target
+    assert (found.specificity.count, found.specificity.of) == (spared, 5) and found.reaches_goal
     assert spared >= 5 * wanted > spared - 1
     assert found.sensitivity.low <= found.sensitivity.value <= found.sensitivity.high
 

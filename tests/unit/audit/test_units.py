@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
-from fieldray.audit.figures import Audit, audit
+from fieldray.audit.figures import Audit, compute_audit
 from fieldray.audit.report import (
     ALL_UNITS,
     Prices,
@@ -49,7 +49,7 @@ def drawn(count: int = 600) -> list[Case]:
         known = {"patient": f"p{patient}", "exam": f"p{patient}-{generator.integers(2)}"}
         header = ImageHeader(patient_sex="FM"[patient % 2])
         if kind < 0.1:
-            made = image(number, None, truth, "refused", header=header, why=reason("view", view="LL"), **known)
+            made = image(number, None, truth, "refused", header=header, reason=reason("view", view="LL"), **known)
         else:
             category: Category = "read_first" if is_first else "abnormal" if score >= 0.6 else "normal"
             category = "unsure" if category == "normal" and score >= 0.4 else category
@@ -79,7 +79,7 @@ def everything(
     wanted: ProposalGoal | None = None,
     prices: Prices | None = None,
 ) -> tuple[Audit, ThresholdProposal, ThresholdPlan]:
-    found = audit(cases, [POINT], rule=rule)
+    found = compute_audit(cases, [POINT], rule=rule)
     proposal = propose_operating_point(
         cases, label="opacity", base_point=POINT, rule=rule, wanted=wanted or ProposalGoal()
     )
@@ -109,10 +109,10 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     scored = [one for one in units if one[3] >= 0]
     assert found.auc.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
     # Missed and falsely referred together are the list of disagreements.
-    assert sum(case.truth for case in found.disagreements) == len(with_it) - at.detected.count
-    assert sum(not case.truth for case in found.disagreements) == at.falsely_referred.count
+    assert sum(case.truth for case in found.misclassified) == len(with_it) - at.detected.count
+    assert sum(not case.truth for case in found.misclassified) == at.falsely_referred.count
     (why,) = found.not_assessed
-    assert (why.why.code, why.positives + why.negatives) == ("view", found.units - found.assessed)
+    assert (why.reason.code, why.positives + why.negatives) == ("view", found.units - found.assessed)
     groups = {group.name: group.points[0] for group in found.groups}
     for sex, own in groups.items():
         mine = counted([case for case in cases if case.header.patient_sex == sex], rule.unit, edge)
@@ -127,7 +127,7 @@ def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: Coun
     wanted = ProposalGoal(sensitivity=share) if aim == "sensitivity" else ProposalGoal(specificity=share)
     _, proposal, planned = everything(cases, rule, wanted=wanted)
     own = getattr(proposal, aim)
-    assert own.value >= share and proposal.reaches_target
+    assert own.value >= share and proposal.reaches_goal
     # The next score on the other side would no longer do.
     edge = rule.referral_score_at(proposal.threshold, POINT)
     scores = {one[3] for one in counted(cases, rule.unit, 2.0) if one[3] >= 0 and not one[1]}  # read first: one[1]
@@ -138,7 +138,7 @@ def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: Coun
     units = counted(cases, rule.unit, worse)
     hits = [one[1] == (aim == "sensitivity") for one in units if one[0] == (aim == "sensitivity")]
     assert np.mean(hits) < share
-    assert proposal.threshold in planned.shown
+    assert proposal.threshold in planned.shown_thresholds
 
 
 def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
@@ -159,7 +159,7 @@ def test_what_no_threshold_reaches_is_said(refers: Referral) -> None:
     rule = CountingRule(refers=refers)
     for wanted in (ProposalGoal(sensitivity=0.9), ProposalGoal(specificity=0.9)):
         proposal = propose_operating_point(cases, label="opacity", base_point=POINT, rule=rule, wanted=replace(wanted))
-        assert not proposal.reaches_target and 0 <= proposal.threshold <= 1
+        assert not proposal.reaches_goal and 0 <= proposal.threshold <= 1
         assert (proposal.sensitivity.value, proposal.specificity.value) <= (0.25, 0.25)
 
 
@@ -171,11 +171,12 @@ def test_patients_with_both_labels_and_with_several_examinations_are_said() -> N
     ]
     cases += [image(10 + n, 0.1 * n, n > 4, "normal", patient=f"B{n}") for n in range(9)]
     notes = {
-        note.code: dict(note.parameters) for note in audit(cases, [POINT], rule=CountingRule(unit="patient")).notes
+        note.code: dict(note.parameters)
+        for note in compute_audit(cases, [POINT], rule=CountingRule(unit="patient")).notes
     }
     assert notes["audit_both_labels"] == {"count": "1", "numbers": "A"}
     assert notes["audit_several_exams"] == {"count": "1", "days": "366"}
-    by_exam = {note.code for note in audit(cases, [POINT], rule=CountingRule(unit="exam")).notes}
+    by_exam = {note.code for note in compute_audit(cases, [POINT], rule=CountingRule(unit="exam")).notes}
     assert "audit_both_labels" in by_exam and "audit_several_exams" not in by_exam
 
 
@@ -183,7 +184,7 @@ def test_kappas_are_those_of_scikit_learn_and_their_interval_is_that_of_fleiss()
     cases = drawn()
     generator = np.random.default_rng(8)
     readers = {name: {case.image: case.truth != (generator.random() < 0.2) for case in cases} for name in ("A", "B")}
-    found = {(one.first, one.second): one for one in audit(cases, [POINT], readers=readers).agreements}
+    found = {(one.first, one.second): one for one in compute_audit(cases, [POINT], readers=readers).agreements}
     assert list(found) == [("pack", "reference"), ("pack", "A"), ("pack", "B"), ("A", "B")]
     pack = [case.category == "read_first" or (case.score or 0) >= 0.5 for case in cases]
     said = {"pack": pack, "reference": [case.truth for case in cases]}

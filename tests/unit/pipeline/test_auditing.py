@@ -184,7 +184,7 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
         AuditRequest(labels="folders", unit="image", against=PackOfRun(second)),
         model=model,
     )
-    paired = report.paired
+    paired = report.pack_comparison
     assert (paired.images, paired.elsewhere, paired.both) == (70, 10, 70)  # the five refused ones are not in the second
     assert (paired.first.pack, paired.second.pack) == (model.pack_name, "other-2.0.0")
     assert paired.figures[0].difference == pytest.approx(0, abs=0.01)  # each score is higher by the same
@@ -218,7 +218,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
         labels="folders", wanted=ProposalGoal(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
     )
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
-    assert report.plan is not None and 0.5 in report.plan.shown
+    assert report.threshold_plan is not None and 0.5 in report.threshold_plan.shown_thresholds
     assert report.proposal.threshold == 0.5
     sentences = AuditText(report, Translator()).threshold_plan()[0].sentences
     assert (

@@ -34,7 +34,7 @@ _POINTS_HIGH: Final = 842
 def report() -> AuditReport:
     """Without prices, without another pack and without earlier runs; the site has a point of its own."""
     points = (POINT, replace(POINT, name="local:ours", titles={"en": "Local: ours"}))
-    return replace(audit_report(scores={1: 0.05}, points=points, prices=None), drifts=(), paired=None)
+    return replace(audit_report(scores={1: 0.05}, points=points, prices=None), drifts=(), pack_comparison=None)
 
 
 @pytest.mark.parametrize(("language", "words"), [("en", "Sensitivity"), ("uk", "Чутливість")])
