@@ -32,7 +32,7 @@ from benchmarks.cluster_runs import (
 from benchmarks.namespaces import NotPermitted
 from benchmarks.reports import Goal, commit_of, max_goal
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.benchmark_case import Block, BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, Block, BulletList, Table
 from fieldray.persistence import write_atomically
 
 Notify = Callable[[str], None]
@@ -90,7 +90,7 @@ class ClusterFigures:
 
 def run_benchmark(
     source: Path | None, options: Sequence[str], *, work: Path | None, notify: Notify, **asked: Any
-) -> Report:
+) -> BenchmarkReport:
     """Measure all parts of the comparison, and return the report.
 
     Parameters
@@ -219,7 +219,7 @@ class _Bench:
 # ---- the report
 
 
-def make_report(figures: ClusterFigures, *, image_count: int) -> Report:
+def make_report(figures: ClusterFigures, *, image_count: int) -> BenchmarkReport:
     """Return the report with the measured figures. `image_count` is the number of images in each run."""
     blocks: list[Block] = [_table(figures.runs, image_count)]
     if mark := _mark(figures.runs):
@@ -231,7 +231,7 @@ def make_report(figures: ClusterFigures, *, image_count: int) -> Report:
     ):
         if part:
             blocks.append(BulletList(title, tuple(part["sentences"])))
-    return Report(
+    return BenchmarkReport(
         kind="cluster",
         title="Fieldray: an archive screened by a cluster on one computer",
         blocks=(*blocks, BulletList("How it was measured", _NOTES)),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks.image_files import IMAGE_KINDS
 from fieldray import cli
-from fieldray.bench.benchmark_case import Report
+from fieldray.bench.benchmark_case import BenchmarkReport
 from fieldray.commands.bench import whole_number_from
 from fieldray.commands.console import Console
 from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_to_measure
@@ -58,9 +58,9 @@ class Command:
         text = "write a page to build/benchmarks (default: named after the command)"
         parser.add_argument("--page", nargs="?", const=self.name, metavar="SUBJECT", help=text)
 
-        def measured(options: argparse.Namespace, console: Console) -> Report:
+        def measured(options: argparse.Namespace, console: Console) -> BenchmarkReport:
             module = importlib.import_module(f"benchmarks.{self.name.replace('-', '_')}")
-            function: Callable[..., Report] = module.run_benchmark
+            function: Callable[..., BenchmarkReport] = module.run_benchmark
             if self.further_argument == "options":
                 return function(options, console)
             given = {each: getattr(options, each) for each in own}
@@ -356,7 +356,7 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
 
 
 def _writing_report(
-    measured: Callable[[argparse.Namespace, Console], Report], typed: str, paths: Sequence[str]
+    measured: Callable[[argparse.Namespace, Console], BenchmarkReport], typed: str, paths: Sequence[str]
 ) -> Callable[[argparse.Namespace, Console], int]:
     """Return a function that calls `measured`, prints the report, and writes the report to the path in the arguments.
 

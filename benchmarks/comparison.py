@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.comparison_pairs import Part, PatientPair, insert_opacity, make_warped_copy, read_pairs
 from benchmarks.reports import Goal, max_goal
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.comparison.compare import averaged_differences, compare, compared_area, robust_deviation
 from fieldray.comparison.matching import warp
 from fieldray.domain import metrics
@@ -46,7 +46,7 @@ class ComparisonFigures:
     opacity_hits: dict[str, list[tuple[bool, str]]] = field(default_factory=lambda: {"copies": [], "stable pairs": []})
 
 
-def run_benchmark(data: Path, *, part: Part, max_pairs: int, notify: Notify) -> Report:
+def run_benchmark(data: Path, *, part: Part, max_pairs: int, notify: Notify) -> BenchmarkReport:
     """Measure at most `max_pairs` pairs of images, and return the report.
 
     `part` is the part of the patients: for choices, or for measuring.
@@ -143,7 +143,7 @@ def _dice(first: Mask, second: Mask) -> float:
 # ---- the report
 
 
-def _report(found: ComparisonFigures, part: Part, pairs: Sequence[PatientPair]) -> Report:
+def _report(found: ComparisonFigures, part: Part, pairs: Sequence[PatientPair]) -> BenchmarkReport:
     errors = np.concatenate(found.errors_px)
     marks = _marks(found, errors)
     patients = len({pair.patient for pair in pairs})
@@ -167,7 +167,7 @@ def _report(found: ComparisonFigures, part: Part, pairs: Sequence[PatientPair]) 
     )
     marked = {mark.name: mark.measured for mark in marks}
     title = "Prior and current image: alignment and change"
-    return Report(kind="comparison", title=title, blocks=blocks, data={"part": part, "marks": marked})
+    return BenchmarkReport(kind="comparison", title=title, blocks=blocks, data={"part": part, "marks": marked})
 
 
 def _percentiles(values: Sequence[float]) -> str:

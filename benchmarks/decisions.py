@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.image_files import IMAGE_KINDS, ImageKind, enlarge_image, read_image, write_image
 from benchmarks.reports import Goal, max_goal
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.domain.finding import Decision, FailedOutcome, Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
@@ -124,7 +124,7 @@ class DecisionComparison:
         return sum(set(pair.decisions) == {"above", "below"} for pair in self.pairs)
 
 
-def run_benchmark(model: Model, *, folder: Path, max_images: int, kinds: Sequence[str], notify: Notify) -> Report:
+def run_benchmark(model: Model, *, folder: Path, max_images: int, kinds: Sequence[str], notify: Notify) -> BenchmarkReport:
     """Compare decisions at reduced and full resolution on up to `max_images` images of a folder. Returns the report.
 
     Raises BackendProblem, UsageProblem (nothing_to_measure).
@@ -264,7 +264,7 @@ MIN_EQUAL_SHARE: Final = 0.995
 MIN_IMAGES: Final = 1000
 
 
-def decision_report(compared: DecisionComparison, *, pack: str, images: str) -> Report:
+def decision_report(compared: DecisionComparison, *, pack: str, images: str) -> BenchmarkReport:
     """Return the report of a comparison, which must have at least one pair.
 
     `pack` is the name of the pack. `images` describes the images.
@@ -281,7 +281,7 @@ def decision_report(compared: DecisionComparison, *, pack: str, images: str) -> 
             if count
         ),
     ]
-    return Report(
+    return BenchmarkReport(
         kind="decisions",
         title="Fieldray: decisions on images read reduced and in full",
         blocks=(

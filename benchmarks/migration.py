@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.processes import CHECKOUT, MemoryWatch, load_average
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.paths import DATABASE_NAME, python_command
 from fieldray.store.database import open_read_only
 
@@ -47,7 +47,7 @@ class MigrationFigures:
     counts: Mapping[str, int]
 
 
-def run_benchmark(*, rows: int, kills: int, notify: Notify) -> Report:
+def run_benchmark(*, rows: int, kills: int, notify: Notify) -> BenchmarkReport:
     """Measure the migration of a database with `rows` results, and return the report.
 
     One migration is measured without a kill. Another is killed `kills` times at random moments, then measured.
@@ -78,7 +78,7 @@ def run_benchmark(*, rows: int, kills: int, notify: Notify) -> Report:
         (name, *(f"{value:.0f}" for value in _values(found)))
         for name, found in (("not interrupted", first), ("after the kills", last))
     )
-    return Report(
+    return BenchmarkReport(
         kind="migration",
         title=f"Fieldray: the migration of a results database with {rows} results",
         blocks=(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks.network_cases import NetworkCase, classifier_case, lung_case
 from benchmarks.network_engines import OPEN, RUN, WARM_UP_S, OpenRequest, RunRequest, call_times_ms
 from benchmarks.processes import toolchain_command
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.errors import FieldrayError
 from fieldray.inference.worker import cpu_kind
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
@@ -103,7 +103,7 @@ class EngineFigures:
 
 def run_benchmark(
     *, threads: Sequence[int], batches: Sequence[int], rounds: int, seconds: float, notify: Notify
-) -> Report:
+) -> BenchmarkReport:
     """Measure every engine on every network, and return the report.
 
     Each combination of `threads` and `batches` (images in a batch) is measured in `rounds` rounds of `seconds` seconds.
@@ -240,12 +240,12 @@ def _program(case: NetworkCase, one: EngineFigures) -> Iterator[_Run]:
 # ---- the report: equal outputs first, then times
 
 
-def _report(measured: Sequence[EngineFigures], *, rounds: int, seconds: float) -> Report:
+def _report(measured: Sequence[EngineFigures], *, rounds: int, seconds: float) -> BenchmarkReport:
     groups: dict[Key, list[EngineFigures]] = {}
     for one in measured:
         groups.setdefault((one.case, one.threads, one.images), []).append(one)
     times = (_times(key, rows) for key, rows in groups.items())
-    return Report(
+    return BenchmarkReport(
         kind="networks",
         title="Fieldray: engines on the networks of the packs",
         blocks=(_equality(measured), *times, BulletList("What took part", tuple(_details(measured, rounds, seconds)))),

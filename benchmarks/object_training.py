@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.objects import s3_server
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import program_command
 from fieldray_adapt.files import file_sha256
@@ -64,7 +64,7 @@ class TrainingTimes:
     sha256: str
 
 
-def run_benchmark(*, patients: int, epochs: int, rounds: int, notify: Notify) -> Report:
+def run_benchmark(*, patients: int, epochs: int, rounds: int, notify: Notify) -> BenchmarkReport:
     """Train from a server and from local files in turn. Returns the report."""
     with tempfile.TemporaryDirectory() as scratch:
         images = Path(scratch, "images")
@@ -84,7 +84,7 @@ def run_benchmark(*, patients: int, epochs: int, rounds: int, notify: Notify) ->
         size_mb = sum(path.stat().st_size for path in files) / 2**20
     weights = {one.sha256 for own in found.values() for one in own}
     said = "have the same weights" if len(weights) == 1 else f"have {len(weights)} different weights: a fault"
-    return Report(
+    return BenchmarkReport(
         kind="object-training",
         title="A recipe trained from a server of objects and from local files",
         blocks=(

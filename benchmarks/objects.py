@@ -31,7 +31,7 @@ import psutil
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.domain.image import ImageRef
 from fieldray.offline import allow_networks
 from fieldray_adapt.networks.architectures import resnet34, resnet50, squeezenet, vgg16
@@ -50,7 +50,7 @@ TrainFunction = Callable[[NDArray[np.float32]], object]
 ObjectList = Sequence[tuple[ImageRef, str]]
 
 
-def run_benchmark(folder: Path, *, max_images: int, batch: int, rounds: int, notify: Notify) -> Report:
+def run_benchmark(folder: Path, *, max_images: int, batch: int, rounds: int, notify: Notify) -> BenchmarkReport:
     """Measure loading alone, and the training iterations of each network, and return the report.
 
     `folder` has the images, of which at most `max_images` are used, in batches of `batch`.
@@ -84,7 +84,7 @@ def run_benchmark(folder: Path, *, max_images: int, batch: int, rounds: int, not
         "server's CPU, ms per image",
     )
     how = f"{len(files)} images of {size_mb:.2f} MB on average in batches of {batch}, {rounds} rounds."
-    return Report(
+    return BenchmarkReport(
         kind="objects",
         title="Training from a server of objects against files",
         blocks=(

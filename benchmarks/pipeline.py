@@ -20,7 +20,7 @@ from benchmarks.image_files import IMAGE_KINDS
 from benchmarks.processes import cpu_s
 from benchmarks.reports import Goal, max_goal
 from benchmarks.screening import fill_folder, screen_once
-from fieldray.bench.benchmark_case import Block, BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, Block, BulletList, Table
 from fieldray.commands.console import Console
 from fieldray.commands.options import load_pack, pack_library, pack_to_measure
 from fieldray.domain.model import Model
@@ -30,7 +30,7 @@ from fieldray.surroundings import usable_cores
 _STARTING_IMAGES: Final = 12
 
 
-def run_benchmark(options: argparse.Namespace, console: Console) -> Report:
+def run_benchmark(options: argparse.Namespace, console: Console) -> BenchmarkReport:
     """Measure the speed from files to scores of all contestants, and return the report.
 
     Raises PackProblem, UsageProblem, ScreeningFailed.
@@ -134,13 +134,13 @@ MAX_MEMORY_MB: Final = 800.0
 MAX_START_S: Final = 1.0
 
 
-def pipeline_report(results: SpeedResults, *, images: str) -> Report:
+def pipeline_report(results: SpeedResults, *, images: str) -> BenchmarkReport:
     """Return the report of a speed comparison. `images` is a phrase that describes the images."""
     marks = tuple(_marks(results))
     blocks: list[Block] = [_overall(results), _cpu_by_kind(results), _by_kind(results)]
     blocks += [BulletList("What had to be reached", tuple(mark.sentence for mark in marks))]
     blocks += [BulletList("How it was measured, and what was not", tuple(_notes(results, images)))]
-    return Report(
+    return BenchmarkReport(
         kind="pipeline",
         title="Fieldray: from files to scores, compared with the usual script",
         blocks=tuple(blocks),

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measurements, Mode, ServerKind, estimate_training
 from fieldray_cluster.training.session import choose_processes, open_plan_client, open_registry, train_epochs_on_cluster
 from fieldray_cluster.training.shard import ShardState, WeightLayout
@@ -44,7 +44,7 @@ class TrainingCase:
     step_s: float
 
 
-def run_benchmark(recipe: Path, *, count: int, notify: Notify) -> Report:
+def run_benchmark(recipe: Path, *, count: int, notify: Notify) -> BenchmarkReport:
     """Train `count` epochs in each mode, compare the durations of epochs with the formulas, and return the report."""
     notify("times of a gradient and of a transfer")
     costs = measure_cluster(recipe, TrainingPlan(), repeats=_REPEATS)
@@ -68,7 +68,7 @@ def run_benchmark(recipe: Path, *, count: int, notify: Notify) -> Report:
         "the least and the most; the first epoch, in which networks are built, is left out. No images are validated.",
         "Predicted: the mean of best and worst case.",
     )
-    return Report(
+    return BenchmarkReport(
         kind="real-training",
         title="Divided training on one and two workers: predicted and measured",
         blocks=(BulletList("What came of it", tuple(goals)), _table(found), BulletList("How it was measured", method)),

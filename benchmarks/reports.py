@@ -14,8 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.processes import CHECKOUT
 from fieldray.bench import benchmark_case
-from fieldray.bench.benchmark_case import Report, report_header
-from fieldray.bench.machine import machine_facts
+from fieldray.bench.benchmark_case import BenchmarkReport, report_header
+from fieldray.bench.machine import collect_machine_facts
 
 PAGES: Final = CHECKOUT / "build" / "benchmarks"
 TEMPLATES: Final = CHECKOUT / "benchmarks" / "templates"
@@ -59,7 +59,7 @@ def max_goal(name: str, measured: float | None, goal: float, *, unit: str) -> Go
     return Goal(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
 
 
-def write_report(report: Report, folder: Path) -> tuple[Path, ...]:
+def write_report(report: BenchmarkReport, folder: Path) -> tuple[Path, ...]:
     """Write a report to the files KIND.json and KIND.md in a folder. Returns the paths.
 
     KIND is the kind of the report. Raises UsageProblem, StorageProblem, OSError.
@@ -100,7 +100,7 @@ def plan_page(
     return BenchmarkPage(path=folder / f"{subject}.md", commit=commit, command=command, paths=tuple(paths))
 
 
-def write_page(report: Report, page: BenchmarkPage) -> Path:
+def write_page(report: BenchmarkReport, page: BenchmarkPage) -> Path:
     """Write a report as a page, in place of the page of an earlier measurement. Returns the path. Raises OSError."""
     page.path.parent.mkdir(parents=True, exist_ok=True)
     facts = {
@@ -113,7 +113,7 @@ def write_page(report: Report, page: BenchmarkPage) -> Path:
     return _written(page.path, report, facts, page.paths)
 
 
-def _written(path: Path, report: Report, facts: Mapping[str, Any], paths: Sequence[str] = ()) -> Path:
+def _written(path: Path, report: BenchmarkReport, facts: Mapping[str, Any], paths: Sequence[str] = ()) -> Path:
     """Write the blocks of a report as Markdown to `path`. Returns the path.
 
     If `paths` are given, `facts` become the front matter.
@@ -139,7 +139,7 @@ def commit_of(root: Path = CHECKOUT) -> str:
 
 def machine_line() -> str:
     """Return a line that describes this computer: processor, cores, memory and operating system."""
-    machine = machine_facts()
+    machine = collect_machine_facts()
     name = machine.processor.replace(":", " ") or "an unknown processor"
     return f"{machine.usable_threads} threads of {name}, {round(machine.memory_mb / 1024)} GB, {machine.system}"
 

@@ -16,7 +16,7 @@ from benchmarks.processes import child_command, load_average, temporary_home
 from benchmarks.reports import Goal, max_goal
 from benchmarks.scale_window import TIMER_INTERVAL_MS
 from benchmarks.synthetic_run import SyntheticRun
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.model import Model
 from fieldray.paths import results_path
@@ -48,7 +48,7 @@ _QUERIES: Final[Mapping[str, tuple[ResultFilter, ResultOrder]]] = {
 
 def run_benchmark(
     model: Model, *, count: int, notify: Notify, scroll_steps: int = 250, new_results: int = 1200
-) -> Report:
+) -> BenchmarkReport:
     """Write a run of `count` images, measure the window with this run, and return the report.
 
     The work list is scrolled in `scroll_steps` steps. `new_results` results are added during the measurement.
@@ -81,7 +81,7 @@ def run_benchmark(
         f"{found['full_mb']:.0f} MB after all acts, {found['peak_mb']:.0f} MB at most.",
         f"Load average before: {load[0]}, after: {load[1]}, on {os.cpu_count()} threads.",
     )
-    return Report(
+    return BenchmarkReport(
         kind="scale",
         title=f"Fieldray: the window with {count} images",
         blocks=(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from benchmarks.processes import MemoryWatch, cpu_s
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.imaging.synthetic import write_studies
 from fieldray.paths import python_command
 
@@ -130,7 +130,7 @@ def fill_folder(folder: Path, sources: Sequence[Path], count: int) -> Path:
 
 def run_benchmark(
     source: Path | None, options: Sequence[str], *, counts: Sequence[int], starts: int, notify: Notify
-) -> Report:
+) -> BenchmarkReport:
     """Measure the start of `fieldray screen`, and long runs, and return the report.
 
     Parameters
@@ -168,7 +168,7 @@ def run_benchmark(
     return _report(runs, first_s, whose)
 
 
-def _report(runs: Sequence[ScreeningFigures], first_s: Sequence[float], whose: str) -> Report:
+def _report(runs: Sequence[ScreeningFigures], first_s: Sequence[float], whose: str) -> BenchmarkReport:
     rows = tuple(
         (
             str(run.images),
@@ -183,7 +183,7 @@ def _report(runs: Sequence[ScreeningFigures], first_s: Sequence[float], whose: s
     columns = ("images", "seconds", "images / s", "peak PSS, MB", "peak RSS, MB", "processes")
     start = f"Start to first result: median {statistics.median(first_s):.2f} s, worst {max(first_s):.2f} s."
     note = f"Run on {whose}, repeated under further names. Memory was sampled during the long runs."
-    return Report(
+    return BenchmarkReport(
         kind="screening",
         title="Fieldray: screening as a person starts it",
         blocks=(

@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.namespaces import Namespaces, namespaces
 from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Goal
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray_adapt.networks.architectures import NETWORKS
 from fieldray_adapt.networks.specification import parameter_count
 from fieldray_adapt.training.classifier import Samples
@@ -287,7 +287,7 @@ def run_benchmark(
     modes: Sequence[Mode],
     has_turns: bool,
     notify: Notify,
-) -> Report:
+) -> BenchmarkReport:
     """Measure trainings on every link, and compare their durations with the formulas. Returns the report.
 
     All times of a link are multiplied by `time_factor`.
@@ -320,7 +320,7 @@ def run_benchmark(
         method.append(f"Times {time_factor} times as long as published, at a rate as much lower.")
     blocks.append(BulletList("How it was measured", tuple(method)))
     data = {"cases": [asdict(case) for case in found], "transfers_s": transfers}
-    return Report(
+    return BenchmarkReport(
         kind="shaped-links", title="Divided training: predicted and measured", blocks=tuple(blocks), data=data
     )
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.processes import CHECKOUT
 from fieldray.audit.figures import category_at_point, scored_arrays
 from fieldray.audit.units import Case, ranking_score
-from fieldray.bench.benchmark_case import Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, Table
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Scores, Truth, logit, sigmoid, threshold_for_sensitivity
 from fieldray.domain.model import Model, OperatingPoint
@@ -277,7 +277,7 @@ def screen_hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) ->
     return Hospitals(model=model, recipe=recipe, own=whole, parts=by_hospital, sites=sites)
 
 
-def run_benchmark(data: Path, notify: Notify) -> Report:
+def run_benchmark(data: Path, notify: Notify) -> BenchmarkReport:
     """Measure every shipped pack, and return the report. Raises FieldrayError."""
     alarms, bands = list[list[str]](), list[list[str]]()
     with tempfile.TemporaryDirectory() as home:
@@ -291,7 +291,7 @@ def run_benchmark(data: Path, notify: Notify) -> Report:
     edges_of = Table(
         title="What a person sees, by the edges of not sure", columns=columns, rows=tuple(map(tuple, bands))
     )
-    return Report(
+    return BenchmarkReport(
         kind="sites",
         title="Other hospitals: thresholds and edges",
         blocks=(fit, edges_of),

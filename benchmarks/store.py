@@ -19,7 +19,7 @@ from benchmarks.cluster_runs import draw_sources, screening_command, start_comma
 from benchmarks.processes import load_average
 from benchmarks.reports import Goal, max_goal
 from benchmarks.synthetic_run import SyntheticRun
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
 from fieldray.paths import DATABASE_NAME
@@ -64,7 +64,7 @@ class _Upkeep:
     different: int
 
 
-def run_benchmark(model: Model, source: Path | None, *, files: int, rows: int, notify: Notify) -> Report:
+def run_benchmark(model: Model, source: Path | None, *, files: int, rows: int, notify: Notify) -> BenchmarkReport:
     """Measure all steps, and return the report.
 
     Parameters
@@ -102,7 +102,7 @@ def run_benchmark(model: Model, source: Path | None, *, files: int, rows: int, n
         f"on one in {_COMPARED}. Of these {upkeep.compared}, {upkeep.different} differed afterwards.",
         f"Load average after: {load_average()}, on {os.cpu_count()} threads.",
     )
-    return Report(
+    return BenchmarkReport(
         kind="store",
         title=f"Fieldray: a store of {files} images, and one of {rows}",
         blocks=(

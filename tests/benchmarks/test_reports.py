@@ -10,9 +10,9 @@ import pytest
 import benchmark_pages
 from benchmark_pages import page_state, read_front_matter
 from benchmarks.reports import BenchmarkPage, PageRefused, machine_line, plan_page, write_page
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 
-REPORT = Report(
+REPORT = BenchmarkReport(
     kind="pipeline",
     title="Fieldray: from files & scores",
     blocks=(

@@ -13,8 +13,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QTableWidget
 
-from fieldray.bench.benchmark_case import Report
-from fieldray.bench.load import StoredLoadStudy, run_load_study_in_child, store_load_study, stored_load_study
+from fieldray.bench.benchmark_case import BenchmarkReport
+from fieldray.bench.load import StoredLoadStudy, read_load_study, run_load_study_in_child, store_load_study
 from fieldray.desktop.past_runs import ComputerLoad
 from fieldray.domain.run import Speed
 from fieldray.errors import Cancelled, UsageProblem
@@ -130,19 +130,21 @@ def test_why_it_could_not_be_measured_is_said(desk: Desk, rooms: FakeRooms) -> N
 
 
 def test_a_study_is_kept_without_its_single_times_and_nonsense_is_none(home: Path) -> None:
-    assert stored_load_study() is None
+    assert read_load_study() is None
     cell = {
         "case": "cpu, 1 thread", "backend": "cpu", "pack": "a-1.0.0", "increase": 0.1, "mean_ms": 9.0, "fps_min": 1.0,
         "fps_avg": 2.0, "fps_max": 3.0, "level": {"name": "60 %", "share": 0.6, "is_irregular": False},
         "times_ms": [[1.0] * 1000],
     }  # fmt: skip
-    store_load_study(Report(kind="bench-load", title="", blocks=(), data={"cells": [cell], "is_disturbed": False}))
-    study = stored_load_study()
-    assert study is not None and study.cells[0].published == 0.132
+    store_load_study(
+        BenchmarkReport(kind="bench-load", title="", blocks=(), data={"cells": [cell], "is_disturbed": False})
+    )
+    study = read_load_study()
+    assert study is not None and study.cells[0].published_increase == 0.132
     assert abs(study.made - datetime.datetime.now(datetime.UTC)) < datetime.timedelta(minutes=5)
     assert (home / "bench-load.json").stat().st_size < 1000
     (home / "bench-load.json").write_text('{"cells": 3}')
-    assert stored_load_study() is None
+    assert read_load_study() is None
 
 
 @pytest.mark.slow
@@ -160,7 +162,7 @@ def test_a_study_is_made_in_a_process_of_its_own_and_ends_when_nobody_wants_it(h
 
     with pytest.raises(Cancelled):
         run_load_study_in_child(pack, fingerprint(pack), stop_at_two)
-    assert calls[-1] == (2, 12) and stored_load_study() is None
+    assert calls[-1] == (2, 12) and read_load_study() is None
     assert not [path for path in home.rglob("*") if "images" in path.name]
 
 

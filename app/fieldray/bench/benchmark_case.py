@@ -47,7 +47,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class TimingSummary:
     """Statistics of the times of all repetitions; times are in milliseconds.
 
     images                     number of images that count in the mean: the third and later images of each repetition
@@ -77,7 +77,7 @@ class Summary:
         return self.first_ms / self.mean_ms
 
 
-def summarise(repetitions: Repetitions) -> Summary:
+def summarise_times(repetitions: Repetitions) -> TimingSummary:
     """Compute the statistics of repetitions, each a sequence of times in milliseconds.
 
     Raises ValueError if there are no repetitions, if a repetition has fewer than three images, or if a time is not
@@ -89,7 +89,7 @@ def summarise(repetitions: Repetitions) -> Summary:
     if not bool((later > 0).all()):
         raise ValueError("a time must be above 0")
     p50, p95, p99 = np.percentile(later, (50, 95, 99))
-    return Summary(
+    return TimingSummary(
         repetitions=len(repetitions),
         images=len(later),
         first_ms=statistics.median(times_ms[0] for times_ms in repetitions),
@@ -294,7 +294,7 @@ Block = BulletList | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class BenchmarkReport:
     """A benchmark report.
 
     kind    name of the JSON file, without suffix
@@ -308,7 +308,7 @@ class Report:
     data: Mapping[str, Any]
 
 
-def write_report(report: Report, folder: Path) -> Path:
+def write_report(report: BenchmarkReport, folder: Path) -> Path:
     """Write a report as `<kind>.json` into a folder, and return the path of the file.
 
     Raises UsageProblem, StorageProblem.

@@ -25,18 +25,18 @@ from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
     BenchmarkCase,
+    BenchmarkReport,
     BulletList,
     LoadedImage,
     MeasurementSize,
-    Report,
-    Summary,
     Table,
+    TimingSummary,
     accelerator_cases,
     cpu_case,
     open_one_worker,
     paired_ratio,
     rotate_left,
-    summarise,
+    summarise_times,
     time_images,
 )
 from fieldray.bench.machine import NO_LOAD, LoadLevel, MeasuredLoad, measure_cpu_load, parallel_load
@@ -53,10 +53,10 @@ FILE_SCOPE: Final = "file to scores"
 class Measurement:
     """The times of one case in one scope under one load, in milliseconds by repetition.
 
-    scope   NETWORK_SCOPE or FILE_SCOPE
-    level   the load made by the benchmark
-    energy  (joules, seconds) of the CPU for each repetition, where the system counts energy
-    loads   CPU load measured before each repetition, while the program itself was idle
+    scope           NETWORK_SCOPE or FILE_SCOPE
+    level           the load made by the benchmark
+    energy          (joules, seconds) of the CPU for each repetition, where the system counts energy
+    measured_loads  CPU load measured before each repetition, while the program itself was idle
     """
 
     case: BenchmarkCase
@@ -64,12 +64,12 @@ class Measurement:
     level: LoadLevel = NO_LOAD
     repetitions: list[list[float]] = field(default_factory=list)
     energy: list[tuple[float, float]] = field(default_factory=list)
-    loads: list[MeasuredLoad] = field(default_factory=list)
+    measured_loads: list[MeasuredLoad] = field(default_factory=list)
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> TimingSummary:
         """Statistics of the measured times over all repetitions."""
-        return summarise(self.repetitions)
+        return summarise_times(self.repetitions)
 
     @property
     def json_values(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class EnergyMeter:
         return []
 
     @contextlib.contextmanager
-    def measuring(self, energy: list[tuple[float, float]]) -> Iterator[None]:
+    def measure_energy(self, energy: list[tuple[float, float]]) -> Iterator[None]:
         """Measure the energy of the CPU during the block, and append (joules, seconds) to the list `energy`.
 
         If the counters cannot be read, nothing is appended, and `problem` then gives the reason.
@@ -137,21 +137,21 @@ class MeasureOptions:
     """Options of `measure`: scopes, loads, and how the times are taken.
 
     scopes          the parts of the work that are timed: NETWORK_SCOPE, FILE_SCOPE or both
-    levels          the loads under which images are timed
+    load_levels     the loads under which images are timed
     cores           number of processes that make the load, one for each core
     settle_s        seconds for which each load runs alone, and is measured, before images are timed
     min_duration_s  minimum time in seconds of a repetition in NETWORK_SCOPE
-    readers         function that starts the worker processes that read files
-    meter           counts the energy of the CPU; None for no count
+    open_workers    function that starts the worker processes that read files
+    energy_meter    counts the energy of the CPU; None for no count
     """
 
     scopes: Sequence[str] = (NETWORK_SCOPE, FILE_SCOPE)
-    levels: Sequence[LoadLevel] = (NO_LOAD,)
+    load_levels: Sequence[LoadLevel] = (NO_LOAD,)
     cores: int = 1
     settle_s: float = 0.0
     min_duration_s: float = 0.0
-    readers: Callable[[], Workers] = open_one_worker
-    meter: EnergyMeter | None = None
+    open_workers: Callable[[], Workers] = open_one_worker
+    energy_meter: EnergyMeter | None = None
 
 
 def measure(
@@ -168,8 +168,8 @@ def measure(
 
     Raises BackendProblem if a backend fails, OSError if a process that makes load cannot start.
     """
-    levels, scopes, cores, meter = options.levels, options.scopes, options.cores, options.meter
-    timed = partial(time_case, count=effort.images, min_duration_s=options.min_duration_s, readers=options.readers)
+    levels, scopes, cores, meter = options.load_levels, options.scopes, options.cores, options.energy_meter
+    timed = partial(time_case, count=effort.images, min_duration_s=options.min_duration_s, readers=options.open_workers)
     found = {
         (case, level, scope): Measurement(case=case, scope=scope, level=level)
         for case in cases
@@ -184,8 +184,8 @@ def measure(
                 load = measure_cpu_load(processes, cores=cores, within_s=options.settle_s)
                 for case, scope in itertools.product(rotate_left(cases, repetition), scopes):
                     one = found[case, level, scope]
-                    one.loads.append(load)
-                    with meter.measuring(one.energy) if meter else contextlib.nullcontext():
+                    one.measured_loads.append(load)
+                    with meter.measure_energy(one.energy) if meter else contextlib.nullcontext():
                         one.repetitions.append(timed(case, cases[case], scope))
     return tuple(found.values())
 
@@ -243,7 +243,7 @@ def device_report(
     images: str,
     costs: Costs = Costs(),
     more: Sequence[str] = (),
-) -> Report:
+) -> BenchmarkReport:
     """Make the report of `bench device`.
 
     problems  the reason why a case could not be measured, by case name
@@ -260,7 +260,7 @@ def device_report(
     details = {one.case.name: ", ".join(sorted(one.case.details)) for one in measured}
     notes += [f"{name}: {detail}." for name, detail in details.items()]
     notes += [f"Not measured: {name}. {why.text}" for name, why in problems.items()]
-    return Report(
+    return BenchmarkReport(
         kind="bench-device",
         title="Fieldray: time and rate of each backend",
         blocks=(
@@ -276,13 +276,13 @@ def device_report(
     )
 
 
-def timing_table(named: Iterable[tuple[str, Summary]]) -> Table:
+def timing_table(named: Iterable[tuple[str, TimingSummary]]) -> Table:
     """Make a table of time statistics from pairs (name, summary), one row for each pair."""
     rows = tuple((name, *_figure_cells(summary)) for name, summary in named)
     return Table("Milliseconds per image; iterations 1, 2 and 3+ apart", _FIGURE_COLUMNS, rows)
 
 
-def _figure_cells(summary: Summary) -> tuple[str, ...]:
+def _figure_cells(summary: TimingSummary) -> tuple[str, ...]:
     times_ms = (summary.first_ms, summary.second_ms, summary.mean_ms, summary.stdev_ms)
     shares_ms = (summary.p50_ms, summary.p95_ms, summary.p99_ms)
     cells = (f"{value:.2f}" for value in (*times_ms, *shares_ms))

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fieldray.backends import CPU, EDGE_TPU
-from fieldray.bench.benchmark_case import BulletList, Report, find_images, open_one_worker
-from fieldray.bench.machine import MachineFacts, machine_facts
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, find_images, open_one_worker
+from fieldray.bench.machine import MachineFacts, collect_machine_facts
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceState
 from fieldray.errors import FieldrayError, StorageProblem
@@ -96,7 +96,7 @@ def inspect_computer(home: Path, library: PackLibrary, *, load: Callable[[], Mod
     library  the packs on this computer
     load     returns the pack for the trial
     """
-    machine, edgetpu, trial = machine_facts(), find_status(), try_screening(load)
+    machine, edgetpu, trial = collect_machine_facts(), find_status(), try_screening(load)
     free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available()
     return (
         inspect_machine(machine),
@@ -293,7 +293,7 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
 # ---- the report
 
 
-def host_report(parts: Sequence[ComputerPart], *, measured: Report | None = None) -> Report:
+def host_report(parts: Sequence[ComputerPart], *, measured: BenchmarkReport | None = None) -> BenchmarkReport:
     """Make the report on this computer: whether it can screen, findings by severity, measurements and facts.
 
     measured  the report of `bench host`; None for the report of `fieldray doctor`
@@ -302,7 +302,7 @@ def host_report(parts: Sequence[ComputerPart], *, measured: Report | None = None
     verdict = "This computer can screen." if can_screen(found) else "This computer cannot screen yet."
     facts = {name: value for part in parts for name, value in part.facts.items()}
     listed = BulletList("Facts", tuple(f"{name}: {value}" for name, value in facts.items()))
-    return Report(
+    return BenchmarkReport(
         kind="bench-host" if measured else "doctor",
         title="Fieldray: this computer",
         blocks=(

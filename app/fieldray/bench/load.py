@@ -21,9 +21,9 @@ from typing import Any, Final
 from fieldray.bench.benchmark_case import (
     MAX_IMAGES,
     BenchmarkCase,
+    BenchmarkReport,
     BulletList,
     MeasurementSize,
-    Report,
     Table,
     accelerator_cases,
     cpu_case,
@@ -49,7 +49,7 @@ from fieldray.typed_json import parse_json
 
 # Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.
 LOAD_STUDY_OPTIONS: Final = MeasureOptions(
-    scopes=(NETWORK_SCOPE,), levels=LOAD_LEVELS, settle_s=1.0, min_duration_s=1.5
+    scopes=(NETWORK_SCOPE,), load_levels=LOAD_LEVELS, settle_s=1.0, min_duration_s=1.5
 )
 
 
@@ -74,7 +74,7 @@ DISSERTATION_INCREASES: Final[IncreaseByCase] = {
 _QUIET: Final = 0.1  # share of the CPU that other programs may use, or by which a load may fall short
 
 
-def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str) -> Report:
+def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str) -> BenchmarkReport:
     """Make the report of `bench load`.
 
     cells     the measurements, including every case under no load
@@ -94,7 +94,7 @@ def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Re
             )
     notes += [f"Run on {images}, in a fresh process for each repetition.", *disturbed]
     notes += [f"{name}: not measured. {why.text}" for name, why in problems.items()]
-    return Report(
+    return BenchmarkReport(
         kind="bench-load",
         title="Fieldray: time of an image while other programs work",
         blocks=(
@@ -124,7 +124,7 @@ def relative_increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
 
 def cpu_load_of(cell: Measurement) -> MeasuredLoad:
     """Return the CPU load that was measured before the images of a case were timed: medians over the repetitions."""
-    made, machine = ([getattr(load, name) for load in cell.loads] for name in ("made", "machine"))
+    made, machine = ([getattr(load, name) for load in cell.measured_loads] for name in ("made", "machine"))
     return MeasuredLoad(made=statistics.median(made), machine=statistics.median(machine))
 
 
@@ -210,7 +210,7 @@ class StoredLoadCell:
     fps_max: float
 
     @property
-    def published(self) -> float | None:
+    def published_increase(self) -> float | None:
         """The increase that Taran's dissertation (2022) states for this backend and load; None if not stated."""
         return DISSERTATION_INCREASES.get((self.backend, self.level.name))
 
@@ -230,7 +230,7 @@ class StoredLoadStudy:
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 
 
-def store_load_study(report: Report) -> None:
+def store_load_study(report: BenchmarkReport) -> None:
     """Store a load study as the latest load study of this computer, without the time of each single image.
 
     Raises StorageProblem.
@@ -240,7 +240,7 @@ def store_load_study(report: Report) -> None:
     write_atomically(user_data() / _KEPT, json.dumps(content, indent=1).encode())
 
 
-def stored_load_study() -> StoredLoadStudy | None:
+def read_load_study() -> StoredLoadStudy | None:
     """Return this computer's latest load study; None if no study is stored or the stored study is invalid.
 
     Raises StorageProblem.
@@ -252,7 +252,7 @@ def stored_load_study() -> StoredLoadStudy | None:
     return None
 
 
-LOAD_STUDY: Final = Call("load", tuple[Path, str], StoredLoadStudy)
+RUN_LOAD_STUDY: Final = Call("load", tuple[Path, str], StoredLoadStudy)
 
 
 def run_load_study_in_child(folder: Path, signer: str, progress: ProgressHandler) -> StoredLoadStudy:
@@ -264,7 +264,7 @@ def run_load_study_in_child(folder: Path, signer: str, progress: ProgressHandler
 
     Raises the exceptions of `Call.run_in_child`.
     """
-    return LOAD_STUDY.run_in_child(
+    return RUN_LOAD_STUDY.run_in_child(
         Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S
     )
 
@@ -289,9 +289,9 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
     options = replace(LOAD_STUDY_OPTIONS, cores=usable_cores())
     cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
     store_load_study(load_study_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
-    study = stored_load_study()
+    study = read_load_study()
     assert study is not None
     return study
 
 
-handle: Final = handler_of((LOAD_STUDY, _study))
+handle: Final = handler_of((RUN_LOAD_STUDY, _study))

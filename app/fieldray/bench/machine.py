@@ -63,7 +63,7 @@ class MachineFacts:
     cpu_load: float
 
 
-def machine_facts() -> MachineFacts:
+def collect_machine_facts() -> MachineFacts:
     """Collect the facts of this computer. The CPU load is measured for half a second."""
     memory, battery, clock = psutil.virtual_memory(), psutil.sensors_battery(), _clock()
     (processor, vectors), (governor, plan, is_saving) = _processor(), _power()
@@ -109,8 +109,8 @@ def _clock() -> tuple[float, float]:
     return (clock.current, clock.max) if clock else (0.0, 0.0)
 
 
-CPUINFO: Final = Path("/proc/cpuinfo")
-CPUFREQ: Final = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+CPUINFO_FILE: Final = Path("/proc/cpuinfo")
+CPUFREQ_FOLDER: Final = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 # flags of /proc/cpuinfo on x86 and ARM, and their usual names
 _LINUX_FLAGS: Final = {
     "avx2": "AVX2",
@@ -127,7 +127,7 @@ _LINUX_FLAGS: Final = {
 _OWN_CHOICE: Final = frozenset({"intel_pstate", "amd-pstate-epp"})
 
 
-def linux_processor(*, cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...] | None]:
+def linux_processor(*, cpuinfo: Path = CPUINFO_FILE) -> tuple[str, tuple[str, ...] | None]:
     """Read the processor's name and vector instructions from `cpuinfo`.
 
     Returns an empty name and None if they are unknown.
@@ -141,12 +141,12 @@ def linux_processor(*, cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...] | 
     return fields.get("model name", ""), tuple(known)
 
 
-def linux_governor(*, cpufreq: Path = CPUFREQ) -> str:
+def linux_governor(*, cpufreq: Path = CPUFREQ_FOLDER) -> str:
     """Read the name of the clock control, for example "performance"; empty for a fixed clock (virtual machines)."""
     return _file_text(cpufreq / "scaling_governor").strip()
 
 
-def linux_scales_clock_in_powersave(*, cpufreq: Path = CPUFREQ) -> bool:
+def linux_scales_clock_in_powersave(*, cpufreq: Path = CPUFREQ_FOLDER) -> bool:
     """Return whether Linux's clock driver raises the CPU's clock under load, even with the governor "powersave"."""
     return _file_text(cpufreq / "scaling_driver").strip() in _OWN_CHOICE
 

@@ -26,7 +26,7 @@ from fieldray.reasons import reason
 from fieldray.surroundings import usable_cores
 
 if TYPE_CHECKING:
-    from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, MeasurementSize, Report
+    from fieldray.bench.benchmark_case import BenchmarkCase, BenchmarkReport, LoadedImage, MeasurementSize
     from fieldray.bench.device import EnergyMeter, Measurement
     from fieldray.bench.host import ComputerPart
     from fieldray.domain.model import Model
@@ -186,7 +186,7 @@ def chosen_model(options: argparse.Namespace) -> Model:
     return load_pack(library, options.pack or pack_to_measure(library), options)
 
 
-def print_report(report: Report, out: Path | None, console: Console) -> int:
+def print_report(report: BenchmarkReport, out: Path | None, console: Console) -> int:
     """Print a report, and write a JSON file of the report into the folder `out` if given. Returns the exit code 0.
 
     Raises StorageProblem.
@@ -273,7 +273,7 @@ def _measured_after_rehearsal(
     each_s = sum(one.repetitions[0][-1] for one in short if one.repetitions) / 1000
     total_s = effort.repeats * (time.monotonic() - began_s + (effort.images - _REHEARSED) * each_s)
     console.print_line(f"This will take about {duration_text(total_s)}.")
-    return device.measure(given, effort, notify=notify, options=device.MeasureOptions(meter=meter))
+    return device.measure(given, effort, notify=notify, options=device.MeasureOptions(energy_meter=meter))
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:

@@ -260,7 +260,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
 
     publish  function that receives the events of runs and drives, from any thread
     """
-    from fieldray.bench.load import run_load_study_in_child, stored_load_study
+    from fieldray.bench.load import read_load_study, run_load_study_in_child
     from fieldray.imaging.quality import are_empty_folders, may_lack_ages
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import DriveWatch
@@ -291,6 +291,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
         check_constancy=lambda: run_constancy_test(session, constancy),
-        read_load_study=stored_load_study,
+        read_load_study=read_load_study,
         run_load_study=run_load_study_in_child,
     )

@@ -95,4 +95,4 @@ def cell(case: BenchmarkCase, level: LoadLevel, *means_ms: float, others: float 
     """A repetition of four images for each mean: iterations 1 and 2 take 50 ms, which must not count."""
     load = MeasuredLoad(made=level.share, machine=max(level.share, others))
     repetitions = [[50.0, 50.0, mean - 1, mean + 1] for mean in means_ms]
-    return Measurement(case=case, level=level, repetitions=repetitions, loads=[load])
+    return Measurement(case=case, level=level, repetitions=repetitions, measured_loads=[load])

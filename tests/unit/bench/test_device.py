@@ -24,7 +24,7 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     first, second = Record("a", events=events), Record("b", events=events)
     cases = {first.case(): IMAGES, second.case(): IMAGES}
     notes: list[str] = []
-    options = MeasureOptions(readers=cast("Any", ReadersOfNames))
+    options = MeasureOptions(open_workers=cast("Any", ReadersOfNames))
     measured = measure(cases, MeasurementSize(repeats=2, images=3), notify=notes.append, options=options)
     starts = [event for event in events if "start" in event]
     assert starts == [f"{name}: start" for name in "aabbbbaa"]  # not always b after a
@@ -41,7 +41,7 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
 def test_from_file_each_image_is_read_before_it_is_run() -> None:
     events: list[str] = []
     record = Record("a", events=events)
-    options = MeasureOptions(readers=cast("Any", lambda: ReadersOfNames(events)))
+    options = MeasureOptions(open_workers=cast("Any", lambda: ReadersOfNames(events)))
     (_, from_file) = measure({record.case(): IMAGES}, MeasurementSize(repeats=1, images=3), notify=str, options=options)
     assert events[events.index("read 10") - 1 :] == [
         *("a: start", "read 10", "a: 10", "read 20", "a: 20", "read 30", "a: 30"),

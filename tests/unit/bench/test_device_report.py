@@ -6,13 +6,13 @@ from pathlib import Path
 
 from bench_cases import Record
 
-from fieldray.bench.benchmark_case import BulletList, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.bench.device import FILE_SCOPE, NETWORK_SCOPE, Costs, EnergyMeter, Measurement, device_report
 from fieldray.domain.model import BackendName
 from fieldray.reasons import reason
 
 
-def report() -> Report:
+def report() -> BenchmarkReport:
     case = Record("tiny on edgetpu").case("edgetpu")
     # later images: 8 and 12 ms, mean 10 ms = 100 a second
     measured = [
@@ -64,7 +64,7 @@ def test_energy_is_of_the_packages_and_counters_begin_again(tmp_path: Path) -> N
     first, second = (counters(tmp_path, f"intel-rapl:{n}", f"package-{n}", 900000) for n in (0, 1))
     inner = [counters(tmp_path, *zone, 0) for zone in (("intel-rapl:0:0", "core"), ("intel-rapl:2", "psys"))]
     meter, energy = EnergyMeter(tmp_path), list[tuple[float, float]]()
-    with meter.measuring(energy):
+    with meter.measure_energy(energy):
         for counter in inner:
             counter.write_text("500000")
         first.write_text("950000")  # 0.05 J
@@ -90,7 +90,7 @@ def test_a_power_that_was_measured_counts_before_one_that_was_typed_in() -> None
 def test_why_energy_is_not_measured_is_said(tmp_path: Path) -> None:
     energy: list[tuple[float, float]] = []
     meter = EnergyMeter(tmp_path)
-    with meter.measuring(energy):
+    with meter.measure_energy(energy):
         pass
     assert meter.problem == reason("energy_not_counted") and not energy
     counter = counters(tmp_path, "intel-rapl:0", "package-0", 1)

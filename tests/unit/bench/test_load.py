@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from bench_cases import IMAGES, Record, cell
 
-from fieldray.bench.benchmark_case import BulletList, MeasurementSize, Report, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, MeasurementSize, Table
 from fieldray.bench.device import measure
 from fieldray.bench.load import LOAD_STUDY_OPTIONS, load_study_cases, load_study_report, relative_increase
 from fieldray.bench.machine import LOAD_LEVELS, NO_LOAD, LoadLevel, MeasuredLoad, busy_share, load_bursts, parallel_load
@@ -58,14 +58,14 @@ def test_every_subject_is_measured_under_every_level() -> None:
     levels = (NO_LOAD, LoadLevel(name="a little", share=0.05))
     effort = MeasurementSize(repeats=2, images=3)
     cases = dict.fromkeys((a, b), IMAGES)
-    options = replace(LOAD_STUDY_OPTIONS, levels=levels, settle_s=0.01, min_duration_s=0)
+    options = replace(LOAD_STUDY_OPTIONS, load_levels=levels, settle_s=0.01, min_duration_s=0)
     cells = measure(cases, effort, notify=str, options=options)
     assert {(one.case.name, one.level.name) for one in cells} == {
         *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),
     }
     assert all(one.repetitions == [[5, 2, 1], [5, 2, 1]] for one in cells)
-    assert [len(one.loads) for one in cells] == [2, 2, 2, 2]
-    assert all(load.made == 0 for one in cells if one.level == NO_LOAD for load in one.loads)
+    assert [len(one.measured_loads) for one in cells] == [2, 2, 2, 2]
+    assert all(load.made == 0 for one in cells if one.level == NO_LOAD for load in one.measured_loads)
 
 
 def test_subjects_differ_in_threads_and_priority() -> None:
@@ -84,7 +84,7 @@ def test_increase_is_against_the_same_subject_without_load() -> None:
     assert [relative_increase(one, cells) for one in cells] == pytest.approx([0, 0, 0.5, 0.05])
 
 
-def study(*, others: float = 0.0) -> Report:
+def study(*, others: float = 0.0) -> BenchmarkReport:
     plain, raised = Record("plain").case(), Record("raised").case()
     cells = [
         cell(plain, NO_LOAD, 10, 10, others=others),
@@ -95,7 +95,7 @@ def study(*, others: float = 0.0) -> Report:
     return load_study_report(cells, problems={}, images="3 images")
 
 
-def sentences(report: Report) -> str:
+def sentences(report: BenchmarkReport) -> str:
     (points,) = (block for block in report.blocks if isinstance(block, BulletList))
     return " ".join(points.sentences)
 
@@ -121,7 +121,7 @@ def test_a_machine_that_was_not_idle_is_reported_and_nothing_is_compared() -> No
 def test_a_load_that_fell_short_is_reported() -> None:
     plain = Record("plain").case()
     weak = cell(plain, FULL, 15)
-    weak.loads[:] = [MeasuredLoad(made=0.3, machine=1.0)]
+    weak.measured_loads[:] = [MeasuredLoad(made=0.3, machine=1.0)]
     report = load_study_report([cell(plain, NO_LOAD, 10), weak], problems={}, images="3 images")
     assert "load of 100 % fell short: it got 30%" in sentences(report)
     assert "fell short" not in sentences(study())

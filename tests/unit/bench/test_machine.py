@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.bench import machine
-from fieldray.bench.machine import machine_facts
+from fieldray.bench.machine import collect_machine_facts
 
 XEON = """processor\t: 0
 model name\t: Intel(R) Xeon(R) Platinum 8481C
@@ -65,7 +65,7 @@ def test_windows_plans(text: str, expected: tuple[str, bool]) -> None:
 
 
 def test_this_machine_tells_something() -> None:
-    facts = machine_facts()
+    facts = collect_machine_facts()
     assert facts.threads >= facts.usable_threads >= 1
     assert facts.memory_mb > facts.free_memory_mb > 0
     assert 0 <= facts.cpu_load <= 1

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.bench.benchmark_case import BulletList, Report, Table, write_report
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table, write_report
 from fieldray.errors import StorageProblem
 from fieldray.reports.document import console_lines
 
 
-def report() -> Report:
+def report() -> BenchmarkReport:
     table = Table("Times <ms>", ("", "mean"), (("cpu & co", "1.0"), ("edgetpu", "12.5")))
-    return Report(kind="bench-test", title="Test", blocks=(table, BulletList("Notes", ("a < b",))), data={"x": [1.5]})
+    return BenchmarkReport(
+        kind="bench-test", title="Test", blocks=(table, BulletList("Notes", ("a < b",))), data={"x": [1.5]}
+    )
 
 
 def test_all_figures_are_in_one_file(tmp_path: Path) -> None:

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from fieldray.bench.benchmark_case import paired_ratio, summarise
+from fieldray.bench.benchmark_case import paired_ratio, summarise_times
 
 
 def test_iterations_1_2_and_later_are_apart() -> None:
     # later images of both repetitions: 2, 4 and 4, 10 -> mean 5; squares 9 + 1 + 1 + 25 = 36, / 3 = 12
-    summary = summarise([[30, 8, 2, 4], [20, 6, 4, 10]])
+    summary = summarise_times([[30, 8, 2, 4], [20, 6, 4, 10]])
     assert (summary.repetitions, summary.images) == (2, 4)
     assert (summary.first_ms, summary.second_ms) == (25, 7)
     assert summary.mean_ms == 5
     assert summary.stdev_ms == pytest.approx(12**0.5)
     assert summary.first_ratio == 5
-    assert summarise([[3, 2, 1]]).stdev_ms == 0  # one image has no deviation
+    assert summarise_times([[3, 2, 1]]).stdev_ms == 0  # one image has no deviation
 
 
 def test_percentiles_lie_between_the_times() -> None:
     # 101 times 1..101: the p-th percentile is exactly 1 + p
-    summary = summarise([[1, 1, *range(1, 102)]])
+    summary = summarise_times([[1, 1, *range(1, 102)]])
     assert (summary.p50_ms, summary.p95_ms, summary.p99_ms) == pytest.approx((51, 96, 100))
 
 
 def test_frames_per_second_are_of_the_slowest_the_mean_and_the_fastest() -> None:
     # times 10, 10, 40 ms: mean 20 ms = 50 a second, slowest 25, fastest 100
-    summary = summarise([[99, 99, 10, 10, 40]])
+    summary = summarise_times([[99, 99, 10, 10, 40]])
     assert (summary.fps_min, summary.fps_avg, summary.fps_max) == pytest.approx((25, 50, 100))
 
 
 @pytest.mark.parametrize("repetitions", [[], [[1, 1]], [[1, 1, 1], [1]], [[1, 1, 0]]])
 def test_too_little_to_say_anything(repetitions: list[list[float]]) -> None:
     with pytest.raises(ValueError, match=r"image|above 0"):
-        summarise(repetitions)
+        summarise_times(repetitions)
 
 
 def test_ratios_are_taken_within_a_round() -> None:
