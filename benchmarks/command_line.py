@@ -44,7 +44,9 @@ class Command:
     arguments: Sequence[Argument] = ()
     further_argument: str = ""
 
-    def add_to(self, commands: argparse._SubParsersAction[Any], typed: str, screen_options: Sequence[str]) -> None:
+    def register_commands(
+        self, commands: argparse._SubParsersAction[Any], typed: str, screen_options: Sequence[str]
+    ) -> None:
         """Add the command with its arguments to a parser.
 
         `typed` is the whole command line, for the page. `screen_options` are the options after --.
@@ -351,7 +353,7 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
     parser = cli.Parser(prog="python -m benchmarks", description="What developers measure.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for one in COMMANDS:
-        one.add_to(commands, shlex.join(["python", "-m", "benchmarks", *arguments]), more)
+        one.register_commands(commands, shlex.join(["python", "-m", "benchmarks", *arguments]), more)
     return cli.run(own, console=console, parser=parser)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-CANCELLED = 130
+CANCELLED_EXIT_CODE = 130
 COMMAND_WITHOUT_WINDOW = "fieldray screen FOLDER"
 CODE_PATH_VARIABLES = (
     "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONWARNINGS",
@@ -50,7 +50,7 @@ def _leave_current_directory() -> None:
         execv(command[0], command)
 
 
-def window(arguments: Sequence[str]) -> int:
+def open_in_window(arguments: Sequence[str]) -> int:
     """Open files and folders in the installed window program, which screens them. Returns the exit code."""
     return _quietly(lambda: _window(arguments))
 
@@ -60,7 +60,7 @@ def _quietly(body: Callable[[], int]) -> int:
     try:
         return body()
     except KeyboardInterrupt:
-        return CANCELLED
+        return CANCELLED_EXIT_CODE
 
 
 def _main(arguments: list[str] | None) -> int:

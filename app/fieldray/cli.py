@@ -24,7 +24,7 @@ from typing import Final, NoReturn
 
 from fieldray.command_names import (
     BUILTIN_COMMANDS,
-    DEFINED_IN_MODULE,
+    MODULE_OF_COMMAND,
     OPTIONAL_PACKAGES,
     command_line_modules,
     is_command,
@@ -48,7 +48,7 @@ from fieldray.surroundings import shutdown_signals
 log = logging.getLogger(__name__)
 
 OpenWindow = Callable[[Sequence[Path]], int]
-CANCELLED: Final = 130
+CANCELLED_EXIT_CODE: Final = 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -92,7 +92,7 @@ def run(
             return int(stop.code or 0)
         except KeyboardInterrupt:
             console.print_error("cancelled")
-            return CANCELLED
+            return CANCELLED_EXIT_CODE
         except FieldrayError as error:
             return _explain(error, console)
 
@@ -200,15 +200,15 @@ def command_parser(open_window: OpenWindow | None = None, *, asked: str | None =
     parser.set_defaults(open_window=open_window)
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    wanted = asked and DEFINED_IN_MODULE.get(asked, asked)
+    wanted = asked and MODULE_OF_COMMAND.get(asked, asked)
     for name in BUILTIN_COMMANDS:
-        if wanted not in (None, DEFINED_IN_MODULE.get(name, name)):
+        if wanted not in (None, MODULE_OF_COMMAND.get(name, name)):
             add_command(commands, name)
-        elif name not in DEFINED_IN_MODULE:
-            import_module(f"fieldray.commands.{name}").add_to(commands)
+        elif name not in MODULE_OF_COMMAND:
+            import_module(f"fieldray.commands.{name}").register_commands(commands)
     for package in command_line_modules():
         if asked is None or asked in package.COMMANDS:
-            package.add_to(commands)
+            package.register_commands(commands)
         else:
             for name, text in package.COMMANDS.items():
                 add_command(commands, name, text)

@@ -33,7 +33,7 @@ BUILTIN_COMMANDS: Final[Mapping[str, str]] = {
     "bench": "measure how fast this computer runs the packs",
 }
 # A command `NAME` is in the module `commands.NAME`, except for the commands of this table.
-DEFINED_IN_MODULE: Final[Mapping[str, str]] = {
+MODULE_OF_COMMAND: Final[Mapping[str, str]] = {
     "store": "history",
     "constancy": "packs",
     "demo": "screen",
@@ -58,7 +58,7 @@ class CommandLineModule(Protocol):
         arguments  the command line, which begins with a command of this package
         """
 
-    def add_to(self, commands: argparse._SubParsersAction[Any]) -> None:
+    def register_commands(self, commands: argparse._SubParsersAction[Any]) -> None:
         """Add the commands of this package, with all options, to the parser."""
 
 

@@ -112,7 +112,7 @@ def print_problems(problem: UsageProblem, console: Console) -> None:
             console.print_line(line)
 
 
-def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `adapt` and its subcommands to a parser."""
     actions = add_commands(commands, "adapt", summary)
     for name, text in STEP_SUMMARIES.items():

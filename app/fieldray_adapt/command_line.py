@@ -27,8 +27,8 @@ def _names_other_mode(arguments: Sequence[str]) -> bool:
     return any(mode != "local" for mode in modes)
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command `adapt` with all of its options to a parser."""
     from fieldray_adapt import adapt_command
 
-    adapt_command.add_to(commands, COMMANDS["adapt"])
+    adapt_command.register_commands(commands, COMMANDS["adapt"])

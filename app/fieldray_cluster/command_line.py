@@ -33,10 +33,10 @@ def joins_cluster(arguments: Sequence[str]) -> bool:
     return tuple(arguments[:2]) in _CLUSTERED
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands `archive`, `cluster` and `workflow` with all options to a parser."""
     from fieldray_cluster.commands import archive, cluster, workflow
 
-    archive.add_to(commands, COMMANDS["archive"])
-    cluster.add_to(commands, COMMANDS["cluster"])
-    workflow.add_to(commands, COMMANDS["workflow"])
+    archive.register_commands(commands, COMMANDS["archive"])
+    cluster.register_commands(commands, COMMANDS["cluster"])
+    workflow.register_commands(commands, COMMANDS["workflow"])

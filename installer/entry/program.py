@@ -31,9 +31,9 @@ def _show(paths: list[str]) -> int:
         os.environ.pop("WAYLAND_DISPLAY", None)
         if os.environ.get("DISPLAY"):
             os.environ.setdefault("QT_QPA_PLATFORM", "xcb")
-    from fieldray.__main__ import window
+    from fieldray.__main__ import open_in_window
 
-    return window(paths)
+    return open_in_window(paths)
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def test_the_window_computes_with_one_thread_which_is_said_before_numpy_loads() 
     environment = without_screen()
     environment.pop("OPENBLAS_NUM_THREADS", None)
     code = (
-        "import os, sys\nfrom fieldray.__main__ import window\nwindow([])\n"
+        "import os, sys\nfrom fieldray.__main__ import open_in_window\nopen_in_window([])\n"
         "print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)"
     )
     assert python(code, environment=environment).stdout.split() == ["1", "False"]

@@ -34,7 +34,7 @@ _COLUMNS: Final = ("image", "label", "patient", "exam", "reader")
 _SHOWN: Final = 10
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command `audit` and its options."""
     parser = add_command(
         commands,
@@ -171,7 +171,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """
-    console.machine_reads = options.json == "-"
+    console.is_output_for_program = options.json == "-"
     if wrong := _wrong_usage(options):
         console.print_error(wrong)
         return 2

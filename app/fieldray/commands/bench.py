@@ -14,8 +14,8 @@ from fieldray.backends import BACKENDS
 from fieldray.commands.console import Console, add_command, add_commands, duration_text, path_option, text_option
 from fieldray.commands.options import (
     SinglePackAction,
+    add_pack_acceptance_options,
     add_pack_options,
-    add_pack_rules,
     load_pack,
     pack_library,
     pack_to_measure,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _REHEARSED: Final = 3  # images of the trial; the third shows the steady time
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands `doctor` and `bench` with their options."""
     doctor = add_command(
         commands,
@@ -280,7 +280,7 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", nargs="?", type=path_option, help="folder of images to use (default: the program draws some)"
     )
-    add_pack_rules(parser)
+    add_pack_acceptance_options(parser)
     least = whole_number_from(3)  # the first two are reported separately
     parser.add_argument(
         "--images", type=least, default=50, metavar="N", help="images per repetition, 3 or more (default: 50)"

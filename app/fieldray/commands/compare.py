@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fieldray.pipeline.compare import ComparedPair
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command `compare` and its options."""
     parser = add_command(
         commands,
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem.
     """
-    console.machine_reads = options.json == "-"
+    console.is_output_for_program = options.json == "-"
     from fieldray.pipeline.compare import only_image, system_comparer
     from fieldray.reports.images import pair_text, require_pair_files, write_comparison
 

@@ -26,11 +26,12 @@ _LOGGED_EVERY_S: Final = 10.0
 class Console:
     """The output of a command: one stream for results, one for errors and progress.
 
-    machine_reads  whether a program reads standard output. Texts for a person then go to standard error
-    logs_progress  whether progress is written as lines if standard error is not a terminal, at most one line in ten
-                   seconds
-    is_broken      whether a stream stopped accepting output (`| head`, a full disk). No exception is raised then
-    is_cut         whether a part of the results was lost because a stream stopped accepting output
+    is_output_for_program  whether a program reads standard output. Texts for a person then go to standard error
+    logs_progress          whether progress is written as lines if standard error is not a terminal, at most one line in
+                           ten seconds
+    has_failed_stream      whether a stream stopped accepting output (`| head`, a full disk). No exception is raised
+                           then
+    has_failed_output      whether a part of the results was lost because a stream stopped accepting output
 
     Every text for a person is one line, even if a name in the text has line breaks. Some characters are replaced by
     backslash escapes: characters that would end the line, reorder the text or control the terminal, and characters that
@@ -43,16 +44,16 @@ class Console:
         self._out = out
         self._error = error
         self._clock, self._logged_s = clock, clock()
-        self.machine_reads = False
+        self.is_output_for_program = False
         self.logs_progress = False
-        self.is_broken = False
-        self.is_cut = False
+        self.has_failed_stream = False
+        self.has_failed_output = False
         self._bar_width = 0
 
     def print_line(self, text: str = "") -> None:
         """Print one line for a person on standard output, or on standard error if a program reads standard output."""
         self.clear_bar()
-        self._write(self._error if self.machine_reads else self._out, visible(text) + "\n")
+        self._write(self._error if self.is_output_for_program else self._out, visible(text) + "\n")
 
     def print_lines(self, texts: Iterable[str]) -> None:
         """Print several lines for a person, as `print_line` does."""
@@ -102,8 +103,8 @@ class Console:
             stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             stream.flush()
         except OSError as error:
-            self.is_broken = True
-            self.is_cut |= stream is self._out
+            self.has_failed_stream = True
+            self.has_failed_output |= stream is self._out
             _silence(stream)
             if stream is self._out and not isinstance(error, BrokenPipeError):
                 self.print_error(reason("not_writable", path="standard output", detail=error.strerror).text)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _VERDICTS: Final = ("any", "given", "none", "disagreed")
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands `history` and `store` with their subcommands."""
     actions = add_commands(commands, "history")
     listing = add_command(actions, "list", "list past runs, the newest first", run=run_list)

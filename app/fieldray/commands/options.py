@@ -71,10 +71,10 @@ def add_pack_options(
         metavar="DIR|ID[@FINGERPRINT]",
         help=f"the pack to use; @FINGERPRINT selects a signer (default: {default}){several}",
     )
-    add_pack_rules(parser)
+    add_pack_acceptance_options(parser)
 
 
-def add_pack_rules(parser: argparse.ArgumentParser) -> None:
+def add_pack_acceptance_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that decide which packs are accepted: `--trust`, `--allow-older`, `--allow-legacy`."""
     add_trust_options(parser)
     parser.add_argument(
@@ -187,7 +187,7 @@ def default_pack_name(library: PackLibrary) -> str:
     if not packs:
         raise PackProblem(reason("no_pack"))
     why = reason("default_gone", name=name) if name else reason("pack_not_chosen")
-    raise PackNotChosen(why, [choice_line(candidate) for candidate in packs])
+    raise PackNotChosen(why, [describe_pack_candidate(candidate) for candidate in packs])
 
 
 def pack_to_measure(library: PackLibrary) -> str:
@@ -204,7 +204,7 @@ def pack_to_measure(library: PackLibrary) -> str:
         return str(found[0].folder)
 
 
-def choice_line(candidate: PackCandidate) -> str:
+def describe_pack_candidate(candidate: PackCandidate) -> str:
     """Return a line that describes a pack to a user: the id for `--pack`, version, title and intended patients."""
     from fieldray.domain.purpose import patients_sentence
 
@@ -229,7 +229,7 @@ def write_json(
     Raises UsageProblem, StorageProblem.
     """
     if target == "-":
-        console.machine_reads = True
+        console.is_output_for_program = True
         console.emit(text.rstrip("\n"))
     elif target:
         from fieldray.reports.outputs import is_stream, write_output

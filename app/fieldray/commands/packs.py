@@ -34,7 +34,7 @@ _PACK_HELP = (
 )
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands `packs` and `constancy` with their options."""
     actions = add_commands(commands, "packs")
     listing = add_command(actions, "list", "list the available packs", run=run_list)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.session import Session
 
-CANCELLED: Final = 130
+CANCELLED_EXIT_CODE: Final = 130
 NO_IMAGES_EXIT_CODE: Final = 4
 
 
@@ -139,7 +139,7 @@ class PackSummary:
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
         self.model, self.texts = model, class_texts(model.manifest)
         self.heading = console_cell(heading)
-        self.lead = f"{self.heading}: " if is_one_of_several else ""
+        self.line_prefix = f"{self.heading}: " if is_one_of_several else ""
         self.counts: Counter[Category] = Counter()
         self.patients = PatientCount()
         self.folders = self.resumed = self.read_first = 0
@@ -165,12 +165,12 @@ class PackSummary:
         """Yield lines for the console: the number of images in each class, and the notes on the pack's results."""
         is_bare = self.model.manifest.is_bare
         shown = {category: text for category, text in self.texts.items() if not (is_bare and category == "read_first")}
-        yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in shown.items())
+        yield self.line_prefix + "  ".join(f"{text} {self.counts[category]}" for category, text in shown.items())
         if is_bare:
             yield reason("unsigned_operating_point_unknown").text
         beside = [reason("read_first_images", count=self.read_first)] if self.read_first else []
         notes = (*beside, *self.patients.notes(self.model.manifest.accepted), *self.last_notes)
-        yield from (self.lead + note.text for note in dict.fromkeys(notes))
+        yield from (self.line_prefix + note.text for note in dict.fromkeys(notes))
 
     def drift_sentences(self, database: Path, of: PackOfRun) -> Iterator[str]:
         """Yield a sentence for each drift of this run's images that exceeds the limit.
@@ -187,7 +187,7 @@ class PackSummary:
             found = drifts_of(query, query.run(of.run_id), of.position, self.model.manifest)
         for drift in found:
             if drift.exceeds_limit and drift.of != "evidence":  # already printed with the notes at the end of the run
-                yield self.lead + drift.summary.text
+                yield self.line_prefix + drift.summary.text
 
 
 class RunReport:
@@ -315,10 +315,11 @@ class RunReport:
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
         if batch.state == "cancelled" and not self._watches:
             self._console.print_error("cancelled; run the same command again to resume, without --fresh")
-        if self._console.machine_reads and self._console.is_cut:  # the program that reads the lines lacks some
+        # The program that reads the lines lacks some.
+        if self._console.is_output_for_program and self._console.has_failed_output:
             return 1
         if batch.state == "cancelled":
-            return CANCELLED
+            return CANCELLED_EXIT_CODE
         if not is_whole or any(pack.counts["failed"] for pack in self._packs):
             return 1
         return NO_IMAGES_EXIT_CODE if self._is_nothing_there or not image_count(self._packs[0].counts) else 0
@@ -331,10 +332,10 @@ class RunReport:
 
         Raises UsageProblem, StorageProblem.
         """
-        if not batch.run_id or code == CANCELLED:
+        if not batch.run_id or code == CANCELLED_EXIT_CODE:
             return code
         for position, pack in enumerate(self._packs):
-            of, own = PackOfRun(batch.run_id, position), folder / pack.model.pack_name if pack.lead else folder
+            of, own = PackOfRun(batch.run_id, position), folder / pack.model.pack_name if pack.line_prefix else folder
             code = self._add_maps(session, of, pack, own) or code
         return code
 
@@ -406,7 +407,7 @@ class RunReport:
                 self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
             elif not known_by:
                 shown = pack.texts[answer.outcome.category], answer.outcome.ref.key, line["score"], line["reason"]
-                self._console.print_line(pack.lead + "  ".join(str(part) for part in shown if part is not None))
+                self._console.print_line(pack.line_prefix + "  ".join(str(part) for part in shown if part is not None))
 
     def _show(self, event: Progress) -> None:
         figures = event.done, event.total, event.images_per_s, event.remaining_s
@@ -461,7 +462,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackSummary]) -> 
         left = "" if len(packs) > 1 else f"{'':<{max(widths) + 12}}"
         yield from (f"{left}    {text}" for text in of_all)
         for position, texts in said.items():
-            yield from (f"    {packs[position].lead}{text}" for text in texts if text not in of_all)
+            yield from (f"    {packs[position].line_prefix}{text}" for text in texts if text not in of_all)
 
 
 def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:

@@ -42,7 +42,7 @@ _SYNTHETIC: Final = "drawn"
 _PATIENTS: Final = ("children", "adults")  # parts of the demonstration
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands `screen` and `demo` with their options."""
     parser = add_command(
         commands,
@@ -156,7 +156,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """
-    console.machine_reads = options.json == "-"
+    console.is_output_for_program = options.json == "-"
     if (options.formats or options.names) and not options.out:
         given = "--formats" if options.formats else "--names"
         console.print_error(f"{given} needs --out: name the folder to write to")
@@ -242,7 +242,7 @@ def _wait(batch: Batch, console: Console) -> None:
     """Wait until the run is over. Ctrl-C or a closed output stream cancels the run."""
     try:
         while not batch.join(_JOIN_S):
-            if console.is_broken:
+            if console.has_failed_stream:
                 batch.cancel()
     except KeyboardInterrupt:
         batch.cancel()
@@ -273,7 +273,7 @@ def run_demo(options: argparse.Namespace, console: Console) -> int:
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """
     folder = options.folder or user_data() / "demo" / options.part
-    console.machine_reads = options.json == "-"
+    console.is_output_for_program = options.json == "-"
     if options.part == _SYNTHETIC:
         _write_synthetic(folder, console)
     else:

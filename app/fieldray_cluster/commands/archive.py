@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NO_IMAGES_EXIT_CODE: Final = 4
 
 
-def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `archive` and its subcommands to a parser."""
     actions = add_commands(commands, "archive", summary)
     screen = add_command(

@@ -25,7 +25,7 @@ _DEFAULT_PORT: Final = 8786
 _TICK_S: Final = 0.5
 
 
-def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `cluster` and its subcommands to a parser."""
     actions = add_commands(commands, "cluster", summary)
     start = add_command(actions, "start", "start the scheduler that other computers join", run=run_start)

@@ -279,7 +279,7 @@ def run_estimate(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem.
     """
-    console.machine_reads = options.output == "csv"
+    console.is_output_for_program = options.output == "csv"
     measured, workers = _measured(options), options.workers
     _require_possible(measured, workers)
     if options.output == "single":

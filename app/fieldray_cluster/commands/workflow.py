@@ -17,7 +17,7 @@ from fieldray_cluster.commands.cluster import cluster_modules
 _STOPPED: Final = 130
 
 
-def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
+def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `workflow` and its subcommands to a parser."""
     actions = add_commands(commands, "workflow", summary)
     for name, (text, run) in _COMMANDS.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.cli import CANCELLED, run
+from fieldray.cli import CANCELLED_EXIT_CODE, run
 from fieldray.commands.console import refuse_expanded_file_names, system_console
 from fieldray.errors import UsageProblem
 
@@ -155,7 +155,7 @@ def test_what_an_interrupted_library_raises_is_a_cancel(
             raise kind("cannot be loaded") from None
         return 0
 
-    assert run_command(command) == CANCELLED
+    assert run_command(command) == CANCELLED_EXIT_CODE
     assert "cancelled" in capsys.readouterr().err
 
 

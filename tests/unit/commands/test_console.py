@@ -24,7 +24,7 @@ def test_words_for_people_leave_standard_output_to_a_machine_that_reads_it() -> 
     out, error = io.StringIO(), io.StringIO()
     console = Console(out, error)
     console.print_line("to people")
-    console.machine_reads = True
+    console.is_output_for_program = True
     console.print_line("beside")
     console.emit("{}")
     console.print_error("wrong")
@@ -71,7 +71,7 @@ def test_a_reader_that_went_away_is_noted_and_nothing_breaks() -> None:
         console = Console(out, io.StringIO())
         console.emit("{}")
         console.emit("{}")
-        assert console.is_broken
+        assert console.has_failed_stream
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_full_disk_behind_standard_output_is_said_once() -> None:
         console = Console(out, error)
         console.emit("{}")
         console.emit("{}")
-        assert console.is_broken
+        assert console.has_failed_stream
     assert error.getvalue() == "fieldray: Cannot write to standard output: No space left on device.\n"
 
 
