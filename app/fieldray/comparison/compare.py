@@ -227,21 +227,21 @@ def outline_matches(prior: Points, current: Points, field: Displacement) -> tupl
 class _MatchingRound:
     """One round of matching. Template side, search distance and grid spacing are in pixels of the frame.
 
-    outline  weight of each outline point, relative to 1 for a perfect match. The last round has 0, so that errors of
-             the outlines do not affect the matches of templates
+    outline_weight  weight of each outline point, relative to 1 for a perfect match. The last round has 0, so that
+                    errors of the outlines do not affect the matches of templates
     """
 
     template_px: int
-    reach_px: int
+    search_px: int
     step_px: int
     stiffness: float
-    outline: float
+    outline_weight: float
 
 
 _ROUNDS: Final = (
-    _MatchingRound(template_px=96, reach_px=32, step_px=40, stiffness=4.0, outline=0.3),
-    _MatchingRound(template_px=64, reach_px=20, step_px=32, stiffness=1.0, outline=0.3),
-    _MatchingRound(template_px=48, reach_px=10, step_px=24, stiffness=0.3, outline=0.0),
+    _MatchingRound(template_px=96, search_px=32, step_px=40, stiffness=4.0, outline_weight=0.3),
+    _MatchingRound(template_px=64, search_px=20, step_px=32, stiffness=1.0, outline_weight=0.3),
+    _MatchingRound(template_px=48, search_px=10, step_px=24, stiffness=0.3, outline_weight=0.0),
 )
 _EXCLUSION_PX: Final = 6
 _AT_ONCE: Final = 24  # templates per call: more would not fit the CPU's cache and be slower
@@ -264,7 +264,7 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placemen
     field, rest, matches = overlay.affine.displacement(), overlay.affine, tuple[MatchedSquare, ...]()
     for number, step in enumerate(_ROUNDS):
         positions, found = _matches(*compared, field, step)
-        points = positions + np.stack([found.rows, found.columns], axis=1) - step.reach_px
+        points = positions + np.stack([found.rows, found.columns], axis=1) - step.search_px
         targets = points_in_prior(points, field)
         is_good = are_peaks_credible(found)
         if number == 0:
@@ -291,12 +291,12 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRou
     Returns the positions of the templates (n, 2) and the peaks of their matches.
     """
     moved = warp(prior, field)
-    half, around = step.template_px // 2, step.template_px // 2 + step.reach_px
+    half, around = step.template_px // 2, step.template_px // 2 + step.search_px
     starts = np.arange(half, FRAME_SIDE - half + 1, step.step_px)
     starts = starts + (FRAME_SIDE - half - starts[-1]) // 2
     positions = np.stack(np.meshgrid(starts, starts, indexing="ij"), axis=-1).reshape(-1, 2)
     positions = positions[_has_texture(current, positions, half)]
-    padded = np.pad(moved, ((step.reach_px, step.reach_px), (step.reach_px, step.reach_px), (0, 0)))
+    padded = np.pad(moved, ((step.search_px, step.search_px), (step.search_px, step.search_px), (0, 0)))
     corners = positions - half
     found = [
         find_peaks(
@@ -371,7 +371,7 @@ def _relaxed(
     Returns the displacement, and a mask (n,) of the matches that were kept.
     """
     points, targets = np.concatenate([positions, pull[0]]), np.concatenate([targets, pull[1]])
-    held = np.full(len(pull[0]), step.outline)
+    held = np.full(len(pull[0]), step.outline_weight)
     for _ in range(_REJECTIONS):
         weights = np.concatenate([np.where(is_good, found.highest.clip(0, None) ** 2, 0.0), held])
         field, moved = relax_mesh(points, targets, weights, rest=rest, stiffness=step.stiffness)
@@ -425,7 +425,7 @@ def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
             prior=prior, current=current, problem=problem, rejected_alignment=alignment, reliability=figure
         )
     moved = warp(prior.pixels, alignment.displacement)
-    change = find_change(prior, current, alignment.displacement)
+    change = measure_change(prior, current, alignment.displacement)
     aligned = AlignedPair(
         alignment=alignment,
         warped_prior=np.rint(moved).astype(np.uint8),
@@ -540,7 +540,7 @@ def robust_deviation(average: Grey, inside: Mask) -> float:
     return _GAUSSIAN * float(np.median(np.abs(values - np.median(values))))
 
 
-def find_change(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Grey:
+def measure_change(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Grey:
     """Return the change of each pixel: (rows, columns) float32 in units of the noise.
 
     The change is positive where the current image is denser (whiter). Each pixel has the strongest change of all sizes

@@ -13,8 +13,8 @@ from fieldray.comparison.compare import (
     are_peaks_credible,
     change_regions,
     compare,
-    find_change,
     handle,
+    measure_change,
 )
 from fieldray.comparison.matching import Peaks, blur, normalise_locally
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, PairComparison, comparison_json
@@ -136,7 +136,7 @@ def test_no_change_without_lungs_to_compare() -> None:
     few = np.zeros((FRAME_SIDE, FRAME_SIDE), bool)
     few[:20, :20] = True
     small = framed(chest().pixels, few)
-    assert not find_change(small, small, np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32)).any()
+    assert not measure_change(small, small, np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32)).any()
 
 
 def test_a_blur_keeps_the_mean_of_a_flat_image() -> None:
