@@ -23,8 +23,8 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.processes import temporary_home
 from fieldray.domain.image import Image, ImageRef
-from fieldray.domain.lung_thirds import THIRDS, features_of_thirds, halves, thirds
-from fieldray.domain.lungs import lung_parts, middle_between
+from fieldray.domain.lung_thirds import THIRDS_PER_LUNG, features_of_thirds, split_into_halves, split_into_thirds
+from fieldray.domain.lungs import column_between_lungs, remove_non_lung_parts
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.imaging.preprocess import to_network_input, with_window
@@ -94,10 +94,13 @@ def third_features(
     `place` is the mask of the area that was painted white.
     """
     shares = np.rint(255 * mask.clip(0, 1)).astype(np.uint8)
-    is_lung = lung_parts(shares, 128)[1] > 0
-    middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.arange(is_lung.shape[1]))
+    is_lung = remove_non_lung_parts(shares, 128)[1] > 0
+    middle = column_between_lungs(np.flatnonzero(is_lung.any(axis=0)), np.arange(is_lung.shape[1]))
     step = _SIDE // len(is_lung)
-    white, outer = halves(place[::step, ::step], middle), [lateral for _, lateral in thirds(halves(is_lung, middle))]
+    white, outer = (
+        split_into_halves(place[::step, ::step], middle),
+        [lateral for _, lateral in split_into_thirds(split_into_halves(is_lung, middle))],
+    )
     covered = [[float(half[where].mean()) if where.any() else 0.0 for where in outer] for half in white]
     return features_of_thirds(shares, is_lung, grey, middle), np.array(covered)
 
@@ -134,9 +137,9 @@ def fit_weights(samples: list[Any]) -> list[str]:
     """
     source, patient, kind = (np.array([sample[place] for sample in samples]) for place in range(3))
     facts, covered = (np.array([sample[place] for sample in samples]) for place in (3, 4))
-    hot = np.zeros((*covered.shape, THIRDS + 1))
-    hot[..., range(THIRDS), range(THIRDS)] = 1
-    hot[:, 1, :, THIRDS] = 1  # 1 for the patient's left lung
+    hot = np.zeros((*covered.shape, THIRDS_PER_LUNG + 1))
+    hot[..., range(THIRDS_PER_LUNG), range(THIRDS_PER_LUNG)] = 1
+    hot[:, 1, :, THIRDS_PER_LUNG] = 1  # 1 for the patient's left lung
     inputs = np.concatenate([facts, hot], axis=-1)
     weights = np.zeros(covered.shape)
     for name in np.unique(source):

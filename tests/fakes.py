@@ -204,7 +204,7 @@ class FakeEngine:
             class_maps=np.zeros((1, 2, 2), np.float32),
             features=np.full(4, self._features, np.float32),
             latency_ms=2.0,
-            sequence=self._sequence,
+            image_number=self._sequence,
         )
 
 

@@ -93,7 +93,7 @@ def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decis
         model_sha256="m" * 64,
         backend="cpu",
         inference_ms=3.25,
-        extra={"gate_distance": 1.5},
+        extra_figures={"gate_distance": 1.5},
     )
 
 

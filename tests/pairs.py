@@ -101,7 +101,7 @@ def compared_with(outcome: Outcome, **changes: object) -> PairRecord:
         "current": outcome.facts.content_sha256,
         "current_frame": outcome.ref.frame,
         "prior": prior,
-        "is_dicom": True,
+        "has_dicom_prior": True,
         "prior_frame": 0,
         "order": "earlier",
         "patient_match": "same",

@@ -97,7 +97,7 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
             "This model is unsigned and has no known operating point. The model has one output for each class, and "
             "the larger output decides the class."
         )
-    if finding.decision == "unsure" and decide(finding.score, finding.point) == "below":  # see `normal_as_uncertain`
+    if finding.decision == "unsure" and decide(finding.score, finding.point) == "below":  # see `below_as_unsure`
         return translator.text(
             "The score is below the uncertain zone. The class is uncertain, because part of the image or fine detail "
             "may be missing."
@@ -327,7 +327,7 @@ def class_lines(translator: Translator, manifest: Manifest | None, point: Operat
                     for category, share in shares.items()
                 ),
             }
-            lines.append(_class_line(translator, truth, classes.is_elsewhere, values))
+            lines.append(_class_line(translator, truth, classes.is_from_other_hospital, values))
     return lines
 
 

@@ -210,7 +210,7 @@ def save(
 
 def done(row_id: int, outcome: Outcome, *, run_id: int = 1) -> ImageDone:
     """That an image has its one answer."""
-    answer = StoredResult(answer_id=row_id, row_id=row_id, run_id=run_id, outcome=outcome, is_resumed=False)
+    answer = StoredResult(answer_id=row_id, row_id=row_id, run_id=run_id, outcome=outcome, is_reused=False)
     return ImageDone(image=StoredImage(row_id=row_id, run_id=run_id, answers=(answer,)))
 
 

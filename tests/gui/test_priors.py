@@ -484,7 +484,7 @@ def test_what_was_compared_is_known_to_the_reports(desk: Desk, comparing: Compar
     assert record.current == desk.rooms.outcomes[0].facts.content_sha256
     assert record.prior.study_date == "20210205"
     assert record.prior.patient_name == ""
-    assert (record.similarity, len(record.regions), record.why_not) == (0.83, 2, None)
+    assert (record.similarity, len(record.regions), record.not_comparable_reason) == (0.83, 2, None)
     desk.bench.export(Path("/out"))
     desk.until(lambda: bool(desk.rooms.exported))
     assert desk.rooms.exported[0][3].pairs == (record,)

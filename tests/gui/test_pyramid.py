@@ -125,7 +125,7 @@ def test_no_evidence_is_clear_and_more_is_more_opaque() -> None:
     opacity = shades[0, :, 3].astype(int)
     assert opacity[0] == 0 and opacity[-1] == 255
     assert (np.diff(opacity) >= 0).all()
-    weak = heat_map.colours(np.array([[1.0 / heat_map.USUAL_SPAN]], np.float32))[0, 0, 3]
+    weak = heat_map.colours(np.array([[1.0 / heat_map.DEFAULT_COLOUR_SPAN]], np.float32))[0, 0, 3]
     assert weak < 0.2 * 255, "a veil over all that the network saw"
 
 

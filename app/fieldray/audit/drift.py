@@ -171,7 +171,7 @@ def drift_histograms(
     samples = list(samples)
     inside = [sample.evidence_inside for sample in samples if sample.evidence_inside is not None]
     below = sum(share < evidence_limit for share in inside) if evidence_limit is not None else 0
-    grey = Counter(int(sample.grey * EXPOSURE_BINS / 256) for sample in samples if sample.grey is not None)
+    grey = Counter(int(one.median_grey * EXPOSURE_BINS / 256) for one in samples if one.median_grey is not None)
     refused = sum(sample.category == "refused" for sample in samples)
     return {
         "scores": score_histogram([sample.scores[label] for sample in samples if label in sample.scores]),

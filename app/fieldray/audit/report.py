@@ -34,7 +34,7 @@ from fieldray.audit.units import (
     shifted_uncertain_zone,
 )
 from fieldray.domain import metrics
-from fieldray.domain.metrics import Scores, Share, share_of
+from fieldray.domain.metrics import Scores, Share, wilson_share
 from fieldray.domain.model import Estimate, OperatingPoint, Trust
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
@@ -483,7 +483,7 @@ def threshold_plan(
     )
 
 
-_Ranked = tuple[Scores, float]  # sorted ranks, and the effective number of units (`metrics.effective_number`)
+_Ranked = tuple[Scores, float]  # sorted ranks, and the effective number of units (`metrics.effective_image_count`)
 
 
 def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
@@ -495,7 +495,7 @@ def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
     if not all(sides):
         return None
     with_it, without = (
-        (np.sort(scores_and_truths(side)[0]), metrics.effective_number([unit.patient for unit in side]))
+        (np.sort(scores_and_truths(side)[0]), metrics.effective_image_count([unit.patient for unit in side]))
         for side in sides
     )
     return with_it, without
@@ -515,8 +515,8 @@ def _step(
     both  the units with the condition and those without, as `_by_truth` returns them
     """
     (edge, low, high), ((positives, many), (negatives, others)) = zone, both
-    hits = share_of(len(positives) - int(np.searchsorted(positives, edge)), len(positives), number=many)
-    spared = share_of(int(np.searchsorted(negatives, edge)), len(negatives), number=others)
+    hits = wilson_share(len(positives) - int(np.searchsorted(positives, edge)), len(positives), number=many)
+    spared = wilson_share(int(np.searchsorted(negatives, edge)), len(negatives), number=others)
     ppv, npv = predictive_values(hits, spared, prevalence=prevalence)
     detected = UNITS_SCREENED * prevalence * hits.value
     referred = detected + UNITS_SCREENED * (1 - prevalence) * complement_share(spared).value

@@ -88,7 +88,7 @@ def make_cases(results: Iterable[StoredResult], reference: ReferenceLabels, *, l
         if ref.key in reference.truths:
             score, category = score_and_category(result.outcome, label)
             patient = reference.patients.get(ref.key) or valid_patient_id(ref.header.patient_id)
-            exam = reference.exams.get(ref.key) or ref.study_key
+            exam = reference.exams.get(ref.key) or ref.patient_study_key
             yield Case(
                 image=ref.key,
                 row_id=result.row_id,

@@ -199,12 +199,12 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
             for at, line in enumerate(lines)
         )
         console.print_line(" ".join((*cells, console_cell(answers[0].image))))
-        said = (why for one in answers for why in (*([one.why] if one.why else ()), *one.notes))
+        said = (why for one in answers for why in (*([one.reason] if one.reason else ()), *one.notes))
         texts_said = dict.fromkeys(why.text for why in said if why.code not in COMMON_NOTES)
         console.print_lines(f"{left} {text}" for text in texts_said)
     for position, model in enumerate(models):
         console.print_lines(doubt.text for doubt in History(database).warnings(run, position, model))
-    gone = sum(not file_exists(answers[0].key) for answers in shown)
+    gone = sum(not file_exists(answers[0].image_key) for answers in shown)
     if gone:
         console.print_line(reason("history_files_gone", count=gone).text)
     return 0
@@ -389,12 +389,12 @@ def run_drop_pictures(options: argparse.Namespace, console: Console) -> int:
     if not options.yes:
         console.print_error(reason("store_confirm_drop").text)
         return 2
-    deleted, is_wiped, freed_bytes = drop_pictures(_store())
+    deleted, is_overwritten, freed_bytes = drop_pictures(_store())
     counts = {"count": deleted, "freed_mb": _megabytes(freed_bytes)}
     console.print_line(reason("store_pictures_dropped", **counts).text)
-    if not is_wiped:
+    if not is_overwritten:
         console.print_error(reason("store_not_compacted").text)
-    return 0 if is_wiped else 1
+    return 0 if is_overwritten else 1
 
 
 def _store() -> Path:
@@ -448,7 +448,7 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         console_cell(packs_of_run(Translator(), run.spec)),
         summary.total,
         *(counts.get(category, 0) for category in CATEGORY_TEXTS),
-        summary.with_verdict,
+        summary.verdict_count,
         console_cell(", ".join(run.spec.paths)),
     )
 

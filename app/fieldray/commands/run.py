@@ -385,7 +385,7 @@ class RunReport:
         self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
 
     def _note_taken_over(self, event: ResultsTakenOver) -> None:
-        for pack, kinds in zip(self._packs, event.kinds, strict=True):
+        for pack, kinds in zip(self._packs, event.result_counts, strict=True):
             pack.add_counts(kinds)
             pack.resumed += len(event.row_ids)
 
@@ -396,12 +396,12 @@ class RunReport:
     def _note_answer(self, answer: StoredResult) -> None:
         pack, kind = self._packs[answer.position], count_of_outcome(answer.outcome)
         pack.add_counts([kind])
-        pack.resumed += answer.is_resumed
+        pack.resumed += answer.is_reused
         if self._emit or self._watches:
             model = pack.model
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
             line = image_line(answer.outcome, **made)
-            known_by = ("sample" if answer.is_sampled else "content") if answer.is_resumed else None
+            known_by = ("sample" if answer.is_recognised_by_sample else "content") if answer.is_reused else None
             images = int(kind.category != "not_an_image") if FOLDER_PROBLEMS.isdisjoint(kind.codes) else None
             if self._emit:
                 self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
@@ -479,8 +479,8 @@ def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount
 
 def _said(result: ResultBrief) -> Iterator[str]:
     """Yield the reason why an image was not suitable or failed, then the notes on the result."""
-    if result.why:
-        yield result.why.text + (" (--turn)" if can_be_turned(result.why) else "")
+    if result.reason:
+        yield result.reason.text + (" (--turn)" if can_be_turned(result.reason) else "")
     yield from (note.text for note in result.notes if note.code not in COMMON_NOTES)
 
 

@@ -226,7 +226,7 @@ def screening_run(
                     options.paths,
                     operating_point=point or None,
                     fresh=options.fresh,
-                    resume_options=ResumeOptions(verifies=options.verify, reports_each=emit is not None),
+                    resume_options=ResumeOptions(verifies_content=options.verify, reports_each_image=emit is not None),
                     ages_confirmed=options.ages_confirmed,
                     overrides=Overrides(overrules=options.anyway, turns=options.turn),
                     watches=watches,

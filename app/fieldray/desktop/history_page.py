@@ -164,7 +164,7 @@ class HistoryPage(Page):
             packs_of_run(self._translator, run.spec),
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
-            str(found.with_verdict),
+            str(found.verdict_count),
             self._translator.name_or_number(", ".join(run.spec.paths)),
         )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fieldray.domain.purpose import shared_ages
+from fieldray.domain.purpose import common_ages
 from fieldray.packs.naming import PackCandidate, packs_named
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Intent:
     @property
     def ages_years(self) -> tuple[int, int] | None:
         """The ages, in years, that all packs of the intent accept; None if every pack accepts any age."""
-        return shared_ages(pack.ages_years for pack in self.packs)
+        return common_ages(pack.ages_years for pack in self.packs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ class IntentStateMachine:
         assert intent.pack is not None and self._known is not None
         remembered, lacks_ages = self._known
         others = self._packs.others
-        is_said = all(shared_ages((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years for one in others)
+        is_said = all(common_ages((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years for one in others)
         if intent.others != others:
             intent = replace(intent, others=others, ages_confirmed=intent.ages_confirmed if is_said else None)
             self.intent = intent

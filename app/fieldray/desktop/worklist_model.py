@@ -348,7 +348,7 @@ class WorkListModel(QAbstractTableModel):
             if column.key == "patient" and (state or not row.is_read):
                 said.append(verdict_words(translator, state, row.verdict) if state else translator.text("unread"))
             group = group_at(self._begins, index.row())
-            if column.key == "patient" and group is not None and group.begins != NEW_PATIENT:
+            if column.key == "patient" and group is not None and group.group_start != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))
             if column.key == "patient" and is_earlier:
                 said.append(earlier_text(translator, row.header))
@@ -460,7 +460,7 @@ class WorkListModel(QAbstractTableModel):
         is_whole  whether the list has all rows
         """
         self.is_whole = is_whole
-        self._begins, self._is_earlier = found.begins, found.is_earlier
+        self._begins, self._is_earlier = found.group_starts, found.is_earlier
         if self.is_another or len(found.row_ids) < len(self._ids):
             self.beginResetModel()
             self._ids = found.row_ids

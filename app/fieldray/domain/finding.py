@@ -38,7 +38,7 @@ BORDERLINE_LOG_ODDS: Final = 0.8
 # scores move less: by less than 0.2 for 99 of 100 images of children with the packs of 256 pixels. The scores of images
 # cropped to the lungs move by 0.3 to 0.5, because the crop moves. There a wider margin changed none of 397 decisions.
 FINE_OVERSAMPLING: Final = 1.5
-BORDERLINE_LOG_ODDS_FINELY_READ: Final = 0.2
+BORDERLINE_LOG_ODDS_FINE: Final = 0.2
 _INT8_STEP: Final = 1 / 256  # step of an uncalibrated int8 score; close to 0 and 1 this margin is the wider one
 BORDERLINE_DISTANCE: Final = 0.015  # as a share of the gate's limit
 THUMBNAIL_SIDE: Final = 64
@@ -123,7 +123,7 @@ def decide_by_larger_output(scores: Mapping[str, float]) -> tuple[Finding, ...]:
     )
 
 
-def normal_as_uncertain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def below_as_unsure(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with every decision "below" replaced by "unsure".
 
     The replacement is for an image of which a part or the detail may be missing. Such an image is never called normal.
@@ -154,7 +154,7 @@ def borderline_scores(
     oversampling  pixels read per pixel of the network's input, on the axis (rows or columns) where this number is
                   smaller; with 1.5 or more the margin is narrower
     """
-    margin = BORDERLINE_LOG_ODDS_FINELY_READ if oversampling >= FINE_OVERSAMPLING else BORDERLINE_LOG_ODDS
+    margin = BORDERLINE_LOG_ODDS_FINE if oversampling >= FINE_OVERSAMPLING else BORDERLINE_LOG_ODDS
 
     def moved(score: float, way: int) -> float:
         by_odds = calibrate(score, Calibration(slope=1.0, intercept=way * margin))
@@ -239,11 +239,11 @@ class ReadFacts:
 class ScreenedOutcome:
     """The outcome of an image that was read, run through the network and assessed.
 
-    class_maps  (labels, rows, columns) float32 logits; None if the model has no class maps
-    backend     the backend that ran the model
-    extra       further figures by name, such as "gate_distance" of the out-of-distribution check
-    lungs       the lung fields; None if no lung-field pack ran
-    notes       notes for a person about this result
+    class_maps     (labels, rows, columns) float32 logits; None if the model has no class maps
+    backend        the backend that ran the model
+    extra_figures  further figures by name, such as "gate_distance" of the out-of-distribution check
+    lungs          the lung fields; None if no lung-field pack ran
+    notes          notes for a person about this result
     """
 
     status: ClassVar[Status] = "screened"
@@ -256,7 +256,7 @@ class ScreenedOutcome:
     model_sha256: str
     backend: str
     inference_ms: float
-    extra: Mapping[str, float] = field(default_factory=dict)
+    extra_figures: Mapping[str, float] = field(default_factory=dict)
     lungs: LungFields | None = None
     notes: tuple[Reason, ...] = ()
 

@@ -21,7 +21,7 @@ from fieldray.domain.finding import Finding, Outcome, ScreenedOutcome, leading_f
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Calibration, Manifest
 
-USUAL_SPAN: Final = 6.0  # for a pack whose metrics have no span
+DEFAULT_COLOUR_SPAN: Final = 6.0  # for a pack whose metrics have no span
 OUTLINE_COLOUR: Final = (80, 220, 255)  # red, green, blue of the lungs' outline: far from every colour of the heat map
 _SPANS: Final = (1e-3, 1e6)  # valid range of a pack's span
 _FINER: Final = 16
@@ -82,14 +82,14 @@ def zero_logit(threshold: float | None, calibration: Calibration | None) -> floa
 def colour_span_logits(label: str, manifest: Manifest) -> float:
     """Return how many logits above the zero of a heat map (`zero_logit`) a cell has full colour.
 
-    The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `USUAL_SPAN` if the manifest has no
-    valid number.
+    The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `DEFAULT_COLOUR_SPAN` if the manifest
+    has no valid number.
     """
     found: Any = manifest.metrics
     for key in ("labels", label, "heat_map", "span"):
         found = found.get(key) if isinstance(found, Mapping) else None
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if is_number and _SPANS[0] <= found <= _SPANS[1] else USUAL_SPAN
+    return float(found) if is_number and _SPANS[0] <= found <= _SPANS[1] else DEFAULT_COLOUR_SPAN
 
 
 def evidence(logits: Grid, zero: float) -> Grid:

@@ -35,19 +35,19 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RunSummary:
-    """A run with its counts. An image that the run's last complete pass did not find counts only in `not_present`.
+    """A run with its counts. An image that the run's last complete pass did not find counts only in `absent_count`.
 
-    counts       number of images by the category of their most urgent result
-    backends     number of results by backend; the key "" is for results without a backend
-    verdicts     number of results by the reader's verdict
-    not_present  number of images that an earlier pass of the run found and the last complete pass did not find
+    counts        number of images by the category of their most urgent result
+    backends      number of results by backend; the key "" is for results without a backend
+    verdicts      number of results by the reader's verdict
+    absent_count  number of images that an earlier pass of the run found and the last complete pass did not find
     """
 
     run: Run
     counts: Mapping[Category, int] = field(default_factory=dict)
     backends: Mapping[str, int] = field(default_factory=dict)
     verdicts: Mapping[VerdictChoice, int] = field(default_factory=dict)
-    not_present: int = 0
+    absent_count: int = 0
 
     @property
     def total(self) -> int:
@@ -55,7 +55,7 @@ class RunSummary:
         return image_count(self.counts)
 
     @property
-    def with_verdict(self) -> int:
+    def verdict_count(self) -> int:
         """The number of results that have a reader's verdict."""
         return sum(self.verdicts.values())
 
@@ -94,8 +94,8 @@ class RunFilter:
         if self.verdict == "disagreed":
             return any(summary.verdicts.get(choice) for choice in CONTRADICTING_CHOICES)
         if self.verdict == "none":
-            return summary.with_verdict < summary.total
-        return self.verdict == "any" or summary.with_verdict > 0
+            return summary.verdict_count < summary.total
+        return self.verdict == "any" or summary.verdict_count > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +104,13 @@ class ResultBrief:
 
     row_id               row of the image in the results database
     position             position of the pack in the run
-    key                  identifies the image within its run (see `store.rows.image_key`)
+    image_key            identifies the image within its run (see `store.rows.image_key`)
     image                names the image for a person: path, member, frame
     label, score, point  label, score and operating point of the finding that decides the category; "" and None without
                          a finding
     backend              the backend that ran the model; "" if no backend did
     verdict              the reader's verdict, or None
-    why                  the reason why the image was refused, failed, or is to be read first; None for every other
+    reason               the reason why the image was refused, failed, or is to be read first; None for every other
                          image
     notes                notes for a person about the result
     """
@@ -118,7 +118,7 @@ class ResultBrief:
     row_id: int
     run_id: int = 0
     position: int = 0
-    key: bytes
+    image_key: bytes
     image: str
     content_sha256: str
     frame: int
@@ -128,7 +128,7 @@ class ResultBrief:
     point: OperatingPoint | None = None
     backend: str = ""
     verdict: VerdictChoice | None = None
-    why: Reason | None = None
+    reason: Reason | None = None
     notes: tuple[Reason, ...] = ()
 
     @property
@@ -154,7 +154,7 @@ class ImageTally:
 
     spec: PackSpec
     category: Category
-    why: Reason | None
+    reason: Reason | None
     verdict: VerdictChoice | None
     images: int
 
@@ -163,16 +163,16 @@ class ImageTally:
 class MonthlyCounts:
     """The counts of the images that a site screened in one month.
 
-    first      first day of the month
-    tallies    counts of the images that each pack saw for the first time in the month
-    manifests  the packs' manifests by pack name; None for a pack that is not available
-    checks     the results of the constancy tests
+    first_day          first day of the month
+    tallies            counts of the images that each pack saw for the first time in the month
+    manifests          the packs' manifests by pack name; None for a pack that is not available
+    constancy_results  the results of the constancy tests
     """
 
-    first: datetime.date
+    first_day: datetime.date
     tallies: Sequence[ImageTally]
     manifests: Mapping[str, Manifest | None]
-    checks: Sequence[Reason]
+    constancy_results: Sequence[Reason]
 
 
 # ---- two runs
@@ -304,17 +304,17 @@ class DeletionPlan:
 class DeletionResult:
     """The result of a deletion.
 
-    plan         the plan that was carried out
-    freed_bytes  how much smaller the database is; below 0 if results were added meanwhile
-    is_wiped     whether the deleted bytes are gone from the database's files; False if another program was reading the
-                 files
-    copies_left  files that may still contain the deleted results: damaged databases that were set aside
+    plan              the plan that was carried out
+    freed_bytes       how much smaller the database is; below 0 if results were added meanwhile
+    is_overwritten    whether the deleted bytes are gone from the database's files; False if another program was reading
+                      the files
+    remaining_copies  files that may still contain the deleted results: damaged databases that were set aside
     """
 
     plan: DeletionPlan
     freed_bytes: int
-    is_wiped: bool
-    copies_left: Sequence[str] = ()
+    is_overwritten: bool
+    remaining_copies: Sequence[str] = ()
 
 
 # ---- the work list of a run
@@ -369,20 +369,20 @@ _MOST_OF_A_PATIENT: Final = 1000
 class PatientGroup(NamedTuple):
     """The position of a row among the rows of one patient.
 
-    begins       whether the row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
-    next_begins  whether the next row begins a study or a patient; `NEW_PATIENT` after the last row
-    size         number of the patient's rows from this row on, counted up to 1000
+    group_start       whether the row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
+    next_group_start  whether the next row begins a study or a patient; `NEW_PATIENT` after the last row
+    size              number of the patient's rows from this row on, counted up to 1000
     """
 
-    begins: int
-    next_begins: int
+    group_start: int
+    next_group_start: int
     size: int
 
 
 def group_at(begins: NDArray[np.uint8], position: int) -> PatientGroup | None:
     """Return the position of a row among its patient's rows; None if the list is not ordered by patient.
 
-    begins    `WorkListRows.begins` of the list
+    begins    `WorkListRows.group_starts` of the list
     position  position of the row in the list
     """
     if position >= len(begins):
@@ -390,8 +390,8 @@ def group_at(begins: NDArray[np.uint8], position: int) -> PatientGroup | None:
     ahead = begins[position + 1 : position + _MOST_OF_A_PATIENT]
     others = np.flatnonzero(ahead == NEW_PATIENT)
     return PatientGroup(
-        begins=int(begins[position]),
-        next_begins=int(ahead[0]) if len(ahead) else NEW_PATIENT,
+        group_start=int(begins[position]),
+        next_group_start=int(ahead[0]) if len(ahead) else NEW_PATIENT,
         size=1 + (int(others[0]) if len(others) else len(ahead)),
     )
 
@@ -400,14 +400,14 @@ def group_at(begins: NDArray[np.uint8], position: int) -> PatientGroup | None:
 class WorkListRows:
     """The content of a work list at one moment.
 
-    row_ids     (n,) int64, the row ids of the filtered results, in the order of the list
-    begins      (n,) uint8, whether each row begins a study or a patient (`SAME_STUDY`, `NEW_STUDY`, `NEW_PATIENT`);
-                (0,) if the list is not ordered by patient
-    is_earlier  (n,) bool, whether the image is of an earlier day than its patient's newest image in the run
-    counts      number of images of the run by class, without the filter
+    row_ids       (n,) int64, the row ids of the filtered results, in the order of the list
+    group_starts  (n,) uint8, whether each row begins a study or a patient (`SAME_STUDY`, `NEW_STUDY`, `NEW_PATIENT`);
+                  (0,) if the list is not ordered by patient
+    is_earlier    (n,) bool, whether the image is of an earlier day than its patient's newest image in the run
+    counts        number of images of the run by class, without the filter
     """
 
     row_ids: NDArray[np.int64]
-    begins: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    group_starts: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
     is_earlier: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     counts: Mapping[Category, int] = field(default_factory=dict)

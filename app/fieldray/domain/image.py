@@ -72,7 +72,7 @@ class Correction:
         return ~levels if self.swaps_grey else levels
 
 
-UPRIGHT: Final = Correction()
+NO_CORRECTION: Final = Correction()
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -396,7 +396,7 @@ class ImageRef:
     header: ImageHeader = field(default_factory=ImageHeader)
     problem: Reason | None = None
     problem_is_refusal: bool = False
-    turn: Correction = UPRIGHT
+    turn: Correction = NO_CORRECTION
 
     def __post_init__(self) -> None:
         if self.frame < 0:
@@ -413,12 +413,12 @@ class ImageRef:
         return f"{self.path}{member}{frame}"
 
     @property
-    def study(self) -> str:
+    def study_or_image_key(self) -> str:
         """The key of the image's study: the Study Instance UID, or else the key of the image."""
         return self.header.study_instance_uid or self.key
 
     @property
-    def study_key(self) -> str:
+    def patient_study_key(self) -> str:
         """The key of the image's study and patient.
 
         Some archives gave one Study Instance UID to two patients, so the key contains the patient. The patient is known
@@ -427,4 +427,5 @@ class ImageRef:
         header = self.header
         person = (header.patient_name, header.patient_birth_date, header.patient_sex)
         known_as = valid_patient_id(header.patient_id) or "^".join(filter(None, person))
-        return f"{self.study}\n{known_as}" if header.study_instance_uid and known_as else self.study
+        study = self.study_or_image_key
+        return f"{study}\n{known_as}" if header.study_instance_uid and known_as else study

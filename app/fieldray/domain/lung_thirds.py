@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from fieldray.domain.mask import Mask
 
-THIRDS: Final = 3
+THIRDS_PER_LUNG: Final = 3
 UNDECIDED: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
 _DARKER: Final = 25  # percentile that stands for the grey of a third, below the white of ribs and vessels
 _AIR: Final = 10  # percentile of a lung's grey that stands for air
 _LEAST_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
 _MOST: Final = 3.0  # limit of a fact's absolute value
-WHITER: Final = 4  # position of the fact that says how much whiter a third is than the same third of the other lung
-WHITE: Final = 5  # position of the fact that says how white a third is
+RELATIVE_WHITENESS: Final = 4  # position of the fact: how much whiter a third is than the same third of the other lung
+WHITENESS: Final = 5  # position of the fact: how white a third is
 
 # Weight of each fact, in the order of `features_of_thirds`. A third with a weighted sum above 0 counts as not seen.
 WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
@@ -55,14 +55,14 @@ def features_of_thirds(
     inside = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
     without_lung = cells[inside][~is_lung[inside]]
     around = float(np.median(without_lung)) if without_lung.size else 255.0
-    lungs, greys = halves(is_lung, middle), halves(cells, middle)
-    undecided = halves((shares >= UNDECIDED[0]) & (shares <= UNDECIDED[1]), middle)
+    lungs, greys = split_into_halves(is_lung, middle), split_into_halves(cells, middle)
+    undecided = split_into_halves((shares >= UNDECIDED[0]) & (shares <= UNDECIDED[1]), middle)
     airs = [_percentile(of[lung], _AIR) for of, lung in zip(greys, lungs, strict=True) if lung.any()]
     air = float(min(airs, default=0.0))
     contrast = max(around - air, _LEAST_CONTRAST)
     areas, heights = np.log(lungs.sum(axis=(1, 2)).clip(1)), np.log(lungs.any(axis=2).sum(axis=1).clip(1))
-    facts = np.zeros((2, THIRDS, len(WEIGHTS)))
-    for third, (area, lateral) in enumerate(thirds(lungs)):
+    facts = np.zeros((2, THIRDS_PER_LUNG, len(WEIGHTS)))
+    for third, (area, lateral) in enumerate(split_into_thirds(lungs)):
         size = max(1, np.count_nonzero(area))
         lung, doubt = (np.count_nonzero(of & area, axis=(1, 2)) / size for of in (lungs, undecided))
         whites = [_percentile(of[lateral], _DARKER) if lateral.any() else around for of in greys]
@@ -84,7 +84,7 @@ def _percentile(levels: NDArray[np.uint8], percent: float) -> float:
     return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 
-def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
+def split_into_halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
     """Return the left and the right half of an array (rows, columns) as one array (2, rows, width) of equal widths.
 
     In both halves, column 0 is next to the middle.
@@ -97,21 +97,21 @@ def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
     return np.stack([values[:, :left][:, ::-1][:, :width], values[:, left : left + width]])
 
 
-def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
+def split_into_thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
     """Return the upper, middle and lower third of the lungs, each as two masks (rows, width) that apply to both halves.
 
     The first mask contains the cells of the third that are lung in either half. The second mask contains the cells
     whose grey counts. In the middle and lower third only the outer half counts, because the heart covers the inner
     half.
 
-    lungs  (2, rows, width) mask of the lungs, as `halves` returns it
+    lungs  (2, rows, width) mask of the lungs, as `split_into_halves` returns it
     """
     either: Mask = np.any(lungs, axis=0)
     rows, columns = np.flatnonzero(either.any(axis=1)), np.flatnonzero(either.any(axis=0))
     if not len(rows):
-        return [(either, either)] * THIRDS
+        return [(either, either)] * THIRDS_PER_LUNG
     is_outer = np.arange(either.shape[1]) >= (columns[0] + columns[-1]) / 2
-    borders = np.linspace(rows[0], rows[-1] + 1, THIRDS + 1).round().astype(int)
+    borders = np.linspace(rows[0], rows[-1] + 1, THIRDS_PER_LUNG + 1).round().astype(int)
     found = []
     for third, (top, bottom) in enumerate(itertools.pairwise(borders)):
         area = np.zeros_like(either)

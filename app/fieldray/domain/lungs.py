@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, PixelMap
-from fieldray.domain.lung_thirds import UNDECIDED, WHITE, WHITER, features_of_thirds, whiteness_of_lungs
+from fieldray.domain.lung_thirds import RELATIVE_WHITENESS, UNDECIDED, WHITENESS, features_of_thirds, whiteness_of_lungs
 from fieldray.domain.mask import CompressedShares, Mask, Point, cell_edges, components, enlarge, outlines, overlaps
 from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
 from fieldray.reasons import Reason, reason
@@ -258,7 +258,7 @@ def evaluate_lung_output(
     scores, pixel_map, rows, columns = answer.scores, answer.pixel_map, answer.rows, answer.columns
     threshold = max(1, round(255 * rules.mask_threshold))
     quantised = np.rint(255 * answer.shares.clip(0, 1)).astype(np.uint8)
-    fields, parts = lung_parts(quantised, threshold)
+    fields, parts = remove_non_lung_parts(quantised, threshold)
     areas = _areas(pixel_map, fields.shape, rows=rows, columns=columns) / (rows * columns)
     first, second = _sides(parts, areas)
     is_doubted = scores["frontal_chest"] < rules.thresholds["frontal_chest"]
@@ -306,12 +306,12 @@ def find_lungs_in_input(
     """
     lungs = evaluate_lung_output(ask(values), rules, header_says_chest=header_says_chest, grey=values[0, :, :, 0])
     for seen in ("left", "right") if lungs.refusal else ():
-        if one := find_one_lung(ask(half_mirrored(values, seen=seen)), rules, seen=seen):
+        if one := find_one_lung(ask(mirror_half(values, seen=seen)), rules, seen=seen):
             return one
     return lungs
 
 
-def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
+def mirror_half(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
     """Return an image whose half `seen` is kept, and whose opposite half is replaced by the mirror image of `seen`.
 
     values  (1, height, width, channels)
@@ -327,7 +327,7 @@ def find_one_lung(answer: LungNetworkOutput, rules: LungRules, *, seen: Side) ->
     the copy is plainly an upright chest with two lungs, the lung in the half `seen` is real, and the other lung counts
     as not seen. If not, the result is None.
 
-    answer  the network's output for the copy, as `half_mirrored` makes it
+    answer  the network's output for the copy, as `mirror_half` makes it
     rules   thresholds of the lung-field pack
     seen    the half of the image that was kept: "left" or "right"
     """
@@ -399,7 +399,7 @@ def measured_evidence_limit(manifest: Manifest) -> float | None:
     return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
 
 
-def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
+def remove_non_lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
     """Remove parts that are no lung from a map of the shares of lung.
 
     shares     (rows, columns) uint8, the share of lung in each cell, 0..255
@@ -444,7 +444,7 @@ def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, 
     total = float(weights.sum())
     if not total > 0:
         return 0.0, 0.0
-    middle = middle_between(np.flatnonzero(parts.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
+    middle = column_between_lungs(np.flatnonzero(parts.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
     columns = np.arange(parts.shape[1])
     if weights.max() > _BOTH_LUNGS * total:
         left = float((areas * (parts > 0))[:, columns < middle].sum())
@@ -480,14 +480,14 @@ def _white(
     """Return the patient's lungs with a third that is too white to be seen, and the density of the whitest third."""
     if not is_lung.any():
         return {}
-    middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
+    middle = column_between_lungs(np.flatnonzero(is_lung.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
     of_image = features_of_thirds(shares, is_lung, grey, middle)
     facts = of_image if is_mirrored else of_image[::-1]
     found: dict[LungSide, LungMeasurement] = {}
     for side, scores, of_thirds in zip(get_args(LungSide), whiteness_of_lungs(facts), facts, strict=True):
         if scores.max() > 0:
             third = int(scores.argmax())
-            white, whiter = (float(of_thirds[third, fact]) for fact in (WHITE, WHITER))
+            white, whiter = (float(of_thirds[third, fact]) for fact in (WHITENESS, RELATIVE_WHITENESS))
             found[side] = LungMeasurement(_OF_THIRDS[third], white, white - whiter)
     return found
 
@@ -537,7 +537,7 @@ def _measured(found: LungMeasurement, side: LungSide) -> Reason:
     return reason(f"{side}_lung_smaller", **percents)
 
 
-def middle_between(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
+def column_between_lungs(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
     """Return the column between the two lungs, or the image's middle column if lungs do not lie on both sides of it.
 
     filled  columns of the cells that are lung
@@ -564,7 +564,7 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
 
 def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap) -> dict[str, Any]:
     """Return the fields of `LungFields` for the lung region: the compressed shares and the extent."""
-    fields, parts = lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
+    fields, parts = remove_non_lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     reached = _extent(fields, threshold, pixel_map) if parts.any() else None
     return {"region": reached, "compressed_region": CompressedShares.compress(fields, threshold)}
 

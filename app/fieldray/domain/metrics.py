@@ -162,7 +162,7 @@ class Share:
         return Estimate(self.value, self.low, self.high)
 
 
-def effective_number(patients: Sequence[str]) -> float:
+def effective_image_count(patients: Sequence[str]) -> float:
     """Return the effective number of images (Kish 1965), between 1 and the number of images.
 
     Several images of a patient count less than independent images, because they are assumed to have one result.
@@ -181,14 +181,14 @@ def share_of_hits(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
     """
     if not len(hits):
         raise ValueError("a share needs images")
-    return share_of(int(hits.sum()), len(hits), number=effective_number(patients))
+    return wilson_share(int(hits.sum()), len(hits), number=effective_image_count(patients))
 
 
-def share_of(count: int, of: int, *, number: float) -> Share:
+def wilson_share(count: int, of: int, *, number: float) -> Share:
     """Return the share `count` / `of` with Wilson's 95 % interval.
 
     count, of  number of images with a property, and number of all images; `of` must be 1 or more
-    number     the effective number of images (see `effective_number`), which decides the width of the interval
+    number     the effective number of images (see `effective_image_count`), which decides the width of the interval
     """
     value, shrink = count / of, 1 + _Z**2 / number
     middle = (value + _Z**2 / (2 * number)) / shrink
@@ -215,7 +215,7 @@ def share_difference(
     spread = math.sqrt(a.count * (a.of - a.count) * b.count * (b.of - b.count))
     excess = both * neither - (a.count - both) * (b.count - both)
     # With a smaller effective number, the correction by one image weighs more.
-    corrected = excess if excess < 0 else max(excess - a.of**2 / (2 * effective_number(patients)), 0.0)
+    corrected = excess if excess < 0 else max(excess - a.of**2 / (2 * effective_image_count(patients)), 0.0)
     likeness = corrected / spread if spread else 0.0
 
     def reach(one: float, other: float) -> float:
@@ -296,7 +296,7 @@ def kappa(
     value = (agreed - chance) / (1 - chance)
     on = sum(shares[i, i] * (1 - (rows[i] + columns[i]) * (1 - value)) ** 2 for i in (0, 1))
     off = (1 - value) ** 2 * sum(shares[i, 1 - i] * (columns[i] + rows[1 - i]) ** 2 for i in (0, 1))
-    variance = (on + off - (value - chance * (1 - value)) ** 2) / ((1 - chance) ** 2 * effective_number(patients))
+    variance = (on + off - (value - chance * (1 - value)) ** 2) / ((1 - chance) ** 2 * effective_image_count(patients))
     half = _Z * math.sqrt(max(float(variance), 0.0))
     return float(value), max(float(value) - half, -1.0), min(float(value) + half, 1.0)
 
@@ -311,7 +311,7 @@ def auc_estimate(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Es
     value = auc(scores, truth)
     if math.isnan(value):
         raise ValueError("the area has no value: a class has no images")
-    positives, negatives = (effective_number(_of(patients, own)) for own in (truth, ~truth))
+    positives, negatives = (effective_image_count(_of(patients, own)) for own in (truth, ~truth))
 
     def is_near(area: float) -> bool:
         return abs(value - area) <= _Z * math.sqrt(_area_variance(area, positives, negatives))

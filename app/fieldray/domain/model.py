@@ -381,13 +381,13 @@ DevicePolicy = Literal["accelerator", "fastest", "both"]
 class Prediction:
     """The output of a model for one image.
 
-    backend     the backend that ran this image
-    scores      uncalibrated score in [0, 1] by label code
-    class_maps  (labels, rows, columns) float32 logits, whose mean is the label's logit; None if the model has no class
-                maps
-    features    (n,) float32 pooled features; None if the model has no features
-    latency_ms  duration of the inference alone, measured in the process that ran the model
-    sequence    1 for the first image since this backend was opened, 2 for the second, ...
+    backend       the backend that ran this image
+    scores        uncalibrated score in [0, 1] by label code
+    class_maps    (labels, rows, columns) float32 logits, whose mean is the label's logit; None if the model has no
+                  class maps
+    features      (n,) float32 pooled features; None if the model has no features
+    latency_ms    duration of the inference alone, measured in the process that ran the model
+    image_number  1 for the first image since this backend was opened, 2 for the second, ...
     """
 
     pack_name: str
@@ -397,4 +397,4 @@ class Prediction:
     class_maps: NDArray[np.float32] | None
     features: NDArray[np.float32] | None
     latency_ms: float
-    sequence: int
+    image_number: int

@@ -23,7 +23,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.lungs import evidence_limit
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import shared_ages
+from fieldray.domain.purpose import common_ages
 from fieldray.domain.run import Overrides, RunSpec
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -33,7 +33,7 @@ _RULES_VERSION: Final = 8
 _BARE_RULES_VERSION: Final = 1  # for results of bare models of the dissertation
 _LUNG_RULES_VERSION: Final = 7  # for results with lung fields: raised when a change makes them invalid
 # Fields of `Model` and `Manifest` that do not enter the hash of the settings, each with the reason.
-NOT_IN_SETTINGS_HASH: Final = {
+FIELDS_NOT_IN_SETTINGS_HASH: Final = {
     "trust": "whose pack it is decides whether it is loaded",
     "fingerprint": "as `trust`",
     "model_sha256": "among `files`; stored beside this hash, and compared with it",
@@ -120,7 +120,7 @@ class PackSetup:
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     @property
-    def reusable_settings(self) -> tuple[str, ...]:
+    def reusable_settings_hashes(self) -> tuple[str, ...]:
         """The settings hashes of stored results that may be taken over instead of screening an image again.
 
         The two hashes are `settings_hash`, and the hash with the opposite `ages_confirmed`. Results with either hash
@@ -167,7 +167,7 @@ def setups_of(models: Sequence[Model], point: str | None, set_up: Callable[..., 
         set_up(model, operating_point=point if has_it or not any(has) else None)
         for model, has_it in zip(models, has, strict=True)
     )
-    known = shared_ages(one.model.manifest.accepted.ages_years for one in made if one.ages_confirmed)
+    known = common_ages(one.model.manifest.accepted.ages_years for one in made if one.ages_confirmed)
     if known and known[0] > known[1]:
         raise UsageProblem(reason("ages_apart", packs=", ".join(model.pack_name for model in models)))
     return made
@@ -214,7 +214,7 @@ def _deciding(part: Any) -> Any:
     Files and arrays are replaced by their SHA-256.
     """
     if dataclasses.is_dataclass(part):
-        names = [field.name for field in dataclasses.fields(part) if field.name not in NOT_IN_SETTINGS_HASH]
+        names = [field.name for field in dataclasses.fields(part) if field.name not in FIELDS_NOT_IN_SETTINGS_HASH]
         return {name: _deciding(getattr(part, name)) for name in names}
     if isinstance(part, Mapping):
         return {name: _deciding(value) for name, value in part.items()}

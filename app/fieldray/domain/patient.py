@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date, valid_patient_id
 
-NO_DAY = 0
+UNKNOWN_DAY = 0
 # same: one person; other: two persons; unknown: an image has no usable Patient ID
 PatientMatch = Literal["same", "other", "unknown"]
 
@@ -55,7 +55,7 @@ def person_key(ref: ImageRef) -> str:
 def day_number(dicom_date: str) -> int:
     """Return the day number of a study date: one more for each later day, 0 for a missing or invalid date."""
     day = parse_dicom_date(dicom_date)
-    return day.toordinal() if day else NO_DAY
+    return day.toordinal() if day else UNKNOWN_DAY
 
 
 def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -75,7 +75,7 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
     _, patient = np.unique(people, return_inverse=True)
     newest = np.zeros(patient.max(initial=-1) + 1, np.int64)
     np.maximum.at(newest, patient, days)
-    is_earlier: NDArray[np.bool_] = (days != NO_DAY) & (days < newest[patient])
+    is_earlier: NDArray[np.bool_] = (days != UNKNOWN_DAY) & (days < newest[patient])
     return is_earlier
 
 

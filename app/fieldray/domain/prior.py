@@ -79,10 +79,10 @@ class PairRecord:
 
     current, current_frame  SHA-256 (hex) of the current image's file, and number of the frame
     prior, prior_frame      header of the prior image without the person's name, and number of the frame
-    is_dicom                whether a DICOM object can refer to the prior image
+    has_dicom_prior         whether a DICOM object can refer to the prior image
     order                   whether the prior image was made before or after the current image
     patient_match           whether both images are of one patient
-    why_not                 the reason why the images are not comparable, or None
+    not_comparable_reason   the reason why the images are not comparable, or None
     similarity              similarity of the structure inside the lungs after alignment, -1..1; None if not comparable
     regions                 regions whose difference exceeds the noise
     """
@@ -90,11 +90,11 @@ class PairRecord:
     current: str
     current_frame: int
     prior: ImageHeader
-    is_dicom: bool
+    has_dicom_prior: bool
     prior_frame: int
     order: TimeOrder
     patient_match: PatientMatch
-    why_not: Reason | None = None
+    not_comparable_reason: Reason | None = None
     similarity: float | None = None
     regions: tuple[ChangeRegion, ...] = ()
 
@@ -227,11 +227,11 @@ def pair_record(prior: Prior, current: Outcome, comparison: PairComparison) -> P
         current=current.facts.content_sha256,
         current_frame=current.ref.frame,
         prior=replace(prior.header, patient_name=""),
-        is_dicom=ref.kind == "dicom",
+        has_dicom_prior=ref.kind == "dicom",
         prior_frame=ref.frame,
         order=prior.order,
         patient_match=prior.patient_match,
-        why_not=problem.reason if problem else None,
+        not_comparable_reason=problem.reason if problem else None,
         similarity=aligned.alignment.similarity_after if aligned else None,
         regions=aligned.regions if aligned else (),
     )

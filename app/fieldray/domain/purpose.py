@@ -41,7 +41,7 @@ def patients_sentence(accepted: HeaderRules) -> Reason:
     return reason("for_ages", youngest=youngest, oldest=oldest)
 
 
-def shared_ages(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
+def common_ages(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
     """Return the age range (youngest, oldest) that all packs accept; None if all packs accept any age.
 
     If the ranges do not overlap, youngest is above oldest.
@@ -65,11 +65,11 @@ def performance_sentences(manifest: Manifest) -> tuple[Reason, ...]:
 class ClassDistribution:
     """The measured distribution of images over the displayed classes.
 
-    is_elsewhere  whether the images come from a hospital that is not one of the pack's own hospitals
-    shares        share of each class: key True for images with the finding, key False for images without
+    is_from_other_hospital  whether the images come from a hospital that is not one of the pack's own hospitals
+    shares                  share of each class: key True for images with the finding, key False for images without
     """
 
-    is_elsewhere: bool
+    is_from_other_hospital: bool
     shares: Mapping[bool, Mapping[Category, Share]]
 
     @property
@@ -105,7 +105,7 @@ def class_distributions(manifest: Manifest | None, point: OperatingPoint | None)
     parts = ((part, _member(_member(_member(label, part), "classes"), point.name)) for part in (_OWN, _ELSEWHERE))
     counted = (
         ClassDistribution(
-            is_elsewhere=part == _ELSEWHERE,
+            is_from_other_hospital=part == _ELSEWHERE,
             shares={truth: _shares(_member(found, name)) for truth, name in TRUTH_NAMES.items()},
         )
         for part, found in parts
@@ -196,25 +196,25 @@ def with_age_notes(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reas
 class PatientCount:
     """Counts of a run's images for the notes on patients.
 
-    others   number of images whose header contradicts the pack's rules
-    unknown  number of images without a stated age
+    unintended_patients  number of images whose header contradicts the pack's rules
+    unstated_ages        number of images without a stated age
     """
 
-    others: int = 0
-    unknown: int = 0
+    unintended_patients: int = 0
+    unstated_ages: int = 0
 
     def add(self, kind: ResultCount) -> None:
-        """Count a group of results, in `others` or in `unknown` if the results belong there.
+        """Count a group of results, as `unintended_patients` or as `unstated_ages`.
 
-        kind  results with the same category and the same codes. Results refused because of age or body part count in
-              `others`. Results with the note that the age is not stated count in `unknown`
+        kind  results with the same category and the same codes. Results refused because of age or body part count as
+              `unintended_patients`. Results with the note that the age is not stated count as `unstated_ages`
         """
-        self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
-        self.unknown += kind.number * (AGE_NOTE_CODES[False] in kind.codes)
+        self.unintended_patients += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
+        self.unstated_ages += kind.number * (AGE_NOTE_CODES[False] in kind.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """Return notes on the number of images of unintended patients, and of images without a stated age."""
-        counts = {"other_patients": self.others, "ages_not_stated": self.unknown}
+        counts = {"other_patients": self.unintended_patients, "ages_not_stated": self.unstated_ages}
         intended = patients_sentence(accepted).text
         return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)
 
@@ -451,7 +451,7 @@ def is_for_processing(header: ImageHeader) -> bool:
     return header.presentation_intent_type.upper() == "FOR PROCESSING" or header.sop_class_uid in _RAW_CLASSES
 
 
-def is_other_kind(header: ImageHeader) -> bool:
+def is_special_exposure(header: ImageHeader) -> bool:
     """Return whether the header says that the image is no ordinary exposure.
 
     Examples are an image of bone or soft tissue alone, and the difference of two exposures.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category, Outcome, ResultCount, can_be_overruled, can_be_turned, leading_position
-from fieldray.domain.image import UPRIGHT, Correction, ImageRef
+from fieldray.domain.image import NO_CORRECTION, Correction, ImageRef
 from fieldray.domain.model import BackendName, OperatingPoint, Trust
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
@@ -89,13 +89,13 @@ class ResultsTakenOver:
     The program recognised the images by a sample of their content. This event replaces one `ImageDone` for each image,
     unless the caller asked for single events.
 
-    row_ids  rows of the images in the database
-    kinds    for each pack, in the order of the run: how many of the results have each category and set of note codes
+    row_ids        rows of the images in the database
+    result_counts  for each pack, in the order of the run: number of results by category and set of note codes
     """
 
     run_id: int
     row_ids: tuple[int, ...]
-    kinds: tuple[tuple[ResultCount, ...], ...]
+    result_counts: tuple[tuple[ResultCount, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,9 +264,9 @@ class Overrides:
         """Return whether an image refused for this reason is to be turned upright and screened again.
 
         turn  the correction with which the refused image was read. An image is turned only once: the result is False
-              unless `turn` is `UPRIGHT` (no correction)
+              unless `turn` is `NO_CORRECTION`
         """
-        return self.turns and can_be_turned(why) and turn == UPRIGHT
+        return self.turns and can_be_turned(why) and turn == NO_CORRECTION
 
     def will_overrule(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be screened nevertheless.
@@ -416,14 +416,14 @@ class SupersededVerdict:
 class StoredResult:
     """The stored result of one pack of a run for one image.
 
-    answer_id   row of the result in the database, to which a verdict refers
-    row_id      row of the image
-    position    position of the pack in the run
-    is_resumed  whether the result was taken over from an earlier start of the program
-    is_sampled  whether the file was recognised by size, times and a sample of its content, without reading the whole
-                file
-    is_read     whether a person has read the image, with or without a verdict
-    is_earlier  whether the run has an image of a later day of this patient; only set when results are read in order
+    answer_id                row of the result in the database, to which a verdict refers
+    row_id                   row of the image
+    position                 position of the pack in the run
+    is_reused                whether the result was taken over from an earlier start of the program
+    is_recognised_by_sample  whether the file was recognised by size, times and a sample of its content, without reading
+                             the whole file
+    is_read                  whether a person has read the image, with or without a verdict
+    is_of_earlier_day        whether the run has an image of a later day of this patient; set only when read in order
     """
 
     answer_id: int
@@ -431,11 +431,11 @@ class StoredResult:
     run_id: int
     position: int = 0
     outcome: Outcome
-    is_resumed: bool
+    is_reused: bool
     verdict: Verdict | None = None
-    is_sampled: bool = False
+    is_recognised_by_sample: bool = False
     is_read: bool = False
-    is_earlier: bool = False
+    is_of_earlier_day: bool = False
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -472,7 +472,7 @@ class StoredImage:
 
     def marked_as_earlier(self) -> StoredImage:
         """Return a copy of this object, marked as an image of an earlier day than its patient's newest image."""
-        return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
+        return replace(self, answers=tuple(replace(answer, is_of_earlier_day=True) for answer in self.answers))
 
     def result_of_model(self, model_sha256: str) -> StoredResult:
         """Return the result of the model with this SHA-256, or else the first result."""
@@ -484,12 +484,12 @@ class StoredImage:
 class ResumeOptions:
     """Options for taking over results that earlier runs stored for the same files.
 
-    verifies      whether a file is recognised only by its whole content, not by a sample
-    reports_each  whether each result is reported by an `ImageDone`; otherwise one `ResultsTakenOver` reports many
+    verifies_content    whether a file is recognised only by its whole content, not by a sample
+    reports_each_image  whether each result is reported by an `ImageDone`; otherwise one `ResultsTakenOver` reports many
     """
 
-    verifies: bool = False
-    reports_each: bool = True
+    verifies_content: bool = False
+    reports_each_image: bool = True
 
 
 def origin_folder(path: str) -> str:
@@ -508,11 +508,11 @@ class DriftSample:
     """The values of a stored result from which drift is computed: class, scores, grey level and evidence.
 
     scores           calibrated score by label
-    grey             median of the thumbnail, 0 (black) to 255; None if the image was not read
+    median_grey      median of the thumbnail, 0 (black) to 255; None if the image was not read
     evidence_inside  share of the heat map inside the lungs, 0..1; None without a lung-field pack
     """
 
     category: Category
     scores: Mapping[str, float]
-    grey: float | None
+    median_grey: float | None
     evidence_inside: float | None = None

@@ -27,7 +27,7 @@ from fieldray.domain.purpose import (
     HeaderMatch,
     body_part_match,
     is_for_processing,
-    is_other_kind,
+    is_special_exposure,
     view_match,
     view_words,
 )
@@ -92,7 +92,7 @@ def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collectio
         yield reason("view", view=view_words(header))
     if is_for_processing(header):
         yield reason("for_processing")
-    if is_other_kind(header):
+    if is_special_exposure(header):
         yield reason("image_type", kind=" / ".join(filter(None, (header.image_type, header.derivation))))
     ages = sorted(age for age in (header.patient_age_years, header.contrary_age_years) if age is not None)
     accepted = rules.ages_years

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL.JpegImagePlugin import JpegImageFile
 
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
-from fieldray.domain.image import UPRIGHT, Image, ImageRef, Window
+from fieldray.domain.image import NO_CORRECTION, Image, ImageRef, Window
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.identify import (
     HEAD_BYTES,
@@ -118,7 +118,7 @@ class ImageFile:
 
         side  None for full resolution
         """
-        needed = TargetSize(side, side, of_longer=True) if side and self._ref.turn == UPRIGHT else None
+        needed = TargetSize(side, side, of_longer=True) if side and self._ref.turn == NO_CORRECTION else None
         return self.image(needed).corrected(self._ref.turn)
 
 

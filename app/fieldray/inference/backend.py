@@ -54,7 +54,7 @@ class NetworkOutput:
                 raise ValueError("a mask must be (rows, columns) in 0..1")
 
 
-def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, sequence: int) -> Prediction:
+def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, image_number: int) -> Prediction:
     """Return the `Prediction` of a classifier for one image, made from the output of its network.
 
     answer    the output of the network
@@ -69,7 +69,7 @@ def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, 
         class_maps=answer.class_maps,
         features=answer.features,
         latency_ms=answer.latency_ms,
-        sequence=sequence,
+        image_number=image_number,
     )
 
 

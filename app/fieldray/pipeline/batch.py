@@ -219,7 +219,7 @@ class Batch:
 
     def _screen_into(self, store: ResultStore) -> None:
         last_row, last_answer, watches = store.last_row_id(), store.last_answer_id(), self._ports.watch is not None
-        has_results = (store.has_results(one.spec, settings=one.reusable_settings) for one in self._ports.packs)
+        has_results = (store.has_results(one.spec, settings=one.reusable_settings_hashes) for one in self._ports.packs)
         takes_over = not self._fresh and (watches or any(has_results))
         run_id = store.open_run(self.spec, fresh=self._fresh)
         keeps = self._ports.keeps_previews
@@ -277,7 +277,7 @@ class Batch:
         for arrived in self._arrivals():
             if isinstance(arrived, ReusedAnswers):
                 taken = recorder.reuse_answers(store, arrived)
-                for event in image_events(store, taken) if self._ports.resume_options.reports_each else [taken]:
+                for event in image_events(store, taken) if self._ports.resume_options.reports_each_image else [taken]:
                     self._publish(event)
                 done += len(arrived.images)
             elif kept := [one for one in arrived if watch is None or watch.is_final(one.doubtful, is_new=one.is_new)]:
@@ -430,7 +430,7 @@ class Batch:
 
     def _by_stamp(self, query: ResultQuery) -> ResultsByStamp | None:
         """Return an object that recognises unchanged files; None if the run reuses no results by stamp."""
-        if self._ports.resume_options.verifies or not self._by_content:
+        if self._ports.resume_options.verifies_content or not self._by_content:
             return None
         return ResultsByStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
 

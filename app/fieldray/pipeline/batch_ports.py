@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 class RunPack:
     """One of the packs that screen the images of a run.
 
-    spec               description of the pack, as stored with the run
-    check_header       function that returns the reason to refuse an image with this header, or None
-    warnings           function that returns warnings about the pack's results, called when all results are stored
-    reusable_settings  settings hashes (`PackSpec.settings_hash`) whose stored results are reused from earlier runs; if
-                       empty, only the hash of `spec`
+    spec                      description of the pack, as stored with the run
+    check_header              function that returns the reason to refuse an image with this header, or None
+    warnings                  function that returns warnings about the pack's results, called when all results are
+                              stored
+    reusable_settings_hashes  settings hashes (`PackSpec.settings_hash`) whose stored results are reused from earlier
+                              runs; if empty, only the hash of `spec`
     """
 
     spec: PackSpec
     check_header: Callable[[ImageHeader], Reason | None]
     warnings: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: ()
-    reusable_settings: Sequence[str] = ()
+    reusable_settings_hashes: Sequence[str] = ()
 
     @classmethod
     def from_setup(cls, setup: PackSetup, database: Path) -> Self:
@@ -56,7 +57,7 @@ class RunPack:
             spec=pack_spec(setup),
             check_header=partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
             warnings=partial(_doubts, database, model.manifest),
-            reusable_settings=setup.reusable_settings,
+            reusable_settings_hashes=setup.reusable_settings_hashes,
         )
 
 

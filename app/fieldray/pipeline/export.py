@@ -145,7 +145,7 @@ def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
         run=run,
         results=(),
         packs=tuple(_stored_pack(query, run, at, manifest_of(one, packs)) for at, one in enumerate(run.spec.packs)),
-        not_present=query.not_present(run.run_id),
+        absent_images=query.absent_images(run.run_id),
         superseded_verdicts=query.superseded_verdicts(run.run_id),
         pseudonym_key=pseudonym_key(user_data()),
     )

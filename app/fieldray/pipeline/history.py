@@ -28,7 +28,7 @@ from fieldray.domain.history import (
     WorkListRows,
     compare_runs,
 )
-from fieldray.domain.metrics import share_of
+from fieldray.domain.metrics import wilson_share
 from fieldray.domain.model import Manifest, Model
 from fieldray.domain.run import VERDICT_VALUES, PackOfRun, Run, pack_of_run
 from fieldray.errors import UsageProblem
@@ -162,7 +162,7 @@ class History:
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
         manifests = {name: manifest_of(spec) for name, spec in specs.items()}
         checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)
-        return MonthlyCounts(first=first, tallies=tallies, manifests=manifests, checks=checks)
+        return MonthlyCounts(first_day=first, tallies=tallies, manifests=manifests, constancy_results=checks)
 
     def save_month(self, path: Path, month: MonthlyCounts, translator: Translator) -> None:
         """Write the report on a month as PDF. Raises UsageProblem, StorageProblem.
@@ -175,7 +175,7 @@ class History:
         from fieldray.reports.pdf_pages import month_document
 
         title, blocks = month_title(translator, month), month_blocks(month, translator)
-        write_output(path, is_own_pdf, month_document(title, blocks, month.first, translator))
+        write_output(path, is_own_pdf, month_document(title, blocks, month.first_day, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
         """Return the plan to delete these runs. Nothing is deleted. Raises UsageProblem (history_no_run)."""
@@ -286,18 +286,18 @@ def deletion_sentences(done: DeletionResult) -> tuple[Reason, ...]:
         said = [reason("history_patient_deleted", results=done.plan.results)]
     if (freed_mb := f"{max(0, done.freed_bytes) / 1e6:.1f}") != "0.0":
         said.append(reason("history_freed", freed_mb=freed_mb))
-    if done.copies_left:
-        left = [Path(copy) for copy in done.copies_left]
+    if done.remaining_copies:
+        left = [Path(copy) for copy in done.remaining_copies]
         names = ", ".join(copy.name for copy in left)
         said.append(reason("history_copies_left", folder=left[0].parent, names=names))
-    if not done.is_wiped:
+    if not done.is_overwritten:
         said.append(reason("history_not_wiped"))
     return tuple(said)
 
 
 def month_title(translator: Translator, month: MonthlyCounts) -> str:
     """Return the title of the report on a month."""
-    return translator.text("Report for the month that begins on {date}", date=format_date(translator, month.first))
+    return translator.text("Report for the month that begins on {date}", date=format_date(translator, month.first_day))
 
 
 def month_blocks(month: MonthlyCounts, translator: Translator) -> tuple[Block, ...]:
@@ -305,7 +305,7 @@ def month_blocks(month: MonthlyCounts, translator: Translator) -> tuple[Block, .
     blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
     for name, manifest in month.manifests.items():
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)
-    text, checks = translator.text, tuple(map(translator.reason, month.checks))
+    text, checks = translator.text, tuple(map(translator.reason, month.constancy_results))
     blocks += [] if month.tallies else [Paragraph(text("Nothing was screened in this month."))]
     return (*blocks, BulletList(text("Constancy test"), checks or (text("No constancy test was run in this month."),)))
 
@@ -323,8 +323,8 @@ def _of_pack(
         verdicts[tally.category, tally.verdict] += tally.images
         if tally.category in ("abnormal", "normal"):
             answers[tally.verdict] += tally.images
-        if tally.why and tally.category in ("refused", "failed"):
-            whys[tally.why] += tally.images
+        if tally.reason and tally.category in ("refused", "failed"):
+            whys[tally.reason] += tally.images
     rows = [
         (
             category_label(translator, category, manifest),
@@ -342,13 +342,13 @@ def _of_pack(
         tuple(rows),
         widths=(48.0, 30.0, *[_VERDICTS_WIDTH_MM / len(VERDICT_VALUES)] * len(VERDICT_VALUES)),
     )
-    points = [tally.spec.operating_points for tally in tallies if not tally.why]
+    points = [tally.spec.operating_points for tally in tallies if not tally.reason]
     if any(one != points[0] for one in points):
         yield BulletList("", (text("The counts combine results of different operating points."),))
     judged = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms is not None)
     if judged:
         agreed = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms)
-        share = format_percent(translator, share_of(agreed, judged, number=judged).estimate)
+        share = format_percent(translator, wilson_share(agreed, judged, number=judged).estimate)
         said = text("Readers agreed with {share} of {judged} results that have a verdict.", judged=judged, share=share)
         bias = text(
             "Readers saw the result before the readers gave a verdict, so agreement is overestimated (automation bias)."

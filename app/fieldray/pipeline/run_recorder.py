@@ -118,7 +118,7 @@ class RunRecorder:
                 self._why_failed.setdefault(failed.reason.code, failed.reason)
             for answer in image.answers:
                 self._packs[answer.position].note([count_of_outcome(answer.outcome)])
-                self._packs[answer.position].by_content += answer.is_resumed
+                self._packs[answer.position].by_content += answer.is_reused
         return [ImageDone(image=image) for image in images]
 
     def reuse_answers(self, store: ResultStore, taken: ReusedAnswers) -> ResultsTakenOver:
@@ -129,7 +129,7 @@ class RunRecorder:
         for counts, of_pack in zip(self._packs, kinds, strict=True):
             counts.note(of_pack)
             counts.by_sample += len(rows)
-        return ResultsTakenOver(run_id=self.run_id, row_ids=rows, kinds=kinds)
+        return ResultsTakenOver(run_id=self.run_id, row_ids=rows, result_counts=kinds)
 
     def end(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
         """Store the end of the run, with its state and the reason for a failure.
@@ -254,7 +254,7 @@ class ResultsByContent:
         with self._lock:
             known = self.query.reusable_outcome(
                 pack.spec,
-                settings=pack.reusable_settings,
+                settings=pack.reusable_settings_hashes,
                 content_sha256=content_sha256,
                 frame=ref.frame,
                 up_to_answer_id=last,
@@ -346,7 +346,7 @@ def _packs_with_equal_key(known: Sequence[Run], wanted: RunPack) -> list[PackOfR
     known   the earlier runs
     wanted  the pack of the current run
     """
-    settings = wanted.reusable_settings or [wanted.spec.settings_hash]
+    settings = wanted.reusable_settings_hashes or [wanted.spec.settings_hash]
     return [
         PackOfRun(run.run_id, position)
         for run in known

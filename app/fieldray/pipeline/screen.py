@@ -18,7 +18,7 @@ from fieldray.domain.finding import (
     Outcome,
     RefusedOutcome,
     ScreenedOutcome,
-    normal_as_uncertain,
+    below_as_unsure,
 )
 from fieldray.domain.image import Correction, Detail, ImageRef
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
@@ -192,8 +192,8 @@ class _Judgement:
         setup = self.setups[number]
         try:
             if seen.answer:
-                backend, sequence = CPU.name, seen.sequence
-                answered = prediction_of(seen.answer, setup.model, backend=backend, sequence=sequence)
+                backend, sequence = CPU.name, seen.image_number
+                answered = prediction_of(seen.answer, setup.model, backend=backend, image_number=sequence)
                 self._note(number, answered)
             if not seen.problem and isinstance(found := self.predictions.get(number), Exception):
                 raise found
@@ -272,7 +272,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
             notes += (reason("unlike_measured"),) if lungs else ()
     findings = setup.findings(prediction.scores)
     if not (manifest.is_bare or NEVER_NORMAL_CODES.isdisjoint(facts.notes)):
-        findings = normal_as_uncertain(findings)
+        findings = below_as_unsure(findings)
     screened = ScreenedOutcome(
         ref=ref,
         facts=facts,
@@ -282,7 +282,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
         model_sha256=setup.model.model_sha256,
         backend=prediction.backend,
         inference_ms=prediction.latency_ms,
-        extra=extra,
+        extra_figures=extra,
         lungs=lungs,
         notes=(*of_header, *_override_notes(ref.turn, overruled), *notes),
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, without_preview
-from fieldray.domain.image import UPRIGHT, Image, ImageRef
+from fieldray.domain.image import NO_CORRECTION, Image, ImageRef
 from fieldray.domain.model import BackendName, DeviceChoice, DevicePolicy, Model
 from fieldray.domain.pack_setup import set_up_pack, setup_of_run, setups_of
 from fieldray.domain.run import (
@@ -166,7 +166,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
             set_up = partial(set_up_pack, ages_confirmed=ages_confirmed, overrides=overrides)
             setups = setups_of(models, operating_point, set_up)
-            whole = resume_options.verifies or bool(self._settings["verify_files"])
+            whole = resume_options.verifies_content or bool(self._settings["verify_files"])
             batch = make_batch(
                 absolute_paths(paths),
                 setups,
@@ -177,7 +177,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 options=BatchOptions(
                     is_fresh=fresh,
                     keeps_previews=bool(self._settings["keep_previews"]),
-                    resume_options=replace(resume_options, verifies=whole),
+                    resume_options=replace(resume_options, verifies_content=whole),
                     watches=watches,
                 ),
             )
@@ -264,7 +264,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             index = next((at for at, one in enumerate(models) if one.model_sha256 == pack.model_sha256), 0)
             setup = replace(setup_of_run(run.spec, answer.position, models[index]), overrides=overrides)
             engine = self._open(models)
-        ref = replace(judged.ref, turn=UPRIGHT)
+        ref = replace(judged.ref, turn=NO_CORRECTION)
         found = screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)
         if isinstance(found, FailedOutcome) or (isinstance(found, RefusedOutcome) and overrides != Overrides()):
             return found

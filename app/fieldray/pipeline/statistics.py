@@ -95,7 +95,7 @@ class Statistics:
         with self._lock:
             self._latest = prediction.backend
             latencies = self._by_backend.setdefault(prediction.backend, _Latencies())
-            latencies.add(max(prediction.latency_ms, 1e-3), sequence=prediction.sequence)
+            latencies.add(max(prediction.latency_ms, 1e-3), sequence=prediction.image_number)
 
     def speed(self) -> Speed:
         """Return the current speed of the device that ran the latest image."""

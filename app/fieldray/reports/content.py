@@ -77,7 +77,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: st
     why = None if isinstance(outcome, ScreenedOutcome) else outcome.reason
     return {
         "path": image_path(outcome.ref),
-        "study": outcome.ref.study,
+        "study": outcome.ref.study_or_image_key,
         "image": image_name(outcome.ref),
         "status": outcome.status,
         "category": CATEGORY_TEXTS[outcome.category],
@@ -295,7 +295,7 @@ def about_run(stored: StoredRun) -> dict[str, object]:
         "operating_points": [dataclasses.asdict(point) for point in pack.operating_points],
         "counts": {category: stored.counts.get(category, 0) for category in CATEGORY_TEXTS},
         "notes": [{"code": doubt.code, "text": doubt.text} for doubt in stored.warnings],
-        "not_present": [called(image) for image in stored.not_present],
+        "not_present": [called(image) for image in stored.absent_images],
         "earlier_verdicts": [
             _superseded_verdict(given) | {"image": called(given.image)} for given in stored.superseded_verdicts
         ],
@@ -358,11 +358,11 @@ def month_text(month: MonthlyCounts) -> str:
     keys = "pack", "category", "why", "verdict", "images"
     found = Counter[tuple[str | None, ...]]()
     for one in month.tallies:
-        code = one.why.code if one.why else None
+        code = one.reason.code if one.reason else None
         found[one.spec.pack_name, CATEGORY_TEXTS[one.category], code, one.verdict] += one.images
-    about = {"report": "month", "notice": NOTICE, "first_day": month.first.isoformat()}
+    about = {"report": "month", "notice": NOTICE, "first_day": month.first_day.isoformat()}
     images = [dict(zip(keys, (*kind, number), strict=True)) for kind, number in found.most_common()]
-    return _text({**about, "images": images, "constancy": [check.text for check in month.checks]})
+    return _text({**about, "images": images, "constancy": [check.text for check in month.constancy_results]})
 
 
 def _summary(summary: RunSummary) -> dict[str, Any]:
@@ -377,7 +377,7 @@ def _summary(summary: RunSummary) -> dict[str, Any]:
         **about,
         **({"other_packs": other_packs} if others else {}),
         "images": summary.total,
-        "images_not_present": summary.not_present,
+        "images_not_present": summary.absent_count,
         "run_on": {backend: number for backend, number in summary.backends.items() if backend},
         "verdicts": dict(summary.verdicts),
     }

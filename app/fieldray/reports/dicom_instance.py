@@ -147,7 +147,7 @@ class ReportedImage:
         pack, options = self.stored.pack, self.stored.options
         run = (self.stored.run.run_id, self.run_time.timestamp(), installation_number(self.stored))
         made = (pack.model_sha256, pack.settings_hash, self.stored.run.spec.program_version)
-        subject_key = (self.ref.study_key, self.header.patient_id)
+        subject_key = (self.ref.patient_study_key, self.header.patient_id)
         common = (kind, what, *made, *run, self.study_uid, *subject_key, options.language)
         if what == "series":
             return derived_uid(*common)

@@ -319,7 +319,7 @@ _MOST_REGIONS: Final = 50
 
 def prior_source(pair: PairRecord) -> Source | None:
     """Return the reference to the prior image of a comparison; None if its file has no valid UIDs."""
-    kind: FileKind = "dicom" if pair.is_dicom else "unknown"
+    kind: FileKind = "dicom" if pair.has_dicom_prior else "unknown"
     return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
 
 
@@ -349,7 +349,7 @@ def _figures(pair: PairRecord) -> list[Dataset]:
 
 def _pair_comments(pair: PairRecord) -> list[str]:
     date = pair.prior.study_date or "unknown"
-    why = [f"The images are not comparable. {pair.why_not.text}"] if pair.why_not else []
+    why = [f"The images are not comparable. {pair.not_comparable_reason.text}"] if pair.not_comparable_reason else []
     return [
         f"{NOTICE} {reason('compare_notice').text}",
         f"Compared with an image of study date {date}.",

@@ -119,7 +119,7 @@ class StoredRun:
     packs                facts of each pack, in the order of the packs in the run
     position             position of the pack to which `pack`, `counts`, `warnings` and `manifest` belong; see
                          `for_result`
-    not_present          names of images that an earlier pass saw and the last complete pass did not find
+    absent_images        names of images that an earlier pass saw and the last complete pass did not find
     superseded_verdicts  verdicts on results that have changed since
     options              options that a person chose
     pseudonym_key        key from which pseudonyms are made; equal keys give a patient equal pseudonyms
@@ -135,7 +135,7 @@ class StoredRun:
     results: Iterable[StoredResult]
     packs: tuple[StoredPack, ...] = (StoredPack(),)
     position: int = 0
-    not_present: tuple[str, ...] = ()
+    absent_images: tuple[str, ...] = ()
     superseded_verdicts: tuple[SupersededVerdict, ...] = ()
     options: ReportOptions = DEFAULT_REPORT_OPTIONS
     pseudonym_key: bytes = b""
@@ -248,7 +248,7 @@ def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
     header = ref.header
     if stored.options.names_people:
         return replace(header, patient_name=visible(header.patient_name), patient_id=visible(header.patient_id))
-    alias = pseudonym(header, ref.study_key, key=stored.pseudonym_key)
+    alias = pseudonym(header, ref.patient_study_key, key=stored.pseudonym_key)
     return replace(
         header, patient_name=alias, patient_id=alias, patient_birth_date="", study_id="", accession_number=""
     )

@@ -72,7 +72,7 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
     results: dict[str, list[StoredResult]] = {}
     for result in stored.results:
         if result.outcome.category != "not_an_image":
-            results.setdefault(result.outcome.ref.study_key, []).append(result)
+            results.setdefault(result.outcome.ref.patient_study_key, []).append(result)
     all_results = itertools.chain.from_iterable(results.values())
     images = stored.read_images(all_results, _IMAGE_SIDE)
     taken = set[str]()

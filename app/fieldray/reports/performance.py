@@ -71,13 +71,13 @@ def performance_of(
     Returns None without a manifest or operating point, if the maker of the pack did not count the classes, and for a
     threshold that was chosen on this site's images.
     """
-    measured = {classes.is_elsewhere: classes for classes in class_distributions(manifest, point)}
+    measured = {classes.is_from_other_hospital: classes for classes in class_distributions(manifest, point)}
     if not measured:
         return None
     shown = measured.get(True) or measured[False]
     at = (
         translator.text("At another hospital")
-        if shown.is_elsewhere
+        if shown.is_from_other_hospital
         else translator.text("At the hospital of the training images")
     )
     return MeasuredPerformance(

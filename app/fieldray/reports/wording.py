@@ -225,7 +225,7 @@ class Wording:
         if said := self._reasons(outcome):
             word = f"{word}: {said}"
         day = self._day(header.study_date)
-        if result.is_earlier:
+        if result.is_of_earlier_day:
             day = shorten(earlier_text(self.translator, header))
         return (str(count), who, day, self._image_name(outcome.ref), word, score, verdict)
 
@@ -255,7 +255,7 @@ class Wording:
 
         For the first pack, notes on the whole run are included.
         """
-        absent, superseded = len(self._stored.not_present), len(self._stored.superseded_verdicts)
+        absent, superseded = len(self._stored.absent_images), len(self._stored.superseded_verdicts)
         changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. The verdict is in the JSON export.",
             "{count} verdicts were given on results that have changed since. The verdicts are in the JSON export.",
@@ -414,8 +414,8 @@ class Wording:
 
     def _compared(self, pair: PairRecord) -> str:
         text = self.translator.text
-        if pair.why_not is not None or pair.similarity is None:
-            why = self.translator.reason(pair.why_not) if pair.why_not else ""
+        if pair.not_comparable_reason is not None or pair.similarity is None:
+            why = self.translator.reason(pair.not_comparable_reason) if pair.not_comparable_reason else ""
             return " ".join((text("The images are not comparable."), why)).strip()
         likeness = text(
             "Similarity inside the lungs: {value}.", value=format_number(self.translator, pair.similarity, digits=2)

@@ -99,7 +99,7 @@ def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
         key_of(view_label(header)),
         outcome.inference_ms if isinstance(outcome, ScreenedOutcome) else -1.0,
         why.code if (why := reason_of(outcome)) else "",
-        _number_of(outcome.ref.study_key),
+        _number_of(outcome.ref.patient_study_key),
         _number_of(person_key(outcome.ref)),
     )
 

@@ -136,12 +136,12 @@ def _delete(
                 locks.finish(run_id)
         finally:
             locks.release()
-        is_wiped = vacuum(connection) and are_wiped
+        is_overwritten = vacuum(connection) and are_wiped
     return DeletionResult(
         plan=plan,
         freed_bytes=before - size_of(path),
-        is_wiped=is_wiped,
-        copies_left=tuple(map(str, _set_aside(path))),
+        is_overwritten=is_overwritten,
+        remaining_copies=tuple(map(str, _set_aside(path))),
     )
 
 

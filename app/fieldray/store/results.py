@@ -225,7 +225,7 @@ class ResultQuery:
                    WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""
         return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
 
-    def not_present(self, run_id: int) -> tuple[str, ...]:
+    def absent_images(self, run_id: int) -> tuple[str, ...]:
         """Return the names of images that an earlier pass of a run saw, and the last complete pass did not find."""
         query = "SELECT image_key FROM images WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
         return self._made(lambda row: image_key_text(row["image_key"]), self._all(query, run_id))
@@ -507,7 +507,7 @@ class ResultStore(ResultQuery):
                 run_id=run_id,
                 position=position,
                 outcome=without_preview(outcome),
-                is_resumed=position in resumed,
+                is_reused=position in resumed,
             )
             if self._verdicts.copy_verdict(run_id, answer_id, columns["result_hash"], image["image_key"]):
                 answer = replace(answer, **self._judgement(answer_id, columns["result_hash"]))

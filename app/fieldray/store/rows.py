@@ -170,7 +170,7 @@ def _details(ref: ImageRef, facts: ReadFacts, screened: ScreenedOutcome | None) 
         problem=stored_reason_of(ref.problem) if ref.problem else None,
         is_refusal=ref.problem_is_refusal,
         maps=None if maps is None else (maps.shape[0], maps.shape[1], maps.shape[2]),
-        extra=dict(screened.extra) if screened else {},
+        extra=dict(screened.extra_figures) if screened else {},
         turn=(ref.turn.degrees, ref.turn.swaps_grey),
     )
 
@@ -264,7 +264,7 @@ def outcome_of(
         model_sha256=run.model_sha256,
         backend=row["backend"],
         inference_ms=row["inference_ms"],
-        extra=details.extra,
+        extra_figures=details.extra,
         lungs=lungs,
         notes=reasons_of(row["notes"]),
     )
@@ -325,8 +325,8 @@ def stored_result_of(
         run_id=row["run_id"],
         position=row["position"],
         outcome=outcome_of(row, pack_spec_of(row["spec"]), thumbnail=thumbnail, looks_inside=looks_inside),
-        is_resumed=bool(row["is_resumed"]),
-        is_sampled=row["is_resumed"] == SAMPLED,
+        is_reused=bool(row["is_resumed"]),
+        is_recognised_by_sample=row["is_resumed"] == SAMPLED,
         verdict=verdict_of(row) if row["choice"] else None,
         is_read=bool(row["is_read"]),
     )
@@ -357,7 +357,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
         row_id=row["image_id"],
         run_id=row["run_id"],
         position=row["position"],
-        key=row["image_key"],
+        image_key=row["image_key"],
         image=image_key_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),
         frame=row["frame"],
@@ -367,7 +367,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
         point=finding.point if finding else None,
         backend=row["backend"] or "",
         verdict=row["choice"],
-        why=reason_of(row["reason"]) if row["reason"] else None,
+        reason=reason_of(row["reason"]) if row["reason"] else None,
         notes=reasons_of(row["notes"]),
     )
 
@@ -377,7 +377,7 @@ def tally_of(row: sqlite3.Row) -> ImageTally:
     return ImageTally(
         spec=pack_spec_of(row["spec"]),
         category=category_in(row),
-        why=reason_of(row["reason"]) if row["reason"] else None,
+        reason=reason_of(row["reason"]) if row["reason"] else None,
         verdict=row["choice"],
         images=row["number"],
     )
@@ -405,7 +405,7 @@ def sample_of(row: sqlite3.Row) -> DriftSample:
     """
     scores = {found.label: found.score for found in parse_json(row["findings"], tuple[StoredFinding, ...])}
     inside = parse_json(row["lungs"], StoredLungs).evidence_inside if row["lungs"] and scores else None
-    return DriftSample(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
+    return DriftSample(category=category_in(row), scores=scores, median_grey=row["grey"], evidence_inside=inside)
 
 
 def spec_text(spec: RunSpec) -> str:

@@ -218,7 +218,7 @@ class HistoryQuery(ResultQuery):
             positions, begins = _by_patient(owned)
         counts = {category: counted.get(rank, 0) for rank, category in enumerate(WORK_LIST_ORDER)}
         return WorkListRows(
-            row_ids=owned["id"][positions], begins=begins, is_earlier=is_earlier[positions], counts=counts
+            row_ids=owned["id"][positions], group_starts=begins, is_earlier=is_earlier[positions], counts=counts
         )
 
     def _owned(
@@ -326,7 +326,7 @@ class HistoryQuery(ResultQuery):
                 counts=counts[run.run_id],
                 backends=+backends[run.run_id],
                 verdicts=verdicts[run.run_id],
-                not_present=gone.get(run.run_id, 0),
+                absent_count=gone.get(run.run_id, 0),
             )
             for run in self.runs()
         )

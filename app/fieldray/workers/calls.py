@@ -111,7 +111,7 @@ class AnalysisResult:
     values          (1, height, width, channels) uint8, the input of the network, if the request was to run no
                     classifier; else None
     answer          the classifier's output for the image; None if the classifier ran elsewhere or not at all
-    sequence        number of images that the worker's classifier has run since it was loaded, this image included
+    image_number    number of images that the worker's classifier has run since it was loaded, this image included
     is_approximate  whether a codec reduced the resolution, so that pixels differ a little from the true averages
     step            pixels of the file per pixel read, along each axis
     """
@@ -126,7 +126,7 @@ class AnalysisResult:
     overruled: tuple[Reason, ...] = ()
     values: NDArray[np.uint8] | None = None
     answer: NetworkOutput | None = None
-    sequence: int = 0
+    image_number: int = 0
     is_approximate: bool = False
     step: Annotated[int, Meta(ge=1, lt=2**31)] = 1
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
-from fieldray.domain.image import UPRIGHT, Box, Detail, Image, NetworkInput, ShownImage
+from fieldray.domain.image import NO_CORRECTION, Box, Detail, Image, NetworkInput, ShownImage
 from fieldray.domain.lungs import LungFields, LungNetworkOutput, find_lungs_in_input
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.pack_setup import PackSetup, scores_of
@@ -274,7 +274,7 @@ class ImageWorker:
         wanted = question.frame or (classifier.model.manifest.input if classifier else None)
         finder = view.pack.finder.model.manifest.input if view.pack.finder and question.finds else None
         crops = wanted is not None and wanted.crop != "none" and finder is not None
-        is_whole = detail == "full" or question.ref.turn != UPRIGHT  # a reduced image may lack its last rows
+        is_whole = detail == "full" or question.ref.turn != NO_CORRECTION  # a reduced image may lack its last rows
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
         finest = size_for_all(wanted, factor=REFINEMENT) if wanted and detail == "finer" else None
         needed = None if is_whole else view.needed or finest or size_for_all(*specs)
@@ -401,7 +401,7 @@ class ImageWorker:
                 view.seen = replace(view.seen, problem=error.reason)
                 return False
             classifier.ran += 1
-            view.seen = replace(view.seen, answer=answer, sequence=classifier.ran)
+            view.seen = replace(view.seen, answer=answer, image_number=classifier.ran)
             scores, features = scores_of(classifier.model, answer.scores), answer.features
         setup = PackSetup(model=classifier.model, points=view.question.points)
         return view.seen.is_borderline(setup, scores, features)

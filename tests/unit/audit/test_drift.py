@@ -9,8 +9,8 @@ from fieldray.domain.run import DriftSample
 
 
 def _gists(count: int, score: float, grey: float, refused: int = 0) -> list[DriftSample]:
-    seen = [DriftSample(category="normal", scores={"opacity": score}, grey=grey) for _ in range(count)]
-    return seen + [DriftSample(category="refused", scores={}, grey=None) for _ in range(refused)]
+    seen = [DriftSample(category="normal", scores={"opacity": score}, median_grey=grey) for _ in range(count)]
+    return seen + [DriftSample(category="refused", scores={}, median_grey=None) for _ in range(refused)]
 
 
 def test_scores_refusals_and_exposure_are_counted() -> None:
@@ -63,7 +63,9 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
 
     def found(below: int, number: int = 40) -> list[Drift]:
         shares = [0.5] * below + [0.95] * (number - below)
-        samples = [DriftSample(category="abnormal", scores={}, grey=None, evidence_inside=share) for share in shares]
+        samples = [
+            DriftSample(category="abnormal", scores={}, median_grey=None, evidence_inside=share) for share in shares
+        ]
         return list(
             compare_histograms(drift_histograms(samples, "opacity", evidence_limit=0.86), before, against="pack")
         )

@@ -19,7 +19,7 @@ OTHER = replace(RUN, run_id=2)
 
 
 def brief(content: str, category: Category = "normal", score: float | None = 0.5, **changes: object) -> ResultBrief:
-    values = {"row_id": 1, "key": b"/a", "image": f"/images/{content}", "content_sha256": content, "frame": 0}
+    values = {"row_id": 1, "image_key": b"/a", "image": f"/images/{content}", "content_sha256": content, "frame": 0}
     return ResultBrief(**{**values, "category": category, "score": score, "label": "opacity", **changes})
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldray.domain.image import UPRIGHT, Correction, Image, NetworkInput, PixelMap, Window, WindowFunction
+from fieldray.domain.image import NO_CORRECTION, Correction, Image, NetworkInput, PixelMap, Window, WindowFunction
 from fieldray.imaging.preprocess import to_display
 
 
@@ -108,7 +108,7 @@ def test_size_and_spacing_turn_with_the_image() -> None:
     side, over = image.corrected(Correction(90)), image.corrected(Correction(180))
     assert (side.pixels.shape, side.spacing_mm, side.extent) == ((3, 2), (0.2, 0.1), (2.5, 2.0))
     assert (over.pixels.shape, over.spacing_mm, over.extent) == ((2, 3), (0.1, 0.2), (2.0, 2.5))
-    assert image.corrected(UPRIGHT) is image
+    assert image.corrected(NO_CORRECTION) is image
 
 
 RAMP = np.arange(0, 4096, 3, dtype=np.uint16).reshape(-1, 2)

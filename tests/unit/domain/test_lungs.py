@@ -14,11 +14,11 @@ from fieldray.domain.image import PixelMap
 from fieldray.domain.lung_thirds import (
     LEFT_LUNG_INTERCEPT,
     THIRD_INTERCEPTS,
-    THIRDS,
+    THIRDS_PER_LUNG,
     WEIGHTS,
     features_of_thirds,
-    halves,
-    thirds,
+    split_into_halves,
+    split_into_thirds,
     whiteness_of_lungs,
 )
 from fieldray.domain.lungs import (
@@ -27,7 +27,7 @@ from fieldray.domain.lungs import (
     evidence_inside,
     evidence_limit,
     find_one_lung,
-    half_mirrored,
+    mirror_half,
 )
 from fieldray.domain.model import LungRules
 from fieldray.reasons import reason
@@ -256,8 +256,8 @@ def test_one_half_of_what_is_no_plain_chest_shows_no_lung(shares: Any, scores: d
 
 def test_one_half_of_an_image_is_covered_by_the_others_mirror_image() -> None:
     values = np.arange(10, dtype=np.uint8).reshape(1, 2, 5, 1)
-    assert half_mirrored(values, seen="left")[0, 0, :, 0].tolist() == [0, 1, 2, 1, 0]
-    assert half_mirrored(values[:, :, :4], seen="right")[0, :, :, 0].tolist() == [[3, 2, 2, 3], [8, 7, 7, 8]]
+    assert mirror_half(values, seen="left")[0, 0, :, 0].tolist() == [0, 1, 2, 1, 0]
+    assert mirror_half(values[:, :, :4], seen="right")[0, :, :, 0].tolist() == [[3, 2, 2, 3], [8, 7, 7, 8]]
 
 
 def test_a_classifier_gets_the_side_of_a_lung_that_was_not_seen_as_well() -> None:
@@ -414,7 +414,7 @@ _OUTSIDE = 10  # a grey that would move every figure if it were counted
 def test_halves_begin_at_the_middle_and_go_as_far_as_both_reach(
     middle: float, left: list[int], right: list[int]
 ) -> None:
-    assert halves(np.array([[0, 1, 2, 3, 4, 5]]), middle).tolist() == [[left], [right]]
+    assert split_into_halves(np.array([[0, 1, 2, 3, 4, 5]]), middle).tolist() == [[left], [right]]
 
 
 def test_thirds_of_the_place_that_either_takes_and_the_outer_half_of_the_lower_two() -> None:
@@ -423,7 +423,7 @@ def test_thirds_of_the_place_that_either_takes_and_the_outer_half_of_the_lower_t
     lungs[1, 2:4, 1:3] = True  # within the other
     # rows 1 to 7 are divided at 1, 3.33, 5.67 and 8; columns 1 to 5 have their middle in column 3
     for (place, counted), (rows, columns) in zip(
-        thirds(lungs),
+        split_into_thirds(lungs),
         [(slice(1, 3), slice(1, 6)), (slice(3, 6), slice(3, 6)), (slice(6, 8), slice(3, 6))],
         strict=True,
     ):
@@ -435,8 +435,8 @@ def test_thirds_of_the_place_that_either_takes_and_the_outer_half_of_the_lower_t
 
 
 def test_of_no_lung_there_are_three_empty_thirds() -> None:
-    found = thirds(np.zeros((2, 4, 4), bool))
-    assert len(found) == THIRDS
+    found = split_into_thirds(np.zeros((2, 4, 4), bool))
+    assert len(found) == THIRDS_PER_LUNG
     assert not any(part.any() for pair in found for part in pair)
 
 
@@ -501,7 +501,7 @@ def test_a_lung_that_neither_half_reaches_tells_nothing() -> None:
     is_lung = np.zeros((6, 8), bool)
     is_lung[:, 7] = is_lung[0, 6] = True
     facts = features_of_thirds(np.where(is_lung, 255, 0).astype(np.uint8), is_lung, np.full((6, 8), 4, np.uint8), 1.0)
-    expected = np.zeros((2, THIRDS, len(WEIGHTS)))
+    expected = np.zeros((2, THIRDS_PER_LUNG, len(WEIGHTS)))
     expected[:, :, 5] = 4 / 8
     np.testing.assert_array_equal(facts, expected)
 
@@ -529,7 +529,7 @@ def test_a_fact_ends_at_three_and_grey_without_contrast_is_none() -> None:
 
 
 def test_each_third_has_its_own_whiteness() -> None:
-    facts = np.zeros((2, THIRDS, len(WEIGHTS)))
+    facts = np.zeros((2, THIRDS_PER_LUNG, len(WEIGHTS)))
     facts[1, 1, 2] = 1.0
     upper, middle, lower = THIRD_INTERCEPTS
     left, right = (

@@ -149,7 +149,7 @@ def test_many_images_of_a_patient_tell_no_more_than_one() -> None:
     )
     assert (single.low, single.high) == pytest.approx((fourfold.low, fourfold.high)) and fourfold.of == 160
     # one patient with 97 of 100 images weighs nearly as one alone: 100^2 / (97^2 + 3)
-    assert metrics.effective_number(["a"] * 97 + ["b", "c", "d"]) == pytest.approx(1.0625, abs=1e-3)
+    assert metrics.effective_image_count(["a"] * 97 + ["b", "c", "d"]) == pytest.approx(1.0625, abs=1e-3)
     scores, truth = np.linspace(0, 1, 40), one[::-1]
     once = auc_estimate(scores, truth, patients=_people(40))
     again = auc_estimate(np.repeat(scores, 4), np.repeat(truth, 4), patients=_people(160, images_each=4))

@@ -21,7 +21,7 @@ from fieldray.domain.model import (
     OutputRoles,
     PackRequirement,
 )
-from fieldray.domain.pack_setup import NOT_IN_SETTINGS_HASH, PackSetup, set_up_pack, setup_of_run
+from fieldray.domain.pack_setup import FIELDS_NOT_IN_SETTINGS_HASH, PackSetup, set_up_pack, setup_of_run
 from fieldray.domain.run import Overrides
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
@@ -195,7 +195,7 @@ def within(kind: type, change: Mapping[str, object]) -> Model:
 @pytest.mark.parametrize(("kind", "name"), [(kind, field.name) for kind in OTHER for field in dataclasses.fields(kind)])
 def test_every_field_of_a_model_is_in_the_hash_or_decides_nothing(kind: type, name: str) -> None:
     before, after = (set_up_pack(within(kind, change)).settings_hash for change in ({}, {name: OTHER[kind][name]}))
-    assert (before == after) == (name in NOT_IN_SETTINGS_HASH)
+    assert (before == after) == (name in FIELDS_NOT_IN_SETTINGS_HASH)
 
 
 def test_the_files_and_rules_of_the_lung_fields_are_in_the_hash() -> None:

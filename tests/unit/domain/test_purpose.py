@@ -21,7 +21,7 @@ from fieldray.domain.purpose import (
     counts_per_hundred,
     header_notes,
     is_for_processing,
-    is_other_kind,
+    is_special_exposure,
     patients_sentence,
     performance_sentences,
     view_match,
@@ -114,7 +114,9 @@ def test_a_pack_that_ships_says_at_each_point_what_a_person_sees(folder: Path) -
     manifest = domain_manifest(read_verified_manifest(folder).description)  # type: ignore[arg-type]
     for point in manifest.operating_points:
         parts = class_distributions(manifest, point)
-        assert [part.is_elsewhere for part in parts] == [False, True][: 1 + (folder != shipped_packs.CHILDREN)]
+        assert [part.is_from_other_hospital for part in parts] == [False, True][
+            : 1 + (folder != shipped_packs.CHILDREN)
+        ]
         for part in parts:
             for shares in part.shares.values():
                 (number,) = {share.of for share in shares.values()}
@@ -263,7 +265,7 @@ def test_raw_values_of_a_detector_are_known(facts: dict[str, str], is_raw: bool)
     ],
 )
 def test_images_of_bone_soft_tissue_or_a_difference_are_known(image_type: str, derivation: str, is_other: bool) -> None:
-    assert is_other_kind(ImageHeader(image_type=image_type, derivation=derivation)) == is_other
+    assert is_special_exposure(ImageHeader(image_type=image_type, derivation=derivation)) == is_other
 
 
 def test_codes_of_both_snomed_schemes() -> None:

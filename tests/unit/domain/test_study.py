@@ -29,15 +29,15 @@ def test_a_single_frame_needs_no_number() -> None:
 
 
 def test_a_study_is_named_by_its_uid_else_by_its_only_image() -> None:
-    assert ImageRef(path=PATH, header=ImageHeader(study_instance_uid="1.2.3")).study_key == "1.2.3"
-    assert ImageRef(path=PATH).study_key == ImageRef(path=PATH).study == str(PATH)
+    assert ImageRef(path=PATH, header=ImageHeader(study_instance_uid="1.2.3")).patient_study_key == "1.2.3"
+    assert ImageRef(path=PATH).patient_study_key == ImageRef(path=PATH).study == str(PATH)
 
 
 def test_a_study_of_two_patients_is_two() -> None:
     def key(**header: str) -> str:
         ref = ImageRef(path=PATH, header=ImageHeader(study_instance_uid="1.2.3", **header))
-        assert ref.study == "1.2.3"
-        return ref.study_key
+        assert ref.study_or_image_key == "1.2.3"
+        return ref.patient_study_key
 
     assert key(patient_id="A", patient_name="Alpha^Anna") == key(patient_id="A ", patient_name="Alpha")
     people = [{"patient_id": "A"}, {"patient_id": "B"}, {"patient_name": "Alpha^Anna"}, {"patient_name": "Beta^Boris"}]

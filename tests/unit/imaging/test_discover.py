@@ -107,7 +107,7 @@ def test_studies_are_grouped_and_loose_files_stand_alone(tmp_path: Path) -> None
     for name, number in (("a.dcm", 1), ("b.dcm", 2), ("c.dcm", 1)):
         write_dicom(tmp_path / name, IMAGE, number=number)
     (tmp_path / "d.txt").write_text("x")
-    keys = {ref.path.name: ref.study_key for ref in discover([tmp_path])}
+    keys = {ref.path.name: ref.patient_study_key for ref in discover([tmp_path])}
     assert keys["a.dcm"] == keys["c.dcm"]
     assert len(set(keys.values())) == 3
 

@@ -33,7 +33,7 @@ def test_studies_are_written_to_be_found(tmp_path: Path) -> None:
     written = write_studies(tmp_path / "demo", count=4)
     refs = list(discover([tmp_path]))
     assert tuple(ref.path for ref in refs) == written
-    assert len({ref.study_key for ref in refs}) == 4
+    assert len({ref.patient_study_key for ref in refs}) == 4
     assert {(ref.header.modality, ref.header.body_part_examined, ref.header.view_position) for ref in refs} == {
         ("DX", "CHEST", "PA")
     }

@@ -210,7 +210,7 @@ def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_pat
     assert second.batch.run_id != first.batch.run_id
     assert sorted(second.names) == sorted([*names, "new dark.png"])
     resumed = {
-        event.image.most_urgent_result.outcome.ref.path.name: event.image.most_urgent_result.is_resumed
+        event.image.most_urgent_result.outcome.ref.path.name: event.image.most_urgent_result.is_reused
         for event in second.of(ImageDone)
     }
     assert resumed == {
@@ -468,7 +468,7 @@ def test_a_second_program_on_the_same_request_has_a_run_of_its_own_and_says_so(t
     assert {
         event.image.most_urgent_result.outcome.ref.path.name
         for event in second.of(ImageDone)
-        if event.image.most_urgent_result.is_resumed
+        if event.image.most_urgent_result.is_reused
     } == set(names)
     first.batch.cancel()
     assert first.batch.join(20)
@@ -525,4 +525,4 @@ def test_a_damaged_store_is_mended_before_a_run_and_a_person_is_told(tmp_path: P
     second = Run(tmp_path, ["bright.png", "dark.png"]).finish()
     assert [dict(event.reason.parameters)["results"] for event in second.of(StoreRepaired)] == ["2"]
     assert second.states == ["running", "finished"]
-    assert all(event.image.most_urgent_result.is_resumed for event in second.of(ImageDone))
+    assert all(event.image.most_urgent_result.is_reused for event in second.of(ImageDone))

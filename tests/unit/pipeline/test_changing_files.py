@@ -126,7 +126,7 @@ class Screening:
         return {
             event.image.most_urgent_result.outcome.ref.path.name
             for event in self.events
-            if event.image.most_urgent_result.is_resumed
+            if event.image.most_urgent_result.is_reused
         }
 
 

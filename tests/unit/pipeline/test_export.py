@@ -166,7 +166,9 @@ def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:
     assert named == {pseudonym(ImageHeader(patient_id="PX-1"), "1.3", key=key)}  # of one person in every study
     emergencies = [ImageHeader(patient_id="UNKNOWN", patient_name=name) for name in ("Alpha^Anna", "Beta^Boris")]
     refs = [image_ref(header=replace(header, study_instance_uid="1.2")) for header in emergencies]
-    assert len({pseudonym(ref.header, ref.study_key, key=key) for ref in refs}) == 2  # the number is no person's
+    assert (
+        len({pseudonym(ref.header, ref.patient_study_key, key=key) for ref in refs}) == 2
+    )  # the number is no person's
     if os.name == "posix":
         assert (tmp_path / "pseudonym.key").stat().st_mode & 0o077 == 0
 
@@ -240,7 +242,11 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
     pairs = (
         compared_with(outcomes[0]),
         compared_with(
-            outcomes[1], similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="other"
+            outcomes[1],
+            similarity=None,
+            regions=(),
+            not_comparable_reason=reason("compare_unlike"),
+            patient_match="other",
         ),
     )
     labelled = [

@@ -18,5 +18,5 @@ from fieldray.pipeline.history import deletion_sentences
 )
 def test_it_is_said_how_much_smaller_the_store_is_if_it_is(freed_bytes: int, said: list[str]) -> None:
     plan = DeletionPlan(run_ids=(1,), results=3, verdicts=0, verdicts_kept=0)
-    done = DeletionResult(plan=plan, freed_bytes=freed_bytes, is_wiped=True)
+    done = DeletionResult(plan=plan, freed_bytes=freed_bytes, is_overwritten=True)
     assert [one.text for one in deletion_sentences(done)] == said

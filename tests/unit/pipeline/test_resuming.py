@@ -106,7 +106,7 @@ class Run:
         ways = {(False, False): "screened", (True, False): "content", (True, True): "sample"}
         return {
             event.image.most_urgent_result.outcome.ref.path.name: ways[
-                event.image.most_urgent_result.is_resumed, event.image.most_urgent_result.is_sampled
+                event.image.most_urgent_result.is_reused, event.image.most_urgent_result.is_recognised_by_sample
             ]
             for event in self.ready
         }
@@ -157,7 +157,7 @@ def test_what_has_not_changed_is_known_by_a_sample_and_told_so(images: Path) -> 
 
 def test_whoever_asks_for_it_has_every_file_read_as_a_whole(images: Path) -> None:
     Run(images)
-    second = Run(images, resume_options=ResumeOptions(verifies=True))
+    second = Run(images, resume_options=ResumeOptions(verifies_content=True))
     assert second.ways == dict.fromkeys(names(images), "content")
     assert second.notes == (reason("taken_over", count=5, sampled=0, whole=5),)
     assert Run(images).taken_over == (5, 0)
@@ -220,12 +220,12 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
     (images / "image-003.png").rename(images / "blank.png")
     (images / "image-004.png").rename(images / "bright.png")
     Run(images)
-    second = Run(images, resume_options=ResumeOptions(reports_each=False))
+    second = Run(images, resume_options=ResumeOptions(reports_each_image=False))
     assert second.ready == []
     taken_over = [event for event in second.events if isinstance(event, ResultsTakenOver)]
     counts = Counter[tuple[str, tuple[str, ...]]]()
     for event in taken_over:
-        counts.update({(kind.category, kind.codes): kind.number for kind in event.kinds[0]})
+        counts.update({(kind.category, kind.codes): kind.number for kind in event.result_counts[0]})
     assert counts == {("normal", ()): 3, ("abnormal", ()): 1, ("refused", ("blank",)): 1}
     with HistoryQuery(second.database) as query:
         rows = [result.row_id for result in query.answers(second.batch.run_id)]
@@ -244,7 +244,7 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
     with ResultStore(first.database) as store:
         store.save(first.batch.run_id, wished, spec=first.batch.spec)
     for number in (first.batch.run_id, first.batch.run_id + 1):
-        again = Run(images, resume_options=ResumeOptions(verifies=verifies))
+        again = Run(images, resume_options=ResumeOptions(verifies_content=verifies))
         assert again.batch.run_id == number
         (found,) = (
             event.image.most_urgent_result.outcome
@@ -283,7 +283,7 @@ def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those
         }
 
     first = run(ages_confirmed=confirmed_first)
-    second = run(ages_confirmed=not confirmed_first, resume_options=ResumeOptions(verifies=verifies))
+    second = run(ages_confirmed=not confirmed_first, resume_options=ResumeOptions(verifies_content=verifies))
     assert (second.readers.read_names, len(second.ready)) == ([], 5)
     assert second.batch.run_id != first.batch.run_id
     fresh = run(ages_confirmed=not confirmed_first, is_fresh=True)
@@ -308,7 +308,7 @@ def test_an_image_that_was_gone_is_present_again(images: Path) -> None:
     again = Run(images)
     assert again.batch.run_id == finished.batch.run_id
     with HistoryQuery(again.database) as query:
-        assert query.not_present(again.batch.run_id) == ()
+        assert query.absent_images(again.batch.run_id) == ()
         assert len(list(query.answers(again.batch.run_id))) == 5
 
 
@@ -362,8 +362,8 @@ def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> Non
             path = tmp_path / "images" / folder / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             os.link(only, path) if number else shutil.copyfile(only, path)
-    Run(tmp_path / "images", resume_options=ResumeOptions(reports_each=False))
-    second = Run(tmp_path / "images", resume_options=ResumeOptions(reports_each=False))
+    Run(tmp_path / "images", resume_options=ResumeOptions(reports_each_image=False))
+    second = Run(tmp_path / "images", resume_options=ResumeOptions(reports_each_image=False))
     assert second.taken_over == (1200, 0)
     assert second.readers.hashed == []
 
@@ -452,4 +452,4 @@ def test_a_header_field_that_is_shown_alone_voids_no_earlier_result(images: Path
             store.execute(change.format(name))
         for path in images.iterdir():
             os.utime(path, (1e9, 1e9))
-        assert set(Run(images, resume_options=ResumeOptions(verifies=True)).ways.values()) == {way}, name
+        assert set(Run(images, resume_options=ResumeOptions(verifies_content=True)).ways.values()) == {way}, name

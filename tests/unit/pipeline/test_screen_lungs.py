@@ -85,7 +85,7 @@ def test_what_is_unlike_the_packs_images_is_screened_and_noted_once_it_is_known_
     far = FakeEngine(features=2.1)
     outcome = screen(FakeFinder(MASK), engine=far, ood_gate=gate)
     assert [note.code for note in outcome.notes] == ["unlike_measured"]
-    assert outcome.extra["gate_distance"] == pytest.approx(2.1)
+    assert outcome.extra_figures["gate_distance"] == pytest.approx(2.1)
     alone = replace(model(ood_gate=gate), lungs=None)
     refused = screen(None, of=alone, engine=far)
     assert (refused.status, refused.reason.code) == ("refused", "unlike_training")

@@ -369,7 +369,9 @@ def test_the_prior_image_of_a_pair_is_referred_to(one: ScreenedOutcome, tmp_path
 
 
 def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: ScreenedOutcome, tmp_path: Path) -> None:
-    pair = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="other")
+    pair = compared_with(
+        one, similarity=None, regions=(), not_comparable_reason=reason("compare_unlike"), patient_match="other"
+    )
     (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(pair,))
     items = last_group(made)
     assert not [item for item in items if item.ValueType == "NUM"]
@@ -380,7 +382,7 @@ def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: ScreenedOu
 
 def test_a_prior_without_uids_is_named_by_its_day_alone(one: ScreenedOutcome, tmp_path: Path) -> None:
     bare = replace(compared_with(one).prior, sop_instance_uid="", study_date="<b>")
-    (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one, prior=bare, is_dicom=False),))
+    (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one, prior=bare, has_dicom_prior=False),))
     items = last_group(made)
     assert len([item for item in items if item.ValueType == "IMAGE"]) == 1
     assert "PertinentOtherEvidenceSequence" not in made

@@ -103,7 +103,7 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
     earlier = SupersededVerdict(
         image=str(place), content_sha256="", category="normal", score=0.1, verdict=Verdict(choice="agree")
     )
-    run = run_with([], not_present=(str(place),), superseded_verdicts=(earlier,))
+    run = run_with([], absent_images=(str(place),), superseded_verdicts=(earlier,))
     run = replace(run, run=replace(run.run, spec=replace(run.run.spec, paths=(str(place.parent),))))
     is_text = exporter.name in ("csv", "json", "pdf")
     results = results_of([*outcomes, lost] if is_text else outcomes)  # type: ignore[list-item, arg-type]

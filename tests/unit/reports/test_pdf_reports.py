@@ -158,7 +158,9 @@ def test_an_image_of_nobody_known_is_headed_by_its_name(one: ScreenedOutcome, tm
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_prior_image_that_was_compared_is_named(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     one = with_header(one, study_date="20240405", patient_id="PX-1")
-    other = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), patient_match="unknown")
+    other = compared_with(
+        one, similarity=None, regions=(), not_comparable_reason=reason("compare_unlike"), patient_match="unknown"
+    )
     pairs = compared_with(one), other, compared_with(one, current="f" * 64)
     options = ReportOptions(language=language, pairs=pairs)
     STUDIES.write(tmp_path / "s", run_with(results_of([one]), options=options))
@@ -222,7 +224,7 @@ def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> No
         verdict=Verdict(choice="agree"),
     )  # fmt: skip
     options = ReportOptions(language="uk", names_people=True)
-    stored = run_with([], options=options, not_present=("/b.dcm",), superseded_verdicts=(verdict, verdict))
+    stored = run_with([], options=options, absent_images=("/b.dcm",), superseded_verdicts=(verdict, verdict))
     assert Wording(stored).run_remarks() == (
         "1 знімка цього сеансу вже немає на місці. Його результат збережено, але в переліку його більше немає.",
         "2 оцінки лікаря дано щодо результатів, які відтоді змінилися. Ці оцінки є у файлі JSON.",

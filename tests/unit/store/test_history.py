@@ -66,8 +66,8 @@ def test_runs_come_with_their_counts_the_newest_first(store: ResultStore) -> Non
     assert (newest.run.run_id, oldest.run.run_id) == (second, first)
     assert oldest.counts == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 1}
     assert (oldest.backends, newest.backends) == ({"cpu": 2, "": 2}, {"edgetpu": 1})
-    assert (oldest.verdicts, oldest.with_verdict, newest.with_verdict) == ({"disagree": 1}, 1, 0)
-    assert (oldest.total, oldest.not_present) == (4, 0)
+    assert (oldest.verdicts, oldest.verdict_count, newest.verdict_count) == ({"disagree": 1}, 1, 0)
+    assert (oldest.total, oldest.absent_count) == (4, 0)
 
 
 def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
@@ -96,7 +96,7 @@ def test_images_that_are_gone_are_counted_apart(store: ResultStore) -> None:
     assert save_run(store, image("a"), is_over=True) == run_id
     with HistoryQuery(store.path) as query:
         (summary,) = query.summaries()
-        assert (summary.total, summary.not_present) == (1, 1)
+        assert (summary.total, summary.absent_count) == (1, 1)
         assert [found.content_sha256 for found in query.result_briefs(run_id)] == ["a" * 64]
 
 
@@ -163,7 +163,7 @@ def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: 
     store.close()
     assert all(said in on_disk(path) for said in (SECRET_NAME.encode(), b"secretname", SECRET_PREVIEW))
     done = delete_runs(path, [first])
-    assert (done.plan.results, done.is_wiped) == (2, True)
+    assert (done.plan.results, done.is_overwritten) == (2, True)
     assert rows_of(pictures_path(path), "SELECT COUNT(*) FROM pictures") == [(1,)]
     left = on_disk(path)
     assert (
@@ -180,7 +180,7 @@ def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: 
 
 def test_it_is_gone_from_the_log_of_changes_while_another_window_is_open(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a", preview=SECRET_PREVIEW))
-    assert delete_runs(path, [run_id]).is_wiped
+    assert delete_runs(path, [run_id]).is_overwritten
     assert SECRET_NAME.encode() not in on_disk(path) and SECRET_PREVIEW not in on_disk(path)
     assert store.runs() == ()
 
@@ -192,7 +192,7 @@ def test_what_a_reader_keeps_from_being_wiped_is_told(
     run_id = add(store, image("a"))
     with HistoryQuery(path) as reading, reading.at_one_moment():
         assert len(reading.runs()) == 1
-        assert not delete_runs(path, [run_id]).is_wiped
+        assert not delete_runs(path, [run_id]).is_overwritten
     assert store.runs() == ()
 
 
@@ -269,7 +269,7 @@ def test_what_a_killed_program_left_goes_too_and_what_was_set_aside_is_named(sto
     shutil.copy(path, left)
     aside = path.with_name("results.damaged-1.sqlite")
     aside.write_bytes(b"once a store")
-    assert delete_runs(path, [run_id]).copies_left == (str(aside),)
+    assert delete_runs(path, [run_id]).remaining_copies == (str(aside),)
     assert not left.exists() and aside.read_bytes() == b"once a store"
     assert SECRET_NAME.encode() not in on_disk(path)
 
@@ -304,7 +304,7 @@ def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path
             (SPEC.packs[0].pack_name, "refused", None): 1,
             (OTHER.packs[0].pack_name, "abnormal", None): 1,
         }
-        (why,) = (one.why for one in query.tallies(now - 999, now + 999) if one.category == "refused")
+        (why,) = (one.reason for one in query.tallies(now - 999, now + 999) if one.category == "refused")
         assert why is not None and why.code == "view"
         assert query.tallies(now - 9999, now - 999) == query.tallies(now + 999, now + 9999) == ()
 
@@ -341,7 +341,9 @@ def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(t
         with HistoryQuery(tmp_path / "results.sqlite") as query:
             tallies = query.tallies(0, time.time() + 999)
         first = datetime.date(2026, 11, 1)
-        found = MonthlyCounts(first=first, tallies=tallies, manifests={SPEC.packs[0].pack_name: None}, checks=())
+        found = MonthlyCounts(
+            first_day=first, tallies=tallies, manifests={SPEC.packs[0].pack_name: None}, constancy_results=()
+        )
         (refusals,) = (one["images"] for one in json.loads(month_text(found))["images"] if one["why"] == "age")
         assert refusals == 2
         return "\n".join(console_lines(month_blocks(found, Translator())))

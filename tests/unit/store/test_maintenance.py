@@ -129,8 +129,8 @@ def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
 def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Path) -> None:
     with ResultStore(path) as window:
         window.answer(1)
-        deleted, is_wiped, freed_bytes = drop_pictures(path)
-        assert (deleted, is_wiped) == (COUNT, True)
+        deleted, is_overwritten, freed_bytes = drop_pictures(path)
+        assert (deleted, is_overwritten) == (COUNT, True)
         assert freed_bytes > COUNT * 5000
         assert not any(b"of a patient" in file.read_bytes() for file in path.parent.iterdir())
         assert held(path) == (1, 0, 1)

@@ -81,7 +81,7 @@ def told(answer: StoredResult) -> dict[str, Any]:
         "patient": outcome.ref.header.patient_name,
         "verdict": answer.verdict and [answer.verdict.choice, answer.verdict.note],
         "is_read": answer.is_read,
-        "is_resumed": answer.is_resumed,
+        "is_resumed": answer.is_reused,
     }
 
 
@@ -94,7 +94,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
             assert [pack.pack_name for pack in run.spec.packs] == [one["pack"] for one in of_packs]
             assert (run.state, list(run.spec.paths)) == (first["state"], first["paths"])
             assert (run.started_s, run.spec.program_version) == (first["started_s"], "0.2.0")
-            assert list(query.not_present(run_id)) == first["not_present"]
+            assert list(query.absent_images(run_id)) == first["not_present"]
             earlier = [
                 [one.image, one.category, one.verdict.choice, one.verdict.note]
                 for one in query.superseded_verdicts(run_id)
@@ -165,7 +165,7 @@ def test_a_verdict_of_before_passes_to_a_new_run(tmp_path: Path) -> None:
 def test_a_deleted_run_leaves_no_trace_but_in_the_copy_which_is_named(tmp_path: Path) -> None:
     path = old_store(tmp_path, "one_pack")
     done = delete_runs(path, [1, 2, 4, 5])
-    assert [Path(copy).name for copy in done.copies_left] == ["results.version-11-1.sqlite"]
+    assert [Path(copy).name for copy in done.remaining_copies] == ["results.version-11-1.sqlite"]
     assert "Шевченко".encode() not in path.read_bytes()
 
 

@@ -38,7 +38,7 @@ def test_what_a_whole_pass_did_not_see_is_marked_and_no_longer_listed(store: Res
     assert names(store, run_id) == {"kept.dcm", "renamed.dcm", "deleted.dcm", "new name.dcm"}  # it may still come
     assert store.finish(run_id) == 2
     assert names(store, run_id) == {"kept.dcm", "new name.dcm"}
-    assert store.not_present(run_id) == tuple(str(Path("/images") / name) for name in ("renamed.dcm", "deleted.dcm"))
+    assert store.absent_images(run_id) == tuple(str(Path("/images") / name) for name in ("renamed.dcm", "deleted.dcm"))
     assert store.run(run_id).state == "finished"
 
 
@@ -67,7 +67,7 @@ def test_what_is_in_a_zip_file_that_could_not_be_read_stays(store: ResultStore) 
     unread = [dataclasses.replace(failed(image_ref(name)), stage="discover") for name in ("a.zip", "frames.dcm")]
     run_id = save_run(store, *unread, image("4.dcm", "d"))
     assert store.finish(run_id) == 1
-    assert store.not_present(run_id) == (several.key,)  # of a damaged file no frame is left
+    assert store.absent_images(run_id) == (several.key,)  # of a damaged file no frame is left
 
 
 def test_members_that_left_a_zip_file_are_gone_though_it_has_doubled_names(store: ResultStore) -> None:
@@ -186,7 +186,7 @@ def test_no_name_of_a_file_takes_the_row_of_another_image(store: ResultStore) ->
     assert len(list(store.answers(run_id))) == len(refs) + 1
     save_run(store, image("new.dcm"))
     store.finish(run_id)
-    assert store.not_present(run_id) == (*(ref.key for ref in refs), image_ref("not-unicode-\udcff.dcm").key)
+    assert store.absent_images(run_id) == (*(ref.key for ref in refs), image_ref("not-unicode-\udcff.dcm").key)
 
 
 # ---- verdicts

@@ -47,13 +47,13 @@ def test_a_patient_goes_from_all_runs_and_nobody_else_does(path: Path) -> None:
     plan = plan_patient_deletion(path, "MRN-1 ")
     assert (plan.run_ids, plan.results, plan.verdicts, plan.patient_id) == ((1, 2), 4, 1, "MRN-1")
     done = delete_patient(path, "MRN-1", agreed=plan)
-    assert done.is_wiped and done.plan.results == 4
+    assert done.is_overwritten and done.plan.results == 4
     assert [listed(path, run_id) for run_id in (1, 2)] == [["MRN-10"], ["MRN-10"]]
     kept = path.read_bytes() + pictures_path(path).read_bytes()
     assert b'MRN-1"' not in kept and b'NAME^MRN-1"' not in kept and b"JPEG of MRN-1 " not in kept
     assert b"JPEG of MRN-10 " in kept
     with HistoryQuery(path) as query:
-        assert [found.with_verdict for found in query.summaries()] == [0, 0]
+        assert [found.verdict_count for found in query.summaries()] == [0, 0]
 
 
 def test_part_of_a_number_and_no_number_are_nobody(path: Path) -> None:

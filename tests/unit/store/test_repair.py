@@ -64,7 +64,7 @@ def read_all(path: Path) -> None:
         for run in query.runs():
             list(query.images_in_order(run.run_id))
             list(query.result_briefs(run.run_id))
-            query.not_present(run.run_id)
+            query.absent_images(run.run_id)
             query.superseded_verdicts(run.run_id)
 
 

@@ -51,7 +51,7 @@ MIRRORED = replace(lungs(mirrored=0.9, region=two_lungs()), **KEPT)
     "outcome",
     [
         screened(),
-        replace(screened(), class_maps=None, findings=(), extra={}),
+        replace(screened(), class_maps=None, findings=(), extra_figures={}),
         refused(),
         replace(refused(), facts=read_facts()),
         failed(),
@@ -69,7 +69,7 @@ def test_an_outcome_comes_back_as_it_was(store: ResultStore, outcome: Outcome) -
     with ResultQuery(store.path) as decoder:
         result = decoder.answer(row_id)
     assert as_values(result.outcome) == as_values(outcome)
-    assert (result.run_id, result.is_resumed, result.verdict) == (run_id, False, None)
+    assert (result.run_id, result.is_reused, result.verdict) == (run_id, False, None)
 
 
 def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: ResultStore) -> None:
@@ -79,7 +79,7 @@ def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: R
     again = store.save(run_id, store.answer(row_id).outcome, spec=SPEC, resumed=[0])
     assert (again.row_id, again.most_urgent_result.verdict) == (row_id, AGREE)
     (result,) = store.answers(run_id)
-    assert result.is_resumed
+    assert result.is_reused
     assert result.verdict == AGREE
     assert store.superseded_verdicts(run_id) == ()
 

@@ -89,7 +89,7 @@ def test_the_image_as_it_was_saved_says_what_a_person_said_of_it_before(store: R
     store.set_verdict(judged.answer_id, AGREE, judged=judged.outcome)
     again = store.open_run(BOTH, fresh=True)
     image = store.save(again, scored("a.dcm", 0.8), scored("a.dcm", 0.1), spec=BOTH, resumed=[1])
-    assert [(one.position, one.is_resumed, one.verdict, one.is_read) for one in image.answers] == [
+    assert [(one.position, one.is_reused, one.verdict, one.is_read) for one in image.answers] == [
         (0, False, None, False),
         (1, True, AGREE, True),
     ]

@@ -33,7 +33,7 @@ def stamped(name: str, stamp: bytes = b"stamp", *, score: float = 0.8) -> Screen
 
 
 def listed(store: ResultStore, run_id: int) -> list[tuple[str, bool]]:
-    return [(row.outcome.ref.path.name, row.is_resumed) for row in store.answers(run_id)]
+    return [(row.outcome.ref.path.name, row.is_reused) for row in store.answers(run_id)]
 
 
 def one_pack(*row_ids: int) -> ReusedAnswers:
@@ -79,7 +79,7 @@ def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultSto
     assert store.finish(run_id) == 1
     assert listed(store, run_id) == [("a", True)]
     assert store.answer(seen).verdict == AGREE  # given in the finished run while this one was stopped
-    assert store.not_present(run_id) == (store.answer(unseen).outcome.ref.key,)
+    assert store.absent_images(run_id) == (store.answer(unseen).outcome.ref.key,)
 
 
 def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultStore) -> None:
@@ -167,7 +167,7 @@ def test_another_outcome_takes_the_place_of_a_refusal(store: ResultStore) -> Non
     store.set_verdict(row_id, AGREE, judged=judged)
     store.replace(row_id, screened(judged.ref), run=run)
     found = store.answer(row_id)
-    assert (found.outcome.status, found.verdict, found.is_resumed) == ("screened", None, False)
+    assert (found.outcome.status, found.verdict, found.is_reused) == ("screened", None, False)
     assert store.verdict(row_id, judged) == AGREE
     assert store.counts(run.run_id) == {"abnormal": 1}
 
@@ -215,7 +215,7 @@ def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: R
 def test_outcomes_are_saved_together_with_or_without_their_pictures(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     store.save_all(run_id, [([stamped("a")], [0]), ([refused()], [0])], spec=SPEC, keeps_preview=False)
-    assert [(row.outcome.status, row.is_resumed) for row in store.answers(run_id)] == [
+    assert [(row.outcome.status, row.is_reused) for row in store.answers(run_id)] == [
         ("screened", True),
         ("refused", True),
     ]
@@ -223,7 +223,7 @@ def test_outcomes_are_saved_together_with_or_without_their_pictures(store: Resul
     assert not pictures_path(store.path).exists()
     store.save_all(run_id, [([stamped("a")], ())], spec=SPEC)
     (again, _) = store.answers(run_id)
-    assert (again.is_resumed, again.outcome.facts.thumbnail is None) == (False, False)
+    assert (again.is_reused, again.outcome.facts.thumbnail is None) == (False, False)
 
 
 def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
@@ -271,13 +271,14 @@ def test_what_is_told_of_a_result_without_its_pictures(store: ResultStore) -> No
         brief, other, _ = query.result_briefs(run_id)
         samples = query.drift_samples(PackOfRun(run_id), limit=9)
     assert brief == ResultBrief(
-        row_id=row_id, run_id=run_id, key=image_key(made.ref), image=made.ref.key, content_sha256="c" * 64, frame=2,
-        category="abnormal", label="opacity", score=0.8, point=made.findings[0].point, backend="cpu", notes=notes,
+        row_id=row_id, run_id=run_id, image_key=image_key(made.ref), image=made.ref.key,
+        content_sha256="c" * 64, frame=2, category="abnormal",
+        label="opacity", score=0.8, point=made.findings[0].point, backend="cpu", notes=notes,
     )  # fmt: skip
     assert (other.row_id, other.label, other.score, other.backend) == (side, "", None, "")
-    assert (other.why, other.notes) == (refused().reason, ())
+    assert (other.reason, other.notes) == (refused().reason, ())
     assert [(sample.category, sample.scores, sample.evidence_inside) for sample in samples] == [
         ("abnormal", {"opacity": 0.8}, 0.25),
         ("refused", {}, None),
     ]
-    assert samples[0].grey == outcome_columns(made)["grey"] is not None
+    assert samples[0].median_grey == outcome_columns(made)["grey"] is not None

@@ -211,10 +211,10 @@ def test_the_images_of_a_patient_stand_together_by_study_where_her_most_urgent_o
     run_id = add(store, *BY_PATIENT)
     found = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True))
     assert found.row_ids.tolist() == [10, 2, 3, 9, 1, 4, 5, 6, 7, 8]
-    assert found.begins.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
-    groups = [group_at(found.begins, index) for index in (0, 2, 3, 4, 5)]
+    assert found.group_starts.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
+    groups = [group_at(found.group_starts, index) for index in (0, 2, 3, 4, 5)]
     assert groups == [(2, 2, 1), (2, 0, 4), (0, 1, 3), (1, 0, 2), (0, 2, 1)]
-    assert group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).begins, 0) is None
+    assert group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).group_starts, 0) is None
 
 
 def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
@@ -225,7 +225,7 @@ def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
     assert listed(query, run_id, ResultOrder("score", by_patient=True), category="normal") == [8, 4, 1, 9, 7, 6]
     first = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=5)
     assert first.row_ids.tolist() == [10, 2, 3, 5, 6]
-    assert query.list_rows(run_id, ResultFilter(text="none"), ResultOrder(by_patient=True)).begins.tolist() == []
+    assert query.list_rows(run_id, ResultFilter(text="none"), ResultOrder(by_patient=True)).group_starts.tolist() == []
 
 
 def of_day(name: str, score: float, patient_id: str, day: str) -> ScreenedOutcome:
@@ -270,7 +270,7 @@ def test_exports_have_todays_images_first_and_know_the_earlier_ones(store: Resul
     run_id = add(store, *SEASONS)
     ordered = list(query.images_in_order(run_id))
     assert [found.row_id for found in ordered] == listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
-    assert [found.row_id for found in ordered if found.most_urgent_result.is_earlier] == [1, 5]
+    assert [found.row_id for found in ordered if found.most_urgent_result.is_of_earlier_day] == [1, 5]
     assert [brief.row_id for brief in query.result_briefs(run_id)] == listed(query, run_id)
 
 

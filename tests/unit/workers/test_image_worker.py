@@ -316,5 +316,5 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
         assert mine.answer.scores.tobytes() == its.answer.scores.tobytes()
         assert (mine.facts.pixel_map, mine.facts.notes) == (its.facts.pixel_map, its.facts.notes)
         assert mine.lungs is not None and its.lungs is not None and np.array_equal(mine.lungs.shares, its.lungs.shares)
-        assert (mine.step, mine.sequence, mine.facts.preview) == (its.step, its.sequence, its.facts.preview)
+        assert (mine.step, mine.image_number, mine.facts.preview) == (its.step, its.image_number, its.facts.preview)
     assert alone[0].answer.scores != alone[1].answer.scores
