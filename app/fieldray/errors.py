@@ -4,7 +4,7 @@ FieldrayError            carries a `Reason`, whose text can be shown to a person
   EnvironmentProblem     a problem of the computer: disk, driver, missing library; the input may work elsewhere
     StorageProblem       results, settings or exports cannot be read or written
     BackendProblem       no backend can run the model now
-    ReaderProblem        no image can be read now
+    WorkerProblem        no image can be read now
   InputProblem           a problem of an input; trying again gives the same problem
     Unusable             the file was read, but it is not an image to assess (ends as *refused*)
     Unreadable           the file could not be read (ends as *failed*)
@@ -79,7 +79,7 @@ class BackendProblem(EnvironmentProblem):
     """A backend cannot be started, or has stopped."""
 
 
-class ReaderProblem(EnvironmentProblem):
+class WorkerProblem(EnvironmentProblem):
     """The processes that read images cannot be started."""
 
 

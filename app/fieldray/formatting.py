@@ -23,12 +23,12 @@ _MOST_DIGITS: Final = 17  # of a double
 DICOM_DATE: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
 
 
-def research_only(translator: Translator) -> str:
+def research_only_notice(translator: Translator) -> str:
     """Return the sentence *research use only*, which is always visible."""
     return translator.text("Research use only. Not for diagnostic use.")
 
 
-class NamesClasses(Protocol):
+class HasClassNames(Protocol):
     """The interface of objects that name the classes of a pack: a manifest, or a stored description of a pack.
 
     class_names  the pack's own names for a score above, and for a score below the uncertain zone; None without such
@@ -46,7 +46,7 @@ class NamesClasses(Protocol):
     def is_bare(self) -> bool: ...
 
 
-def category_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
+def category_label(translator: Translator, category: Category, pack: HasClassNames | None = None) -> str:
     """Return the name of a class in the words of the pack, or else in the words of the program."""
     if pack is not None and pack.class_names and category in pack.class_names:
         return translator.pick(pack.class_names[category])
@@ -55,11 +55,11 @@ def category_label(translator: Translator, category: Category, pack: NamesClasse
     return short_label(translator, category, pack)
 
 
-def short_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
+def short_label(translator: Translator, category: Category, pack: HasClassNames | None = None) -> str:
     """Return the one-word name of a class in the program's own words, for narrow columns.
 
     A score below the uncertain zone is not called *normal*: the pack only did not flag the image. An exception is a
-    bare model (see `NamesClasses`), which has the class *normal*.
+    bare model (see `HasClassNames`), which has the class *normal*.
     """
     text = translator.text
     is_of_anything = pack is not None and _looks_for_anything(pack)
@@ -76,7 +76,7 @@ def short_label(translator: Translator, category: Category, pack: NamesClasses |
     return labels[category]
 
 
-def class_words(translator: Translator, category: Category) -> tuple[str, ...]:
+def class_synonyms(translator: Translator, category: Category) -> tuple[str, ...]:
     """Return all names that the program itself may give to a class."""
     more: dict[Category, tuple[str, ...]] = {
         "abnormal": (translator.text("Abnormal"),),
@@ -85,7 +85,7 @@ def class_words(translator: Translator, category: Category) -> tuple[str, ...]:
     return (short_label(translator, category), *more.get(category, ()))
 
 
-def _looks_for_anything(pack: NamesClasses) -> bool:
+def _looks_for_anything(pack: HasClassNames) -> bool:
     """Return whether the pack calls its findings *abnormal*, as the adults' pack and the dissertation's models do."""
     return "abnormal" in pack.label_codes
 
@@ -128,7 +128,7 @@ def describe_signer(translator: Translator, *, trust: Trust, fingerprint: str) -
     return translator.text("signed with {key}", key=fingerprint[:9])
 
 
-def run_state(translator: Translator, run: Run) -> str:
+def run_state_text(translator: Translator, run: Run) -> str:
     """Return the state of a run as a word in the language of the translator."""
     text = translator.text
     return {
@@ -141,7 +141,7 @@ def run_state(translator: Translator, run: Run) -> str:
     }[run.state]
 
 
-def verdict_text(translator: Translator) -> dict[VerdictChoice, str]:
+def verdict_names(translator: Translator) -> dict[VerdictChoice, str]:
     """Return the name of each reader's verdict in the language of the translator, by verdict."""
     return {choice: value.title(translator) for choice, value in VERDICT_VALUES.items()}
 
@@ -204,7 +204,7 @@ def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]
     return areas, share
 
 
-def packs_of_run(translator: Translator, spec: RunSpec) -> str:
+def pack_names_of_run(translator: Translator, spec: RunSpec) -> str:
     """Return the names of all packs of a run as one text."""
     return " + ".join(pack_label(translator, pack) for pack in spec.packs)
 
@@ -376,7 +376,7 @@ def format_date(translator: Translator, day: datetime.date) -> str:
     )
 
 
-def earlier_text(translator: Translator, header: ImageHeader) -> str:
+def earlier_day_text(translator: Translator, header: ImageHeader) -> str:
     """Return the words that mark an image of an earlier day than the patient's newest image in a run."""
     # Translators: of an X-ray, in a list below the one of today
     return translator.text("earlier image, {date}", date=format_dicom_date(translator, header.study_date))

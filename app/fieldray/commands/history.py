@@ -230,7 +230,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
 def run_export(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history export`: write the results of a run to files. Returns the exit code.
 
-    Raises UsageProblem, StorageProblem, ReaderProblem.
+    Raises UsageProblem, StorageProblem, WorkerProblem.
     """
     print_update_notice(console)
     from fieldray.pipeline.export import ExportRequest, export_run
@@ -436,7 +436,7 @@ def _packs(spec: RunSpec) -> str:
 
 
 def _run_cells(summary: RunSummary) -> tuple[object, ...]:
-    from fieldray.formatting import packs_of_run
+    from fieldray.formatting import pack_names_of_run
     from fieldray.reports.content import CATEGORY_TEXTS
     from fieldray.translation import Translator
 
@@ -445,7 +445,7 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         run.run_id,
         _moment(run.started_s),
         run.state,
-        console_cell(packs_of_run(Translator(), run.spec)),
+        console_cell(pack_names_of_run(Translator(), run.spec)),
         summary.total,
         *(counts.get(category, 0) for category in CATEGORY_TEXTS),
         summary.verdict_count,

@@ -40,7 +40,7 @@ from fieldray.desktop.widgets import (
     set_surface,
     without_markup,
 )
-from fieldray.formatting import research_only
+from fieldray.formatting import research_only_notice
 from fieldray.paths import VERSION, asset, guide_folder, licence_table, program_folder, user_data
 from fieldray.reasons import reason
 from fieldray.reports.exporter import Exporter, ReportOptions, exporters
@@ -176,7 +176,7 @@ class AboutDialog(QDialog):
         column = column_layout(
             page,
             label(f"Fieldray {VERSION}", role="title"),
-            label(research_only(translator), role="heading"),
+            label(research_only_notice(translator), role="heading"),
             label(text("This program screens chest X-rays with a model pack, on this computer only.")),
             label(text("This program makes no network connections."), role="heading"),
             label(silent),

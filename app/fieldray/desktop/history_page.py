@@ -31,7 +31,7 @@ from fieldray.desktop.widgets import (
 from fieldray.desktop.worklist import RARE_CATEGORIES, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
-from fieldray.formatting import category_label, format_date, packs_of_run, run_state, time_text
+from fieldray.formatting import category_label, format_date, pack_names_of_run, run_state_text, time_text
 from fieldray.pipeline.history import comparison_blocks, plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -152,7 +152,7 @@ class HistoryPage(Page):
             table.setColumnHidden(column, not is_there)
         for row, found in enumerate(self._listed):
             if (item := table.item(row, 0)) is not None:
-                set_tooltip(item, run_state(self._translator, found.run))
+                set_tooltip(item, run_state_text(self._translator, found.run))
         table.itemSelectionChanged.connect(self._refresh_buttons)
         table.cellActivated.connect(lambda _row, _column: self._open())
         return table
@@ -161,7 +161,7 @@ class HistoryPage(Page):
         run = found.run
         return (
             f"{run.run_id}   {time_text(self._translator, run.started_s)}",
-            packs_of_run(self._translator, run.spec),
+            pack_names_of_run(self._translator, run.spec),
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
             str(found.verdict_count),

@@ -39,7 +39,7 @@ from fieldray.desktop.widgets import (
     set_surface,
     without_markup,
 )
-from fieldray.formatting import format_dicom_date, research_only
+from fieldray.formatting import format_dicom_date, research_only_notice
 from fieldray.translation import Translator
 
 # Commands that switch a display option for all images.
@@ -349,7 +349,7 @@ def draw_picture(viewer: Viewer, translator: Translator) -> QImage | None:
         viewer.draw(painter, pyramid)
     painter.setFont(font)
     painter.setPen(colour("dark", "on_image"))
-    painter.drawText(strip, Qt.AlignmentFlag.AlignCenter, research_only(translator))
+    painter.drawText(strip, Qt.AlignmentFlag.AlignCenter, research_only_notice(translator))
     painter.end()
     return picture
 

@@ -31,7 +31,7 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import FieldrayError
-from fieldray.formatting import verdict_line, verdict_text
+from fieldray.formatting import verdict_line, verdict_names
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator
 
@@ -236,7 +236,7 @@ def _taken_back(judged: VerdictSubject, verdict: Verdict | None, translator: Tra
     image = image_title(translator, judged.answer_id, judged.outcome)
     if verdict is None:
         return translator.text("Your verdict on {image} was withdrawn.", image=image)
-    said = verdict_text(translator)[verdict.choice]
+    said = verdict_names(translator)[verdict.choice]
     return translator.text("Your earlier verdict on {image} was restored: {verdict}.", image=image, verdict=said)
 
 
@@ -329,7 +329,7 @@ class VerdictBar(QWidget):
         """
         super().__init__()
         self._judging, self._reader, self._translator = judging, reader, translator
-        self._names = verdict_text(translator)
+        self._names = verdict_names(translator)
         self.buttons: dict[VerdictChoice, PlainButton] = {}
         for choice in _CHOICES:
             button = push_button(self._names[choice], partial(judging.choose, choice), role="choice")

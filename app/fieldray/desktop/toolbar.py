@@ -36,7 +36,7 @@ from fieldray.formatting import (
     describe_signer,
     format_duration,
     format_number,
-    research_only,
+    research_only_notice,
     time_text,
     unsigned_notice,
 )
@@ -343,7 +343,7 @@ class StatusBar(QStatusBar):
         super().__init__()
         self.setSizeGripEnabled(False)
         self._translator = translator
-        self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
+        self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only_notice(translator))
         set_tooltip(
             self.speed,
             translator.text("Images per second (model alone): current value; lowest / mean / highest"),

@@ -26,7 +26,7 @@ from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, Resul
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredImage, Verdict
 from fieldray.errors import FieldrayError
-from fieldray.formatting import earlier_text, verdict_text
+from fieldray.formatting import earlier_day_text, verdict_names
 from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _NONE_EARLIER: Final[NDArray[np.bool_]] = np.empty(0, np.bool_)
 def verdict_words(translator: Translator, state: State, verdict: Verdict | None) -> str:
     """Return a text about the reader's verdict on an image. If the verdict is not saved, the text says so."""
     if state == "saved" and verdict is not None:
-        return translator.text("your verdict: {verdict}", verdict=verdict_text(translator)[verdict.choice])
+        return translator.text("your verdict: {verdict}", verdict=verdict_names(translator)[verdict.choice])
     captions: dict[State, str] = {
         "saved": translator.text("verdict saved"),
         "saving": translator.text("verdict being saved"),
@@ -339,7 +339,7 @@ class WorkListModel(QAbstractTableModel):
             if state is not None:
                 said.append(verdict_words(translator, state, row.verdict))
             if is_earlier and column.key == "patient":
-                said.append(earlier_text(translator, row.header))
+                said.append(earlier_day_text(translator, row.header))
             if row.reason and column.key != "pack":
                 said.append(translator.reason(row.reason))
             return plain_tooltip(*said) if said else None
@@ -351,7 +351,7 @@ class WorkListModel(QAbstractTableModel):
             if column.key == "patient" and group is not None and group.group_start != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))
             if column.key == "patient" and is_earlier:
-                said.append(earlier_text(translator, row.header))
+                said.append(earlier_day_text(translator, row.header))
             return without_markup(", ".join(said))
         return None
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import BinaryIO, Final, Literal, NamedTuple
 
 from fieldray.domain.image import FileKind, ImageHeader, ImageRef
-from fieldray.errors import FieldrayError, InputProblem, ReaderProblem, Unreadable, Unusable, resource_problem
+from fieldray.errors import FieldrayError, InputProblem, Unreadable, Unusable, WorkerProblem, resource_problem
 from fieldray.imaging.limits import MAX_FILE_BYTES, MAX_PIXELS, VALUE_REPRESENTATIONS, IndexFound, ZipFound
 from fieldray.reasons import reason
 
@@ -258,7 +258,7 @@ def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | Z
     """Identify the content of a file, read from a seekable stream: images, an index of files, or a zip file.
 
     Returns one reference for every frame, made from `ref`, or the index or zip file found. Raises OSError,
-    ReaderProblem. Raises Unreadable or Unusable for a file without a usable image, whatever exception the parser
+    WorkerProblem. Raises Unreadable or Unusable for a file without a usable image, whatever exception the parser
     raised.
     """
     try:
@@ -308,7 +308,7 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         from fieldray.imaging.dicom_identify import identify_dicom
     except Exception as error:  # a shortage of memory or files is no fault of the file
         problem = resource_problem(error)
-        raise (ReaderProblem(problem.reason) if problem else error) from error
+        raise (WorkerProblem(problem.reason) if problem else error) from error
     return identify_dicom(stream, ref)
 
 

@@ -35,7 +35,7 @@ from fieldray.domain.model import (
     PackKind,
 )
 from fieldray.errors import PackProblem
-from fieldray.formatting import class_words
+from fieldray.formatting import class_synonyms
 from fieldray.packs import naming
 from fieldray.packs.look_alikes import is_visible_text, look_alike
 from fieldray.packs.reading import canonical_json, manifest_error, parse_json_object
@@ -211,7 +211,7 @@ def _words() -> Mapping[Category, tuple[str, ...]]:
     """Return for each class the program's names in all languages, and the class's name in data formats."""
     translators = [Translator(language) for language in (SOURCE, *catalogues())]
     return {
-        category: (*(word for translator in translators for word in class_words(translator, category)), category)
+        category: (*(word for translator in translators for word in class_synonyms(translator, category)), category)
         for category in get_args(Category)
     }
 

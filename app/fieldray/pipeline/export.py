@@ -94,7 +94,7 @@ def export_run(
 
     Raises UsageProblem for an output that would replace another file, and (history_no_run) for an unknown run without a
     `spec`. Raises StorageProblem for failed reading or writing, or (store_gone) if the run has another request than
-    `spec`. Raises ReaderProblem if no worker can be started, and KeyError for an unknown format.
+    `spec`. Raises WorkerProblem if no worker can be started, and KeyError for an unknown format.
     """
     folder = request.folder
     chosen = [exporters()[name] for name in request.formats] or default_exporters()
@@ -242,7 +242,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         self._ends.close()
 
     def read(self, results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
-        """Yield each result with its image, or with the reason why the image cannot be read. Raises ReaderProblem.
+        """Yield each result with its image, or with the reason why the image cannot be read. Raises WorkerProblem.
 
         side  length of the images' longer side in pixels
         """
@@ -256,7 +256,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
     def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
         """Return the stored preview of a result; None if there is no preview or the preview is damaged.
 
-        Raises StorageProblem, ReaderProblem.
+        Raises StorageProblem, WorkerProblem.
         """
         facts, frame = result.outcome.facts, result.outcome.ref.frame
         kept = query.preview(facts.content_sha256, frame=frame) if facts.content_sha256 and facts.rows else None

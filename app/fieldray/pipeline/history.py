@@ -38,7 +38,7 @@ from fieldray.formatting import (
     format_date,
     format_percent,
     pack_label,
-    research_only,
+    research_only_notice,
     time_text,
 )
 from fieldray.paths import SCRATCH_FOLDER
@@ -302,7 +302,7 @@ def month_title(translator: Translator, month: MonthlyCounts) -> str:
 
 def month_blocks(month: MonthlyCounts, translator: Translator) -> tuple[Block, ...]:
     """Return the parts of the report on a month: the results of each pack, and the constancy tests."""
-    blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
+    blocks: list[Block] = [Paragraph(research_only_notice(translator), "notice")]
     for name, manifest in month.manifests.items():
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)
     text, checks = translator.text, tuple(map(translator.reason, month.constancy_results))

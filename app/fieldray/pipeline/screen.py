@@ -29,8 +29,8 @@ from fieldray.errors import (
     BackendProblem,
     Cancelled,
     FieldrayError,
-    ReaderProblem,
     Unusable,
+    WorkerProblem,
     reason_of_unexpected,
     resource_problem,
 )
@@ -209,9 +209,9 @@ class _Judgement:
         """
         if isinstance(error, Cancelled):
             raise error
-        if self.is_cancelled() and (isinstance(error, ReaderProblem) or not isinstance(error, FieldrayError)):
+        if self.is_cancelled() and (isinstance(error, WorkerProblem) or not isinstance(error, FieldrayError)):
             raise Cancelled from error  # the cancellation caused the error
-        if isinstance(error, ReaderProblem):
+        if isinstance(error, WorkerProblem):
             raise error
         if isinstance(error, BackendProblem):
             self._require_backend(error)

@@ -9,7 +9,7 @@ from fieldray.audit.agreement import Agreement
 from fieldray.audit.figures import NotAssessedUnits, PointPerformance, images_needed_for_interval
 from fieldray.audit.report import ALL_UNITS, UNITS_SCREENED, PackComparison, PairedFigure, ThresholdPlan, ThresholdRow
 from fieldray.domain.run import PackOfRun
-from fieldray.formatting import category_label, research_only, score_text
+from fieldray.formatting import category_label, research_only_notice, score_text
 from fieldray.reports.audit_words import AuditWords, Figure, unit_label
 from fieldray.reports.document import (
     Block,
@@ -397,7 +397,7 @@ class AuditText(AuditWords):
         text = self.translator.text
         said = (*self.notes(), *self.drifts(), self.proposal())
         return (
-            Paragraph(research_only(self.translator), "notice"),
+            Paragraph(research_only_notice(self.translator), "notice"),
             Fields("", tuple(Field(label, shorten(fact)) for label, fact in self.facts())),
             Table(
                 text("Figures, with 95 % confidence intervals calculated by patient"),

@@ -30,7 +30,7 @@ from fieldray.domain.history import MonthlyCounts, ResultBrief, ResultPair, RunC
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict
-from fieldray.formatting import NamesClasses, border_digits, category_label, score_digits
+from fieldray.formatting import HasClassNames, border_digits, category_label, score_digits
 from fieldray.plain_text import visible
 from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, without_names
 from fieldray.translation import Translator
@@ -43,7 +43,7 @@ CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
 Value = str | int | float | None
 
 
-def class_texts(pack: NamesClasses | None) -> Mapping[Category, str]:
+def class_texts(pack: HasClassNames | None) -> Mapping[Category, str]:
     """Return the names of the classes for a printed list: those of the pack, else those of the window."""
     own, translator = (pack.class_names if pack else None) or {}, Translator()
     words = {category: category_label(translator, category, pack) for category in CATEGORY_TEXTS}

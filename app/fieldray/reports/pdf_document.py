@@ -18,7 +18,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category
-from fieldray.formatting import research_only
+from fieldray.formatting import research_only_notice
 from fieldray.paths import asset
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, without_undecoded
 from fieldray.reports.exporter import PDF_VERSION
@@ -100,7 +100,7 @@ class Document(FPDF):
         super().__init__(format="A4", unit="mm")
         self._running = running
         self._translator, self._unjoined = translator, set[str]()
-        self._notice, self._marks = research_only(translator), Counter[int]()
+        self._notice, self._marks = research_only_notice(translator), Counter[int]()
         self.pdf_version = PDF_VERSION
         self.alias_nb_pages("")  # no text stands for the number of pages
         self.set_title(title)

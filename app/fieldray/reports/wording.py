@@ -32,7 +32,7 @@ from fieldray.formatting import (
     border_text,
     category_label,
     describe_signer,
-    earlier_text,
+    earlier_day_text,
     file_name,
     format_dicom_date,
     format_number,
@@ -42,15 +42,15 @@ from fieldray.formatting import (
     measured_sentence,
     pack_headings,
     point_sentence,
-    research_only,
-    run_state,
+    research_only_notice,
+    run_state_text,
     score_text,
     sex_label,
     short_label,
     time_text,
     unsigned_notice,
     verdict_line,
-    verdict_text,
+    verdict_names,
     view_label,
 )
 from fieldray.plain_text import visible
@@ -85,7 +85,7 @@ class Wording:
         self._spec, self._pack = stored.run.spec, stored.pack
         self._is_named = stored.options.names_people
         self.translator = Translator(stored.options.language)
-        self.notice = research_only(self.translator)
+        self.notice = research_only_notice(self.translator)
         self.legend = self.translator.text("weak"), self.translator.text("strong")
         self.signature = self.translator.text("Name, signature, date")
         self._of_packs = {stored.position: self}
@@ -218,7 +218,7 @@ class Wording:
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
-        verdict = verdict_text(self.translator)[result.verdict.choice] if result.verdict else ""
+        verdict = verdict_names(self.translator)[result.verdict.choice] if result.verdict else ""
         is_image = outcome.category != "not_an_image"  # any other file belongs to no patient
         who = (is_image and self._person(shown_header(outcome.ref, self._stored))) or "–"
         word = short_label(self.translator, outcome.category, self._stored.manifest)
@@ -226,7 +226,7 @@ class Wording:
             word = f"{word}: {said}"
         day = self._day(header.study_date)
         if result.is_of_earlier_day:
-            day = shorten(earlier_text(self.translator, header))
+            day = shorten(earlier_day_text(self.translator, header))
         return (str(count), who, day, self._image_name(outcome.ref), word, score, verdict)
 
     def _reasons(self, outcome: Outcome) -> str:
@@ -236,7 +236,7 @@ class Wording:
     def run_fields(self) -> tuple[Field, ...]:
         """Return the number and the time of the run, as labels with values."""
         text, run = self.translator.text, self._stored.run
-        state = run_state(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
+        state = run_state_text(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
         return (
             Field(text("Run"), text("Run {number}, {state}", number=run.run_id, state=state)),
             Field(text("Started"), time_text(self.translator, run.started_s)),

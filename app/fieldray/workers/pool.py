@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, ReaderProblem, Unreadable, Unusable
+from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, Unreadable, Unusable, WorkerProblem
 from fieldray.paths import child_command
 from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, handler_of
 from fieldray.processes.serving import memory_limit_mb
@@ -59,7 +59,7 @@ _OTHER_MEMORY_MB: Final = 1300
 _MEMORY_MB_PER_WORKER: Final = 22
 
 
-class PoolClosed(ReaderProblem):
+class PoolClosed(WorkerProblem):
     """Raised by a call to the pool of workers if the pool was closed, or if the call was cancelled."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """Analyse an image for one model. Never raises for a bad file: the result contains the problem.
 
         If the child process ends during the analysis, the image is tried again: once, or twice if the classifier was
-        running. Raises BackendProblem if the model cannot be loaded. Raises ReaderProblem if no child process can be
+        running. Raises BackendProblem if the model cannot be loaded. Raises WorkerProblem if no child process can be
         started. Raises PoolClosed if the pool was closed.
 
         model  the model, loaded in the child process if needed; None to read the image without a network
@@ -255,7 +255,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         is_cancelled  function that returns whether the output is no longer wanted; `run` then raises PoolClosed
 
-        Raises BackendProblem if every child process ended, PoolClosed, ReaderProblem.
+        Raises BackendProblem if every child process ended, PoolClosed, WorkerProblem.
         """
         from fieldray.workers.calls import RUN, PackInferRequest
 
@@ -269,7 +269,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
 
-        Raises Unreadable (reason `changed` for other content), Unusable, ReaderProblem, PoolClosed.
+        Raises Unreadable (reason `changed` for other content), Unusable, WorkerProblem, PoolClosed.
         """
         from fieldray.workers import calls
 
@@ -291,7 +291,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
         """Decode a stored preview image to grey levels (height, width) uint8.
 
-        Raises Unreadable, ReaderProblem, PoolClosed.
+        Raises Unreadable, WorkerProblem, PoolClosed.
         """
         from fieldray.workers import calls
 
@@ -308,7 +308,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return members_of(ref, lambda question: self._ask(calls.SEARCH_MEMBERS, lambda *_: question))
 
     def identify(self, question: ObjectBeginning) -> ObjectContent:
-        """Identify an object on a server by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
+        """Identify an object on a server by its first bytes. Raises Unreadable, Unusable, WorkerProblem, PoolClosed."""
         from fieldray.workers import calls
 
         return self._ask(calls.IDENTIFY_OBJECT, lambda *_: question)
@@ -405,7 +405,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         A child process that ends, hangs or gives an invalid answer is replaced, and the request is repeated. `asked`
         makes the request from the models that the child process has loaded. The file may end `tries` child processes,
         the classifier `tries_in_classifier`. The call ends if `is_cancelled` returns True. `reply`: see `Child.call`.
-        Raises Unreadable, BackendProblem, ReaderProblem, PoolClosed.
+        Raises Unreadable, BackendProblem, WorkerProblem, PoolClosed.
         """
         losses: list[ChildLost] = []
         in_classifier: list[ChildLost] = []
@@ -437,7 +437,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         failed = failed_starts[-1]
         if isinstance(failed, ChildLost) and failed.was_ready:  # the child ended while loading the model
             raise BackendProblem(_end_of_model(failed, self._timeout_s))
-        raise ReaderProblem(reason("readers_not_started", detail=getattr(failed, "strerror", None) or failed))
+        raise WorkerProblem(reason("readers_not_started", detail=getattr(failed, "strerror", None) or failed))
 
     @contextlib.contextmanager
     def _free_child(self, is_cancelled: Callable[[], bool]) -> Iterator[_Worker]:

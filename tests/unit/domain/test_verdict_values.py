@@ -9,14 +9,14 @@ import pytest
 from fieldray.desktop.keys import KEYS
 from fieldray.domain.history import has_verdict
 from fieldray.domain.run import VERDICT_VALUES, Verdict, VerdictChoice
-from fieldray.formatting import verdict_text
+from fieldray.formatting import verdict_names
 from fieldray.translation import Translator
 
 
 def test_the_table_has_every_value_with_words_and_a_key_of_its_own() -> None:
     assert tuple(VERDICT_VALUES) == get_args(VerdictChoice)
     translator = Translator("en")
-    for texts in (verdict_text(translator).values(), [one.column(translator) for one in VERDICT_VALUES.values()]):
+    for texts in (verdict_names(translator).values(), [one.column(translator) for one in VERDICT_VALUES.values()]):
         assert len(set(texts)) == len(VERDICT_VALUES)
     keys = {key.command: key.keys for key in KEYS}
     assert all(keys[choice] == (value.key,) for choice, value in VERDICT_VALUES.items())

@@ -13,7 +13,7 @@ from fakes import FakeReaders
 from fieldray.domain.finding import Outcome, ReadFacts, ScreenedOutcome
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun
-from fieldray.errors import ReaderProblem, UsageProblem
+from fieldray.errors import UsageProblem, WorkerProblem
 from fieldray.pipeline.export import write_maps
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -80,7 +80,7 @@ def test_what_was_refused_for_its_lungs_still_shows_them(tmp_path: Path) -> None
 def test_a_file_that_changed_or_cannot_be_read_has_no_overlay_and_is_counted(tmp_path: Path) -> None:
     assert maps(tmp_path, Again(changed="b.dcm"), image("a.dcm"), image("b.dcm")) == (2, 1)
     assert "b.dcm.overlay.png" not in names(tmp_path) and "b.dcm.map.npy" in names(tmp_path)
-    broken = Again(problem=ReaderProblem(reason("readers_not_started", detail="no memory")))
+    broken = Again(problem=WorkerProblem(reason("readers_not_started", detail="no memory")))
     assert maps(tmp_path / "more", broken, image("a.dcm")) == (1, 1)
 
 

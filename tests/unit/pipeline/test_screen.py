@@ -14,7 +14,7 @@ from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image, ImageHeader, ImageRef
 from fieldray.domain.model import Calibration, Model, OutOfDistributionCheck, Prediction
 from fieldray.domain.pack_setup import set_up_pack
-from fieldray.errors import BackendProblem, Cancelled, EnvironmentProblem, ReaderProblem, Unreadable
+from fieldray.errors import BackendProblem, Cancelled, EnvironmentProblem, Unreadable, WorkerProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import FileStamper
 from fieldray.pipeline.screen import screen_image, screen_with_packs
@@ -214,7 +214,7 @@ def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (ReaderProblem(reason("readers_not_started", detail="no memory")), "readers_not_started"),
+        (WorkerProblem(reason("readers_not_started", detail="no memory")), "readers_not_started"),
         (MemoryError(), "system_short"),
         (OSError(errno.EMFILE, "Too many open files"), "system_short"),
         (RuntimeError("can't start new thread"), "system_short"),

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fieldray.domain.image import Detail, ImageRef
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.pack_setup import set_up_pack
-from fieldray.errors import BackendProblem, ReaderProblem, Unreadable
+from fieldray.errors import BackendProblem, Unreadable, WorkerProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import block_thumbnail, to_network_input
 from fieldray.imaging.reading import decode
@@ -263,10 +263,10 @@ def test_a_child_that_cannot_start_is_no_fault_of_the_image(tmp_path: Path, comm
     image = _image(tmp_path, "image.dcm")
     with Workers(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
         for _ in range(3):  # none of its two children is lost by it
-            with pytest.raises(ReaderProblem) as caught:
+            with pytest.raises(WorkerProblem) as caught:
                 look(pool, image, SPEC)
             assert dict(caught.value.reason.parameters)["detail"] == detail
-        with pytest.raises(ReaderProblem):
+        with pytest.raises(WorkerProblem):
             pool.read_image(image)
 
 
