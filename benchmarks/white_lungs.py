@@ -27,7 +27,7 @@ from fieldray.domain.lung_thirds import THIRDS_PER_LUNG, features_of_thirds, spl
 from fieldray.domain.lungs import column_between_lungs, remove_non_lung_parts
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray.imaging.preprocess import to_network_input, with_window
+from fieldray.imaging.preprocess import to_network_input, with_default_window
 from fieldray.imaging.reading import decode
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.library import PackLibrary
@@ -57,7 +57,7 @@ class LungFinder:
 
         None if the image is not an upright frontal chest.
         """
-        grey = to_network_input(with_window(image), self._input).values[0]
+        grey = to_network_input(with_default_window(image), self._input).values[0]
         answer = self._network.run(grey)
         passed = {n for n, s in zip(LUNG_CHECKS, answer.scores, strict=True) if s >= self._rules.thresholds[n]}
         assert answer.mask is not None

@@ -119,7 +119,7 @@ class FakeReaders:
         self.listed.append(ref.path)
         return members_in_this_process()(ref)
 
-    def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
+    def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         if "gone" in ref.path.name:
             raise Unreadable(reason("missing"))
         return hash_of(ref), b""
@@ -234,7 +234,7 @@ class PaintedFile:
         self._ref = ref
         self.content_sha256, self.stamp = hash_of(ref), b""
 
-    def identified(self) -> ImageRef:
+    def identified_ref(self) -> ImageRef:
         return self._ref
 
     def image(self, needed: TargetSize | None = None) -> Image:

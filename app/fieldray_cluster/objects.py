@@ -24,9 +24,9 @@ import numpy as np
 from fieldray.domain.finding import FailedOutcome, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable
-from fieldray.imaging.beginning import Identify, ObjectBeginning
 from fieldray.imaging.discover import ListMembers
 from fieldray.imaging.identify import ref_with_problem
+from fieldray.imaging.object_identify import Identify, ObjectHead
 from fieldray_cluster.object_server import (
     MAX_OBJECT_BYTES,
     ListedObject,
@@ -73,12 +73,12 @@ def list_objects(
                 data, state = server.read_beginning(address, state, length)
                 size_bytes = int(state.partition(" ")[0])
                 try:
-                    beginning = ObjectBeginning(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
+                    beginning = ObjectHead(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
                     found = identify(beginning)
                 except InputProblem as problem:
                     return [ref_with_problem(ref, problem)], state, False
-                if found.content != "longer":
-                    return found.refs(ref), state, found.content == "zip"
+                if found.kind != "longer":
+                    return found.refs(ref), state, found.kind == "zip"
                 length *= _LONGER
         except Unreadable:
             pass

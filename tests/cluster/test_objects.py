@@ -24,8 +24,8 @@ from cluster.conftest import stored
 from fieldray.domain.finding import FailedOutcome, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, Unreadable, UsageProblem
-from fieldray.imaging.beginning import identify_beginning
 from fieldray.imaging.discover import members_in_this_process
+from fieldray.imaging.object_identify import identify_object
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.workers.pool import Workers
@@ -111,7 +111,7 @@ def listed(address: str) -> list[tuple[str, str]]:
     """The address of each image with its member, and what is wrong with it."""
     with tempfile.TemporaryDirectory() as folder:
         server, scratch = ObjectServer(address), Path(folder)
-        found = list(list_objects(server, scratch, members=members_in_this_process(), identify=identify_beginning))
+        found = list(list_objects(server, scratch, members=members_in_this_process(), identify=identify_object))
     return [
         (path_to_address(ref.path) + (f"!{ref.member}" if ref.member else ""), ref.problem.code if ref.problem else "")
         for ref, _ in found
@@ -465,9 +465,7 @@ def test_what_may_have_changed_unseen_is_not_screened(server: FolderServer) -> N
     server.faults["image-000.png"] = UNDATED
     with tempfile.TemporaryDirectory() as folder:
         asked = ObjectServer(server.address)
-        ((ref, state),) = list_objects(
-            asked, Path(folder), members=members_in_this_process(), identify=identify_beginning
-        )
+        ((ref, state),) = list_objects(asked, Path(folder), members=members_in_this_process(), identify=identify_object)
     (server.home.parent / "work").mkdir()
     assert brought([(ref, state)], server.home.parent / "work" / "cache", server.address) == [
         ("image-000.png", "archive_no_tag")

@@ -61,7 +61,7 @@ def _seen(**facts: Any) -> dict[str, Any]:
 
 
 def _members(**changes: Any) -> dict[str, Any]:
-    return {"refs": [{"path": "", "member": "a", "kind": "dicom", **changes}], "after": None}
+    return {"refs": [{"path": "", "member": "a", "kind": "dicom", **changes}], "last_member": None}
 
 
 def _result(**changes: Any) -> dict[str, Any]:

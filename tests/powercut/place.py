@@ -117,7 +117,7 @@ class Place:
             packs=[RunPack(spec=self.spec.packs[0], check_header=lambda header: None)],
             discover=lambda is_known: (ref for ref in self.refs() if not stamping.is_known(ref, is_known)),
             count=lambda gives_up: len(NAMES),
-            content_hash=lambda ref: (outcome_of(ref).facts.content_sha256, stamping.of(ref)),
+            hash_file=lambda ref: (outcome_of(ref).facts.content_sha256, stamping.of(ref)),
             stamp_with=stamping.begin,
             screen=lambda ref, _wanted: [stamping.stamped(outcome_of(ref))],
             release=lambda: None,
@@ -177,7 +177,7 @@ class _Stamping:
         if not self._stamps or int(ref.path.stem) % 2:
             return b""
         with ref.path.open("rb") as stream:
-            return self._stamps.current(ref.path, stream)
+            return self._stamps.stamp_of_stream(ref.path, stream)
 
     def stamped(self, outcome: Outcome) -> Outcome:
         """The same, with the stamp of its file."""

@@ -31,13 +31,13 @@ from fieldray.imaging.identify import (
     HEAD_BYTES,
     IsOwnReport,
     check_file_size,
+    identify_unless_own_report,
     out_of_memory_problem,
     ref_with_problem,
-    refs_in,
     sniff,
 )
 from fieldray.imaging.limits import MAX_FRAMES, MAX_INFLATED_HEADER_BYTES, MAX_ZIP_MEMBERS, IndexFound, ZipFound
-from fieldray.imaging.source import Opener, file_problem, is_system_name, open_file, parts_of, state_of
+from fieldray.imaging.source import Opener, file_problem, is_system_name, open_file, path_components, state_of
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class ZipArchive:
         """
         import zipfile  # imported only where a zip file is read
 
-        member = self.directory.by_name.get("/".join(parts_of(name)))
+        member = self.directory.by_name.get("/".join(path_components(name)))
         if member is None:
             raise Unreadable(reason("missing"))
         _check_member(member)
@@ -161,7 +161,7 @@ def _name_of(entry: zipfile.ZipInfo) -> str:
     A member with content counts as a file, even if its name ends with a slash.
     """
     is_folder = not entry.file_size and entry.filename.endswith(("/", "\\"))
-    return "" if is_folder else "/".join(parts_of(_decoded_name(entry)))
+    return "" if is_folder else "/".join(path_components(_decoded_name(entry)))
 
 
 def _decoded_name(entry: zipfile.ZipInfo) -> str:
@@ -256,27 +256,28 @@ _ANSWER_MEMBERS: Final = 32
 class MemberSearch:
     """A request to search some members of a zip file for images.
 
-    ref    the zip file
-    after  name of a member; the search begins with the member that follows. None begins with the first member
+    ref           the zip file
+    after_member  name of a member; the search begins with the member that follows. None begins with the first member
     """
 
     ref: ImageRef
-    after: str | None = None
+    after_member: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMembers:
     """The images found in some members of a zip file.
 
-    refs                   one reference for each member, which stands for all frames of the member
-    after                  name of the last searched member, after which the search is to continue; None at the end
-    duplicates, duplicate  number of names that several members share, and one of these names
+    refs                             one reference for each member, which stands for all frames of the member
+    last_member                      name of the last searched member, after which the search is to continue; None at
+                                     the end
+    duplicate_count, duplicate_name  number of names that several members share, and one of these names
     """
 
     refs: tuple[ImageRef, ...]
-    after: str | None
-    duplicates: int = 0
-    duplicate: str = ""
+    last_member: str | None
+    duplicate_count: int = 0
+    duplicate_name: str = ""
 
     def __post_init__(self) -> None:
         for ref in self.refs:
@@ -298,7 +299,7 @@ def search_members(
     ref = ImageRef(path=question.ref.path)
     try:
         with opener(ref.path) as stream:
-            return _some(open_archive(stream), ref, question.after, is_own_report)
+            return _some(open_archive(stream), ref, question.after_member, is_own_report)
     except OSError as error:
         raise file_problem(error) from error
     except MemoryError as error:
@@ -316,17 +317,17 @@ def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> It
     """
     after: str | None = None
     while True:
-        part = ask(MemberSearch(ref=ref, after=after))
+        part = ask(MemberSearch(ref=ref, after_member=after))
         for one in part.refs:
             for frame in range(one.header.number_of_frames):
                 yield replace(one, path=ref.path, frame=frame)
-        if part.duplicates:
-            yield replace(ref, problem=reason("double_members", count=part.duplicates, file=part.duplicate))
-        if part.after is None:
+        if part.duplicate_count:
+            yield replace(ref, problem=reason("double_members", count=part.duplicate_count, file=part.duplicate_name))
+        if part.last_member is None:
             return
-        if after is not None and part.after <= after:
+        if after is not None and part.last_member <= after:
             raise Unreadable(reason("decoder_crashed"))  # the names do not advance, so the answer is false
-        after = part.after
+        after = part.last_member
 
 
 def _some(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_report: IsOwnReport) -> FoundMembers:
@@ -342,16 +343,16 @@ def _some(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_report: 
     duplicates = archive.directory.duplicates if end >= len(names) else ()
     return FoundMembers(
         refs=tuple(found),
-        after=names[end - 1] if end < len(names) else None,
-        duplicates=len(duplicates),
-        duplicate=duplicates[0] if duplicates else "",
+        last_member=names[end - 1] if end < len(names) else None,
+        duplicate_count=len(duplicates),
+        duplicate_name=duplicates[0] if duplicates else "",
     )
 
 
 @functools.lru_cache(maxsize=1)
 def _candidate_members(archive: ZipArchive) -> Sequence[str]:
     """Return the names of members that may be images. Raises OSError. Raises Unusable if no member may be an image."""
-    names = [name for name in archive.directory.names if not any(map(is_system_name, parts_of(name)))]
+    names = [name for name in archive.directory.names if not any(map(is_system_name, path_components(name)))]
     archive.stream.seek(0)
     is_program = not archive.stream.read(4).startswith(b"PK")  # a self-extracting program
     if is_program or any(name in archive.directory.by_name for name in _DOCUMENTS):
@@ -386,11 +387,11 @@ def _identified(
     try:
         head = archive.read(ref.member, limit=_FIRST_LOOK_BYTES)
         try:
-            return refs_in(io.BytesIO(head), ref, is_own_report)
+            return identify_unless_own_report(io.BytesIO(head), ref, is_own_report)
         except InputProblem as error:
             if len(head) < _FIRST_LOOK_BYTES or isinstance(error, Unusable):
                 raise
         whole = archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES)
-        return refs_in(io.BytesIO(whole), ref, is_own_report)
+        return identify_unless_own_report(io.BytesIO(whole), ref, is_own_report)
     except MemoryError as error:
         raise out_of_memory_problem() from error

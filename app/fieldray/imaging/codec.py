@@ -68,9 +68,9 @@ class Frame:
     is_plain_grey    whether a pixel is one grey sample of 8 or 16 bits
     padding          the ends of the range of values that mean "no image here", which must not be blended with other
                      values; or None
-    frames           number of frames in the file
+    frame_count      number of frames in the file
     is_rgb           whether the header says that the three samples are red, green and blue
-    source           the codestream, whose size is that in the header; empty for uncompressed values
+    codestream       the codestream, whose size is that in the header; empty for uncompressed values
     """
 
     transfer_syntax: str
@@ -83,9 +83,9 @@ class Frame:
     is_signed: bool
     is_plain_grey: bool
     padding: Size | None
-    frames: int
+    frame_count: int
     is_rgb: bool = False
-    source: bytes = b""
+    codestream: bytes = b""
 
     @property
     def size_bits(self) -> int:
@@ -93,14 +93,14 @@ class Frame:
         return self.rows * self.columns * self.samples * self.bits_allocated
 
     @property
-    def kind(self) -> str:
+    def value_type(self) -> str:
         """NumPy's name for the type of the values, without byte order, such as "u1" or "i2"."""
         return f"{'i' if self.is_signed else 'u'}{self.bits_allocated // 8}"
 
     @property
     def is_dct(self) -> bool:
         """Whether the codestream is a lossy (DCT) JPEG."""
-        stated = frame_header_of(self.source)
+        stated = frame_header_of(self.codestream)
         return stated is not None and stated.process in _DCT_PROCESSES
 
     @property
@@ -109,7 +109,7 @@ class Frame:
 
         In a lossless codestream, bits outside the stored bits are exact, too.
         """
-        codec = codec_of(self.transfer_syntax) if self.source else None
+        codec = codec_of(self.transfer_syntax) if self.codestream else None
         return codec is None or self.transfer_syntax not in codec.lossy_syntaxes
 
 
@@ -126,7 +126,7 @@ def stored_values_of(values: StoredValues, frame: Frame) -> StoredValues:
     values
         Integers of 8 or 16 bits, signed or not, of any shape.
     frame
-        `source` is the codestream, empty for uncompressed values.
+        The encoded frame. Its codestream is empty for uncompressed values.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def stored_values_of(values: StoredValues, frame: Frame) -> StoredValues:
     whole = 8 * container
     stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)
     bits = frame.bits_stored if 1 <= frame.bits_stored <= whole else whole
-    stated = frame_header_of(frame.source) or JpegFrame(0, whole, frame.rows, frame.columns)
+    stated = frame_header_of(frame.codestream) or JpegFrame(0, whole, frame.rows, frame.columns)
     precision = min(stated.bits or whole, whole)
     shift = frame.unused_low_bits if precision >= bits + frame.unused_low_bits else 0
     if not shift:

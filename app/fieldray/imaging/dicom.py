@@ -101,7 +101,7 @@ def _decode(data: bytes, index: int, needed: TargetSize | None, whole: DecodedFi
     image = with_square_pixels(
         _decode_pixels(header, frame, value, index, needed=needed if aspect == 1 else None, whole=whole), aspect
     )
-    return replace(image, notes=("syntax_contradicted",) * header.is_contradicted + image.notes)
+    return replace(image, notes=("syntax_contradicted",) * header.has_wrong_syntax + image.notes)
 
 
 def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
@@ -235,7 +235,7 @@ def _frame_of(header: DicomHeader) -> Frame:
         is_signed=whole_number(dataset, "PixelRepresentation") != 0,
         is_plain_grey=is_grey and samples == 1 and bits in (8, 16),
         padding=dicom_grey.padding_of(dataset),
-        frames=max(1, whole_number(dataset, "NumberOfFrames", 1)),
+        frame_count=max(1, whole_number(dataset, "NumberOfFrames", 1)),
         is_rgb=_photometric(header) == "RGB",
     )
 
@@ -276,7 +276,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
     found = begin_so[0] if is_encapsulated or stated not in UNCOMPRESSED else None
     if found is not None:
         _check_count(len(begin_so) - begin_so.count(None), frame)
-        if frame.frames == 1:
+        if frame.frame_count == 1:
             _check_count(count_codestreams(fragments[0]), frame)
         is_known = codec_of(found) is codec_of(stated)
         if is_known and is_encapsulated:
@@ -285,13 +285,13 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
             value = memoryview(encapsulate([bytes(value)]))
         pixels = replace(header.pixels, length=UNDEFINED_LENGTH)
         syntax = stated if is_known else found
-        return replace(header, transfer_syntax=syntax, pixels=pixels, is_contradicted=True), value
+        return replace(header, transfer_syntax=syntax, pixels=pixels, has_wrong_syntax=True), value
     if is_encapsulated:
         size = _frame_bytes(header, frame)
-        if len(fragments) == frame.frames and {len(part) for part in fragments} <= {size, size + size % 2}:
+        if len(fragments) == frame.frame_count and {len(part) for part in fragments} <= {size, size + size % 2}:
             value = memoryview(b"".join(part[:size] for part in fragments))
             pixels = replace(header.pixels, length=len(value))
-            return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixels=pixels, is_contradicted=True), value
+            return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixels=pixels, has_wrong_syntax=True), value
         if stated in UNCOMPRESSED:
             raise Unreadable(unsupported_reason("", "unknown, and said to be none"))
         return header, value
@@ -299,16 +299,16 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
     if codec_of(stated) is None:
         _check_count(frames_held, frame)
         return header, value
-    if frames_held != frame.frames:
+    if frames_held != frame.frame_count:
         raise Unreadable(
             reason("damaged", detail="the compression of the image differs from the transfer syntax in the header")
         )
-    return replace(header, transfer_syntax=ExplicitVRLittleEndian, is_contradicted=True), value
+    return replace(header, transfer_syntax=ExplicitVRLittleEndian, has_wrong_syntax=True), value
 
 
 def _check_count(found: int, frame: Frame) -> None:
-    if found > frame.frames:
-        raise Unreadable(reason("more_images", found=found, stated=frame.frames))
+    if found > frame.frame_count:
+        raise Unreadable(reason("more_images", found=found, stated=frame.frame_count))
 
 
 def _frame_bytes(header: DicomHeader, frame: Frame) -> int:
@@ -321,15 +321,15 @@ def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
 
     Raises Unreadable `size_mismatch` if codestream and header state different sizes.
     """
-    if frame.frames == 1 and index == 0:  # a single frame consists of all fragments, whatever the offset table says
+    if frame.frame_count == 1 and index == 0:  # a single frame has all fragments, whatever the offset table says
         source = b"".join(_fragments(value))
     else:
-        source = bytes(get_frame(bytes(value), index, number_of_frames=frame.frames))
+        source = bytes(get_frame(bytes(value), index, number_of_frames=frame.frame_count))
     own = frame_header_of(source)
     if own and own.size != (frame.rows, frame.columns):
         found, stated = f"{own.rows} x {own.columns}", f"{frame.rows} x {frame.columns}"
         raise Unreadable(reason("size_mismatch", found=found, stated=stated))
-    return replace(frame, source=source)
+    return replace(frame, codestream=source)
 
 
 def _trailing_images(header: DicomHeader, data_set: bytes, value: memoryview, file: bytes) -> int:
@@ -362,7 +362,7 @@ def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> N
     row. Images whose zeros begin with a row are judged later, by the position of the lungs.
     """
     row_bytes = frame.columns * frame.samples * frame.bits_allocated // 8
-    if header.transfer_syntax not in UNCOMPRESSED or frame.frames > 1 or len(value) < frame.rows * row_bytes:
+    if header.transfer_syntax not in UNCOMPRESSED or frame.frame_count > 1 or len(value) < frame.rows * row_bytes:
         return
     if row_bytes == 0 or any(value[(frame.rows - 1) * row_bytes : frame.rows * row_bytes]):
         return
@@ -435,8 +435,8 @@ def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) ->
         raise Unreadable(reason("truncated"))
     if is_big and frame.bits_allocated == 8 and header.pixels.representation == "OW":  # bytes are swapped in pairs
         value = memoryview(np.frombuffer(value, np.uint16, len(value) // 2).byteswap().tobytes())
-    kind = np.dtype(frame.kind).newbyteorder(">" if is_big else "<")
-    flat = np.frombuffer(value, kind, size // kind.itemsize, index * size).astype(frame.kind, copy=False)
+    kind = np.dtype(frame.value_type).newbyteorder(">" if is_big else "<")
+    flat = np.frombuffer(value, kind, size // kind.itemsize, index * size).astype(frame.value_type, copy=False)
     if frame.samples == 1:
         return flat.reshape(shape)
     if _photometric(header) == "YBR_FULL_422":  # two of Y, then one Cb and one Cr for both (PS3.3 C.7.6.3.1.2)

@@ -21,14 +21,14 @@ from pydicom.pixels import apply_color_lut
 
 from fieldray.domain.image import Image, SpacingPlane, Window, WindowFunction
 from fieldray.imaging.dicom_header import (
-    aligned_numbers,
+    finite_numbers,
     first_number,
     first_text,
     first_value,
     has_value,
-    numbers,
+    numbers_or_none,
     sequence_items,
-    texts,
+    text_values,
     whole_number,
 )
 from fieldray.imaging.preprocess import apply_window, percentiles
@@ -73,17 +73,17 @@ Pixels = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Table:
+class _LookupTable:
     """A lookup table. Value `first` maps to entries[0]; values outside the table map to the first or last entry.
 
-    highest  the value that means white
-    stated   number of entries that the file states
+    highest        the value that means white
+    stated_length  number of entries that the file states
     """
 
     first: int
     entries: NDArray[np.uint16]
     highest: int
-    stated: int
+    stated_length: int
 
     def take(self, values: NDArray[Any]) -> NDArray[np.uint16]:
         index = (values.astype(np.int64) - self.first).clip(0, len(self.entries) - 1)
@@ -91,17 +91,17 @@ class _Table:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Modality:
+class _ModalityPixels:
     """Pixels after the Modality LUT stage: modality value = pixels * scale + offset.
 
-    no_data  mask of the pixel padding, or None
-    step     block size for the averaging of the pixels, which comes later
+    no_data_mask  mask of the pixel padding, or None
+    step          block size for the averaging of the pixels, which comes later
     """
 
     pixels: Pixels
     scale: float
     offset: float
-    no_data: NDArray[np.bool_] | None
+    no_data_mask: NDArray[np.bool_] | None
     step: int
 
 
@@ -133,11 +133,11 @@ def grey_image(
     stage = _modality(stored, dataset, remarks, step, extremes)
     pixels = stage.pixels
     padding = None
-    if stage.no_data is not None:
-        pixels = np.where(stage.no_data, pixels.dtype.type(0), pixels)
+    if stage.no_data_mask is not None:
+        pixels = np.where(stage.no_data_mask, pixels.dtype.type(0), pixels)
         padding = 0
     window, voi_lut = _presentation(dataset, stage, remarks)
-    if any("," in value for keyword in _DECIMALS for value in texts(dataset, keyword)):  # pydicom leaves it as text
+    if any("," in value for keyword in _DECIMALS for value in text_values(dataset, keyword)):  # pydicom leaves text
         remarks.append("decimal_comma")
     return Image(
         pixels=block_means(pixels, stage.step),
@@ -181,7 +181,7 @@ def _header_notes(dataset: Dataset, container_bits: int) -> list[str]:
 
 def _modality(
     stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: int, extremes: tuple[int, int] | None
-) -> _Modality:
+) -> _ModalityPixels:
     unit, base = 1.0, 0.0
     is_spread = stored.dtype.kind == "f" or stored.dtype.itemsize > 2
     if is_spread:
@@ -198,7 +198,7 @@ def _modality(
     if table is not None:
         values, top = table.take(np.arange(low, high + 1) * unit + base), int(table.entries.max())
         pixels = _fitted(values, top)[stored.astype(np.int32) - low]
-        whole = _Modality(pixels, 1.0, 0.0, no_data, step)
+        whole = _ModalityPixels(pixels, 1.0, 0.0, no_data, step)
         if np.ptp(_central_sample(whole)) or not np.ptp(_central_sample(replace(whole, pixels=stored))):
             return _inverted(whole, top) if _low_is_white(dataset) else whole
     slope, intercept, is_usable = _rescale(dataset)
@@ -208,11 +208,11 @@ def _modality(
         stored, step = block_means(stored, step, highest=highest), 1
     scale, offset = slope * unit, slope * (low * unit + base) + intercept
     pixels = _shifted(stored, low, high)
-    shifted = _Modality(pixels, scale, offset, no_data, step)
+    shifted = _ModalityPixels(pixels, scale, offset, no_data, step)
     return _inverted(shifted, high - low) if _low_is_white(dataset) != (scale < 0) else shifted
 
 
-def _inverted(stage: _Modality, top: int) -> _Modality:
+def _inverted(stage: _ModalityPixels, top: int) -> _ModalityPixels:
     """Return inverted pixels (`top` - pixels) of a file whose low values are white. Afterwards 0 is black."""
     return replace(
         stage,
@@ -323,7 +323,7 @@ def _with_other_sign(value: int, low: int, high: int) -> int:
 
 
 def _presentation(
-    dataset: Dataset, stage: _Modality, remarks: list[str]
+    dataset: Dataset, stage: _ModalityPixels, remarks: list[str]
 ) -> tuple[Window | None, NDArray[np.uint16] | None]:
     """Return the file's first window or VOI LUT that shows something of the image, and None for the other.
 
@@ -350,14 +350,14 @@ def _presentation(
     return next((way for way in ways if isinstance(way, Window)), None), None
 
 
-def _central_sample(stage: _Modality) -> NDArray[np.float32]:
+def _central_sample(stage: _ModalityPixels) -> NDArray[np.float32]:
     """Return some thousand pixels from the middle of the image, away from borders, marks and collimators."""
     rows, columns = (slice(int(_MARGIN * side), max(1, int((1 - _MARGIN) * side))) for side in stage.pixels.shape)
     pixels = stage.pixels[rows, columns]
     step = max(1, min(pixels.shape) // _SAMPLE_SIDE)
     sample = pixels[::step, ::step]
-    if stage.no_data is not None:
-        is_data = ~stage.no_data[rows, columns][::step, ::step]
+    if stage.no_data_mask is not None:
+        is_data = ~stage.no_data_mask[rows, columns][::step, ::step]
         sample = sample[is_data] if is_data.any() else sample
     return sample.astype(np.float32).reshape(-1)
 
@@ -377,7 +377,7 @@ def _shows_something(shown: NDArray[np.float32]) -> bool:
     return bool(bright - dark >= _LEAST_LEVELS and np.mean((shown > lowest) & (shown < highest)) >= _LEAST_BETWEEN)
 
 
-def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
+def _windows(dataset: Dataset, stage: _ModalityPixels) -> list[Window | None]:
     """Return the file's windows in pixel values; None for each invalid window in the file.
 
     LINEAR equals LINEAR_EXACT with the centre half a value lower and the width one less (PS3.3 C.11.2.1.2.1). The
@@ -386,7 +386,7 @@ def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
     named = first_text(dataset, "VOILUTFunction").upper()
     function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
     found: list[Window | None] = []
-    pairs = zip(aligned_numbers(dataset, "WindowCenter"), aligned_numbers(dataset, "WindowWidth"), strict=False)
+    pairs = zip(numbers_or_none(dataset, "WindowCenter"), numbers_or_none(dataset, "WindowWidth"), strict=False)
     is_stated = has_value(dataset, "WindowCenter") and has_value(dataset, "WindowWidth")
     for center, width in list(pairs)[: is_stated * _MOST_WAYS]:
         if center is None or width is None or width <= 0:
@@ -401,7 +401,7 @@ def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
     return found
 
 
-def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | None]:
+def _voi_luts(dataset: Dataset, stage: _ModalityPixels) -> list[NDArray[np.uint16] | None]:
     """Return the VOI LUTs as display values 0..65535 for every pixel value (PS3.3 C.11.2.1.1).
 
     The list contains None for each invalid VOI LUT.
@@ -425,13 +425,13 @@ def colours_of(indices: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
     """
     names = [f"{colour}PaletteColorLookupTable" for colour in ("Red", "Green", "Blue")]
     tables = [_table(dataset, dataset, is_signed=indices.dtype.kind == "i", name=name) for name in names]
-    found = [table.take(indices) for table in tables if table and len(table.entries) == table.stated]
+    found = [table.take(indices) for table in tables if table and len(table.entries) == table.stated_length]
     if len(found) < len(names):  # segmented or damaged palettes are left to pydicom
         return np.asarray(apply_color_lut(indices, dataset)[:, :, :3])
     return _fitted(np.stack(found, axis=2), max(int(plane.max()) for plane in found))
 
 
-def _table(item: Dataset, dataset: Dataset, *, is_signed: bool, name: str = "LUT") -> _Table | None:
+def _table(item: Dataset, dataset: Dataset, *, is_signed: bool, name: str = "LUT") -> _LookupTable | None:
     """Return the lookup table in a sequence item or palette (PS3.3 C.11.1.1); None if the table cannot be used."""
     little = dataset.original_encoding[1] is not False
     descriptor = _as_unsigned(item, f"{name}Descriptor", little)
@@ -446,7 +446,7 @@ def _table(item: Dataset, dataset: Dataset, *, is_signed: bool, name: str = "LUT
     if len(entries) < 2 or not 1 <= bits <= 16:
         return None
     first = first - 65536 if is_signed and first > 32767 else first
-    return _Table(first, entries, _highest(entries, bits), count)
+    return _LookupTable(first, entries, _highest(entries, bits), count)
 
 
 def _highest(entries: NDArray[np.uint16], bits: int) -> int:
@@ -465,7 +465,7 @@ def _as_unsigned(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16
     if isinstance(raw, bytes):
         whole = raw[: len(raw) // 2 * 2]
         return np.frombuffer(whole, "<u2" if little else ">u2").astype(np.uint16)
-    values = np.array([int(value) & 0xFFFF for value in numbers(item, keyword)], np.uint16)
+    values = np.array([int(value) & 0xFFFF for value in finite_numbers(item, keyword)], np.uint16)
     return values if len(values) else None
 
 
@@ -500,5 +500,5 @@ def pixel_aspect(dataset: Dataset) -> float:
 
 
 def _two_sides(dataset: Dataset, keyword: str) -> tuple[float, float] | None:
-    spacing = numbers(dataset, keyword)
+    spacing = finite_numbers(dataset, keyword)
     return (spacing[0], spacing[1]) if len(spacing) == 2 and min(spacing) > 0 else None

@@ -54,12 +54,12 @@ class BoundedStream:
     A read never returns, or allocates memory for, more bytes than are left in the file. Reads raise HeaderTooLong
     beyond a number of reads, bytes or sequence items.
 
-    is_cut  whether more bytes were requested than the file has
+    is_truncated  whether more bytes were requested than the file has
     """
 
     def __init__(self, raw: BinaryIO, *, reads: int = MAX_READS) -> None:
         self.raw = raw
-        self.is_cut = False
+        self.is_truncated = False
         self._end = raw.seek(0, io.SEEK_END)
         self._reads_left = reads
         self._items_left = _MAX_ITEMS
@@ -77,14 +77,14 @@ class BoundedStream:
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         position = self.raw.seek(offset, whence)
-        self.is_cut = self.is_cut or position > self._end
+        self.is_truncated = self.is_truncated or position > self._end
         return position
 
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._end - self.raw.tell())
         wanted = left if size < 0 else size
         if wanted > left > 0:
-            self.is_cut = True
+            self.is_truncated = True
         wanted = min(wanted, left)
         self._reads_left -= 1
         self._bytes_left -= wanted
@@ -157,13 +157,13 @@ class PixelElement:
 class DicomHeader:
     """The requested elements of a DICOM header, and the position of the pixels.
 
-    transfer_syntax  the file's real transfer syntax, even if the file states an impossible transfer syntax
+    transfer_syntax   the file's real transfer syntax, even if the file states an impossible transfer syntax
     media_storage_sop_class_uid
-                     from the file meta information
-    stream           the file, or the inflated data set of a deflated file; at any position
-    pixels           position of the pixel data; None if the data set ends without pixel data
-    is_cut           whether the file ended inside an element
-    is_contradicted  whether the file states a transfer syntax that differs from `transfer_syntax`
+                      from the file meta information
+    stream            the file, or the inflated data set of a deflated file; at any position
+    pixels            position of the pixel data; None if the data set ends without pixel data
+    is_truncated      whether the file ended inside an element
+    has_wrong_syntax  whether the file states a transfer syntax that differs from `transfer_syntax`
     """
 
     dataset: Dataset
@@ -171,8 +171,8 @@ class DicomHeader:
     media_storage_sop_class_uid: str
     stream: BinaryIO
     pixels: PixelElement | None
-    is_cut: bool
-    is_contradicted: bool = False
+    is_truncated: bool
+    has_wrong_syntax: bool = False
 
 
 def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: int = MAX_HEADER_BYTES) -> DicomHeader:
@@ -206,9 +206,9 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
         if media_storage_sop_class_uid == DICOMDIR_CLASS_UID or not _skip_unknown(begun):
             break
     pixels = element_at(begun, _PIXEL_TAGS)
-    is_cut, is_contradicted = begun.stream.is_cut, begun.is_contradicted
+    is_cut, has_wrong_syntax = begun.stream.is_truncated, begun.has_wrong_syntax
     return DicomHeader(
-        dataset, begun.syntax, media_storage_sop_class_uid, begun.stream.raw, pixels, is_cut, is_contradicted
+        dataset, begun.syntax, media_storage_sop_class_uid, begun.stream.raw, pixels, is_cut, has_wrong_syntax
     )
 
 
@@ -261,7 +261,7 @@ def problem_without_pixels(header: DicomHeader) -> FieldrayError:
     """
     dataset = header.dataset
     kind = UID(first_text(dataset, "SOPClassUID") or header.media_storage_sop_class_uid).name
-    if header.is_cut or "Image Storage" in kind or whole_number(dataset, "Rows"):
+    if header.is_truncated or "Image Storage" in kind or whole_number(dataset, "Rows"):
         return Unreadable(reason("truncated"))
     return Unusable(reason("no_pixel_data", modality=first_text(dataset, "Modality") or "-"))
 
@@ -270,18 +270,18 @@ def problem_without_pixels(header: DicomHeader) -> FieldrayError:
 class OpenedDicom:
     """A DICOM file whose file meta information was read.
 
-    stream           a `BoundedStream`, positioned at the data set
-    meta             texts of the file meta information, by tag
-    syntax           the transfer syntax
-    encoding         encoding of the data set's elements, as one of the three uncompressed transfer syntaxes
-    is_contradicted  whether the file states an encoding that differs from `encoding`
+    stream            a `BoundedStream`, positioned at the data set
+    meta              texts of the file meta information, by tag
+    syntax            the transfer syntax
+    encoding          encoding of the data set's elements, as one of the three uncompressed transfer syntaxes
+    has_wrong_syntax  whether the file states an encoding that differs from `encoding`
     """
 
     stream: Any  # a BoundedStream, but pydicom's types require a file
     meta: Mapping[int, str]
     syntax: UID
     encoding: UID
-    is_contradicted: bool = False
+    has_wrong_syntax: bool = False
 
     @property
     def is_implicit_vr(self) -> bool:
@@ -310,12 +310,12 @@ def open_dicom(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS)
         try:
             plain, is_whole = _inflate(stream, inflated_limit)
             bounded = BoundedStream(io.BytesIO(plain), reads=reads)
-            bounded.is_cut = not is_whole
+            bounded.is_truncated = not is_whole
         except ValueError:  # perhaps the data set is not deflated
             stream.seek(start)
             if not _is_plausible_start(bounded.peek(), ExplicitVRLittleEndian):
                 raise
-            return OpenedDicom(bounded, meta, ExplicitVRLittleEndian, ExplicitVRLittleEndian, is_contradicted=True)
+            return OpenedDicom(bounded, meta, ExplicitVRLittleEndian, ExplicitVRLittleEndian, has_wrong_syntax=True)
     head = bounded.peek()
     if not syntax:
         guessed = _guessed_encoding(head)
@@ -324,7 +324,7 @@ def open_dicom(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS)
     found = _encoding(head, stated)
     if head and not _is_plausible_start(head, found):
         raise ValueError("no data set begins so")
-    return OpenedDicom(bounded, meta, found if syntax == stated else syntax, found, is_contradicted=found != stated)
+    return OpenedDicom(bounded, meta, found if syntax == stated else syntax, found, has_wrong_syntax=found != stated)
 
 
 def inflated_data_set(header: DicomHeader) -> bytes:
@@ -333,7 +333,7 @@ def inflated_data_set(header: DicomHeader) -> bytes:
     Raises Unreadable if the data set is cut short.
     """
     assert isinstance(header.stream, io.BytesIO)
-    if header.is_cut:
+    if header.is_truncated:
         raise Unreadable(reason("truncated"))
     return header.stream.getvalue()
 
@@ -442,19 +442,19 @@ def element_at(opened: OpenedDicom, tags: frozenset[int]) -> PixelElement | None
 
 def first_text(dataset: Dataset, keyword: str) -> str:
     """Return the first value of a DICOM element as one line of text; empty if the value is missing or unreadable."""
-    return _line(next(iter(texts(dataset, keyword)), ""))
+    return _line(next(iter(text_values(dataset, keyword)), ""))
 
 
-def all_text(dataset: Dataset, keyword: str) -> str:
+def joined_text(dataset: Dataset, keyword: str) -> str:
     """Return all values of a DICOM element as one line of text, separated by backslashes as in the file."""
-    return _line("\\".join(texts(dataset, keyword)))
+    return _line("\\".join(text_values(dataset, keyword)))
 
 
 def _line(value: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in value).strip()[:_TEXT_LIMIT]
 
 
-def texts(dataset: Dataset, keyword: str) -> list[str]:
+def text_values(dataset: Dataset, keyword: str) -> list[str]:
     """Return all values of a DICOM element as texts."""
     raw = _raw(dataset, keyword)
     kind = raw and (raw.VR or dictionary_VR(raw.tag))
@@ -481,12 +481,12 @@ def first_number(dataset: Dataset, keyword: str) -> float | None:
     return _as_number(first_value(dataset, keyword))
 
 
-def numbers(dataset: Dataset, keyword: str) -> list[float]:
+def finite_numbers(dataset: Dataset, keyword: str) -> list[float]:
     """Return all finite numbers among the values of a DICOM element."""
-    return [value for value in aligned_numbers(dataset, keyword) if value is not None]
+    return [value for value in numbers_or_none(dataset, keyword) if value is not None]
 
 
-def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
+def numbers_or_none(dataset: Dataset, keyword: str) -> list[float | None]:
     """Return all values of a DICOM element as numbers, with None for each value that is no finite number.
 
     Because no value is left out, the values of two elements can be compared by position.

@@ -19,15 +19,15 @@ from fieldray.imaging.dicom_header import (
     DICOMDIR_CLASS_UID,
     DicomHeader,
     HeaderTooLong,
-    all_text,
     element_at,
     first_text,
     has_value,
+    joined_text,
     open_dicom,
     problem_without_pixels,
     read_header,
     sequence_items,
-    texts,
+    text_values,
     whole_number,
 )
 from fieldray.imaging.limits import (
@@ -122,7 +122,7 @@ def _header(stream: BinaryIO) -> DicomHeader:
 def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
     facts = _facts(header)
     if header.pixels is None:
-        if not (header.is_cut or facts.sop_class_uid or facts.modality or header.media_storage_sop_class_uid):
+        if not (header.is_truncated or facts.sop_class_uid or facts.modality or header.media_storage_sop_class_uid):
             raise Unusable(reason("not_an_image"))
         raise problem_without_pixels(header)
     frames = facts.number_of_frames
@@ -136,7 +136,7 @@ def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
 def _facts(header: DicomHeader) -> ImageHeader:
     dataset = header.dataset
     named: dict[str, Any] = {name: first_text(dataset, keyword) for name, keyword in _TEXTS.items()}
-    named |= {name: all_text(dataset, keyword) for name, keyword in _WORDS.items()}
+    named |= {name: joined_text(dataset, keyword) for name, keyword in _WORDS.items()}
     named |= {name: max(0, whole_number(dataset, keyword)) for name, keyword in _NUMBERS.items()}
     views, regions = (sequence_items(dataset, keyword) for keyword in _CODES)
     named["view_code"] = next(
@@ -145,7 +145,7 @@ def _facts(header: DicomHeader) -> ImageHeader:
     named["body_part_examined"] = named["body_part_examined"] or " ".join(
         first_text(each, "CodeMeaning") for each in regions
     )
-    named["derivation"] = " / ".join(filter(None, (all_text(dataset, keyword) for keyword in _DERIVATION)))
+    named["derivation"] = " / ".join(filter(None, (joined_text(dataset, keyword) for keyword in _DERIVATION)))
     ages = _ages_years(dataset)
     return ImageHeader(
         transfer_syntax_uid=str(header.transfer_syntax),
@@ -158,7 +158,7 @@ def _facts(header: DicomHeader) -> ImageHeader:
 
 def _ages_years(dataset: Dataset) -> list[float]:
     """Return all ages in years that a file gives: from Patient's Age, and from birth date and date of the image."""
-    ages = [age for value in texts(dataset, "PatientAge") if (age := _age_years(value)) is not None]
+    ages = [age for value in text_values(dataset, "PatientAge") if (age := _age_years(value)) is not None]
     said = first_text(dataset, "PatientBirthDate")
     # if only the month or the year is known, its middle
     born = next(filter(None, (parse_dicom_date(said + rest) for rest in ("", "15", "0701"))), None)
@@ -213,13 +213,13 @@ def index_found(stream: BinaryIO) -> IndexFound:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
             raise
         raise Unreadable(reason("index_damaged")) from error
-    if begun.stream.is_cut:
+    if begun.stream.is_truncated:
         raise Unreadable(reason("index_damaged"))
     if len(records) > MAX_INDEX_RECORDS:
         raise _too_many_records()
     # an unreadable name gives an empty tuple, which names no file
     named = (record for record in records if has_value(record, "ReferencedFileID"))
-    return IndexFound(tuple(tuple(texts(record, "ReferencedFileID")) for record in named))
+    return IndexFound(tuple(tuple(text_values(record, "ReferencedFileID")) for record in named))
 
 
 def _too_many_records() -> Unreadable:

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable, UsageProblem
-from fieldray.imaging.identify import IsOwnReport, ref_with_problem, refs_in
+from fieldray.imaging.identify import IsOwnReport, identify_unless_own_report, ref_with_problem
 from fieldray.imaging.limits import IndexFound, ZipFound
 from fieldray.imaging.source import (
     CaseInsensitiveNames,
@@ -29,8 +29,8 @@ from fieldray.imaging.source import (
     Folder,
     Opener,
     entry_key,
-    file_named,
     file_problem,
+    find_file_any_case,
     is_system_name,
     open_file,
     state_of,
@@ -244,7 +244,7 @@ class _Search:
                 return
             self._way.append(folder)
             if path not in self._listed:
-                self._bins += folder.bins
+                self._bins += folder.recycle_bins
                 self._hidden[self._top] = self._hidden.get(self._top, 0) + folder.hidden
             self._listed[path] = (self._top, folder.names)
         except NotADirectoryError:  # a file took its place
@@ -311,7 +311,7 @@ class _Search:
                 if self._is_known(path, stream):
                     self._fruitful.add(self._top)
                     return
-                found = refs_in(stream, ref, self._is_own_report)
+                found = identify_unless_own_report(stream, ref, self._is_own_report)
                 if isinstance(found, IndexFound | ZipFound):
                     self._containers[path] = state_of(stream)
             if found is None:
@@ -333,7 +333,7 @@ class _Search:
         for components in found.references:
             if any(map(is_system_name, components)):
                 continue
-            path = file_named(index.parent, components, names)
+            path = find_file_any_case(index.parent, components, names)
             real = path and os.path.realpath(path)
             if real == own:
                 continue

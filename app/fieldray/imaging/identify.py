@@ -18,7 +18,7 @@ from fieldray.errors import FieldrayError, InputProblem, Unreadable, Unusable, W
 from fieldray.imaging.limits import MAX_FILE_BYTES, MAX_PIXELS, VALUE_REPRESENTATIONS, IndexFound, ZipFound
 from fieldray.reasons import reason
 
-Content = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
+ContentKind = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
 
 # Enough for the preamble, the DICOM prefix and the first element after it.
 HEAD_BYTES: Final = 512
@@ -52,7 +52,7 @@ _END_OF_IMAGE: Final = 0xD9
 _MARKER: Final = re.compile(rb"\xff(?!\x00)\xff*([\x01-\xfe])")  # 50 times as fast as \xff+ over stuffed bytes
 
 
-def sniff(head: bytes) -> Content:
+def sniff(head: bytes) -> ContentKind:
     """Return the kind of content that begins with these bytes.
 
     head  at least 132 bytes, unless the file is shorter
@@ -139,29 +139,30 @@ class ExtendedJpeg(NamedTuple):
     which the scan ends is filled with zeros, and all rows below with middle grey. After a complete scan the additional
     rows begin with zeros; after an incomplete scan they are middle grey.
 
-    rows    number of real rows
-    row     index of an additional row whose first pixel is tested; 0 if the JPEG has no such row, as with several scans
-    middle  the sample value of middle grey
+    rows         number of real rows
+    test_row     index of an additional row whose first pixel is tested; 0 if the JPEG has no such row, as with several
+                 scans
+    middle_grey  the sample value of middle grey
     """
 
     data: bytes
     rows: int
-    row: int
-    middle: int
+    test_row: int
+    middle_grey: int
 
     def may_lack_pixels(self, first: Iterable[int]) -> bool:
         """Return whether the scan of the JPEG may be cut off, judged by an additional row of the decoded image.
 
-        first  decoded samples of the first pixel of `row`
+        first  decoded samples of the first pixel of `test_row`
         """
-        return self.row == 0 or all(value == self.middle for value in first)
+        return self.test_row == 0 or all(value == self.middle_grey for value in first)
 
 
 def extend_jpeg(data: bytes) -> ExtendedJpeg:
     """Return a JPEG whose header states additional rows. After decoding, these rows show whether the scan was cut off.
 
-    Some JPEGs, such as progressive JPEGs, get no additional rows; `ExtendedJpeg.row` is then 0. Raises ValueError for
-    data that are no JPEG.
+    Some JPEGs, such as progressive JPEGs, get no additional rows; `ExtendedJpeg.test_row` is then 0. Raises ValueError
+    for data that are no JPEG.
     """
     if (frame := jpeg_frame(data)) is None:
         raise ValueError("no JPEG")
@@ -182,7 +183,7 @@ def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
     return side * max((1, *(each & 15 for each in sampled))), side * max((1, *(each >> 4 for each in sampled)))
 
 
-def lacks_restarts(data: bytes) -> bool:
+def lacks_restart_markers(data: bytes) -> bool:
     """Return whether a JPEG has fewer restart markers than one scan needs.
 
     libjpeg-turbo would fill the missing intervals with invented pixels.
@@ -327,7 +328,7 @@ def _ends_as_zip(stream: BinaryIO) -> bool:
     return stream.read(4) == b"PK\x01\x02"
 
 
-def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
+def identify_bytes(data: bytes, ref: ImageRef) -> ImageRef:
     """Return `ref` with kind and header of the bytes to be screened, since the file may have changed since discovery.
 
     data  the whole file
@@ -369,7 +370,7 @@ _OWN_REPORT_BYTES: Final = 2**15
 IsOwnReport = Callable[[bytes], bool]
 
 
-def refs_in(
+def identify_unless_own_report(
     stream: BinaryIO, ref: ImageRef, is_own_report: IsOwnReport
 ) -> list[ImageRef] | IndexFound | ZipFound | None:
     """Identify the content of a stream as `identify` does. Returns None for a report of this program.

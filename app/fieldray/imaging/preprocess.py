@@ -63,7 +63,7 @@ def default_window(image: Image) -> Window:
     return image.window or _percentile_window(image)
 
 
-def with_window(image: Image) -> Image:
+def with_default_window(image: Image) -> Image:
     """Return the image with its default window set, so that the window is computed only once.
 
     An image whose file has a window or VOI LUT is returned unchanged.

@@ -26,7 +26,7 @@ from fieldray.imaging.identify import (
     HEAD_BYTES,
     check_pixel_count,
     extend_jpeg,
-    identify_again,
+    identify_bytes,
     jpeg_end,
     jpeg_frame,
     png_size,
@@ -37,7 +37,7 @@ from fieldray.imaging.identify import (
 from fieldray.imaging.preprocess import block_thumbnail, grey_from_rgb
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, DecodedFileCache, TargetSize, block_means, largest_reduction
 from fieldray.imaging.source import FileStamper
-from fieldray.imaging.whole_file import read_with_state
+from fieldray.imaging.whole_file import read_bytes_and_state
 from fieldray.reasons import reason
 
 _PREVIEW_QUALITY: Final = 75
@@ -94,17 +94,17 @@ class ImageFile:
     """
 
     def __init__(self, ref: ImageRef, *, stamps: FileStamper | None = None) -> None:
-        self._data, state = read_with_state(ref)
+        self._data, state = read_bytes_and_state(ref)
         self._ref = ref
         self._whole = DecodedFileCache()
         self.content_sha256 = hashlib.sha256(self._data).hexdigest()
         self.stamp = b""
         if stamps and ref.header.number_of_frames == 1:
-            self.stamp = stamps.of_data(ref.path, self._data, state)
+            self.stamp = stamps.stamp_of_data(ref.path, self._data, state)
 
-    def identified(self) -> ImageRef:
+    def identified_ref(self) -> ImageRef:
         """Return the image's reference with the kind and header of the bytes in memory. Raises Unreadable, Unusable."""
-        return identify_again(self._data, self._ref)
+        return identify_bytes(self._data, self._ref)
 
     def image(self, needed: TargetSize | None = None) -> Image:
         """Return the image as stored in the file, not turned, at least as fine as needed.
@@ -113,16 +113,16 @@ class ImageFile:
         """
         return decode(self._data, self._ref, needed=needed, cache=self._whole)
 
-    def shown(self, side: int | None) -> Image:
+    def read_for_display(self, side: int | None) -> Image:
         """Return the upright image, at a resolution that is enough for a display with a longer side of `side` pixels.
 
         side  None for full resolution
         """
-        needed = TargetSize(side, side, of_longer=True) if side and self._ref.turn == NO_CORRECTION else None
+        needed = TargetSize(side, side, only_longer_side=True) if side and self._ref.turn == NO_CORRECTION else None
         return self.image(needed).corrected(self._ref.turn)
 
 
-def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
+def read_facts(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
     """Return the facts of an image that was read: size, notes, preview and thumbnail.
 
     image    the image as stored in the file, from which the preview is made

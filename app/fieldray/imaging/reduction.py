@@ -38,7 +38,7 @@ T = TypeVar("T")
 BLOCK_OVERSAMPLING: Final = 2.0
 WAVELET_OVERSAMPLING: Final = 1.25
 REFINEMENT: Final = 4.0
-LUNGS_EXTENT: Final = 0.6  # share of the image's height and width that lungs are assumed to take up
+ASSUMED_LUNG_SHARE: Final = 0.6  # share of the image's height and width that lungs are assumed to take up
 JPEG_REDUCTIONS: Final = (1, 2, 4, 8)
 # Blocks of 128 x 128 values of 65535 still add up in 32 bits.
 LARGEST_REDUCTION: Final = 128
@@ -49,18 +49,18 @@ _WIDE: Final[Mapping[str, type[np.number[Any]]]] = {"i": np.int32, "u": np.uint3
 class TargetSize:
     """The number of rows and columns across the whole image that a network's input needs.
 
-    of_longer  whether only the longer side must reach its number, as for an image that is shrunk until the longer side
-               fits
+    only_longer_side  whether only the longer side must reach its number, as for an image that is shrunk until the
+                      longer side fits
     """
 
     rows: float
     columns: float
-    of_longer: bool = False
+    only_longer_side: bool = False
 
     @property
     def turned(self) -> TargetSize:
         """The target size for an image that will be rotated by 90 degrees: rows and columns swapped."""
-        return TargetSize(self.columns, self.rows, self.of_longer)
+        return TargetSize(self.columns, self.rows, self.only_longer_side)
 
 
 class DecodedFileCache:
@@ -91,12 +91,12 @@ def target_size(spec: InputSpec, *, factor: float = 1.0) -> TargetSize:
     """Return the number of rows and columns across the whole image that a network's input needs.
 
     The rows and columns include parts of the image that are cut off before the input is made. For an input cropped to
-    the lungs, the lungs are assumed to take up `LUNGS_EXTENT` of the image, because they are not found yet.
+    the lungs, the lungs are assumed to take up `ASSUMED_LUNG_SHARE` of the image, because they are not found yet.
 
     factor  factor by which rows and columns are multiplied
     """
-    kept = (LUNGS_EXTENT if spec.crop != "none" else 1 - 2 * spec.margin) / factor
-    return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad" and spec.crop == "none")
+    kept = (ASSUMED_LUNG_SHARE if spec.crop != "none" else 1 - 2 * spec.margin) / factor
+    return TargetSize(spec.height / kept, spec.width / kept, only_longer_side=spec.fit == "pad" and spec.crop == "none")
 
 
 def size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | None:
@@ -111,7 +111,7 @@ def size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | None:
     return TargetSize(
         max(size.rows for size in sizes),
         max(size.columns for size in sizes),
-        of_longer=all(size.of_longer for size in sizes),
+        only_longer_side=all(size.only_longer_side for size in sizes),
     )
 
 
@@ -155,7 +155,7 @@ def largest_reduction(
     steps          the steps that the format offers; by default every whole number
     """
     ratios = (rows / (oversampling * needed.rows), columns / (oversampling * needed.columns))
-    most = min(int(max(ratios) if needed.of_longer else min(ratios)), LARGEST_REDUCTION)
+    most = min(int(max(ratios) if needed.only_longer_side else min(ratios)), LARGEST_REDUCTION)
     if steps is None:
         return max(1, most)
     return max((step for step in steps if step <= most), default=1)

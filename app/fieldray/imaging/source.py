@@ -52,14 +52,14 @@ class FileState(NamedTuple):
     modified_ns        time of the last change of the content, ns since 1970
     status_changed_ns  time of the last change of content or metadata (ctime), which programs cannot set; on Windows,
                        the time of creation
-    device, number     identify the file in the system (st_dev, st_ino)
+    device, inode      identify the file in the system (st_dev, st_ino)
     """
 
     size: int
     modified_ns: int
     status_changed_ns: int
     device: int = 0
-    number: int = 0
+    inode: int = 0
 
 
 def state_of(file: BinaryIO | Path) -> FileState | None:
@@ -119,7 +119,7 @@ class FileStamper:
         self.key: Final = key
         self._now_s = now_s
 
-    def of_data(self, path: Path, data: bytes, state: FileState | None) -> bytes:
+    def stamp_of_data(self, path: Path, data: bytes, state: FileState | None) -> bytes:
         """Return the stamp of a file that was read whole; empty if no stamp can identify the file's state.
 
         state  state of the file during reading. The stamp is empty if the state is None, and for a file that was
@@ -129,7 +129,7 @@ class FileStamper:
             return b""
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
 
-    def current(self, path: Path, stream: BinaryIO) -> bytes:
+    def stamp_of_stream(self, path: Path, stream: BinaryIO) -> bytes:
         """Return the stamp of the present state of an open file. Raises OSError.
 
         The stamp is empty for a stream that is not a file of the file system, such as a stream in memory.
@@ -211,7 +211,7 @@ def is_recycle_bin(name: str) -> bool:
     return _BINS.fullmatch(name.lower()) is not None
 
 
-def parts_of(name: str) -> tuple[str, ...]:
+def path_components(name: str) -> tuple[str, ...]:
     """Split the name of a file in a zip file or a DICOMDIR at slashes and backslashes, without empty parts and "."."""
     return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
 
@@ -230,9 +230,9 @@ class Folder:
 
     Entries of the system, such as hidden files and recycle bins, are skipped.
 
-    names   keys (`entry_key`) of all entries that are not skipped, visited or not
-    bins    names of skipped entries that contain deleted images, thumbnails or snapshots
-    hidden  number of other skipped hidden entries, which may be images
+    names         keys (`entry_key`) of all entries that are not skipped, visited or not
+    recycle_bins  names of skipped entries that contain deleted images, thumbnails or snapshots
+    hidden        number of other skipped hidden entries, which may be images
     """
 
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
@@ -244,7 +244,7 @@ class Folder:
         kept = [entry for entry in entries if not is_system_name(entry[0])]
         left_out = [name for name, _ in entries if is_system_name(name)] if len(kept) < len(entries) else []
         self.names = frozenset(entry_key(name, is_folder=is_folder) for name, is_folder in kept)
-        self.bins = list(filter(is_recycle_bin, left_out))
+        self.recycle_bins = list(filter(is_recycle_bin, left_out))
         self.hidden = sum(map(_may_be_image, left_out))
         self._left = sorted(kept, reverse=True)
         status = os.stat(path)  # noqa: PTH116 - as in `is_lost`
@@ -306,7 +306,7 @@ _STEM: Final = "/"  # marks a stem among names, because no name begins with a sl
 _ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an extension, and a version
 
 
-def file_named(folder: Path, components: Sequence[str], names: CaseInsensitiveNames) -> Path | None:
+def find_file_any_case(folder: Path, components: Sequence[str], names: CaseInsensitiveNames) -> Path | None:
     """Return the path of a file that a DICOMDIR lists, in upper or lower case (PS3.10 8.2).
 
     Returns None for a name with "..", with forbidden characters, with too many parts, or without any part. Some discs
@@ -316,7 +316,7 @@ def file_named(folder: Path, components: Sequence[str], names: CaseInsensitiveNa
     components  the parts of the path in the DICOMDIR
     names       finds the entries of folders in any letter case
     """
-    path, parts = folder, parts_of("/".join(components))
+    path, parts = folder, path_components("/".join(components))
     if len(parts) > _MOST_COMPONENTS:
         return None
     for name in parts:

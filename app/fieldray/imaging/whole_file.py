@@ -11,11 +11,11 @@ from fieldray.imaging.source import FileStamper, FileState, Opener, file_problem
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
-    """Read a whole file or zip member into memory. Raises Unreadable, as `read_with_state` does."""
-    return read_with_state(ref, opener=opener)[0]
+    """Read a whole file or zip member into memory. Raises Unreadable, as `read_bytes_and_state` does."""
+    return read_bytes_and_state(ref, opener=opener)[0]
 
 
-def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes, FileState | None]:
+def read_bytes_and_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes, FileState | None]:
     """Read a whole file or zip member. Returns the bytes and the `FileState`.
 
     The state is None for a zip member, and for a file that changed during reading. Raises Unreadable with the reason:
@@ -37,7 +37,7 @@ def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes
         raise file_problem(error) from error
 
 
-def content_hash(ref: ImageRef, *, stamps: FileStamper | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
+def hash_file(ref: ImageRef, *, stamps: FileStamper | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
     """Return the SHA-256 (hex) of a file or zip member, and the file's stamp.
 
     The stamp is empty if `stamps` is None, or if no stamp can identify the file's state. Raises Unreadable, also for a
@@ -52,7 +52,7 @@ def content_hash(ref: ImageRef, *, stamps: FileStamper | None = None, opener: Op
             stream.seek(0)
             found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto
             if stamps and state and stamps.is_settled(state) and ref.header.number_of_frames == 1:
-                stamp = stamps.current(ref.path, stream)
+                stamp = stamps.stamp_of_stream(ref.path, stream)
             return found, stamp if state_of(stream) == state else b""
     except OSError as error:
         raise file_problem(error) from error

@@ -507,7 +507,7 @@ def make_batch(
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),
         noticed=lambda: noticed,
         count=lambda is_cancelled: count_files(paths, is_cancelled=is_cancelled),
-        content_hash=workers.content_hash,
+        hash_file=workers.hash_file,
         stamp_with=workers.stamp_with,
         screen=lambda ref, wanted: screen(ref, [setups[number] for number in wanted]),
         release=release,

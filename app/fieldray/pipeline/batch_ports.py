@@ -106,7 +106,7 @@ class BatchPorts:
     discover        yields each image once, one by one, except images in files that `IsKnown` recognises; yields None if
                     there are no more images at the moment
     count           returns a quick estimate of the number of images; stops early when the given function returns True
-    content_hash    returns the SHA-256 (hexadecimal) and the stamp of an image's file; raises OSError, FieldrayError
+    hash_file       returns the SHA-256 (hexadecimal) and the stamp of an image's file; raises OSError, FieldrayError
     stamp_with      sets the secret key from which stamps of the files are made
     screen          returns an image's outcomes by the packs with these numbers; raises Cancelled, or a FieldrayError
                     that ends the run
@@ -122,7 +122,7 @@ class BatchPorts:
     packs: Sequence[RunPack]
     discover: Callable[[IsKnown], Iterator[ImageRef | None]]
     count: Callable[[Callable[[], bool]], int]
-    content_hash: Callable[[ImageRef], tuple[str, bytes]]
+    hash_file: Callable[[ImageRef], tuple[str, bytes]]
     stamp_with: Callable[[FileStamper], None]
     screen: Callable[[ImageRef, Sequence[int]], Sequence[Outcome]]
     release: Callable[[], None]

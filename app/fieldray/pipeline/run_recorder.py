@@ -241,7 +241,7 @@ class ResultsByContent:
         if ref.problem:
             return [None] * len(packs)
         try:
-            content_sha256, stamp = self.ports.content_hash(ref)
+            content_sha256, stamp = self.ports.hash_file(ref)
         except (StorageProblem, PoolClosed):
             raise
         except (OSError, FieldrayError):
@@ -320,7 +320,7 @@ class ResultsByStamp:
         key = os.fsencode(path)
         found = [next((one for run, at in runs if (one := run.find(key, at))), _UNKNOWN) for runs in self._packs]
         stamps = {stamp for *_, stamp in found}
-        if len(stamps) > 1 or not (stamp := stamps.pop()) or self._stamps.current(path, stream) != stamp:
+        if len(stamps) > 1 or not (stamp := stamps.pop()) or self._stamps.stamp_of_stream(path, stream) != stamp:
             return False
         if not self._waiting:
             self._due_s = time.monotonic() + _MOST_WAIT_S

@@ -21,7 +21,7 @@ from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.run import Overrides
 from fieldray.imaging.archive import FoundMembers, MemberSearch
-from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
+from fieldray.imaging.object_identify import ObjectContent, ObjectHead
 from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.worker import InferRequest
 from fieldray.processes.child import Call
@@ -233,7 +233,7 @@ READ_SHOWN_IMAGE: Final = Call("shown", DisplayRequest, ShownImage)
 DECODE_PREVIEW: Final = Call("preview", bytes, PreviewResult)
 HASH_FILE: Final = Call("hash", DisplayRequest, str)
 SEARCH_MEMBERS: Final = Call("members", MemberSearch, FoundMembers)
-IDENTIFY_OBJECT: Final = Call("identify", ObjectBeginning, ObjectContent)
+IDENTIFY_OBJECT: Final = Call("identify", ObjectHead, ObjectContent)
 
 
 def lung_finder_of(model: Model) -> Model | None:

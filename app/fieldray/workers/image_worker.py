@@ -28,13 +28,13 @@ from fieldray.domain.pack_setup import PackSetup, scores_of
 from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.archive import search_members
-from fieldray.imaging.beginning import identify_beginning
-from fieldray.imaging.preprocess import thumbnail, to_network_input, with_window
+from fieldray.imaging.object_identify import identify_object
+from fieldray.imaging.preprocess import thumbnail, to_network_input, with_default_window
 from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality
-from fieldray.imaging.reading import ImageFile, decode_preview, facts_of
+from fieldray.imaging.reading import ImageFile, decode_preview, read_facts
 from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
 from fieldray.imaging.source import FileStamper
-from fieldray.imaging.whole_file import content_hash
+from fieldray.imaging.whole_file import hash_file
 from fieldray.inference.backend import NetworkOutput, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.processes.child import handler_of
@@ -228,7 +228,7 @@ class ImageWorker:
         """
         if view.seen.facts.thumbnail is None:
             with contextlib.suppress(InputProblem):
-                self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, of_longer=True))
+                self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, only_longer_side=True))
 
     def run(self, question: calls.PackInferRequest) -> NetworkOutput:
         """Run a pack's classifier on a network input and return the output. Raises BackendProblem."""
@@ -258,7 +258,7 @@ class ImageWorker:
         if rules is None:
             return
         view.seen = replace(view.seen, header=view.question.ref.header)  # if the bytes are no longer an image
-        ref = view.shared.file.identified()
+        ref = view.shared.file.identified_ref()
         view.seen = replace(view.seen, kind=ref.kind, header=ref.header)
         finds, overruled_codes = view.question.finds, [one.code for one in view.overruled]
         while why := check_header(ref.header, rules, finds_lungs=finds, overruled_codes=overruled_codes):
@@ -336,7 +336,7 @@ class ImageWorker:
             if reading is None:
                 if shared.readings:
                     announce("decode")
-                image = with_window(shared.file.image(needed))
+                image = with_default_window(shared.file.image(needed))
                 upright = image.corrected(view.question.ref.turn)
                 reading = _Reading(image, upright, time.perf_counter() - began_s)
                 shared.readings[needed] = reading
@@ -346,7 +346,7 @@ class ImageWorker:
                 view.seen = replace(view.seen, facts=replace(facts, notes=reading.upright.notes))
                 return reading.upright
             if reading.first is None:
-                image_facts = facts_of(shared.file, reading.image, reading.upright)
+                image_facts = read_facts(shared.file, reading.image, reading.upright)
                 reading.first = image_facts, check_pixels(reading.image)
             image_facts, why = reading.first
             view.seen = replace(view.seen, facts=image_facts)
@@ -449,7 +449,7 @@ def _file(question: calls.DisplayRequest) -> ImageFile:
 
 
 def _shown(question: calls.DisplayRequest) -> ShownImage:
-    image = _file(question).shown(question.side)
+    image = _file(question).read_for_display(question.side)
     lower_priority()
     rows, columns = image.size
     pixels = thumbnail(image, min(question.side, int(max(image.extent))))
@@ -480,10 +480,10 @@ handle: Final = handler_of(
     (calls.LOAD, _worker.load),
     (calls.ANALYSE, _look),
     (calls.RUN, _worker.run),
-    (calls.READ_IMAGE, lambda question: _file(question).shown(None)),
+    (calls.READ_IMAGE, lambda question: _file(question).read_for_display(None)),
     (calls.READ_SHOWN_IMAGE, _shown),
     (calls.DECODE_PREVIEW, lambda question: calls.PreviewResult(decode_preview(question))),
-    (calls.HASH_FILE, lambda question: content_hash(question.ref)[0]),
+    (calls.HASH_FILE, lambda question: hash_file(question.ref)[0]),
     (calls.SEARCH_MEMBERS, functools.partial(search_members, is_own_report=_is_own_report)),
-    (calls.IDENTIFY_OBJECT, functools.partial(identify_beginning, is_own_report=_is_own_report)),
+    (calls.IDENTIFY_OBJECT, functools.partial(identify_object, is_own_report=_is_own_report)),
 )

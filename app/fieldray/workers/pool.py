@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fieldray.domain.finding import Stage
     from fieldray.domain.image import Image, ImageRef, NetworkInput, ShownImage
     from fieldray.domain.model import InputSpec, Model
-    from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
+    from fieldray.imaging.object_identify import ObjectContent, ObjectHead
     from fieldray.imaging.source import FileStamper
     from fieldray.inference.backend import NetworkOutput
     from fieldray.processes.child import Call
@@ -307,13 +307,13 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         return members_of(ref, lambda question: self._ask(calls.SEARCH_MEMBERS, lambda *_: question))
 
-    def identify(self, question: ObjectBeginning) -> ObjectContent:
+    def identify(self, question: ObjectHead) -> ObjectContent:
         """Identify an object on a server by its first bytes. Raises Unreadable, Unusable, WorkerProblem, PoolClosed."""
         from fieldray.workers import calls
 
         return self._ask(calls.IDENTIFY_OBJECT, lambda *_: question)
 
-    def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
+    def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         """Return the SHA-256 of a file (hexadecimal) and the stamp by which the unchanged file is recognised later.
 
         The stamp is empty if `stamp_with` was not called, for a file in a zip file, or if no stamp is reliable. A file
@@ -321,9 +321,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         if ref.member is not None:
             return self._hash_in_child(ref), b""
-        from fieldray.imaging.whole_file import content_hash
+        from fieldray.imaging.whole_file import hash_file
 
-        return content_hash(ref, stamps=self._stamps)
+        return hash_file(ref, stamps=self._stamps)
 
     def abort_calls(self) -> None:
         """Abort all running calls, which then raise PoolClosed. Later calls work as before."""
@@ -383,7 +383,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         try:
             if error.reason.code == "decoder_timeout":
                 return self._hash_in_child(ref, tries=1)
-            return self.content_hash(ref)[0]
+            return self.hash_file(ref)[0]
         except PoolClosed:
             raise
         except FieldrayError:

@@ -288,7 +288,7 @@ def _read_one(row: Row, reading: _Reading) -> _Prepared | Reason:
     except (Unreadable, Unusable) as problem:
         return problem.reason
     with suppress(Unreadable, Unusable):  # a file with several images keeps the empty header
-        ref = file.identified()
+        ref = file.identified_ref()
     return check_pixels(image) or reading.prepared(image, ref.header)
 
 

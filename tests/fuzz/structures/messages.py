@@ -162,7 +162,7 @@ def _answers() -> tuple[tuple[str, Message], ...]:
 def _members() -> FoundMembers:
     one = replace(_REF, member="a", kind="dicom", header=replace(_REF.header, number_of_frames=2))
     refused = replace(_REF, member="b", problem=reason("empty"))
-    return FoundMembers(refs=(one, refused), after=None, duplicates=1, duplicate="x")
+    return FoundMembers(refs=(one, refused), last_member=None, duplicate_count=1, duplicate_name="x")
 
 
 def _scores() -> NetworkOutput:
@@ -215,7 +215,7 @@ def read_answer(data: bytes, _folder: Path) -> str | None:
 
 def _listed(answer: Message) -> None:
     """What is listed can be stored. Each part is taken for the last: it would be asked for again and again."""
-    part = replace(calls.SEARCH_MEMBERS.decode_answer(answer), after=None)
+    part = replace(calls.SEARCH_MEMBERS.decode_answer(answer), last_member=None)
     for ref in members_of(_REF, lambda _question: part):
         image_key(ref)
 

@@ -55,7 +55,7 @@ NEEDED = target_size(InputSpec(height=64, width=64, margin=0.04, intensity="as_d
 
 
 def _decode(frame: Frame) -> NDArray[np.uint16]:
-    return np.frombuffer(zlib.decompress(frame.source), "<" + frame.kind).reshape(frame.rows, frame.columns)
+    return np.frombuffer(zlib.decompress(frame.codestream), "<" + frame.value_type).reshape(frame.rows, frame.columns)
 
 
 def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
@@ -202,8 +202,8 @@ def _runs(header: tuple[int, ...], packed: bytes) -> Frame:
         is_signed=False,
         is_plain_grey=True,
         padding=None,
-        frames=1,
-        source=source,
+        frame_count=1,
+        codestream=source,
         **size,
     )
 
@@ -245,7 +245,7 @@ def test_a_frame_that_is_laid_out_otherwise_or_is_too_short_is_damaged(header: t
 def test_each_codec_says_which_of_its_syntaxes_are_lossless(syntax: UID, is_lossless: bool) -> None:
     frame = replace(_runs((1, 64), b""), transfer_syntax=syntax)
     assert frame.is_lossless == is_lossless
-    assert replace(frame, source=b"").is_lossless  # uncompressed values
+    assert replace(frame, codestream=b"").is_lossless  # uncompressed values
 
 
 # ---- uncompressed: as pydicom reads it

@@ -23,7 +23,7 @@ from fieldray.imaging.preprocess import (
     thumbnail,
     to_display,
     to_network_input,
-    with_window,
+    with_default_window,
 )
 from fieldray.imaging.synthetic import chest_phantom
 from properties import WINDOWS, images, specs
@@ -292,7 +292,7 @@ def test_percentiles_are_those_of_numpy(values: NDArray[np.float32], scale: floa
 
 @given(images(longest=90), FITS_INSIDE)
 def test_a_window_that_is_written_down_changes_nothing(image: Image, spec: InputSpec) -> None:
-    known = with_window(image)
+    known = with_default_window(image)
     assert (known.window is None) == (image.voi_lut is not None)
     np.testing.assert_array_equal(block_thumbnail(known, 64), block_thumbnail(image, 64))
     np.testing.assert_array_equal(to_network_input(known, spec).values, to_network_input(image, spec).values)

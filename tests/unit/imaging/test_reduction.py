@@ -76,12 +76,12 @@ def test_either_side_has_its_own_need() -> None:
     # 3000 / (2 x 300) = 5 down, 2500 / (2 x 125) = 10 across
     assert largest_reduction(3000, 2500, TargetSize(300, 125)) == 5
     assert largest_reduction(3000, 2500, TargetSize(300, 125).turned) == 4
-    assert largest_reduction(3000, 2500, TargetSize(300, 125, of_longer=True)) == 10
+    assert largest_reduction(3000, 2500, TargetSize(300, 125, only_longer_side=True)) == 10
 
 
 def test_what_is_needed_counts_the_margin_that_is_cut_off() -> None:
     need = target_size(InputSpec(height=160, width=100, margin=0.1, fit="pad"))
-    assert (need.rows, need.columns, need.of_longer) == (pytest.approx(200), pytest.approx(125), True)
+    assert (need.rows, need.columns, need.only_longer_side) == (pytest.approx(200), pytest.approx(125), True)
 
 
 @pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])

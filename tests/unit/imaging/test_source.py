@@ -15,7 +15,7 @@ import pytest
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.source import FileStamper, FileState, open_file
-from fieldray.imaging.whole_file import content_hash, read_bytes, read_with_state
+from fieldray.imaging.whole_file import hash_file, read_bytes, read_bytes_and_state
 from raised import raises
 
 Opener = Callable[[Path], BinaryIO]
@@ -49,7 +49,7 @@ def _raising(error: OSError) -> Opener:
     return opener
 
 
-@pytest.mark.parametrize("read", [read_bytes, content_hash])
+@pytest.mark.parametrize("read", [read_bytes, hash_file])
 @pytest.mark.parametrize(
     ("opener", "code", "says"),
     [
@@ -67,7 +67,7 @@ def test_what_cannot_be_read(read: Callable[..., object], opener: Opener, code: 
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes and devices of POSIX")
-@pytest.mark.parametrize("read", [read_bytes, content_hash])
+@pytest.mark.parametrize("read", [read_bytes, hash_file])
 @pytest.mark.parametrize("kind", ["pipe", "pipe in a link", "device", "folder"])
 def test_what_is_no_ordinary_file_any_more_is_neither_waited_for_nor_read(
     tmp_path: Path, read: Callable[[ImageRef], object], kind: str
@@ -102,7 +102,7 @@ def stamps() -> FileStamper:
 
 def now(stamps: FileStamper, path: Path) -> bytes:
     with open_file(path) as stream:
-        return stamps.current(path, stream)
+        return stamps.stamp_of_stream(path, stream)
 
 
 @pytest.mark.parametrize("size", [1, 9216, 9217, 65_536, 65_537, 300_000])
@@ -112,20 +112,20 @@ def test_a_file_read_whole_an_open_one_and_a_hashed_one_have_the_same_stamp(
     path, data = tmp_path / "a.dcm", (DATA * 3)[:size]
     path.write_bytes(data)
     ref = ImageRef(path=path)
-    found = stamps.of_data(path, *read_with_state(ref))
+    found = stamps.stamp_of_data(path, *read_bytes_and_state(ref))
     assert len(found) == 16
     assert now(stamps, path) == found
-    assert content_hash(ref, stamps=stamps) == (hashlib.sha256(data).hexdigest(), found)
+    assert hash_file(ref, stamps=stamps) == (hashlib.sha256(data).hexdigest(), found)
 
 
 def test_size_times_key_and_path_are_part_of_it(stamps: FileStamper) -> None:
     path = Path("/images/a.dcm")
-    known = {stamps.of_data(path, DATA, STATE)}
+    known = {stamps.stamp_of_data(path, DATA, STATE)}
     for state in (STATE._replace(modified_ns=10**18 + 1), STATE._replace(status_changed_ns=10**18 + 1)):
-        known.add(stamps.of_data(path, DATA, state))
-    known.add(stamps.of_data(path, DATA + b"0", STATE._replace(size=100_001)))
-    known.add(stamps.of_data(Path("/images/b.dcm"), DATA, STATE))
-    known.add(FileStamper(KEY[::-1], now_s=lambda: LATER).of_data(path, DATA, STATE))
+        known.add(stamps.stamp_of_data(path, DATA, state))
+    known.add(stamps.stamp_of_data(path, DATA + b"0", STATE._replace(size=100_001)))
+    known.add(stamps.stamp_of_data(Path("/images/b.dcm"), DATA, STATE))
+    known.add(FileStamper(KEY[::-1], now_s=lambda: LATER).stamp_of_data(path, DATA, STATE))
     assert len(known) == 6
 
 
@@ -135,10 +135,10 @@ def changed(place: int) -> bytes:
 
 def test_a_change_is_noticed_at_the_beginning_the_end_and_at_drawn_places(stamps: FileStamper) -> None:
     path = Path("/images/a.dcm")
-    known = stamps.of_data(path, DATA, STATE)
+    known = stamps.stamp_of_data(path, DATA, STATE)
     places = [place for parts in stamps._parts(os.fsencode(path), STATE.size) for place in (parts[0], sum(parts) - 1)]
     assert {0, 4095, 99_999} <= set(places)
-    assert all(stamps.of_data(path, changed(place), STATE) != known for place in places)
+    assert all(stamps.stamp_of_data(path, changed(place), STATE) != known for place in places)
     middle = [place for place in places if 4096 <= place < 100_000 - 1024]
     assert len(middle) == 8  # four blocks
     other = FileStamper(KEY[::-1], now_s=lambda: LATER)
@@ -150,7 +150,7 @@ def test_what_it_cannot_notice_is_a_change_between_the_places_with_forged_times(
     path = Path("/images/a.dcm")
     seen = [range(place, place + length) for place, length in stamps._parts(os.fsencode(path), STATE.size)]
     unseen = next(place for place in range(50_000, 100_000) if not any(place in part for part in seen))
-    assert stamps.of_data(path, changed(unseen), STATE) == stamps.of_data(path, DATA, STATE)
+    assert stamps.stamp_of_data(path, changed(unseen), STATE) == stamps.stamp_of_data(path, DATA, STATE)
 
 
 def test_most_of_another_content_of_the_same_size_and_times_is_noticed_whatever_the_key(tmp_path: Path) -> None:
@@ -160,13 +160,13 @@ def test_most_of_another_content_of_the_same_size_and_times_is_noticed_whatever_
     missed = 0
     for number in range(100):
         stamps = FileStamper(bytes([number]) * 32, now_s=lambda: LATER)
-        missed += stamps.of_data(path, DATA, STATE) == stamps.of_data(path, bytes(other), STATE)
+        missed += stamps.stamp_of_data(path, DATA, STATE) == stamps.stamp_of_data(path, bytes(other), STATE)
     assert missed <= 45  # 0.75^4 of the keys are 32 of 100
 
 
 def test_a_small_file_is_known_by_all_of_it(stamps: FileStamper) -> None:
     path, state = Path("/images/a.png"), FileState(9216, 10**18, 10**18)
-    known = {stamps.of_data(path, changed(place)[:9216], state) for place in range(0, 9216, 97)}
+    known = {stamps.stamp_of_data(path, changed(place)[:9216], state) for place in range(0, 9216, 97)}
     assert len(known) == len(range(0, 9216, 97))
 
 
@@ -191,14 +191,14 @@ def test_what_was_changed_a_moment_ago_or_in_the_future_gets_no_stamp(
     state = path.stat()
     changed_s = max(state.st_mtime_ns, state.st_ctime_ns) / 1e9
     stamps = FileStamper(KEY, now_s=lambda: changed_s + age_s)
-    assert bool(stamps.of_data(path, *read_with_state(ImageRef(path=path)))) is has_stamp
-    assert bool(content_hash(ImageRef(path=path), stamps=stamps)[1]) is has_stamp
+    assert bool(stamps.stamp_of_data(path, *read_bytes_and_state(ImageRef(path=path)))) is has_stamp
+    assert bool(hash_file(ImageRef(path=path), stamps=stamps)[1]) is has_stamp
 
 
 def test_one_of_several_frames_gets_no_stamp(stamps: FileStamper, tmp_path: Path) -> None:
     path = tmp_path / "a.dcm"
     path.write_bytes(DATA)
-    assert content_hash(ImageRef(path=path, header=ImageHeader(number_of_frames=2)), stamps=stamps)[1] == b""
+    assert hash_file(ImageRef(path=path, header=ImageHeader(number_of_frames=2)), stamps=stamps)[1] == b""
 
 
 def test_a_file_that_changes_while_it_is_read_has_no_state(
@@ -208,12 +208,12 @@ def test_a_file_that_changes_while_it_is_read_has_no_state(
     path.write_bytes(DATA)
     states = iter(FileState(len(DATA), time_ns, 0) for time_ns in range(5))
     monkeypatch.setattr("fieldray.imaging.whole_file.state_of", lambda _: next(states))
-    data, state = read_with_state(ImageRef(path=path))
-    assert (data, state, stamps.of_data(path, data, state)) == (DATA, None, b"")
-    assert content_hash(ImageRef(path=path), stamps=stamps)[1] == b""
+    data, state = read_bytes_and_state(ImageRef(path=path))
+    assert (data, state, stamps.stamp_of_data(path, data, state)) == (DATA, None, b"")
+    assert hash_file(ImageRef(path=path), stamps=stamps)[1] == b""
 
 
 def test_what_is_no_file_of_the_system_has_none(stamps: FileStamper) -> None:
-    assert stamps.current(Path("a"), io.BytesIO(b"image")) == b""
+    assert stamps.stamp_of_stream(Path("a"), io.BytesIO(b"image")) == b""
     with pytest.raises(Unreadable):
-        content_hash(ImageRef(path=Path("/nowhere/a.dcm")), stamps=stamps)
+        hash_file(ImageRef(path=Path("/nowhere/a.dcm")), stamps=stamps)

@@ -24,7 +24,7 @@ from fieldray.imaging.discover import discover
 from fieldray.imaging.limits import MAX_ZIP_MEMBERS
 from fieldray.imaging.source import open_file
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.imaging.whole_file import content_hash, read_bytes
+from fieldray.imaging.whole_file import hash_file, read_bytes
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import saved, write_dicom, zipped
 from raised import raises
@@ -46,7 +46,7 @@ def pool() -> Iterator[Workers]:
     """Its child has started, and what it starts with it, before a test looks for what is left behind."""
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
         with pytest.raises(Unreadable):
-            pool.content_hash(ImageRef(path=Path("nowhere.zip"), member="nothing"))
+            pool.hash_file(ImageRef(path=Path("nowhere.zip"), member="nothing"))
         yield pool
 
 
@@ -94,7 +94,7 @@ def test_a_bomb_that_lies_about_its_size_takes_no_memory(stated_bytes: int, tmp_
     tracemalloc.start()
     try:
         (found,) = discover([path])
-        for read in (read_bytes, content_hash):
+        for read in (read_bytes, hash_file):
             with raises(Unreadable, "damaged"):
                 read(ImageRef(path=path, member="image.dcm"))
         assert tracemalloc.get_traced_memory()[1] < _FEW_BYTES
@@ -197,7 +197,7 @@ def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, im
     part = search_members(MemberSearch(ref=ImageRef(path=path)))
     assert part.refs[0].member == "000"
     assert len(part.refs) <= 32
-    assert part.after == part.refs[-1].member
+    assert part.last_member == part.refs[-1].member
 
 
 def test_other_images_and_packed_files_are_refused_and_counted(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_members_are_looked_at_in_a_child(tmp_path: Path, image: bytes, pool: Wo
     ref = ImageRef(path=path)
     assert list(discover([path], members=pool.zip_members)) == list(discover([path]))
     found = ImageRef(path=path, member="000.dcm")
-    assert pool.content_hash(found) == content_hash(found)
+    assert pool.hash_file(found) == hash_file(found)
     assert len(list(pool.zip_members(ref))) == len(members)
 
 

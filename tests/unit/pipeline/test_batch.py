@@ -90,7 +90,7 @@ class Run:
             packs=[RunPack(spec=SPEC.packs[0], check_header=accepts, warnings=warnings)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             count=lambda gives_up: count() if count else len(names),
-            content_hash=self.readers.content_hash,
+            hash_file=self.readers.hash_file,
             stamp_with=self.readers.stamp_with,
             screen=lambda ref, _wanted: [screen(ref)],
             release=release,

@@ -59,9 +59,9 @@ class Meanwhile:
             run_elsewhere(0, seen.values)
         return (seen,)
 
-    def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
+    def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         self._change(ref)
-        return self._pool.content_hash(ref)
+        return self._pool.hash_file(ref)
 
     def abort_calls(self) -> None:
         """The pool is the module's."""

@@ -23,7 +23,7 @@ from fieldray.domain.model import HeaderRules, Model
 from fieldray.domain.pack_setup import PackSetup, set_up_pack
 from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, ResumeOptions, RunChanged
 from fieldray.imaging.source import FileStamper
-from fieldray.imaging.whole_file import content_hash, read_with_state
+from fieldray.imaging.whole_file import hash_file, read_bytes_and_state
 from fieldray.pipeline.batch import Batch, make_batch
 from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack
 from fieldray.pipeline.run_recorder import ResultsByContent
@@ -59,16 +59,16 @@ class Readers(FakeReaders):
 
     def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         ref, found = question.ref, super().analyse(question, model=model)
-        data, state = read_with_state(ref)
+        data, state = read_bytes_and_state(ref)
         assert self._stamps
-        stamp = b"" if ref.member else self._stamps.of_data(ref.path, data, state)
+        stamp = b"" if ref.member else self._stamps.stamp_of_data(ref.path, data, state)
         facts = replace(found.facts, content_sha256=hashlib.sha256(data).hexdigest(), stamp=stamp)
         return replace(found, facts=facts)
 
-    def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
+    def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         assert self._stamps
         self.hashed.append(ref.path.name)
-        return content_hash(ref, stamps=self._stamps)
+        return hash_file(ref, stamps=self._stamps)
 
 
 class Run:
@@ -377,7 +377,7 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         packs=[RunPack(spec=pack_spec(), check_header=lambda _: None)],
         discover=lambda _: iter(()),
         count=lambda _: 0,
-        content_hash=given_up,
+        hash_file=given_up,
         stamp_with=lambda _: None,
         screen=lambda ref, _wanted: [screened(ref)],
         release=lambda: None,

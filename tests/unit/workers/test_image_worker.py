@@ -18,9 +18,9 @@ from fieldray.domain.model import HeaderRules, InputSpec, Model, PackRequirement
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
-from fieldray.imaging.preprocess import thumbnail, to_display, to_network_input, with_window
+from fieldray.imaging.preprocess import thumbnail, to_display, to_network_input, with_default_window
 from fieldray.imaging.reading import ImageFile, decode_preview
-from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, size_for_all, size_for_crop, target_size
+from fieldray.imaging.reduction import ASSUMED_LUNG_SHARE, TargetSize, size_for_all, size_for_crop, target_size
 from fieldray.imaging.source import FileStamper
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import NetworkOutput
@@ -68,9 +68,9 @@ def test_a_box_is_in_pixels_of_the_file_however_the_file_was_read() -> None:
 
 def test_whole_images_are_read_so_that_each_network_gets_enough() -> None:
     needed = target_size(CROPPED)
-    assert (needed.rows, needed.columns) == pytest.approx((32 / LUNGS_EXTENT, 32 / LUNGS_EXTENT))
+    assert (needed.rows, needed.columns) == pytest.approx((32 / ASSUMED_LUNG_SHARE, 32 / ASSUMED_LUNG_SHARE))
     both = size_for_all(WHOLE, LUNGS)
-    assert (both.rows, both.columns, both.of_longer) == (48.0, 48.0, False)
+    assert (both.rows, both.columns, both.only_longer_side) == (48.0, 48.0, False)
     assert size_for_all(WHOLE) == target_size(WHOLE)
     assert size_for_all() is None
 
@@ -160,7 +160,7 @@ def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageR
     seen = look(ref, CROPPED, Boxed())
     assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
     box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
-    whole = to_network_input(with_window(ImageFile(ref).image()), CROPPED, box=box)
+    whole = to_network_input(with_default_window(ImageFile(ref).image()), CROPPED, box=box)
     assert np.abs(seen.values.astype(int) - whole.values.astype(int)).max() <= 2
     assert seen.facts.pixel_map.row_offset == whole.pixel_map.row_offset
     assert "read_twice" not in seen.facts.notes
@@ -237,7 +237,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp
     for mine, its in (*pairs, (first.facts.thumbnail, second.facts.thumbnail)):
         assert np.abs(mine.astype(int) - its.astype(int)).max() <= 2
     assert first.facts.pixel_map == second.facts.pixel_map
-    shown = [ImageFile(ref).shown(None) for ref in (right, wrong)]
+    shown = [ImageFile(ref).read_for_display(None) for ref in (right, wrong)]
     assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
     small = calls.READ_SHOWN_IMAGE.decode_answer(
         handle(encode_message(calls.DisplayRequest(ref=wrong, side=100), call="shown"))

@@ -19,7 +19,7 @@ from fieldray.imaging.identify import (
     START_OF_SCAN,
     extend_jpeg,
     jpeg_markers,
-    lacks_restarts,
+    lacks_restart_markers,
     lacks_scans,
 )
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, largest_reduction
@@ -53,7 +53,7 @@ def check_scans(source: bytes) -> NDArray[Any]:
     Returns the values. Raises Unreadable `truncated` if scans or restart markers are missing, if the values differ, or
     if the JPEG is damaged.
     """
-    if lacks_scans(source) or lacks_restarts(source):
+    if lacks_scans(source) or lacks_restart_markers(source):
         raise Unreadable(reason("truncated"))
     markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in RESTART_MARKERS]
     ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
@@ -98,10 +98,11 @@ def decode_checked_jpeg(source: bytes) -> NDArray[Any]:
 
 
 def _decode(frame: Frame) -> NDArray[Any]:
-    values = decode_jpeg(frame.source)
+    values = decode_jpeg(frame.codestream)
     # If the file does not name the colours, libjpeg takes three samples for a luminance and two differences.
-    if frame.samples == 3 and frame.is_rgb and not _SAYS_COLOUR & {marker for marker, _ in jpeg_markers(frame.source)}:
-        values = imagecodecs.jpeg8_decode(with_end_marker(frame.source), colorspace="RGB", outcolorspace="RGB")
+    is_rgb = frame.samples == 3 and frame.is_rgb
+    if is_rgb and not _SAYS_COLOUR & {marker for marker, _ in jpeg_markers(frame.codestream)}:
+        values = imagecodecs.jpeg8_decode(with_end_marker(frame.codestream), colorspace="RGB", outcolorspace="RGB")
     return values
 
 
@@ -110,7 +111,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
     step = largest_reduction(frame.rows, frame.columns, needed, steps=JPEG_REDUCTIONS) if is_plain else 1
     if step == 1:
         return None
-    tall = extend_jpeg(frame.source)
+    tall = extend_jpeg(frame.codestream)
     if tall.row == 0:  # several scans, of which a low resolution would hide a missing part
         return None
     with JpegImageFile(io.BytesIO(tall.data)) as image:

@@ -76,14 +76,14 @@ def decode_reduced_jpeg2000(frame: Frame, needed: TargetSize) -> tuple[NDArray[n
     """
     if frame.padding:
         return None
-    (stated, levels), bits = bits_and_levels_of(frame.source), frame.bits_stored
+    (stated, levels), bits = bits_and_levels_of(frame.codestream), frame.bits_stored
     if stated < bits or (stated > bits and frame.is_lossless):
         return None  # at a lower resolution, bits above the stored ones cannot be separated from them
     steps = [1 << level for level in range(min(levels, _MOST_LEVELS) + 1)]
     step = largest_reduction(frame.rows, frame.columns, needed, oversampling=WAVELET_OVERSAMPLING, steps=steps)
     if step == 1:
         return None
-    stored = decode_jpeg2000(frame.source, step, stated)
+    stored = decode_jpeg2000(frame.codestream, step, stated)
     if stated > bits:  # encoders often state the container's precision; the values are as the header says
         if int(stored.max()) > _OVERSHOOT * (1 << bits):
             return None
@@ -131,7 +131,7 @@ CODEC: Final = Codec(
     name="JPEG 2000",
     transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL}),
     lossy_syntaxes=frozenset({JPEG2000, HTJ2K}),
-    decode=lambda frame: imagecodecs.jpeg2k_decode(_with_end(frame.source)),
+    decode=lambda frame: imagecodecs.jpeg2k_decode(_with_end(frame.codestream)),
     decode_reduced=decode_reduced_jpeg2000,
     runtime_modules=("imagecodecs._jpeg2k",),
 )

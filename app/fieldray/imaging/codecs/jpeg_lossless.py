@@ -12,6 +12,6 @@ from fieldray.imaging.codecs.jpeg import decode_jpeg
 CODEC: Final = Codec(
     name="lossless JPEG",
     transfer_syntaxes=frozenset({JPEGLossless, JPEGLosslessSV1}),
-    decode=lambda frame: decode_jpeg(frame.source),
+    decode=lambda frame: decode_jpeg(frame.codestream),
     runtime_modules=("imagecodecs._jpeg8",),
 )

@@ -18,7 +18,7 @@ _END: Final = b"\xff\xd9"
 
 
 def _decode(frame: Frame) -> NDArray[Any]:
-    values: NDArray[Any] = imagecodecs.jpegls_decode(frame.source + _END)
+    values: NDArray[Any] = imagecodecs.jpegls_decode(frame.codestream + _END)
     return values
 
 

@@ -19,15 +19,15 @@ def _decode(frame: Frame) -> NDArray[Any]:
 
     Raises ValueError or RuntimeError for a frame that is too short, or whose layout violates the standard.
     """
-    kind = np.dtype(frame.kind).newbyteorder("<")
-    count, *starts = struct.unpack("<16I", frame.source[:64].ljust(64, b"\0"))
+    kind = np.dtype(frame.value_type).newbyteorder("<")
+    count, *starts = struct.unpack("<16I", frame.codestream[:64].ljust(64, b"\0"))
     if count != frame.samples * kind.itemsize or starts[0] != 64:
         raise ValueError(f"{count} segments from {starts[0]} on")
     size = frame.rows * frame.columns
     woven = np.empty((size, frame.samples, kind.itemsize), np.uint8)
-    for number, (start, end) in enumerate(pairwise([*starts[:count], len(frame.source)])):
+    for number, (start, end) in enumerate(pairwise([*starts[:count], len(frame.codestream)])):
         # Behind its last row a segment may be padded.
-        plane = np.frombuffer(imagecodecs.packbits_decode(frame.source[start:end]), np.uint8)[:size]
+        plane = np.frombuffer(imagecodecs.packbits_decode(frame.codestream[start:end]), np.uint8)[:size]
         if len(plane) < size:  # NumPy would repeat a single value
             raise ValueError(f"{len(plane)} of {size} values")
         sample, place = divmod(number, kind.itemsize)

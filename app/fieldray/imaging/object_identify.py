@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem
-from fieldray.imaging.identify import IsOwnReport, refs_in
+from fieldray.imaging.identify import IsOwnReport, identify_unless_own_report
 from fieldray.imaging.limits import MAX_FRAMES, IndexFound, ZipFound
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ObjectBeginning:
+class ObjectHead:
     """The first bytes of an object: a file on a server.
 
     ref         reference to the object, from which references to its images are made
@@ -41,15 +41,15 @@ class ObjectBeginning:
 class ObjectContent:
     """The content of an object (a file on a server). The constructor raises ValueError for impossible values.
 
-    content  kind of the content; `longer` if more bytes are needed to identify the object
-    ref      one reference that stands for all frames of the images; None for content other than images
+    kind  kind of the content; `longer` if more bytes are needed to identify the object
+    ref   one reference that stands for all frames of the images; None for content other than images
     """
 
-    content: Literal["images", "zip", "index", "own_report", "longer"]
+    kind: Literal["images", "zip", "index", "own_report", "longer"]
     ref: ImageRef | None = None
 
     def __post_init__(self) -> None:
-        if (self.content == "images") != (self.ref is not None):
+        if (self.kind == "images") != (self.ref is not None):
             raise ValueError("images have a reference, and nothing else has one")
         if self.ref and not 1 <= self.ref.header.number_of_frames <= MAX_FRAMES:
             raise ValueError("no image has so many frames")
@@ -61,41 +61,41 @@ class ObjectContent:
         return [replace(found, path=ref.path, member=None, frame=frame) for frame in frames if found]
 
 
-Identify = Callable[[ObjectBeginning], ObjectContent]
+Identify = Callable[[ObjectHead], ObjectContent]
 
 
-def identify_beginning(question: ObjectBeginning, *, is_own_report: IsOwnReport = lambda _head: False) -> ObjectContent:
+def identify_object(question: ObjectHead, *, is_own_report: IsOwnReport = lambda _head: False) -> ObjectContent:
     """Identify an object by its first bytes.
 
     is_own_report  returns whether the first bytes are those of a report of this program
 
     Raises Unreadable for a damaged object, Unusable for an object without an image.
     """
-    stream = _Prefix(question.data.tobytes(), question.size_bytes)
+    stream = _HeadStream(question.data.tobytes(), question.size_bytes)
     try:
-        found = refs_in(stream, question.ref, is_own_report)
+        found = identify_unless_own_report(stream, question.ref, is_own_report)
     except InputProblem:
-        if stream.was_short:
-            return ObjectContent(content="longer")
+        if stream.needed_more_bytes:
+            return ObjectContent(kind="longer")
         raise
-    if stream.was_short:
-        return ObjectContent(content="longer")
+    if stream.needed_more_bytes:
+        return ObjectContent(kind="longer")
     if isinstance(found, list):
-        return ObjectContent(content="images", ref=found[0])
+        return ObjectContent(kind="images", ref=found[0])
     kinds = {IndexFound: "index", ZipFound: "zip", type(None): "own_report"}
-    return ObjectContent(content=kinds[type(found)])  # type: ignore[arg-type]
+    return ObjectContent(kind=kinds[type(found)])  # type: ignore[arg-type]
 
 
-class _Prefix(io.BytesIO):
+class _HeadStream(io.BytesIO):
     """The beginning of a longer stream.
 
-    was_short  whether a reader requested bytes beyond the beginning
+    needed_more_bytes  whether a reader requested bytes beyond the beginning
     """
 
     def __init__(self, data: bytes, size_bytes: int) -> None:
         super().__init__(data)
         self._here, self._size = len(data), size_bytes
-        self.was_short = False
+        self.needed_more_bytes = False
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         if whence == os.SEEK_END:
@@ -104,5 +104,5 @@ class _Prefix(io.BytesIO):
 
     def read(self, size: int | None = -1) -> bytes:
         until = self._size if size is None or size < 0 else min(self.tell() + size, self._size)
-        self.was_short |= until > self._here
+        self.needed_more_bytes |= until > self._here
         return super().read(size)
