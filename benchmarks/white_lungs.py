@@ -48,7 +48,7 @@ class LungFinder:
     def __init__(self, home: Path) -> None:
         model = PackLibrary(home).load_shipped_lungs()
         assert model is not None and model.manifest.lung_rules is not None
-        spec = NetworkSpec(input=model.manifest.input, outputs=model.manifest.outputs, labels=len(LUNG_CHECKS))
+        spec = NetworkSpec(input=model.manifest.input, outputs=model.manifest.outputs, label_count=len(LUNG_CHECKS))
         self._input, self._rules = model.manifest.input, model.manifest.lung_rules
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 

@@ -40,11 +40,11 @@ EDGE_TPU: Final = BackendEntry(
     name="edgetpu",
     title="Edge TPU",
     roles=("edgetpu",),
-    kind="fieldray.inference.coral:system_kind",
+    kind="fieldray.inference.coral:make_backend_kind",
     clock_setting="edgetpu_clock",
 )
 CPU: Final = BackendEntry(
-    name="cpu", title="CPU", roles=("litert",), kind="fieldray.inference.worker:system_kind", shares_cpu=True
+    name="cpu", title="CPU", roles=("litert",), kind="fieldray.inference.worker:make_backend_kind", shares_cpu=True
 )
 
 

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from fieldray.domain.model import Model
 from fieldray.errors import UsageProblem
-from fieldray.inference.backend import BackendKind, BackendOptions, check_golden, system_kinds
+from fieldray.inference.backend import BackendKind, BackendOptions, known_backend_kinds, run_self_test
 from fieldray.packs import signing
 from fieldray.packs.verified import manifest_files, read_pack, require_classifier, write_pack_of_kind
 from fieldray.reasons import reason
@@ -252,7 +252,7 @@ def compile_pack(
     for line in describe_placement(placement).splitlines():
         say(line)
     model = replace(pack.model, files={**pack.model.files, "edgetpu": contents["edgetpu"]})
-    for kind in kinds or system_kinds(BackendOptions()):
+    for kind in kinds or known_backend_kinds(BackendOptions()):
         say(f"{kind.entry.title}: {_golden_on(kind, model)}")
     contents["card"] = with_edgetpu_section(model.card, contents).encode()
     description = structs.replace(
@@ -290,7 +290,7 @@ def _golden_on(kind: BackendKind, model: Model) -> str:
         return f"not run. {why.text} When the device is used, the program checks the golden vectors itself."
     with contextlib.closing(kind.open()) as backend:
         backend.start(model)
-        check_golden(backend.run, model.golden)
+        run_self_test(backend.run, model.golden)
     return f"gives the scores of the {len(model.golden.scores)} golden vectors."
 
 

@@ -10,20 +10,20 @@ import pytest
 from fake_compilers import fake_compile
 from faults.double import DoubleEdgeTpu
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral import is_compiled, minimum_runtime_version
-from fieldray.inference.coral_status import CoralStatus, LibraryAnswer, ask_library, find_status
+from fieldray.inference.coral import is_compiled_for_edgetpu, minimum_runtime_version
+from fieldray.inference.coral_status import CoralStatus, RuntimeReport, find_status, query_runtime
 from fieldray.reasons import reason
 from tiny_models import TinyType, tiny_model_bytes
 
 
 def status(edgetpu: DoubleEdgeTpu) -> CoralStatus:
-    return find_status(ask=lambda: ask_library([str(edgetpu.library)]), find=edgetpu.find)
+    return find_status(ask=lambda: query_runtime([str(edgetpu.library)]), find=edgetpu.find)
 
 
 def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     found = status(edgetpu)
-    assert found.answer == LibraryAnswer(library=str(edgetpu.library), runtime_version=14, devices=("usb",))
+    assert found.answer == RuntimeReport(library=str(edgetpu.library), runtime_version=14, devices=("usb",))
     assert (found.state, found.event.port_mbit, found.reason, found.notes) == ("ready", 5000, None, ())
     edgetpu.order(edgetpu="absent")  # the runtime does not see it
     found = status(edgetpu)
@@ -43,11 +43,11 @@ def test_a_library_that_is_absent_or_text(edgetpu: DoubleEdgeTpu, tmp_path: Path
     text.write_text("not a library\n" * 100)
     for library, code in ((tmp_path / "none.so", "coral_no_library"), (text, "coral_bad_library")):
         edgetpu.unplug()
-        without = find_status(ask=lambda name=str(library): ask_library([name]), find=edgetpu.find)
+        without = find_status(ask=lambda name=str(library): query_runtime([name]), find=edgetpu.find)
         assert without.reason is not None and without.reason.code == "edgetpu_not_here"
         assert without.library_problem is not None and without.library_problem.code == code
         edgetpu.plug()
-        found = find_status(ask=lambda name=str(library): ask_library([name]), find=edgetpu.find)
+        found = find_status(ask=lambda name=str(library): query_runtime([name]), find=edgetpu.find)
         assert found.reason == found.library_problem == without.library_problem
 
 
@@ -55,7 +55,7 @@ def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
     silent = tmp_path / "libedgetpu.so.1"
     os.mkfifo(silent)  # whoever opens it waits for somebody to write into it
     with pytest.raises(BackendProblem) as caught:
-        ask_library([str(silent)], timeout_s=0.1)
+        query_runtime([str(silent)], timeout_s=0.1)
     assert caught.value.reason.code == "coral_library_slow"
 
 
@@ -63,8 +63,8 @@ def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
 def test_a_compiled_file_says_what_it_is(dtype: TinyType) -> None:
     file = tiny_model_bytes(dtype)
     compiled = fake_compile(file, oldest_runtime=13)
-    assert (is_compiled(compiled), minimum_runtime_version(compiled)) == (True, 13)
+    assert (is_compiled_for_edgetpu(compiled), minimum_runtime_version(compiled)) == (True, 13)
     assert minimum_runtime_version(compiled + b"DWN1" + compiled[8:400]) == 13  # the mark may stand among weights, too
-    assert (is_compiled(file), minimum_runtime_version(file)) == (False, None)
+    assert (is_compiled_for_edgetpu(file), minimum_runtime_version(file)) == (False, None)
     with pytest.raises(ValueError, match="TensorFlow Lite"):
-        is_compiled(file[:7])
+        is_compiled_for_edgetpu(file[:7])

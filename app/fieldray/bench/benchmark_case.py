@@ -29,7 +29,7 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.errors import BackendProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import write_studies
-from fieldray.inference.backend import Backend, BackendKind, BackendOptions, system_kinds
+from fieldray.inference.backend import Backend, BackendKind, BackendOptions, known_backend_kinds
 from fieldray.inference.worker import cpu_kind
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
@@ -228,7 +228,7 @@ def cases_on_all_backends(model: Model, *, threads: int) -> tuple[BenchmarkCase,
     No warm-up image runs before the first image.
     """
     options = BackendOptions(threads=threads, priority="normal")
-    kinds = reversed(system_kinds(options))  # the fallback (CPU) comes first: it is the baseline of the comparison
+    kinds = reversed(known_backend_kinds(options))  # the CPU comes first, as the baseline
     return tuple(BenchmarkCase(name=f"{model.pack_name} on {kind.name}", model=model, kind=kind) for kind in kinds)
 
 
@@ -250,7 +250,7 @@ def accelerator_cases(model: Model, *, max_clock: bool = False) -> tuple[Benchma
 
 def _accelerators(settings: Settings) -> list[BackendKind]:
     options = BackendOptions(settings=settings, priority="normal")
-    return [kind for kind in system_kinds(options) if not kind.entry.shares_cpu]
+    return [kind for kind in known_backend_kinds(options) if not kind.entry.shares_cpu]
 
 
 def find_usable_cases(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:

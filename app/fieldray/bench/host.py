@@ -281,9 +281,9 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
     install a runtime.
     """
     parts = [_EDGETPU_STATES[edgetpu.state]]
-    parts += [f"{usb.port}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb]
-    if edgetpu.answer:
-        parts.append(f"runtime {edgetpu.answer.runtime_version or '?'} ({edgetpu.answer.library})")
+    parts += [f"{usb.port}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb_devices]
+    if edgetpu.runtime_report:
+        parts.append(f"runtime {edgetpu.runtime_report.runtime_version or '?'} ({edgetpu.runtime_report.library})")
     elif edgetpu.library_problem:
         is_missing = edgetpu.library_problem.code == "coral_no_library"
         parts.append("no runtime" if is_missing else edgetpu.library_problem.text)

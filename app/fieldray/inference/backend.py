@@ -80,7 +80,7 @@ def _is_finite(array: NDArray[Any] | None, *, dimensions: int) -> bool:
 _REPEATED: Final = 1e-4  # largest difference of a score when an image runs again; one step of a byte is 0.004
 
 
-def check_golden(run: Callable[[NDArray[np.uint8]], NetworkOutput], golden: GoldenVectors) -> None:
+def run_self_test(run: Callable[[NDArray[np.uint8]], NetworkOutput], golden: GoldenVectors) -> None:
     """Test a device: run all golden inputs of a pack in their order, and then in reverse order.
 
     Raises BackendProblem("self_test") if a score differs from the expected score by more than the tolerance, or if a
@@ -119,15 +119,15 @@ def time_image(run: Callable[[NDArray[np.uint8]], NetworkOutput], spec: InputSpe
 class BackendStatus:
     """The state of one model on the CPU or another device.
 
-    detail   the runtime and the device in a few words; empty until the model is ready
-    reason   the reason why the model cannot run or was stopped, or None
-    image_s  seconds that an image takes; 0 until the model is ready
+    detail       the runtime and the device in a few words; empty until the model is ready
+    reason       the reason why the model cannot run or was stopped, or None
+    per_image_s  seconds that an image takes; 0 until the model is ready
     """
 
     state: BackendState = "stopped"
     detail: str = ""
     reason: Reason | None = None
-    image_s: float = 0.0
+    per_image_s: float = 0.0
 
 
 class Backend(Protocol):
@@ -248,7 +248,7 @@ class BackendOptions:
     priority: Priority = "raised"
 
 
-def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> tuple[BackendKind, ...]:
+def known_backend_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> tuple[BackendKind, ...]:
     """Return all devices that the program knows, the CPU included; the preferred device comes first.
 
     table  the known devices; by default those of `fieldray.backends`
@@ -256,6 +256,6 @@ def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> 
     return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in table)
 
 
-def device_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
+def accelerator_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
     """Return the devices other than the CPU that the program knows (`fieldray.backends`), in order of preference."""
     return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in BACKENDS if entry is not CPU)

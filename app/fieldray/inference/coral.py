@@ -23,17 +23,17 @@ from fieldray.domain.run import Publish
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, model_file_for
 from fieldray.inference.coral_status import (
-    ASK_LIBRARY,
-    AskLibrary,
+    QUERY_RUNTIME,
     Clock,
     DeviceWatch,
     FindDevices,
     HasBoard,
-    LibraryAnswer,
-    ask_library,
+    QueryRuntime,
+    RuntimeReport,
     find_status,
     find_usb_devices,
     may_have_board,
+    query_runtime,
 )
 from fieldray.inference.litert import Runtime
 from fieldray.inference.operators import EDGETPU_OPERATOR
@@ -88,7 +88,7 @@ def edgetpu_kind(
     publish
         Receives the events of the Edge TPU; None to watch no Edge TPU.
     """
-    ask = partial(ask_library, libraries)
+    ask = partial(query_runtime, libraries)
 
     def open_one() -> WorkerBackend:
         options = {
@@ -99,8 +99,8 @@ def edgetpu_kind(
         return WorkerBackend(
             EDGE_TPU,
             threads=1,
-            delegate=DelegateSpec(opener=_OPENER, options=options, failure="coral_run_failed"),
-            explain=partial(explain_end, find),
+            delegate=DelegateSpec(opener=_OPENER, options=options, failure_code="coral_run_failed"),
+            explain=partial(explain_exit, find),
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
             priority=priority,
@@ -116,7 +116,7 @@ def edgetpu_kind(
     )
 
 
-def system_kind(options: BackendOptions) -> BackendKind:
+def make_backend_kind(options: BackendOptions) -> BackendKind:
     """Return the Edge TPU as a kind of backend, with the runtime that is installed on this computer."""
     clock = cast("Clock", options.settings["edgetpu_clock"])
     return edgetpu_kind(clock=clock, publish=options.publish, priority=options.priority)
@@ -128,7 +128,7 @@ def _file_problem(model: Model) -> Reason | None:
     The runtime does not report the reason: a file that is not compiled would silently run on the CPU.
     """
     try:
-        if is_compiled(model_file_for(EDGE_TPU, model)):
+        if is_compiled_for_edgetpu(model_file_for(EDGE_TPU, model)):
             return None
     except BackendProblem:
         pass  # the pack has no file for the Edge TPU
@@ -137,7 +137,7 @@ def _file_problem(model: Model) -> Reason | None:
     return reason("coral_not_compiled", pack=model.pack_name)
 
 
-def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> Reason | None:
+def _device_problem(find: FindDevices, ask: QueryRuntime, has_board: HasBoard) -> Reason | None:
     """Return the reason not to start a process for the Edge TPU, or None.
 
     An Edge TPU on USB is not tested further, because the process tests it by opening it.
@@ -148,7 +148,7 @@ def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> 
     return find_status(ask=ask, find=find).reason if has_board() else reason(_NOT_HERE)
 
 
-def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+def explain_exit(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
     """Return the reason why the Edge TPU's process ended, judged by the error, the moment and the USB devices.
 
     find       lists the Edge TPUs on USB
@@ -298,7 +298,7 @@ def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
     raise ValueError("no Edge TPU to lock")
 
 
-def _answer(libraries: Sequence[str]) -> LibraryAnswer:
+def _answer(libraries: Sequence[str]) -> RuntimeReport:
     """Load the Edge TPU runtime, and return its name, version and devices.
 
     libraries  names of the runtime to try; if empty, the usual names on this system
@@ -307,10 +307,10 @@ def _answer(libraries: Sequence[str]) -> LibraryAnswer:
     """
     library = EdgeTpuLibrary(libraries)
     version, devices = library.runtime_version, library.devices()
-    return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
+    return RuntimeReport(library=library.name, runtime_version=version, devices=devices)
 
 
-handle: Final = handler_of((ASK_LIBRARY, _answer))  # runs in a child process that answers one question
+handle: Final = handler_of((QUERY_RUNTIME, _answer))  # runs in a child process that answers one question
 
 
 # ---- Facts that edgetpu_compiler stored in a TensorFlow Lite file, read from the bytes without a runtime.
@@ -326,7 +326,7 @@ _STAND_ALONE, _CACHING, _EXECUTION_ONLY = 0, 1, 2
 _NEWEST_RUNTIME: Final = 1000  # a higher number means that the mark was no package
 
 
-def is_compiled(file: bytes) -> bool:
+def is_compiled_for_edgetpu(file: bytes) -> bool:
     """Return whether a network file has an Edge TPU operator.
 
     Raises ValueError if the file is no TensorFlow Lite file.
@@ -345,7 +345,7 @@ def minimum_runtime_version(file: bytes) -> int | None:
     return max((version for version in said if 0 < version < _NEWEST_RUNTIME), default=None)
 
 
-def read_package(options: bytes) -> tuple[int, int, int]:
+def read_compiler_package(options: bytes) -> tuple[int, int, int]:
     """Read the package that the Edge TPU compiler stores in the options of an Edge TPU operator.
 
     Returns (oldest runtime version that can run the file, bytes of weights kept on the chip, bytes sent for each

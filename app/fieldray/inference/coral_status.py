@@ -190,7 +190,7 @@ POLL_INTERVAL_S: Final = 0.2  # between two readings of the system's list of USB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryAnswer:
+class RuntimeReport:
     """The report of the Edge TPU runtime: its name, its version (None if unknown) and its devices.
 
     Each device is "usb" or "pci".
@@ -210,8 +210,8 @@ class CoralStatus:
     library_problem  the reason why the Edge TPU runtime cannot be queried, also on a computer without an Edge TPU
     """
 
-    usb: tuple[UsbDevice, ...]
-    answer: LibraryAnswer | None
+    usb_devices: tuple[UsbDevice, ...]
+    runtime_report: RuntimeReport | None
     reason: Reason | None
     notes: tuple[Reason, ...] = ()
     library_problem: Reason | None = None
@@ -219,9 +219,9 @@ class CoralStatus:
     @property
     def state(self) -> DeviceState:
         """The state of the first Edge TPU; "absent" if there is no Edge TPU."""
-        if self.usb:
-            return self.usb[0].state
-        return "ready" if self.answer and self.answer.devices else "absent"
+        if self.usb_devices:
+            return self.usb_devices[0].state
+        return "ready" if self.runtime_report and self.runtime_report.devices else "absent"
 
     @property
     def event(self) -> DeviceChanged:
@@ -229,18 +229,18 @@ class CoralStatus:
         return DeviceChanged(
             backend=EDGE_TPU.name,
             state=self.state,
-            port_mbit=self.usb[0].port_mbit if self.usb else None,
+            port_mbit=self.usb_devices[0].port_mbit if self.usb_devices else None,
             reason=self.reason,
             notes=self.notes,
         )
 
 
-ASK_LIBRARY: Final = Call("ask", tuple[str, ...], LibraryAnswer)
+QUERY_RUNTIME: Final = Call("ask", tuple[str, ...], RuntimeReport)
 
-AskLibrary = Callable[[], LibraryAnswer]
+QueryRuntime = Callable[[], RuntimeReport]
 
 
-def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S) -> LibraryAnswer:
+def query_runtime(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S) -> RuntimeReport:
     """Load the Edge TPU runtime in a child process, and return its version and devices.
 
     libraries  names of the runtime to try; if empty, the usual names on this system
@@ -250,7 +250,7 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
     child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
     try:
         child.start()
-        return ASK_LIBRARY.ask(child, tuple(libraries), timeout_s=timeout_s)
+        return QUERY_RUNTIME.ask(child, tuple(libraries), timeout_s=timeout_s)
     except ChildTimeout as error:
         raise BackendProblem(reason("coral_library_slow", seconds=f"{timeout_s:g}")) from error
     except ChildDied as error:
@@ -263,7 +263,7 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
         child.close()
 
 
-def find_status(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices) -> CoralStatus:
+def find_status(*, ask: QueryRuntime = query_runtime, find: FindDevices = find_usb_devices) -> CoralStatus:
     """Return the present status of the Edge TPU. A child process is started, which takes some time."""
     usb = find()
     try:
@@ -271,10 +271,12 @@ def find_status(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_d
     except BackendProblem as problem:
         # A computer without an Edge TPU needs no runtime.
         why = problem.reason if usb else reason("edgetpu_not_here")
-        return CoralStatus(usb=usb, answer=None, reason=why, notes=notes_on(usb), library_problem=problem.reason)
+        return CoralStatus(
+            usb_devices=usb, runtime_report=None, reason=why, notes=notes_on(usb), library_problem=problem.reason
+        )
     not_listed = "coral_no_permission" if usb and usb[0].is_writable is False else "coral_not_listed"
     unlisted = None if answer.devices else reason(not_listed if usb else "edgetpu_not_here")
-    return CoralStatus(usb=usb, answer=answer, reason=unlisted, notes=notes_on(usb))
+    return CoralStatus(usb_devices=usb, runtime_report=answer, reason=unlisted, notes=notes_on(usb))
 
 
 def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
@@ -296,7 +298,7 @@ def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
 # works.
 
 Clock = Literal["std", "max"]
-Change = Literal["plugged", "unplugged", "flapping"]
+ConnectionChange = Literal["plugged", "unplugged", "flapping"]
 
 MAX_CHANGES_IN_WINDOW: Final = 6  # number of changes within the window that no person can make by hand
 _FLAP_WINDOW_S: Final = 3.0
@@ -318,7 +320,7 @@ class Debouncer:
         self._is_flapping = False
         self._changes: deque[float] = deque(maxlen=MAX_CHANGES_IN_WINDOW)
 
-    def observe(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
+    def observe(self, devices: tuple[UsbDevice, ...], now_s: float) -> ConnectionChange | None:
         """Record the devices that are present at `now_s` (monotonic clock).
 
         Returns the change that matters, or None.
@@ -339,7 +341,7 @@ class Debouncer:
             return "flapping"
         return self._settle(now_s)
 
-    def _settle(self, now_s: float) -> Change | None:
+    def _settle(self, now_s: float) -> ConnectionChange | None:
         if self._is_seen == self._counts:
             return None
         if not self._is_seen and self._was_uninitialised and now_s - self._changes[-1] < _FIRMWARE_GRACE_S:
@@ -352,12 +354,12 @@ class Debouncer:
 class WatchPace:
     """The pace of a device watch.
 
-    interval_s   seconds between two readings of the device list
-    ask_after_s  seconds from the connection of a device to the query of the Edge TPU runtime
+    interval_s     seconds between two readings of the device list
+    query_delay_s  seconds from the connection of a device to the query of the Edge TPU runtime
     """
 
     interval_s: float = POLL_INTERVAL_S
-    ask_after_s: float = 3.0
+    query_delay_s: float = 3.0
 
 
 class DeviceWatch:
@@ -377,7 +379,7 @@ class DeviceWatch:
         unplugged: Callable[[Reason], None],
         *,
         find: FindDevices = find_usb_devices,
-        ask: AskLibrary = ask_library,
+        ask: QueryRuntime = query_runtime,
         has_board: HasBoard = may_have_board,
         clock: Clock = "std",
         pace: WatchPace = WatchPace(),
@@ -392,7 +394,7 @@ class DeviceWatch:
         self._pace = pace
         self._steady = Debouncer()
         self._devices: tuple[UsbDevice, ...] = ()
-        self._ask_at_s: float | None = time.monotonic() + pace.ask_after_s / 3
+        self._ask_at_s: float | None = time.monotonic() + pace.query_delay_s / 3
         self._published: DeviceChanged | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="edgetpu-watch", daemon=True)
@@ -423,7 +425,7 @@ class DeviceWatch:
         if change == "flapping":
             self._ask_at_s = None
         elif change or (devices and devices != self._devices):
-            self._ask_at_s = now_s + self._pace.ask_after_s
+            self._ask_at_s = now_s + self._pace.query_delay_s
         self._devices = devices
         if self._ask_at_s is not None and now_s >= self._ask_at_s:
             self._ask_at_s = None
@@ -432,17 +434,17 @@ class DeviceWatch:
     def _status(self, devices: tuple[UsbDevice, ...]) -> CoralStatus:
         if devices or self._has_board():
             return find_status(ask=self._ask, find=self._find)
-        return CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"))
+        return CoralStatus(usb_devices=(), runtime_report=None, reason=reason("edgetpu_not_here"))
 
-    def _report(self, devices: tuple[UsbDevice, ...], change: Change) -> None:
+    def _report(self, devices: tuple[UsbDevice, ...], change: ConnectionChange) -> None:
         log.info("the Edge TPU: %s", change)
         if change == "plugged":
             self._plugged()
-            found = CoralStatus(usb=devices, answer=None, reason=None, notes=notes_on(devices))
+            found = CoralStatus(usb_devices=devices, runtime_report=None, reason=None, notes=notes_on(devices))
         else:
             why = reason("coral_flapping" if change == "flapping" else "coral_unplugged")
             self._unplugged(why)
-            found = CoralStatus(usb=(), answer=None, reason=why)
+            found = CoralStatus(usb_devices=(), runtime_report=None, reason=why)
         self._publish_event(found.event)
 
     def _publish_event(self, event: DeviceChanged) -> None:

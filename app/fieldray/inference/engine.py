@@ -36,8 +36,8 @@ from fieldray.inference.backend import (
     BackendKind,
     BackendStatus,
     DeviceWatcher,
-    check_golden,
     prediction_of,
+    run_self_test,
     time_image,
 )
 from fieldray.reasons import Reason, reason
@@ -79,36 +79,36 @@ class _Input(NamedTuple):
     answer: Future[Prediction]
 
 
-class _Lost(Exception):
-    """A device returned an input without an answer; `why` is the reason if the input ended the device, else None."""
+class _InputReturned(Exception):
+    """A device returned an input without an answer; `reason` is set if the input ended the device, else None."""
 
     def __init__(self, why: Reason | None) -> None:
         super().__init__(why)
-        self.why = why
+        self.reason = why
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Runner:
     """One device that runs one model: its state, and the thread that prepares the device and runs inputs on it.
 
-    former          the device's runner for the previous model, which must end first
+    previous        the device's runner for the previous model, which must end first
     has_given_up    whether the device failed too often. It then starts again only on request
     forced_retries  number of requested restarts that ignore earlier failures
-    absent          the reason why the device is not connected; None if none is known
+    absence_reason  the reason why the device is not connected; None if none is known
     is_chosen       whether the person wants the device to be used
     inputs          inputs that wait for the device; `input` is the input in progress
     """
 
     kind: BackendKind
     model: Model
-    former: _Runner | None
+    previous: _Runner | None
     thread: threading.Thread = field(default_factory=threading.Thread)
     status: BackendStatus = field(default_factory=BackendStatus)
     has_given_up: bool = False
     forced_retries: int = 0
-    absent: Reason | None = None
+    absence_reason: Reason | None = None
     is_chosen: bool = True
-    is_over: bool = False
+    has_ended: bool = False
     backend: Backend | None = None
     inputs: deque[_Input] = field(default_factory=deque)
     input: _Input | None = None
@@ -123,7 +123,7 @@ class _Runner:
     @property
     def unavailable_reason(self) -> Reason | None:
         """The reason why the device must not run now, such as its removal; None if it may run."""
-        return self.absent if self.is_chosen else reason("device_not_chosen")
+        return self.absence_reason if self.is_chosen else reason("device_not_chosen")
 
     @property
     def is_inactive(self) -> bool:
@@ -133,7 +133,7 @@ class _Runner:
     @property
     def is_ready(self) -> bool:
         """Whether the device may be given an input."""
-        return self.status.state == "ready" and not self.is_over and self.unavailable_reason is None
+        return self.status.state == "ready" and not self.has_ended and self.unavailable_reason is None
 
     def abort(self) -> None:
         """End the device's process at once. Inputs without an answer return to the engine."""
@@ -241,17 +241,17 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._changed.notify_all()
             try:
                 return _awaited(asked.answer, is_cancelled)
-            except _Lost as lost:
-                tries += lost.why is not None
-                if lost.why and tries == TRIES_PER_IMAGE:
-                    raise BackendProblem(lost.why) from lost
+            except _InputReturned as lost:
+                tries += lost.reason is not None
+                if lost.reason and tries == TRIES_PER_IMAGE:
+                    raise BackendProblem(lost.reason) from lost
 
     def retry_backend(self, name: BackendName) -> None:
         """Start a backend again: the CPU, or a device that had failed or was absent. Returns at once."""
         with self._changing():
             for runner in self._runners:
                 if runner.name == name:
-                    runner.has_given_up, runner.absent = False, None
+                    runner.has_given_up, runner.absence_reason = False, None
                     runner.forced_retries += 1
             if name == CPU.name:
                 self._start_cpus()
@@ -261,7 +261,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         with self._changing():
             gone = [runner for runner in (*self._former, *self._runners) if runner.name == name]
             for runner in gone:
-                runner.absent = why
+                runner.absence_reason = why
         for runner in gone:
             runner.abort()
 
@@ -300,7 +300,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         with self._changing():
             self._is_closed = True
             for runner in self._runners:
-                runner.is_over = True
+                runner.has_ended = True
             for cpu in self._cpus.values():
                 cpu.stop()
         for watch in self._watches.values():
@@ -352,7 +352,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         if self._policy == "both":
             return ready
         if self._policy == "fastest":
-            ready.sort(key=lambda runner: (runner.status if runner else cpu).image_s)
+            ready.sort(key=lambda runner: (runner.status if runner else cpu).per_image_s)
         return ready[:1]
 
     def _runners_of(self, model: Model) -> Sequence[_Runner]:
@@ -375,7 +375,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def _new_runner(self, kind: BackendKind) -> _Runner:
         assert self._model
         former = next((runner for runner in reversed(self._former) if runner.name == kind.name), None)
-        runner = _Runner(kind=kind, model=self._model, former=former, is_chosen=kind.name in self._chosen)
+        runner = _Runner(kind=kind, model=self._model, previous=former, is_chosen=kind.name in self._chosen)
         runner.thread = threading.Thread(target=self._serve, args=(runner,), name=f"runner-{kind.name}", daemon=True)
         return runner
 
@@ -409,7 +409,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         if self._model not in but[:1]:
             self._announced.clear()  # the CPU's event is sent again for the model that is now first
             for runner in self._runners:
-                runner.is_over = True
+                runner.has_ended = True
             self._former = tuple(runner for runner in (*self._former, *self._runners) if runner.thread.is_alive())
             self._model, self._runners = None, ()
 
@@ -431,7 +431,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         finally:
             for one in returned:
                 if one.answer.set_running_or_notify_cancel():
-                    one.answer.set_exception(_Lost(None))
+                    one.answer.set_exception(_InputReturned(None))
             self._send_events()
 
     def _note_change(self) -> None:
@@ -469,9 +469,9 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     # ---- the thread of a runner
 
     def _serve(self, runner: _Runner) -> None:
-        if former := runner.former:
+        if former := runner.previous:
             self._end(former)  # the former runner releases the device when it ends
-            runner.former = None
+            runner.previous = None
         delay_s = 0.0
         while self._pause(runner, delay_s):
             why, forced_retries = None, runner.forced_retries
@@ -493,9 +493,9 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def _pause(self, runner: _Runner, delay_s: float) -> bool:
         """Wait `delay_s` seconds, and until the runner may start. Returns False if the runner is no longer needed."""
         with self._changed:
-            self._changed.wait_for(lambda: runner.is_over, delay_s)
-            self._changed.wait_for(lambda: runner.is_over or not runner.is_inactive)
-            return not runner.is_over
+            self._changed.wait_for(lambda: runner.has_ended, delay_s)
+            self._changed.wait_for(lambda: runner.has_ended or not runner.is_inactive)
+            return not runner.has_ended
 
     def _start(self, runner: _Runner) -> None:
         """Start and test the runner's device.
@@ -511,12 +511,12 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         _require_wanted(runner)
         backend.start(model)
         if model.golden:
-            check_golden(backend.run, model.golden)
+            run_self_test(backend.run, model.golden)
         image_s = time_image(backend.run, model.manifest.input)
         _require_wanted(runner)
         self._passed(model)
         runner.ready_since_s = time.monotonic()
-        self._enter(runner, BackendStatus(state="ready", detail=backend.detail, image_s=image_s))
+        self._enter(runner, BackendStatus(state="ready", detail=backend.detail, per_image_s=image_s))
 
     def _run_inputs(self, runner: _Runner) -> None:
         for sequence in itertools.count(1):
@@ -531,7 +531,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def _taken(self, runner: _Runner) -> _Input | None:
         """Wait for the next input; None if the model was closed. Raises BackendProblem for an unusable device."""
         with self._changed:
-            while not runner.is_over:
+            while not runner.has_ended:
                 if why := runner.unavailable_reason:
                     raise BackendProblem(why)
                 while runner.inputs:
@@ -567,7 +567,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             runner.status = BackendStatus(state=state, reason=why)
             runner.has_given_up = has_given_up and runner.forced_retries == forced_retries
         if one:
-            one.answer.set_exception(_Lost(why))
+            one.answer.set_exception(_InputReturned(why))
         return delay_s
 
     def _enter(self, runner: _Runner, status: BackendStatus) -> None:
@@ -585,7 +585,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
 
 def _require_wanted(runner: _Runner) -> None:
-    if runner.is_over:
+    if runner.has_ended:
         raise BackendProblem(reason("engine_closed"))
 
 

@@ -90,17 +90,17 @@ Array = NDArray[Any]
 class NetworkSpec:
     """The interface that a network file must have.
 
-    input    the input, as the manifest states it
-    outputs  the indices of the outputs, by their role
-    labels   number of labels. For two labels, a network may give a single score: the score of the second label. The
-             first label then gets 1 - score
-    is_bare  True for files of the dissertation: the input is 0..255 without scaling, and a score of one byte is a share
-             of 255, whatever quantisation the file states
+    input        the input, as the manifest states it
+    outputs      the indices of the outputs, by their role
+    label_count  number of labels. For two labels, a network may give a single score: the score of the second label. The
+                 first label then gets 1 - score
+    is_bare      True for files of the dissertation: the input is 0..255 without scaling, and a score of one byte is a
+                 share of 255, whatever quantisation the file states
     """
 
     input: InputSpec
     outputs: OutputRoles
-    labels: int
+    label_count: int
     is_bare: bool = False
 
     @classmethod
@@ -109,7 +109,7 @@ class NetworkSpec:
         return cls(
             input=manifest.input,
             outputs=manifest.outputs,
-            labels=len(manifest.labels),
+            label_count=len(manifest.labels),
             is_bare=manifest.is_bare,
         )
 
@@ -128,14 +128,14 @@ class _TensorInfo:
         scale, zero_point = details["quantization"]
         return cls(int(details["index"]), shape, details["dtype"], float(scale), int(zero_point))
 
-    def real(self, integers: Array) -> NDArray[np.float32]:
+    def dequantise(self, integers: Array) -> NDArray[np.float32]:
         """Return the real values of quantised integers. A tensor without quantisation is only converted to float32."""
         if not self.scale:
             return integers.astype(np.float32)
         widened = integers.astype(np.int32) - self.zero_point
         return (widened * self.scale).astype(np.float32)
 
-    def real_mean(self, integers: Array, axis: tuple[int, ...]) -> NDArray[np.float64]:
+    def dequantised_mean(self, integers: Array, axis: tuple[int, ...]) -> NDArray[np.float64]:
         """Return the real mean over `axis`. The integers are averaged before the conversion, so the mean is exact."""
         if not self.scale:
             return np.asarray(integers.mean(axis=axis, dtype=np.float64))
@@ -180,8 +180,8 @@ class Network:
         scores, maps, roles = self._scores(), None, self._spec.outputs
         if roles.class_maps is not None:
             info, values = self._output(roles.class_maps)
-            maps = np.ascontiguousarray(info.real(values[0]).transpose(2, 0, 1))
-            scores = _activate(info.real_mean(values[0], axis=(0, 1)), roles.activation).astype(np.float32)
+            maps = np.ascontiguousarray(info.dequantise(values[0]).transpose(2, 0, 1))
+            scores = _activate(info.dequantised_mean(values[0], axis=(0, 1)), roles.activation).astype(np.float32)
         features, masks = self._real(roles.features), self._real(roles.mask)
         shares = list[Array]() if masks is None else [*np.ascontiguousarray(np.clip(masks, 0, 1).transpose(2, 0, 1))]
         return NetworkOutput(
@@ -199,16 +199,16 @@ class Network:
             return np.zeros(0, np.float32)
         info, values = self._output(position)
         is_byte = self._spec.is_bare and info.dtype is np.uint8
-        real = values.astype(np.float32) / np.float32(255) if is_byte else info.real(values)
+        real = values.astype(np.float32) / np.float32(255) if is_byte else info.dequantise(values)
         scores = real.reshape(-1).clip(0, 1)
-        return np.append(1 - scores, scores) if len(scores) < self._spec.labels else scores
+        return np.append(1 - scores, scores) if len(scores) < self._spec.label_count else scores
 
     def _real(self, position: int | None) -> NDArray[np.float32] | None:
         """Return the real values of an output; None if the pack has no output with this role."""
         if position is None:
             return None
         info, values = self._output(position)
-        return info.real(values[0])
+        return info.dequantise(values[0])
 
     def _output(self, position: int) -> tuple[_TensorInfo, Array]:
         info = self._outputs[position]
@@ -265,7 +265,7 @@ def _check_input(inputs: list[_TensorInfo], wanted: InputSpec) -> None:
 
 
 def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
-    roles, labels = spec.outputs, spec.labels
+    roles, labels = spec.outputs, spec.label_count
     positions = {
         "scores": roles.scores,
         "class maps": roles.class_maps,

@@ -40,7 +40,7 @@ class Service:
                 runtime=runtime,
                 threads=question.threads,
                 delegate=self._device.delegate if self._device else None,
-                failure=delegate.failure if delegate else "inference",
+                failure=delegate.failure_code if delegate else "inference",
             )
         except MemoryError as error:
             raise (memory_problem() or error) from error

@@ -34,16 +34,16 @@ A = TypeVar("A")
 class DelegateSpec:
     """The way in which a child process opens a device for TensorFlow Lite. The device stays open until the child ends.
 
-    opener   "module:name" of the class that opens the device. The class is called with `options`, the bytes of the
-             network file and a `Runtime`, and raises BackendProblem. The objects of the class have two attributes:
-             `delegate` for the interpreter, and `detail`, the device in a few words
-    options  a JSON object for the opener
-    failure  code of the reason to report if the device fails to run an image
+    opener        "module:name" of the class that opens the device. The class is called with `options`, the bytes of the
+                  network file and a `Runtime`, and raises BackendProblem. The objects of the class have two attributes:
+                  `delegate` for the interpreter, and `detail`, the device in a few words
+    options       a JSON object for the opener
+    failure_code  code of the reason to report if the device fails to run an image
     """
 
     opener: str
     options: Mapping[str, Any]
-    failure: str = "inference"
+    failure_code: str = "inference"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class ExplainExit(Protocol):
     def __call__(self, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason: ...
 
 
-def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:  # noqa: ARG001
+def explain_exit(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:  # noqa: ARG001
     """Return the reason why a child process ended, judged by the error alone.
 
     is_open    whether the model had been loaded before
@@ -117,7 +117,7 @@ class WorkerBackend:
         start_timeout_s: float = 60.0,
         run_timeout_s: float = 20.0,
         delegate: DelegateSpec | None = None,
-        explain: ExplainExit = explain_end,
+        explain: ExplainExit = explain_exit,
         child: Callable[[], Child] = model_process,
         priority: Priority = "normal",
     ) -> None:
@@ -198,6 +198,6 @@ def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> Ba
     return BackendKind(entry=CPU, open=partial(WorkerBackend, CPU, threads=threads, priority=priority))
 
 
-def system_kind(options: BackendOptions) -> BackendKind:
+def make_backend_kind(options: BackendOptions) -> BackendKind:
     """Return the CPU as a kind of backend, with threads and priority from the options."""
     return cpu_kind(threads=options.threads, priority=options.priority)

@@ -30,7 +30,7 @@ from fieldray.domain.run import (
     Verdict,
 )
 from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
-from fieldray.inference.backend import BackendOptions, device_kinds
+from fieldray.inference.backend import BackendOptions, accelerator_kinds
 from fieldray.inference.engine import Engine
 from fieldray.paths import results_path, user_data
 from fieldray.reasons import Reason, reason
@@ -54,7 +54,7 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
     `workers` run the models on the CPU. The engine records the version of every pack that passed its self-test.
     """
     device, policy = device_choice(settings)
-    kinds = device_kinds(BackendOptions(publish=publish, settings=settings))
+    kinds = accelerator_kinds(BackendOptions(publish=publish, settings=settings))
     cpu = partial(ModelReadiness, workers)
     return Engine(publish, cpu=cpu, device=device, kinds=kinds, policy=policy, passed=record_run)
 

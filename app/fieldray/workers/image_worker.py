@@ -35,7 +35,7 @@ from fieldray.imaging.reading import ImageFile, decode_preview, read_facts
 from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
 from fieldray.imaging.source import FileStamper
 from fieldray.imaging.whole_file import hash_file
-from fieldray.inference.backend import NetworkOutput, check_golden
+from fieldray.inference.backend import NetworkOutput, run_self_test
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.processes.child import handler_of
 from fieldray.processes.serving import announce
@@ -53,7 +53,7 @@ def _network(model: Model, file: NDArray[np.uint8]) -> Network:
     """
     network = Network(file.tobytes(), NetworkSpec.from_manifest(model.manifest), runtime=load_runtime(), threads=1)
     if model.golden:
-        check_golden(network.run, model.golden)
+        run_self_test(network.run, model.golden)
     return network
 
 

@@ -528,10 +528,10 @@ def _require_open_files(size: int) -> None:
 
 
 def _end_of_model(error: ChildLost, timeout_s: float) -> Reason:
-    from fieldray.inference.worker import explain_end
+    from fieldray.inference.worker import explain_exit
 
     assert isinstance(error, ChildDied | ChildTimeout)
-    return explain_end(error, is_open=True, timeout_s=timeout_s)
+    return explain_exit(error, is_open=True, timeout_s=timeout_s)
 
 
 def _index(model: Model, loaded: Sequence[Model]) -> int:

@@ -100,7 +100,7 @@ class ModelReadiness:
                 log.exception("a test of the workers failed unexpectedly")
                 why = reason_of_unexpected(error)
             else:
-                self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, image_s=image_s))
+                self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, per_image_s=image_s))
                 return
             is_inactive = why.code in PERMANENT_PROBLEM_CODES or delay_s == _DELAYS_S[-1]
             self._enter(is_over, BackendStatus(state="unavailable", reason=why), is_inactive=is_inactive)

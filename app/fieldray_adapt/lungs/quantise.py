@@ -71,7 +71,7 @@ def run_tflite_file(
     """
     spec = InputSpec(height=images.shape[1], width=images.shape[2])
     roles = OutputRoles(scores=file.outputs["scores"], mask=file.outputs["mask"])
-    wanted = NetworkSpec(input=spec, outputs=roles, labels=len(LUNG_CHECKS))
+    wanted = NetworkSpec(input=spec, outputs=roles, label_count=len(LUNG_CHECKS))
     network = Network(file.data, wanted, runtime=load_runtime(), threads=1)
     found = [network.run(image[..., None]) for image in images]
     masks = [np.stack([mask for mask in (one.mask, one.region) if mask is not None], axis=-1) for one in found]

@@ -23,7 +23,7 @@ from typing import Any, Final
 from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.inference.coral import OPERATOR, read_package
+from fieldray.inference.coral import OPERATOR, read_compiler_package
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import Run, Step, StepFacts
@@ -158,7 +158,9 @@ class _File:
 
     def compiled(self) -> Placement:
         """Return the exact placement of a compiled file, from the operators that the compiler made."""
-        packages = [read_package(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)]
+        packages = [
+            read_compiler_package(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)
+        ]
         operators = (
             Operator(name=self._name(row), cpu_reason="" if self.is_custom(row) else "left on the CPU by the compiler")
             for row in self.graph.operators

@@ -81,7 +81,9 @@ def run_network(
 
     Raises BackendProblem.
     """
-    network = Network(file, NetworkSpec(input=spec, outputs=outputs, labels=labels), runtime=load_runtime(), threads=1)
+    network = Network(
+        file, NetworkSpec(input=spec, outputs=outputs, label_count=labels), runtime=load_runtime(), threads=1
+    )
     found = []
     for index, image in enumerate(images):
         found.append(network.run(image))

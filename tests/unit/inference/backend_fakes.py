@@ -13,7 +13,7 @@ import numpy as np
 from fieldray.backends import BackendEntry
 from fieldray.domain.model import BackendName, Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import BackendKind, NetworkOutput, check_golden
+from fieldray.inference.backend import BackendKind, NetworkOutput, run_self_test
 from fieldray.reasons import Reason, reason
 from fieldray.workers.readiness import ModelReadiness
 from tiny_models import SIDE, tiny_scores
@@ -119,7 +119,7 @@ class FakeWorkers:
         if not any(model is one for one in self._loaded):
             backend.start(model)
             if model.golden:
-                check_golden(backend.run, model.golden)
+                run_self_test(backend.run, model.golden)
             self._loaded.append(model)
         return backend.run(values)
 

@@ -14,13 +14,13 @@ from fake_compilers import edgetpu_model
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceChanged
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral import EdgeTpuLibrary, edgetpu_kind, explain_end, load_problem
+from fieldray.inference.coral import EdgeTpuLibrary, edgetpu_kind, explain_exit, load_problem
 from fieldray.inference.coral_status import (
-    Change,
     Clock,
+    ConnectionChange,
     Debouncer,
     DeviceWatch,
-    LibraryAnswer,
+    RuntimeReport,
     UsbDevice,
     WatchPace,
     find_on_linux,
@@ -193,7 +193,7 @@ def test_a_board_is_shown_by_its_driver(tmp_path: Path) -> None:
     ],
 )
 def test_how_a_process_ended_says_why(error: ChildDied | ChildTimeout, is_open: bool, code: str) -> None:
-    assert explain_end(lambda: (EDGETPU,), error, is_open=is_open, timeout_s=3.0).code == code
+    assert explain_exit(lambda: (EDGETPU,), error, is_open=is_open, timeout_s=3.0).code == code
 
 
 # ---- what counts as plugged in and pulled out, with a clock made of numbers
@@ -204,7 +204,7 @@ NONE: tuple[UsbDevice, ...] = ()
 WAIT_S = 10.0
 
 
-def changes(looks: Sequence[tuple[float, tuple[UsbDevice, ...]]]) -> list[tuple[float, Change]]:
+def changes(looks: Sequence[tuple[float, tuple[UsbDevice, ...]]]) -> list[tuple[float, ConnectionChange]]:
     steady = Debouncer()
     return [(now_s, change) for now_s, devices in looks if (change := steady.observe(devices, now_s))]
 
@@ -220,12 +220,16 @@ def changes(looks: Sequence[tuple[float, tuple[UsbDevice, ...]]]) -> list[tuple[
         ([(0, BARE), (1, NONE), (5.9, NONE), (6, NONE), (7, NONE)], [(0, "plugged"), (6, "unplugged")]),
     ],
 )
-def test_what_counts(looks: list[tuple[float, tuple[UsbDevice, ...]]], counts: list[tuple[float, Change]]) -> None:
+def test_what_counts(
+    looks: list[tuple[float, tuple[UsbDevice, ...]]], counts: list[tuple[float, ConnectionChange]]
+) -> None:
     assert changes(looks) == counts
 
 
 @pytest.mark.parametrize(("last", "expected"), [(READY, "plugged"), (NONE, "unplugged")])
-def test_ten_changes_a_second_are_said_once_and_then_waited_out(last: tuple[UsbDevice, ...], expected: Change) -> None:
+def test_ten_changes_a_second_are_said_once_and_then_waited_out(
+    last: tuple[UsbDevice, ...], expected: ConnectionChange
+) -> None:
     flaps = [(number / 10, READY if number % 2 else NONE) for number in range(60)]
     # the sixth change comes at 0.6 s; the last one of the row at 5.9 s, if the row does not end in `last`
     calm = [(6.0, last), (8.5, last), (9.1, last), (9.2, last)]
@@ -240,7 +244,7 @@ class World:
 
     def __init__(self) -> None:
         self.devices: tuple[UsbDevice, ...] = NONE
-        self.answer: LibraryAnswer | Reason = reason("coral_no_library", name="libedgetpu.so.1")
+        self.answer: RuntimeReport | Reason = reason("coral_no_library", name="libedgetpu.so.1")
         self.events: list[DeviceChanged] = []
         self.calls: list[str] = []
         self.asked = 0
@@ -256,10 +260,10 @@ class World:
             ask=self.ask,
             has_board=lambda: self.has_board,
             clock=clock,
-            pace=WatchPace(interval_s=0.005, ask_after_s=0.03),
+            pace=WatchPace(interval_s=0.005, query_delay_s=0.03),
         )
 
-    def ask(self) -> LibraryAnswer:
+    def ask(self) -> RuntimeReport:
         self.asked += 1
         if isinstance(self.answer, Reason):
             raise BackendProblem(self.answer)
@@ -281,7 +285,7 @@ class World:
 
 def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
     world = World()
-    world.answer = LibraryAnswer(library="x", runtime_version=14, devices=())
+    world.answer = RuntimeReport(library="x", runtime_version=14, devices=())
     watch = world.watch(clock="max")
     world.devices = READY
     watch.start()

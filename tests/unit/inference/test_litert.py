@@ -43,7 +43,7 @@ def runtime() -> Runtime:
 
 
 def spec(*, labels: int = 1, roles: OutputRoles = ROLES, **input_changes: Any) -> NetworkSpec:
-    return NetworkSpec(input=replace(tiny_manifest().input, **input_changes), outputs=roles, labels=labels)
+    return NetworkSpec(input=replace(tiny_manifest().input, **input_changes), outputs=roles, label_count=labels)
 
 
 def network(runtime: Runtime, file: bytes, wanted: NetworkSpec | None = None) -> Network:
@@ -102,7 +102,7 @@ def test_the_dissertations_files_get_the_levels_themselves_and_say_abnormal_firs
 ) -> None:
     file, image = legacy_model_bytes(dtype), np.full((LEGACY_SIDE, LEGACY_SIDE, 1), level, np.uint8)
     manifest = LEGACY
-    wanted = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=2, is_bare=manifest.is_bare)
+    wanted = NetworkSpec(input=manifest.input, outputs=manifest.outputs, label_count=2, is_bare=manifest.is_bare)
     scores = network(runtime, file, wanted).run(image).scores
     assert [label.code for label in manifest.labels] == ["abnormal", "normal"]
     assert scores == pytest.approx(legacy_scores(image), abs=0.03 if dtype == "uint8" else 1e-5)
@@ -115,7 +115,7 @@ def test_bytes_go_in_as_they_are_whatever_the_files_scale_says(runtime: Runtime)
         graph = model.subgraphs[0]
         graph.tensors[graph.inputs[0]].quantization.scale = [0.9]  # as of a representative set that ends at 230
 
-    wanted = NetworkSpec(input=LEGACY.input, outputs=LEGACY.outputs, labels=2, is_bare=True)
+    wanted = NetworkSpec(input=LEGACY.input, outputs=LEGACY.outputs, label_count=2, is_bare=True)
     seen: list[int] = []
 
     class Watched:

@@ -11,7 +11,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.domain.model import GoldenVectors
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import NetworkOutput, check_golden
+from fieldray.inference.backend import NetworkOutput, run_self_test
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.inference.operators import ALLOWED_OPERATORS, EDGETPU_OPERATOR
 from raised import raises
@@ -125,5 +125,5 @@ def test_the_self_test_finds_a_network_that_remembers() -> None:
 
     golden = GoldenVectors(inputs=inputs, scores=np.full((2, 1), 0.501, np.float32), tolerance=0.02)
     with raises(BackendProblem, "self_test", says="an image that runs again gets a score that differs by 0.0010"):
-        check_golden(run, golden)
+        run_self_test(run, golden)
     assert ran == [20, 235, 235, 20]

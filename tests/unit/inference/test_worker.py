@@ -121,7 +121,7 @@ def travelled(message: Message) -> Message:
 
 def opening() -> OpenRequest:
     manifest = tiny_manifest()
-    spec = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=1)
+    spec = NetworkSpec(input=manifest.input, outputs=manifest.outputs, label_count=1)
     file = np.frombuffer(tiny_model_bytes(), np.uint8)
     return OpenRequest(file=file, spec=spec, threads=1)
 
