@@ -59,7 +59,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
 
     if options.pack:
         library = PackLibrary(home)
-        library.keys.trust(read_verified_manifest(options.pack).fingerprint)
+        library.trust_store.trust(read_verified_manifest(options.pack).fingerprint)
         library.install(options.pack)
     part = next(part for part in DEMO_PARTS if part.name == options.part)
     images = _written(demo_files(part), home / "demo" / part.name)

@@ -16,7 +16,7 @@ from fieldray.paths import user_data
 from fieldray.persistence import PRIVATE_MODE
 from fieldray.plain_text import visible
 
-FILE_NAME: Final = "fieldray.log"
+LOG_FILE_NAME: Final = "fieldray.log"
 _LARGEST_BYTES: Final = 1_000_000
 # A pipe that nobody reads would block the program. A link would redirect the log to another file.
 _APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -72,10 +72,10 @@ def configure_logging(folder: Path | None = None) -> Iterator[Path]:
 
     The file is created with its first record. A large file is renamed to `fieldray.log.1`.
     """
-    path = (folder or user_data()) / FILE_NAME
+    path = (folder or user_data()) / LOG_FILE_NAME
     with contextlib.suppress(OSError):
         if path.stat().st_size > _LARGEST_BYTES:
-            path.replace(path.with_name(FILE_NAME + ".1"))
+            path.replace(path.with_name(LOG_FILE_NAME + ".1"))
     handler = _QuietHandler(path, encoding="utf-8", errors="backslashreplace", delay=True)
     handler.setFormatter(_RecordFormatter(_FORMAT))
     handler.setLevel(logging.WARNING)

@@ -407,9 +407,9 @@ class FakeLibrary:
         return (self.lost,) if self.lost else ()
 
     def __post_init__(self) -> None:
-        self.keys = self
+        self.trust_store = self
 
-    def card(self, folder: Path) -> str:
+    def read_card(self, folder: Path) -> str:
         return f"# Card of {folder.name}"
 
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:

@@ -17,8 +17,8 @@ from fieldray.desktop.packs_page import PackDialog, choose_button_lines
 from fieldray.domain.prior import prior_from
 from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted
-from fieldray.packs.naming import grouped_digits
-from fieldray.packs.site_choices import FOLDERS_NAME, RememberedPack
+from fieldray.packs.naming import group_digits
+from fieldray.packs.site_choices import REMEMBERED_PACKS_FILE_NAME, RememberedPack
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
 from fieldray.translation import Translator
@@ -175,7 +175,7 @@ def test_a_site_may_have_a_default_and_it_outlives_the_program(desk: Desk, home:
     desk.answer("adults-1.0.0")
     desk.until(lambda: desk.bench.rows.total() == 1)
     desk.until(lambda: load(home / "settings.json")[0]["pack"] == "adults")
-    assert not (home / FOLDERS_NAME).exists()
+    assert not (home / REMEMBERED_PACKS_FILE_NAME).exists()
     desk.finish()
     desk.choose("/other")
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
@@ -365,7 +365,7 @@ def test_a_question_goes_over_to_the_window_in_another_language(desk: Desk, aske
 
 
 def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(desk: Desk) -> None:
-    packs, other = desk.bench.packs, grouped_digits("ab" * 32)
+    packs, other = desk.bench.packs, group_digits("ab" * 32)
     plug_in(desk, trust="unknown_key", problem=reason("pack_legacy"))
     entry = desk.rooms.library.on_drives[EDGETPU][0]
     desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(entry.fingerprint)

@@ -32,7 +32,7 @@ def desk(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) -> Iterat
     """The program with an installed pack; there are no rooms that a test could speak for."""
     pack = write_tiny_pack(tmp_path)
     library = PackLibrary(home)
-    library.keys.trust(fingerprint(pack))
+    library.trust_store.trust(fingerprint(pack))
     library.install(pack)
     application = Application(qapp, Settings({"language": "en", "theme": "light", "pack": "tiny"}))
     with shown(application, qtbot) as ended:

@@ -152,7 +152,7 @@ def test_a_study_is_made_in_a_process_of_its_own_and_ends_when_nobody_wants_it(h
     pack = write_tiny_pack(tmp_path)
     from fieldray.packs.library import PackLibrary
 
-    PackLibrary(home).keys.trust(fingerprint(pack))
+    PackLibrary(home).trust_store.trust(fingerprint(pack))
     calls: list[tuple[int, int]] = []
 
     def stop_at_two(done: int, total: int) -> None:

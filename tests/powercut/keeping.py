@@ -32,7 +32,7 @@ def prepare_packs(place: Place) -> None:
         for name, slope in (("first", "first"), ("second", "second")):
             make_pack(place.drive / name, names={"en": slope, "uk": slope})
         make_pack(place.drive / "third", version="2.0.0")
-    PackLibrary(place.home).keys.trust(fingerprint(place.drive / "first" / _PACK))
+    PackLibrary(place.home).trust_store.trust(fingerprint(place.drive / "first" / _PACK))
 
 
 def install(place: Place, emit: Emit) -> None:

@@ -10,7 +10,12 @@ import pytest
 
 from fieldray.errors import StorageProblem
 from fieldray.packs.signing import TrustStore
-from fieldray.packs.site_choices import FOLDERS_NAME, POINTS_NAME, RememberedPacks, SitePointFile
+from fieldray.packs.site_choices import (
+    REMEMBERED_PACKS_FILE_NAME,
+    SITE_POINTS_FILE_NAME,
+    RememberedPacks,
+    SitePointFile,
+)
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.settings import load
 from packs_factory import site_point
@@ -43,17 +48,17 @@ def test_trusted_keys_with_a_field_of_a_later_version_are_refused_and_stay(tmp_p
 
 def test_operating_points_with_a_field_of_a_later_version_are_refused_and_stay(tmp_path: Path) -> None:
     point = json.loads(msgspec.json.encode(site_point(HASH)))
-    write(tmp_path / POINTS_NAME, [point])
+    write(tmp_path / SITE_POINTS_FILE_NAME, [point])
     assert len(SitePointFile(tmp_path).all()) == 1
-    write(tmp_path / POINTS_NAME, [point | {"of_the_future": 1}])
-    before = (tmp_path / POINTS_NAME).read_bytes()
+    write(tmp_path / SITE_POINTS_FILE_NAME, [point | {"of_the_future": 1}])
+    before = (tmp_path / SITE_POINTS_FILE_NAME).read_bytes()
     with pytest.raises(StorageProblem):
         SitePointFile(tmp_path).all()
-    assert (tmp_path / POINTS_NAME).read_bytes() == before
+    assert (tmp_path / SITE_POINTS_FILE_NAME).read_bytes() == before
 
 
 def test_packs_of_folders_that_cannot_be_read_are_taken_for_none(tmp_path: Path) -> None:
-    write(tmp_path / FOLDERS_NAME, ["of the future"])
+    write(tmp_path / REMEMBERED_PACKS_FILE_NAME, ["of the future"])
     assert RememberedPacks(tmp_path).find([tmp_path]) is None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.log_file import FILE_NAME, configure_logging
+from fieldray.log_file import LOG_FILE_NAME, configure_logging
 
 
 def test_warnings_of_the_program_are_kept_and_others_are_not(tmp_path: Path) -> None:
@@ -26,11 +26,11 @@ def test_warnings_of_the_program_are_kept_and_others_are_not(tmp_path: Path) -> 
 
 
 def test_a_large_file_is_put_aside(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_text("x" * 1_000_001)
+    (tmp_path / LOG_FILE_NAME).write_text("x" * 1_000_001)
     with configure_logging(tmp_path):
         logging.getLogger("fieldray").error("new")
-    assert (tmp_path / (FILE_NAME + ".1")).stat().st_size == 1_000_001
-    assert "new" in (tmp_path / FILE_NAME).read_text()
+    assert (tmp_path / (LOG_FILE_NAME + ".1")).stat().st_size == 1_000_001
+    assert "new" in (tmp_path / LOG_FILE_NAME).read_text()
 
 
 def test_a_place_that_cannot_be_written_disturbs_nobody(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permission
 def test_it_is_for_this_user_only_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        (tmp_path / FILE_NAME).touch(mode=0o644)
+        (tmp_path / LOG_FILE_NAME).touch(mode=0o644)
         with configure_logging(tmp_path) as path:
             logging.getLogger("fieldray").error("private")
     finally:
@@ -78,8 +78,8 @@ def test_a_link_is_not_followed_and_a_pipe_stops_nobody(tmp_path: Path) -> None:
     victim.write_text("precious")
     for name in ("with link", "with pipe"):
         (tmp_path / name).mkdir()
-    (tmp_path / "with link" / FILE_NAME).symlink_to(victim)
-    os.mkfifo(tmp_path / "with pipe" / FILE_NAME)
+    (tmp_path / "with link" / LOG_FILE_NAME).symlink_to(victim)
+    os.mkfifo(tmp_path / "with pipe" / LOG_FILE_NAME)
     for name in ("with link", "with pipe"):
         with configure_logging(tmp_path / name):
             logging.getLogger("fieldray").error("lost")

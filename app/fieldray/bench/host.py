@@ -102,7 +102,7 @@ def inspect_computer(home: Path, library: PackLibrary, *, load: Callable[[], Mod
         inspect_machine(machine),
         inspect_edgetpu(edgetpu, trial),
         inspect_software({name: _version(name, installed_as) for name, installed_as in _LIBRARIES.items()}),
-        inspect_storage(home, free_mb=free_mb, keys=library.keys, packs=packs, trial=trial),
+        inspect_storage(home, free_mb=free_mb, keys=library.trust_store, packs=packs, trial=trial),
         ComputerPart([_of_trial(trial)], {}),
     )
 

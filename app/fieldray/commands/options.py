@@ -156,17 +156,17 @@ def call_with_trust(library: PackLibrary, name: str, options: argparse.Namespace
     `--trust` names that key, the key is stored as trusted and `use` is called again. Raises PackNotTrusted and the
     exceptions of `use`.
     """
-    from fieldray.packs.naming import split_name
-    from fieldray.packs.signing import read_fingerprint
+    from fieldray.packs.naming import split_pack_name
+    from fieldray.packs.signing import require_fingerprint
 
-    signer = split_name(name)[1] or (read_fingerprint(options.trust) if options.trust else "")
+    signer = split_pack_name(name)[1] or (require_fingerprint(options.trust) if options.trust else "")
     use = partial(use, allow_older=options.allow_older, signer=signer)
     try:
         return use()
     except PackNotTrusted as problem:
-        if options.trust is None or read_fingerprint(options.trust) != problem.fingerprint:
+        if options.trust is None or require_fingerprint(options.trust) != problem.fingerprint:
             raise
-        library.keys.trust(problem.fingerprint)
+        library.trust_store.trust(problem.fingerprint)
         return use()
 
 

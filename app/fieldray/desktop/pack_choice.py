@@ -142,7 +142,7 @@ class PackChoice(QObject):
         else:
             self.loading = candidate
             key = candidate.fingerprint
-            self._ask(lambda library: library.keys.trust(key), lambda _: self._trusted(candidate), candidate)
+            self._ask(lambda library: library.trust_store.trust(key), lambda _: self._trusted(candidate), candidate)
 
     def install(self, candidate: PackCandidate) -> None:
         """Copy a pack from its drive to this computer, in the background. Then list the available packs again."""
@@ -150,7 +150,7 @@ class PackChoice(QObject):
 
     def show_card(self, candidate: PackCandidate) -> None:
         """Read a pack's model card, and emit `card_read` with the text. The pack need not be in use."""
-        self._ask(lambda library: library.card(candidate.folder), self.card_read.emit)
+        self._ask(lambda library: library.read_card(candidate.folder), self.card_read.emit)
 
     def choose_point(self, name: str) -> None:
         """Choose the operating point of the pack in use by name, for the next run."""

@@ -7,7 +7,7 @@ Packs in the program's own folder are trusted by a built-in hash. A key that sig
 question, also for other packs and in any folder.
 
 Only a self-test shows whether a model runs on a device. After the test, the code that runs the model calls
-`record_run`. A pack that cannot run therefore leaves no record, and an older version can still be loaded.
+`record_passed_test`. A pack that cannot run therefore leaves no record, and an older version can still be loaded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fieldray.packs.naming import (
     version_preference,
 )
 from fieldray.packs.reading import raising_fieldray_errors
-from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, TrustStore
+from fieldray.packs.signing import BUILTIN_LUNGS, BUILTIN_PACKS, TrustStore
 from fieldray.packs.site_choices import SitePointFile
 from fieldray.packs.verified import (
     LEGACY_MANIFEST,
@@ -52,7 +52,7 @@ from fieldray.packs.verified import (
     read_pack,
     read_verified_manifest,
     require_classifier,
-    require_legacy,
+    require_legacy_files,
     write_folder,
 )
 from fieldray.persistence import remove_unfinished_files
@@ -66,7 +66,7 @@ _LUNGS: Final[PackKind] = "lung-fields"
 class PackLibrary:
     """The packs that one user of this computer may load. Several threads may use the library.
 
-    keys         the store of trusted signing keys
+    trust_store  the store of trusted signing keys
     site_points  the operating points that this site chose
     """
 
@@ -76,7 +76,7 @@ class PackLibrary:
         *,
         drives: Callable[[], Iterable[Path]] = tuple,
         builtin_root: Path | None = None,
-        builtin_table: Mapping[str, str] = BUILTIN,
+        builtin_table: Mapping[str, str] = BUILTIN_PACKS,
         builtin_lungs: str = "",
     ) -> None:
         """Open the library.
@@ -93,7 +93,7 @@ class PackLibrary:
         self._builtin_root = builtin_root or paths.builtin_packs()
         self._builtin_table = builtin_table
         self._builtin_ids = {name.rpartition("-")[0] for name in builtin_table}
-        self.keys = TrustStore(home)
+        self.trust_store = TrustStore(home)
         self.site_points = SitePointFile(home)
 
     # ---- finding packs
@@ -159,9 +159,9 @@ class PackLibrary:
 
         Raises StorageProblem.
         """
-        return self.keys.is_trusted(fingerprint) or any(fingerprint == signer for signer, *_ in self._shipped)
+        return self.trust_store.is_trusted(fingerprint) or any(fingerprint == signer for signer, *_ in self._shipped)
 
-    card = staticmethod(read_card)
+    read_card = staticmethod(read_card)
 
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = "") -> Model:
         """Verify a pack and load its model into memory. The folder is not read again afterwards.
@@ -177,7 +177,7 @@ class PackLibrary:
         (pack_namesake, ...). Raises StorageProblem if the trust records cannot be read or written.
         """
         if _is_legacy(folder):
-            require_legacy(folder)
+            require_legacy_files(folder)
             if not allow_legacy:
                 raise PackProblem(reason("pack_legacy"))
             return replace(load_legacy(folder), lungs=self.load_shipped_lungs())
@@ -196,7 +196,7 @@ class PackLibrary:
         remove_unfinished_files(self._installed_root)
         return write_folder(self._installed_root / manifest.pack_name, contents={**pack.contents, **own})
 
-    def record_run(self, model: Model) -> None:
+    def record_passed_test(self, model: Model) -> None:
         """Record that a model and its lung-field pack passed their self-tests on this computer.
 
         After the record, loading an older version needs `allow_older`. Raises StorageProblem if the record cannot be
@@ -204,7 +204,7 @@ class PackLibrary:
         """
         for one in _signed(model):
             pack_id, version = one.manifest.pack_id, one.manifest.version
-            self.keys.record(one.fingerprint, pack_id=pack_id, version=version, content=one.content_sha256)
+            self.trust_store.record(one.fingerprint, pack_id=pack_id, version=version, content=one.content_sha256)
 
     def warnings(self, model: Model) -> tuple[Reason, ...]:
         """Return the warnings to show before a model runs.
@@ -213,7 +213,9 @@ class PackLibrary:
         changed since its last run on this computer. Raises StorageProblem.
         """
         unreadable = self.site_points.problem()
-        before = [(one, self.keys.manifest_hash_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)]
+        before = [
+            (one, self.trust_store.manifest_hash_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)
+        ]
         changed = [one.pack_name for one, content in before if content not in (None, one.content_sha256)]
         return (*([unreadable] if unreadable else []), *(reason("pack_content_changed", pack=name) for name in changed))
 
@@ -236,7 +238,7 @@ class PackLibrary:
         )
         here = map(_readable_manifest, folders)
         known = {found.fingerprint for found in here if found and found.description.id == pack_id}
-        known |= self.keys.signers(pack_id)
+        known |= self.trust_store.known_signers(pack_id)
         if own not in known and (known or pack_id in self._builtin_ids):
             raise _namesake(pack_id, own, ships=pack_id in self._builtin_ids)
 
@@ -257,7 +259,7 @@ class PackLibrary:
         description = manifest.description
         # Shipped versions count as seen, although a shipped pack leaves no record when it runs. Otherwise an older copy
         # on a drive, whose key is trusted without a question, would bring back that version's faults unnoticed.
-        ran = self.keys.highest_version(manifest.fingerprint, pack_id=description.id)
+        ran = self.trust_store.highest_version(manifest.fingerprint, pack_id=description.id)
         shipped = [version for signer, pack_id, version in self._shipped if (signer, pack_id) == _identity(manifest)]
         seen = max((*shipped, *([ran] if ran else [])), key=version_key, default=None)
         if seen and not allow_older and version_key(description.version) < version_key(seen):
@@ -304,7 +306,7 @@ class PackLibrary:
 
     def _described(self, folder: Path, origin: PackOrigin) -> PackCandidate:
         if _is_legacy(folder):
-            require_legacy(folder)
+            require_legacy_files(folder)
             return PackCandidate(
                 folder=folder,
                 origin=origin,

@@ -76,8 +76,8 @@ def _whole(pattern: str) -> str:
 LINE_PATTERN: Final = _whole(r"[^\n\t]+")
 # The names of operating points that a site chose begin with "local:".
 POINT_NAME_PATTERN: Final = _whole(rf"(?!{LOCAL_POINT_PREFIX})[^\n\t]+")
-ID_PATTERN: Final = _whole(naming.ID)
-VERSION_PATTERN: Final = _whole(naming.VERSION)
+ID_PATTERN: Final = _whole(naming.ID_REGEX)
+VERSION_PATTERN: Final = _whole(naming.VERSION_REGEX)
 SHA256_PATTERN: Final = _whole("[0-9a-f]{64}")
 FINGERPRINT_PATTERN: Final = _whole("[0-9a-f]{4}(-[0-9a-f]{4}){15}")
 ROLE_PATTERN: Final = _whole("[a-z][a-z0-9_-]{0,31}")
@@ -103,7 +103,7 @@ _Sha256 = Annotated[str, Meta(pattern=SHA256_PATTERN)]
 _Fingerprint = Annotated[str, Meta(pattern=FINGERPRINT_PATTERN)]
 _Role = Annotated[str, Meta(pattern=ROLE_PATTERN)]
 # Checked by `naming.is_file_name`, which has its own message.
-_FileName = Annotated[str, Meta(extra_json_schema={"pattern": _whole(naming.FILE_NAME)})]
+_FileName = Annotated[str, Meta(extra_json_schema={"pattern": _whole(naming.FILE_NAME_REGEX)})]
 _Name = Annotated[str, Meta(max_length=64, pattern=LINE_PATTERN)]
 _Line100 = Annotated[str, Meta(max_length=100, pattern=LINE_PATTERN)]
 _Line200 = Annotated[str, Meta(max_length=200, pattern=LINE_PATTERN)]

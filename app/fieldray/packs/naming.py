@@ -30,9 +30,9 @@ from fieldray.reasons import Reason, reason
 MANIFEST_NAME: Final = "manifest.json"
 SIGNATURE_NAME: Final = "manifest.sig"
 
-ID: Final = r"[a-z0-9-]{1,64}"
-VERSION: Final = r"(?:0|[1-9][0-9]{0,5})(?:\.(?:0|[1-9][0-9]{0,5})){2}"
-FILE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+ID_REGEX: Final = r"[a-z0-9-]{1,64}"
+VERSION_REGEX: Final = r"(?:0|[1-9][0-9]{0,5})(?:\.(?:0|[1-9][0-9]{0,5})){2}"
+FILE_NAME_REGEX: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _SEPARATORS: Final = re.compile(r"[\s:-]")
 _DIGITS: Final = re.compile(r"[0-9a-f]{64}")
 _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
@@ -40,7 +40,7 @@ _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", r
 
 def is_version(text: str) -> bool:
     """Return whether a text is a valid version of a pack, such as `1.2.0`."""
-    return re.fullmatch(VERSION, text) is not None
+    return re.fullmatch(VERSION_REGEX, text) is not None
 
 
 def signed_name(name: str, *, is_signed: bool, fingerprint: str) -> str:
@@ -51,27 +51,27 @@ def signed_name(name: str, *, is_signed: bool, fingerprint: str) -> str:
     return f"{name}@{fingerprint}" if is_signed and fingerprint else name
 
 
-def split_name(name: str) -> tuple[str, str]:
+def split_pack_name(name: str) -> tuple[str, str]:
     """Split a pack's name into (id or `id-version`, normalised fingerprint).
 
     The fingerprint is "" if the name has no fingerprint. Any other text, for example a path with "@", is returned
     whole.
     """
     bare, _, signer = name.rpartition("@")
-    fingerprint = fingerprint_in(signer)
+    fingerprint = parse_fingerprint(signer)
     return (bare, fingerprint) if bare and fingerprint else (name, "")
 
 
-def fingerprint_in(text: str) -> str:
+def parse_fingerprint(text: str) -> str:
     """Normalise a fingerprint that a person typed. The result is "" if the text is no fingerprint.
 
     Letter case does not matter. Spaces, colons or hyphens may separate the digits.
     """
     digits = _SEPARATORS.sub("", text).lower()
-    return grouped_digits(digits) if _DIGITS.fullmatch(digits) else ""
+    return group_digits(digits) if _DIGITS.fullmatch(digits) else ""
 
 
-def grouped_digits(digits: str) -> str:
+def group_digits(digits: str) -> str:
     """Format the 64 digits of a fingerprint as 16 groups of 4, joined by hyphens."""
     return "-".join(digits[start : start + 4] for start in range(0, 64, 4))
 
@@ -86,7 +86,7 @@ def version_key(version: str) -> tuple[int, ...]:
 def is_file_name(text: str) -> bool:
     """Return whether a pack may contain a file with this name."""
     return (
-        re.fullmatch(FILE_NAME, text) is not None
+        re.fullmatch(FILE_NAME_REGEX, text) is not None
         and not text.endswith(".")
         and _DEVICE.fullmatch(text) is None
         and text.lower() not in (MANIFEST_NAME, SIGNATURE_NAME)
@@ -198,7 +198,7 @@ class PackCandidate:
 
         If several packs have the name, `packs_named` chooses the packs that a person means.
         """
-        bare, signer = split_name(name)
+        bare, signer = split_pack_name(name)
         return bare in (self.pack_id, self.pack_name) and signer in ("", self.fingerprint)
 
     @property
@@ -228,7 +228,7 @@ def packs_named(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidat
 
     A name without signer never means a pack that imitates the id of a shipped pack.
     """
-    _, signer = split_name(name)
+    _, signer = split_pack_name(name)
     called = (candidate for candidate in found if candidate.has_name(name))
     return tuple(candidate for candidate in called if signer or not candidate.is_namesake)
 

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs.manifest import FINGERPRINT_PATTERN, ID_PATTERN, SHA256_PATTERN, VERSION_PATTERN
-from fieldray.packs.naming import fingerprint_in, grouped_digits, version_key
+from fieldray.packs.naming import group_digits, parse_fingerprint, version_key
 from fieldray.packs.reading import canonical_json, parse_json_object
 from fieldray.persistence import (
     PRIVATE_MODE,
@@ -122,16 +122,16 @@ def verify(manifest: bytes, *, signature: bytes) -> str:
 
 def fingerprint_of(raw_key: bytes) -> str:
     """Return the fingerprint of a raw public key."""
-    return grouped_digits(hashlib.sha256(raw_key).hexdigest())
+    return group_digits(hashlib.sha256(raw_key).hexdigest())
 
 
-def read_fingerprint(text: str) -> str:
+def require_fingerprint(text: str) -> str:
     """Normalise a fingerprint that a person typed.
 
     Letter case does not matter. Spaces, colons or hyphens may separate the digits. Raises UsageProblem if the text is
     no fingerprint.
     """
-    found = fingerprint_in(text)
+    found = parse_fingerprint(text)
     if not found:
         raise UsageProblem(reason("fingerprint", text=text))
     return found
@@ -194,7 +194,7 @@ class TrustStore:
 
     def trust(self, fingerprint: str) -> None:
         """Store a key as trusted. Raises UsageProblem for a text that is no fingerprint, or for a weak key."""
-        known = read_fingerprint(fingerprint)
+        known = require_fingerprint(fingerprint)
         if known in map(fingerprint_of, _WEAK_KEYS):
             raise UsageProblem(reason("pack_weak_key"))
         with exclusive_writer(self._path):
@@ -207,7 +207,7 @@ class TrustStore:
 
         Removing an unknown key is no error. Raises UsageProblem for a text that is no fingerprint.
         """
-        known = read_fingerprint(fingerprint)
+        known = require_fingerprint(fingerprint)
         with exclusive_writer(self._path):
             records = self._read()
             self._write(replace(records, keys={key: day for key, day in records.keys.items() if key != known}))
@@ -280,7 +280,7 @@ def _is_higher(version: str, *, than: str | None) -> bool:
 # be added to `pyproject.toml` as well, for wheels.
 
 
-BUILTIN: Final[Mapping[str, str]] = {
+BUILTIN_PACKS: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.5.1": "f707c8736cbff733dcd5b327795176abacd37bb4aaa79239365aa0efbb9cd998",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
     "lung-fields-2.0.1": "7416ebbb5d1a94e660c2ebe3a4270bc63052a16b9ace8996a182340c251463a3",

@@ -32,9 +32,9 @@ from fieldray.typed_json import parse_json
 
 log = logging.getLogger(__name__)
 
-POINTS_NAME: Final = "site_points.json"
+SITE_POINTS_FILE_NAME: Final = "site_points.json"
 _LARGEST_BYTES: Final = 1 << 20
-FOLDERS_NAME: Final = "folders.json"
+REMEMBERED_PACKS_FILE_NAME: Final = "folders.json"
 _LARGEST_FOLDERS_BYTES: Final = 4 << 20
 _MOST_FOLDERS: Final = 10_000
 
@@ -113,7 +113,7 @@ class SitePointFile:
     """
 
     def __init__(self, home: Path) -> None:
-        self.path = home / POINTS_NAME
+        self.path = home / SITE_POINTS_FILE_NAME
 
     def all(self) -> tuple[SitePoint, ...]:
         """Return all local operating points of this site, the oldest first.
@@ -232,7 +232,7 @@ class RememberedPacks:
     """
 
     def __init__(self, home: Path) -> None:
-        self._path = home / FOLDERS_NAME
+        self._path = home / REMEMBERED_PACKS_FILE_NAME
 
     def find(self, paths: Sequence[Path]) -> RememberedPack | None:
         """Return the pack stored for these paths; None if no pack is stored, or if the paths have different packs.
@@ -271,7 +271,7 @@ class RememberedPacks:
         try:
             return self._known()
         except (OSError, StorageProblem) as error:
-            log.warning("%s is not used: %r", FOLDERS_NAME, error)
+            log.warning("%s is not used: %r", REMEMBERED_PACKS_FILE_NAME, error)
             return {}
 
     def _known(self) -> Mapping[str, RememberedPack]:
@@ -286,7 +286,7 @@ class RememberedPacks:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            log.warning("%s is not used: %r", FOLDERS_NAME, error)
+            log.warning("%s is not used: %r", REMEMBERED_PACKS_FILE_NAME, error)
             return {}
 
 

@@ -292,7 +292,7 @@ def write_pack_of_kind(
     Raises the exceptions of `write_pack`.
     """
     manifest_bytes = encode_manifest(description)
-    by_name = {file_name(role): data for role, data in contents.items()}
+    by_name = {file_name_of_role(role): data for role, data in contents.items()}
     by_name |= {MANIFEST_NAME: manifest_bytes, SIGNATURE_NAME: signing.sign(manifest_bytes, key=key)}
     _refuse_older(folder, description)
     return write_folder(folder / f"{description.id}-{description.version}", contents=by_name)
@@ -311,14 +311,14 @@ def manifest_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
     Raises PackProblem("pack_too_large").
     """
     for role, data in contents.items():
-        check_size(file_name(role), len(data), limit=size_limit(role))
+        check_size(file_name_of_role(role), len(data), limit=size_limit(role))
     return {
-        role: PackFile(name=file_name(role), size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        role: PackFile(name=file_name_of_role(role), size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         for role, data in contents.items()
     }
 
 
-def file_name(role: str) -> str:
+def file_name_of_role(role: str) -> str:
     """Return the name of the file in which a pack stores the content of a role, such as "litert" for the network.
 
     For a role that this program does not know, the file name is the role plus ".bin".
@@ -426,7 +426,7 @@ LEGACY_MANIFEST: Final = Manifest(
 )
 
 
-def known_manifest(trust: Trust) -> Manifest | None:
+def uninstalled_manifest(trust: Trust) -> Manifest | None:
     """Return the manifest of a pack that is no longer installed; None if the program does not know the manifest.
 
     Only the manifest of legacy models (see the module) is known: all legacy models share one manifest, which is part of
@@ -438,7 +438,7 @@ def known_manifest(trust: Trust) -> Manifest | None:
 
 
 @raising_fieldray_errors
-def require_legacy(folder: Path) -> None:
+def require_legacy_files(folder: Path) -> None:
     """Raise PackProblem if a legacy model (unsigned files of the dissertation) lacks its CPU file.
 
     A computer without an Edge TPU needs the CPU file.

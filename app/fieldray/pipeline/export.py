@@ -198,10 +198,10 @@ def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
     for pack in packs:
         if _is_model_of(pack, spec):
             return pack.manifest
-    from fieldray.packs.verified import known_manifest
+    from fieldray.packs.verified import uninstalled_manifest
 
     found = pack_of(spec)
-    return found.manifest if found else known_manifest(spec.trust)
+    return found.manifest if found else uninstalled_manifest(spec.trust)
 
 
 def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:

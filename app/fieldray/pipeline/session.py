@@ -56,17 +56,17 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
     device, policy = device_choice(settings)
     kinds = accelerator_kinds(BackendOptions(publish=publish, settings=settings))
     cpu = partial(ModelReadiness, workers)
-    return Engine(publish, cpu=cpu, device=device, kinds=kinds, policy=policy, passed=record_run)
+    return Engine(publish, cpu=cpu, device=device, kinds=kinds, policy=policy, passed=record_passed_test)
 
 
-def record_run(model: Model) -> None:
+def record_passed_test(model: Model) -> None:
     """Record the version of a model that passed its self-test, so that an older version is noticed later.
 
     Raises StorageProblem.
     """
     from fieldray.packs.library import PackLibrary  # a slow import
 
-    PackLibrary(user_data()).record_run(model)
+    PackLibrary(user_data()).record_passed_test(model)
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, DevicePolicy]:

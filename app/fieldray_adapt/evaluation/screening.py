@@ -137,12 +137,12 @@ def load_temporary_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs
         key = load_or_create_key(home / "key.pem")
         folder = write_pack(drive, manifest=manifest, files=files, card="Not measured yet.", golden=None, key=key)
         library, signer = PackLibrary(home), read_verified_manifest(folder).fingerprint
-        library.keys.trust(signer)
+        library.trust_store.trust(signer)
         try:
             return library.load(folder, signer=signer)
         except PackProblem:
             if lungs is None:
                 raise
-        library.keys.trust(read_verified_manifest(lungs).fingerprint)
+        library.trust_store.trust(read_verified_manifest(lungs).fingerprint)
         shutil.copytree(lungs, drive / lungs.name)
         return library.load(folder, signer=signer)

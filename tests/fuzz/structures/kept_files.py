@@ -15,8 +15,8 @@ import msgspec
 
 from fieldray.audit.cases import labels_from_table
 from fieldray.packs.signing import TrustStore
-from fieldray.packs.site_choices import FOLDERS_NAME as FOLDERS
-from fieldray.packs.site_choices import POINTS_NAME as POINTS
+from fieldray.packs.site_choices import REMEMBERED_PACKS_FILE_NAME as FOLDERS
+from fieldray.packs.site_choices import SITE_POINTS_FILE_NAME as POINTS
 from fieldray.packs.site_choices import RememberedPacks, SitePointFile
 from fieldray.reports.outputs import is_own_report
 from fieldray.settings import TABLE, load

@@ -49,7 +49,7 @@ class Clinic:
             folder / "home", drives=lambda: drives, builtin_root=folder / "models", builtin_table=table
         )
         (folder / "home").mkdir()
-        self.library.keys.trust(FINGERPRINT)
+        self.library.trust_store.trust(FINGERPRINT)
         self.errors: list[str] = []
 
     def pack(self, drive: int = 0, **changes: object) -> Path:
@@ -143,7 +143,7 @@ def test_a_pack_by_a_strange_key_hides_no_good_one_and_is_asked_about_alone(clin
 
 
 def test_no_trusted_key_takes_the_name_of_a_pack_that_ships(clinic: Clinic, home: Path) -> None:
-    clinic.library.keys.trust(OTHER)
+    clinic.library.trust_store.trust(OTHER)
     namesake = clinic.pack(0, pack_id="shipped", version="9.0.0", key_number=2)
     _make_default(home, "shipped")
     for name in (None, "shipped"):
@@ -153,7 +153,7 @@ def test_no_trusted_key_takes_the_name_of_a_pack_that_ships(clinic: Clinic, home
     _make_default(home, "shipped-9.0.0")
     assert clinic.refused() == "default_gone"
     assert clinic.taken(f"shipped@{OTHER}") == clinic.taken(str(namesake), trust=OTHER) == "shipped-9.0.0"
-    clinic.library.record_run(clinic.library.load(namesake, signer=OTHER))
+    clinic.library.record_passed_test(clinic.library.load(namesake, signer=OTHER))
     _make_default(home, "shipped")
     for name in (None, "shipped"):  # a yes to the one is no yes to the other
         assert clinic.taken(name) == "shipped-1.2.3"
@@ -166,7 +166,7 @@ def test_a_signer_who_is_named_is_not_trusted_by_that(clinic: Clinic) -> None:
 
 
 def test_a_default_by_its_signer_is_no_other_signers(clinic: Clinic, home: Path) -> None:
-    clinic.library.keys.trust(OTHER)
+    clinic.library.trust_store.trust(OTHER)
     _make_default(home, f"test-chest@{FINGERPRINT}")
     clinic.pack(0, version="9.0.0", key_number=2)
     assert clinic.refused() == "default_gone"
@@ -178,13 +178,13 @@ def test_another_content_of_a_version_that_ran_here_is_told(tmp_path: Path) -> N
     """Two packs of one id, version and signer: whoever follows the other is told, and no third time in a row."""
     clinic = Clinic(tmp_path)
     first = clinic.library.load(clinic.pack(0))
-    clinic.library.record_run(first)
+    clinic.library.record_passed_test(first)
     assert clinic.taken(str(clinic.drives[0])) == "test-chest-1.2.3" and clinic.errors == []
     other = clinic.pack(1, calibration={})
     assert clinic.taken(str(clinic.drives[1])) == "test-chest-1.2.3"
     (said,) = clinic.errors
     assert said.startswith("test-chest-1.2.3 differs from the pack that ran on this computer before")
-    clinic.library.record_run(clinic.library.load(other))
+    clinic.library.record_passed_test(clinic.library.load(other))
     clinic.errors.clear()
     assert clinic.taken(str(clinic.drives[1])) == "test-chest-1.2.3" and clinic.errors == []
     assert clinic.library.warnings(first)[0].code == "pack_content_changed"

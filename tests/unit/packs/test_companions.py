@@ -165,7 +165,7 @@ def test_a_pack_that_ships_takes_only_lung_fields_that_ship(home: Path, tmp_path
     folders = (make_lung_fields(models), make_pack(models, requires=(LUNGS,)))
     table = {folder.name: read_verified_manifest(folder).manifest_sha256 for folder in folders}
     library = PackLibrary(home, builtin_root=models, builtin_table=table, builtin_lungs=folders[0].name)
-    library.keys.trust(by)
+    library.trust_store.trust(by)
     foreign = make_lung_fields(tmp_path / "drive", version="9.0.0", key_number=number, mask_threshold=0.9)
     library.install(foreign, signer=by)
     lungs = library.load(folders[1]).lungs
@@ -173,7 +173,7 @@ def test_a_pack_that_ships_takes_only_lung_fields_that_ship(home: Path, tmp_path
 
 
 def test_lung_fields_by_nobody_who_was_meant_are_named_with_their_key(library: PackLibrary, drive: Path) -> None:
-    library.keys.trust(OTHER)
+    library.trust_store.trust(OTHER)
     make_lung_fields(drive, key_number=2)
     folder = make_pack(drive, requires=(LUNGS,))
     why = _refusal(library, folder)

@@ -10,7 +10,7 @@ from builtin_pack import builtin_table_line, main
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
-from fieldray.packs.signing import BUILTIN, fingerprint_of
+from fieldray.packs.signing import BUILTIN_PACKS, fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs
 from packs_factory import MODEL_BYTES, key, make_pack
@@ -53,7 +53,7 @@ def test_an_unknown_key_is_shown_with_its_fingerprint_and_asked_for(library: Pac
         library.load(folder)
     assert caught.value.fingerprint == FINGERPRINT
     assert FINGERPRINT in caught.value.reason.text
-    library.keys.trust(FINGERPRINT)
+    library.trust_store.trust(FINGERPRINT)
     model = library.load(folder)
     assert (model.trust, model.fingerprint) == ("signed", FINGERPRINT)
 
@@ -63,21 +63,21 @@ def test_an_unknown_key_is_shown_with_its_fingerprint_and_asked_for(library: Pac
 
 def test_an_older_version_is_refused_unless_told_so(library: PackLibrary, drive: Path, home: Path) -> None:
     older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
-    library.keys.trust(FINGERPRINT)
-    library.record_run(library.load(older))
-    library.record_run(library.load(newer))
+    library.trust_store.trust(FINGERPRINT)
+    library.record_passed_test(library.load(older))
+    library.record_passed_test(library.load(newer))
     again = PackLibrary(home, builtin_root=drive)
     assert _code(again, older) == "pack_older"
     loaded = again.load(older, allow_older=True)
     assert loaded.manifest.version == "1.9.0"
-    again.record_run(loaded)
+    again.record_passed_test(loaded)
     assert _code(again, older) == "pack_older"
     assert again.load(newer).manifest.version == "1.10.0"
 
 
 def test_a_pack_that_was_refused_or_never_ran_leaves_no_trace(library: PackLibrary, drive: Path) -> None:
     older, newer, newest = (_make(drive, version=version) for version in ("1.0.0", "2.0.0", "999999.0.0"))
-    library.keys.trust(FINGERPRINT)
+    library.trust_store.trust(FINGERPRINT)
     (newer / "model.tflite").write_bytes(b"broken")
     assert _code(library, newer) == "pack_tampered"
     assert library.load(newest).manifest.version == "999999.0.0"
@@ -90,15 +90,15 @@ def test_packs_that_ship_and_legacy_models_are_not_recorded(home: Path, tmp_path
     table = {folder.name: read_verified_manifest(folder).manifest_sha256}
     library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
     shipped = library.load(folder)
-    library.record_run(shipped)
-    library.record_run(replace(shipped, trust="legacy", fingerprint=""))
+    library.record_passed_test(shipped)
+    library.record_passed_test(replace(shipped, trust="legacy", fingerprint=""))
     assert not (home / "pack_trust.json").exists()
 
 
 def test_versions_are_kept_apart_by_pack_and_key(library: PackLibrary, drive: Path) -> None:
-    library.keys.trust(FINGERPRINT)
-    library.keys.trust(OTHER)
-    library.record_run(library.load(_make(drive, version="5.0.0")))
+    library.trust_store.trust(FINGERPRINT)
+    library.trust_store.trust(OTHER)
+    library.record_passed_test(library.load(_make(drive, version="5.0.0")))
     library.load(_make(drive / "a", pack_id="other", version="0.0.1"))
     second = _make(drive / "b", key_number=2, version="0.0.1")
     assert _code(library, second) == "pack_namesake"
@@ -107,7 +107,7 @@ def test_versions_are_kept_apart_by_pack_and_key(library: PackLibrary, drive: Pa
 
 def test_with_a_damaged_record_no_signed_pack_is_used(library: PackLibrary, drive: Path, home: Path) -> None:
     folder = _make(drive)
-    library.keys.trust(FINGERPRINT)
+    library.trust_store.trust(FINGERPRINT)
     (home / "pack_trust.json").write_bytes(b"")
     with raises(StorageProblem, "trust_damaged"):
         library.load(folder)
@@ -120,7 +120,7 @@ def test_with_a_damaged_record_no_signed_pack_is_used(library: PackLibrary, driv
 
 def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Path) -> None:
     for fingerprint in (FINGERPRINT, OTHER):
-        library.keys.trust(fingerprint)
+        library.trust_store.trust(fingerprint)
     library.install(_make(drive / "a", version="1.0.0"))
     namesake = _make(drive / "b", version="9.0.0", key_number=2)
     (candidate,) = library.candidates(drive / "b")
@@ -131,7 +131,7 @@ def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Pa
     assert _code(library, namesake) == _code(library, library.find(namesake).folder) == "pack_namesake"
     with raises(PackProblem, "pack_namesake"):
         library.install(namesake)
-    library.record_run(library.load(namesake, signer=OTHER))
+    library.record_passed_test(library.load(namesake, signer=OTHER))
     assert library.load(namesake).manifest.version == "9.0.0"  # it ran here: a person knows both
     with raises(PackProblem, "pack_several_signers"):
         library.find("test-chest")
@@ -139,10 +139,10 @@ def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Pa
 
 
 def test_a_name_that_ran_here_is_its_signers_though_the_pack_is_gone(library: PackLibrary, drive: Path) -> None:
-    library.keys.trust(FINGERPRINT)
-    library.record_run(library.load(_make(drive / "a")))
+    library.trust_store.trust(FINGERPRINT)
+    library.record_passed_test(library.load(_make(drive / "a")))
     shutil.rmtree(drive)
-    library.keys.trust(OTHER)
+    library.trust_store.trust(OTHER)
     assert _code(library, _make(drive / "b", key_number=2)) == "pack_namesake"
 
 
@@ -158,7 +158,7 @@ def test_a_drive_is_listed_without_reading_models(library: PackLibrary, drive: P
     assert candidate.names["uk"] == "Тест грудної клітки"
     assert candidate.fingerprint == FINGERPRINT
     assert candidate.problem is not None and candidate.problem.code == "pack_unknown_key"
-    library.keys.trust(FINGERPRINT)
+    library.trust_store.trust(FINGERPRINT)
     (candidate,) = library.candidates(folder)
     assert (candidate.trust, candidate.problem) == ("trusted", None)
 
@@ -189,7 +189,7 @@ def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> No
 def test_a_folder_beside_the_images_does_not_hide_a_pack_that_is_kept_here(
     library: PackLibrary, drive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library.keys.trust(FINGERPRINT)
+    library.trust_store.trust(FINGERPRINT)
     kept = library.install(_make(drive / "card"))
     for name in (kept.name, kept.name.rpartition("-")[0]):
         (tmp_path / "images" / name).mkdir(parents=True)
@@ -217,7 +217,7 @@ def test_install_copies_what_was_verified_and_nothing_else(library: PackLibrary,
     (folder / "autorun.inf").write_bytes(b"[autorun]")
     with pytest.raises(PackNotTrusted):
         library.install(folder)
-    library.keys.trust(FINGERPRINT)
+    library.trust_store.trust(FINGERPRINT)
     place = library.install(folder)
     assert place == home / "packs" / "test-chest-1.2.3"
     listed = {path.name for path in folder.iterdir()} - {"autorun.inf"}
@@ -258,7 +258,7 @@ def test_a_pack_on_a_drive_with_the_key_of_the_shipped_packs_needs_no_question(h
     assert [found[one].trust for one in (ours, newer, foreign, intruder)] == ["trusted"] * 2 + ["unknown_key"] * 2
     assert [library.load(one).trust for one in (ours, newer)] == ["signed"] * 2
     assert [_code(library, one) for one in (foreign, intruder)] == ["pack_unknown_key"] * 2
-    assert library.keys.trusted() == {}  # nobody was asked, and nothing was recorded as a person's word
+    assert library.trust_store.trusted() == {}  # nobody was asked, and nothing was recorded as a person's word
 
 
 def test_a_pack_older_than_the_shipped_one_is_asked_for_even_if_that_one_never_ran(home: Path, tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path
 def test_the_packs_that_ship_are_in_the_table_and_whole() -> None:
     shipped = [path.parent for path in sorted(builtin_packs().glob("*/manifest.json"))]
     lines = {folder.name: builtin_table_line(folder) for folder in shipped}
-    assert lines == {name: f'    "{name}": "{digest}",' for name, digest in BUILTIN.items()}
+    assert lines == {name: f'    "{name}": "{digest}",' for name, digest in BUILTIN_PACKS.items()}
 
 
 def test_the_table_line_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,15 +11,15 @@ from fieldray.packs.naming import (
     DRIVE_FOLDER,
     LEGACY_CPU_NAME,
     LEGACY_EDGETPU_NAME,
-    fingerprint_in,
     is_file_name,
     is_legacy,
     is_pack,
     is_version,
     pack_folders,
     packs_in,
+    parse_fingerprint,
     signed_name,
-    split_name,
+    split_pack_name,
     version_key,
 )
 
@@ -93,23 +93,23 @@ def test_pack_ids() -> None:
 
 @pytest.mark.parametrize("text", [DIGITS, DIGITS.upper(), FINGERPRINT, FINGERPRINT.replace("-", ":"), f" {DIGITS}\n"])
 def test_a_fingerprint_in_any_form_is_the_same(text: str) -> None:
-    assert fingerprint_in(text) == FINGERPRINT
-    assert split_name(f"chest-1.0.0@{text}") == ("chest-1.0.0", FINGERPRINT)
+    assert parse_fingerprint(text) == FINGERPRINT
+    assert split_pack_name(f"chest-1.0.0@{text}") == ("chest-1.0.0", FINGERPRINT)
 
 
 @pytest.mark.parametrize("text", ["", DIGITS[:-1], DIGITS + "0", "g" + DIGITS[1:], DIGITS.replace(DIGITS[0], "_", 1)])
 def test_what_is_no_fingerprint_is_part_of_the_name(text: str) -> None:
-    assert fingerprint_in(text) == ""
-    assert split_name(f"chest@{text}") == (f"chest@{text}", "")
+    assert parse_fingerprint(text) == ""
+    assert split_pack_name(f"chest@{text}") == (f"chest@{text}", "")
 
 
 def test_a_pack_is_pinned_to_its_signer() -> None:
     assert signed_name("chest", is_signed=True, fingerprint=FINGERPRINT) == f"chest@{FINGERPRINT}"
     assert signed_name("chest", is_signed=False, fingerprint=FINGERPRINT) == "chest"
     assert signed_name("chest", is_signed=True, fingerprint="") == "chest"
-    assert split_name(f"@{FINGERPRINT}") == (f"@{FINGERPRINT}", "")
-    assert split_name(f"/mnt/a@b/chest@{FINGERPRINT}") == ("/mnt/a@b/chest", FINGERPRINT)
-    assert split_name("chest") == ("chest", "")
+    assert split_pack_name(f"@{FINGERPRINT}") == (f"@{FINGERPRINT}", "")
+    assert split_pack_name(f"/mnt/a@b/chest@{FINGERPRINT}") == ("/mnt/a@b/chest", FINGERPRINT)
+    assert split_pack_name("chest") == ("chest", "")
 
 
 # ---- where packs are

@@ -102,7 +102,7 @@ def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_not_a_whole_fingerprint_is_refused() -> None:  # see test_naming
     with raises(UsageProblem, "fingerprint"):
-        signing.read_fingerprint("0" * 63)
+        signing.require_fingerprint("0" * 63)
 
 
 # The eight points whose order divides 8, then the same written in ways that no encoder does: with a y that is not below
@@ -173,7 +173,7 @@ FIRST, SECOND = fingerprint_of(b"first"), fingerprint_of(b"second")
 def test_nothing_is_trusted_at_first_and_trust_lasts_and_can_be_taken_back(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     assert store.trusted() == {} and not store.is_trusted(FIRST)
-    assert store.highest_version(FIRST, pack_id="chest") is None and store.signers("chest") == set()
+    assert store.highest_version(FIRST, pack_id="chest") is None and store.known_signers("chest") == set()
     assert list(tmp_path.iterdir()) == []  # nothing is written by asking
     TrustStore(tmp_path).trust(FIRST.upper().replace("-", " "))
     TrustStore(tmp_path).trust(SECOND)
@@ -193,7 +193,7 @@ def test_the_highest_version_is_kept_per_key_and_pack(tmp_path: Path) -> None:
     assert store.highest_version(FIRST, pack_id="chest") == "1.10.0"
     assert store.highest_version(SECOND, pack_id="chest") == "0.1.0"
     assert store.highest_version(FIRST, pack_id="hand") == "0.2.0"
-    assert (store.signers("chest"), store.signers("hand")) == ({FIRST, SECOND}, {FIRST})
+    assert (store.known_signers("chest"), store.known_signers("hand")) == ({FIRST, SECOND}, {FIRST})
     store.trust(FIRST)
     store.forget(FIRST)
     store.trust(FIRST)

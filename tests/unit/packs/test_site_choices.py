@@ -12,7 +12,13 @@ from msgspec.structs import replace
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.site_choices import FOLDERS_NAME, POINTS_NAME, RememberedPack, RememberedPacks, SitePointFile
+from fieldray.packs.site_choices import (
+    REMEMBERED_PACKS_FILE_NAME,
+    SITE_POINTS_FILE_NAME,
+    RememberedPack,
+    RememberedPacks,
+    SitePointFile,
+)
 from packs_factory import make_pack, site_point
 from tiny_packs import fingerprint
 
@@ -80,7 +86,7 @@ def test_a_damaged_file_disables_no_pack_and_is_told(content: bytes, library: Pa
     assert library.load(pack).manifest.operating_points == plain.manifest.operating_points
     assert [found.trust for found in library.candidates(pack.parent.parent)] == ["trusted"]
     why = library.site_points.problem()
-    assert why and POINTS_NAME in why.text and why.code == "site_points_unreadable"
+    assert why and SITE_POINTS_FILE_NAME in why.text and why.code == "site_points_unreadable"
     with pytest.raises(StorageProblem):  # and nothing is written over it
         library.site_points.add(site_point(plain.model_sha256))
     assert library.site_points.path.read_bytes() == content
@@ -109,7 +115,7 @@ def test_a_choice_holds_for_the_folder_and_all_below_it(tmp_path: Path) -> None:
     memory.remember([folder / "2026"], "adults", ages_confirmed=True)
     assert memory.find([folder / "2026" / "may"]) == RememberedPack("adults", ages_confirmed=True)
     assert memory.find([folder]) == chosen
-    written = (tmp_path / "home" / FOLDERS_NAME).read_text()
+    written = (tmp_path / "home" / REMEMBERED_PACKS_FILE_NAME).read_text()
     assert "ward" not in written and "adults" in written  # folders are called by patients' names
 
 
@@ -125,7 +131,7 @@ def test_folders_of_different_patients_have_no_common_answer(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"x": 1}', b"\xff\xfe", b"{" * 100_000])
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / FOLDERS_NAME).write_bytes(content)
+    (tmp_path / REMEMBERED_PACKS_FILE_NAME).write_bytes(content)
     memory = RememberedPacks(tmp_path)
     assert memory.find([tmp_path / "a"]) is None
     memory.remember([tmp_path / "a"], "adults")
@@ -134,7 +140,7 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> No
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"{}")
-    (tmp_path / FOLDERS_NAME).symlink_to(tmp_path / "other")
+    (tmp_path / REMEMBERED_PACKS_FILE_NAME).symlink_to(tmp_path / "other")
     with pytest.raises(StorageProblem):
         RememberedPacks(tmp_path).remember([tmp_path / "a"], "adults")
     assert (tmp_path / "other").read_bytes() == b"{}"
