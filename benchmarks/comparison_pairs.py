@@ -79,13 +79,13 @@ def _pair(row: Mapping[str, str], prior: FramedImage, current: FramedImage) -> P
 def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
     """Yield a function that reads an image file as `fieldray compare` does. It returns None for unsuitable images."""
     from fieldray.packs.library import PackLibrary
-    from fieldray.paths import user_data
+    from fieldray.paths import data_folder
     from fieldray.pipeline.compare import read_framed
     from fieldray.settings import load
     from fieldray.workers.pool import open_workers
 
     settings, _ = load()
-    finder = PackLibrary(user_data()).load_shipped_lungs()
+    finder = PackLibrary(data_folder()).load_shipped_lungs()
     assert finder is not None
     known: dict[Path, FramedImage | None] = {}
     with contextlib.closing(open_workers(settings, 1)) as readers:

@@ -25,7 +25,7 @@ _PROGRAM: Final = Path(fieldray.__file__).resolve().parent.parent
 
 @contextlib.contextmanager
 def temporary_home() -> Iterator[Path]:
-    """Use a new, temporary user data folder (`paths.user_data`) during the block, and yield its path.
+    """Use a new, temporary user data folder (`paths.data_folder`) during the block, and yield its path.
 
     The user's data folder is not changed.
     """

@@ -24,7 +24,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import BackendChanged, Event, ImageDone
 from fieldray.errors import BackendProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.pipeline.session import Session
 from fieldray.processes.wire import Message
 from fieldray.reasons import reason
@@ -46,7 +46,7 @@ class ScreenService:
         """Answer a message: "open" loads the pack and warms up, "read" screens a folder and returns the figures."""
         body = message.body
         if body["ask"] == "open":
-            library = PackLibrary(user_data())
+            library = PackLibrary(data_folder())
             rules = {"allow_older": body["allow_older"], "allow_legacy": body["allow_legacy"]}
             self._model = library.load(Path(body["pack"]), **rules)
             self._first = [ImageRef(path=Path(path)) for path in body["first"]]

@@ -24,7 +24,7 @@ from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import constancy_files
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import load_private_key, sign, verify
-from fieldray.paths import asset, user_data
+from fieldray.paths import asset_path, data_folder
 from fieldray.pipeline.constancy import ConstancyFile, ExpectedResults, pack_key, screen_test_images
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
@@ -54,16 +54,16 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(problem.reason.text)
     with tempfile.TemporaryDirectory() as home:
         os.environ["FIELDRAY_HOME"] = home
-        packs = [found for found in PackLibrary(user_data()).builtin() if found.can_screen]
+        packs = [found for found in PackLibrary(data_folder()).builtin() if found.can_screen]
         # Scores of drawn images may differ by rounding.
         files = {name: content for name, content in constancy_files() if name.endswith(".jpg")}
         images = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        answers = dict(compute_expected_results(one.folder, user_data(), without=options.without) for one in packs)
+        answers = dict(compute_expected_results(one.folder, data_folder(), without=options.without) for one in packs)
         made = ConstancyFile(images=images, answers=answers)
     content = msgspec.json.format(msgspec.json.encode(made, order="sorted"), indent=1) + b"\n"
     signature = sign(content, key=key)
-    asset("constancy.json").write_bytes(content)
-    asset("constancy.sig").write_bytes(signature)
+    asset_path("constancy.json").write_bytes(content)
+    asset_path("constancy.sig").write_bytes(signature)
     sys.stdout.write(f"{verify(content, signature=signature)}\n")
     return 0
 

@@ -112,10 +112,10 @@ def _prepare() -> None:
 
 def _open_window(paths: Sequence[Path]) -> int:
     """Open the window for some paths: in the installed window program if there is one, else in this process."""
-    from fieldray.paths import installed_program
+    from fieldray.paths import installed_program_path
     from fieldray.surroundings import run_window_program
 
-    program = installed_program("fieldray-window")
+    program = installed_program_path("fieldray-window")
     return run_window_program(program, paths) if program else _show(paths)
 
 

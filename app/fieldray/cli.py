@@ -40,8 +40,8 @@ from fieldray.errors import (
     UsageProblem,
     reason_of_unexpected,
 )
-from fieldray.paths import HOME_VARIABLE, VERSION, user_data
-from fieldray.plain_text import visible
+from fieldray.paths import HOME_VARIABLE, VERSION, data_folder
+from fieldray.plain_text import make_visible
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import shutdown_signals
 
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that prints each error on one line. Control characters are shown as escapes."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(visible(message))
+        super().error(make_visible(message))
 
 
 def run(
@@ -151,7 +151,7 @@ def _usable_home(options: argparse.Namespace) -> Iterator[None]:
     The reason is stored in `options.home_problem`. Raises StorageProblem for a command without this option.
     """
     try:
-        user_data()
+        data_folder()
     except StorageProblem as problem:
         if not hasattr(options, "home_problem"):
             raise

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.command_names import OPTIONAL_PACKAGES
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.persistence import PRIVATE_MODE
-from fieldray.plain_text import visible
+from fieldray.plain_text import make_visible
 
 LOG_FILE_NAME: Final = "fieldray.log"
 _LARGEST_BYTES: Final = 1_000_000
@@ -61,7 +61,7 @@ class _RecordFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n    ".join(map(visible, super().format(record).split("\n")))
+        return "\n    ".join(map(make_visible, super().format(record).split("\n")))
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def configure_logging(folder: Path | None = None) -> Iterator[Path]:
 
     The file is created with its first record. A large file is renamed to `fieldray.log.1`.
     """
-    path = (folder or user_data()) / LOG_FILE_NAME
+    path = (folder or data_folder()) / LOG_FILE_NAME
     with contextlib.suppress(OSError):
         if path.stat().st_size > _LARGEST_BYTES:
             path.replace(path.with_name(LOG_FILE_NAME + ".1"))

@@ -22,7 +22,7 @@ VERSION: Final = "0.2.0"
 SCRATCH_FOLDER: Final = "cluster"
 DATABASE_NAME: Final = "results.sqlite"
 HOME_VARIABLE: Final = "FIELDRAY_HOME"
-# Beginnings of the names of all files that the program stores in `user_data`; docs/privacy.md describes the contents.
+# Beginnings of the names of all files that the program stores in `data_folder`; docs/privacy.md describes them.
 DATA_FILES: Final = (
     "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "pseudonym.key",
     "settings.json", "pack_trust", "folders",
@@ -49,19 +49,19 @@ def _data_root() -> Path:
     return installed if installed.is_dir() else _PACKAGE.parent.parent
 
 
-def asset(name: str) -> Path:
+def asset_path(name: str) -> Path:
     """Return the path of a file of `assets/`, for example `style/fieldray.qss`."""
     return _data_root() / "assets" / name
 
 
-def catalogues() -> dict[str, Path]:
+def catalogue_paths() -> dict[str, Path]:
     """Return the compiled gettext catalogue of each language, by language code (`uk`, `pt_BR`).
 
     A catalogue in `translations/` of the user's data folder adds a language, or replaces the program's catalogue of
     that language.
     """
     found = {}
-    for folder in (asset("translations"), _user_folder() / "translations"):
+    for folder in (asset_path("translations"), _user_folder() / "translations"):
         with contextlib.suppress(OSError):  # an unreadable data folder is reported when it is needed
             for path in sorted(folder.glob("*/LC_MESSAGES/fieldray.mo")):
                 if _LANGUAGE_CODE.fullmatch(code := path.parent.parent.name):
@@ -74,12 +74,12 @@ def guide_folder() -> Path:
     return _data_root() / "docs" / "guide"
 
 
-def builtin_packs() -> Path:
+def builtin_packs_folder() -> Path:
     """Return the folder of the packs that ship with the program."""
     return _data_root() / "models"
 
 
-def licence_table() -> Path:
+def licence_table_path() -> Path:
     """Return the path of the table of third-party licences.
 
     The table is written when an installer is built, and is missing in a checkout.
@@ -92,7 +92,7 @@ def program_folder() -> Path:
     return Path(sys.executable).resolve().parent
 
 
-def user_data() -> Path:
+def data_folder() -> Path:
     """Return the path of this user's data folder (results, trusted keys). A missing folder is created.
 
     The variable FIELDRAY_HOME overrides the path. Only this user may read the folder, because results name patients.
@@ -109,7 +109,7 @@ def user_data() -> Path:
 
 def results_path() -> Path:
     """Return the path of this user's results database. Raises StorageProblem (home_unusable)."""
-    return user_data() / DATABASE_NAME
+    return data_folder() / DATABASE_NAME
 
 
 @contextlib.contextmanager
@@ -118,7 +118,7 @@ def scratch_folder() -> Iterator[Path]:
 
     Temporary folders of processes that were killed are removed first. Raises StorageProblem.
     """
-    folder = user_data() / SCRATCH_FOLDER
+    folder = data_folder() / SCRATCH_FOLDER
     remove_unfinished_files(folder)
     own = temporary_path(folder / SCRATCH_FOLDER)
     try:
@@ -132,7 +132,7 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def installed_program(name: str) -> Path | None:
+def installed_program_path(name: str) -> Path | None:
     """Return the path of a program in the installation folder. None if Fieldray was not installed by an installer.
 
     name  file name of the program without suffix
@@ -153,7 +153,7 @@ def _user_folder() -> Path:
 
 def child_command(service: str) -> list[str]:
     """Return the command that starts a child process in which `service` ("module:function" of this package) runs."""
-    worker = installed_program("fieldray-worker")
+    worker = installed_program_path("fieldray-worker")
     return [str(worker), service] if worker else python_command("fieldray.processes.child_main", service)
 
 

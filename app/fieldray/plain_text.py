@@ -22,7 +22,7 @@ _LOOK_ALIKE: Final = str.maketrans("АВЕКМНОРСТУХІЈЅΑΒΕΖΗΙΚ
 _LEADING_ZEROS: Final = re.compile("(?<![0-9])0+(?=[0-9])")
 
 
-def visible(text: str) -> str:
+def make_visible(text: str) -> str:
     """Return a text as one line, with an escape in Python's notation for each invisible character."""
     if text.isprintable() and not _WITHOUT_SHAPE.search(text):
         return text
@@ -30,12 +30,12 @@ def visible(text: str) -> str:
 
 
 def console_cell(text: str) -> str:
-    """Return a text for a cell of a console table: as `visible` returns it, with repeated blanks escaped, too.
+    """Return a text for a cell of a console table: as `make_visible` returns it, with repeated blanks escaped, too.
 
     A name with many blanks could otherwise fill its line of the screen, and imitate the next row.
     """
     text = re.sub("^([a-z][a-z0-9+.-]+):/(?=[^/])", r"\1://", text)  # a path keeps one slash of an address
-    return _BLANKS.sub(lambda blank: _escape(blank[0]), visible(text))
+    return _BLANKS.sub(lambda blank: _escape(blank[0]), make_visible(text))
 
 
 def is_visible_letter(letter: str) -> bool:

@@ -20,7 +20,7 @@ from typing import Final
 
 import fieldray
 from fieldray.command_names import optional_modules
-from fieldray.plain_text import visible
+from fieldray.plain_text import make_visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ Template = str | Plural
 
 # fmt: off
 # Notes on a result for a person.
-NOTES: Final[Mapping[str, Template]] = {
+NOTE_TEMPLATES: Final[Mapping[str, Template]] = {
     "presentation_ignored": "The display window (or VOI LUT) in the file would hide almost all of this image. This "
                             "window was ignored.",
     "rescale_ignored": "The conversion of grey values in the file is invalid and was ignored (Rescale Slope, "
@@ -144,7 +144,7 @@ NOTES: Final[Mapping[str, Template]] = {
                         "the lungs may have raised the score. Read the score with caution.",
 }
 
-BACKENDS: Final[Mapping[str, Template]] = {
+BACKEND_TEMPLATES: Final[Mapping[str, Template]] = {
     "no_runtime": "No TensorFlow Lite runtime is installed. Install ai-edge-litert.",
     "bad_model": "The model file cannot be run on this computer: {detail}.",
     "self_test": "On this computer, the model does not give the results that the pack expects ({detail}). The model "
@@ -202,8 +202,8 @@ BACKENDS: Final[Mapping[str, Template]] = {
 }
 
 TEMPLATES: Final[Mapping[str, Template]] = {
-    **NOTES,
-    **BACKENDS,
+    **NOTE_TEMPLATES,
+    **BACKEND_TEMPLATES,
 
     # ---- why an image is refused
     "not_an_image": "This file is not a DICOM, PNG or JPEG image.",
@@ -578,7 +578,7 @@ def reason(code: str, **parameters: object) -> Reason:
 
 
 def _plain(value: object) -> str:
-    text = visible(str(value).strip())
+    text = make_visible(str(value).strip())
     return text if len(text) <= 200 else text[:197] + "..."
 
 

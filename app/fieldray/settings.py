@@ -16,7 +16,7 @@ from typing import Final
 
 from fieldray.backends import device_choices
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.paths import catalogues, user_data
+from fieldray.paths import catalogue_paths, data_folder
 from fieldray.persistence import exclusive_writer, require_regular_file, write_atomically
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
@@ -60,11 +60,11 @@ class SettingRow:
 
 def language_choices() -> tuple[str, ...]:
     """Return the allowed languages: the language of the system, English, and the languages of the catalogues."""
-    return tuple(dict.fromkeys(("system", "en", *catalogues())))
+    return tuple(dict.fromkeys(("system", "en", *catalogue_paths())))
 
 
 # fmt: off
-TABLE: Final[tuple[SettingRow, ...]] = (
+SETTING_ROWS: Final[tuple[SettingRow, ...]] = (
     SettingRow(key="language", label="Language", default="system", allowed=language_choices),
     SettingRow(key="theme", label="Appearance", default="system", allowed=("system", "light", "dark")),
     SettingRow(key="hide_patient", label="Hide patient names and IDs", default=False),
@@ -99,7 +99,7 @@ SIMPLE_SETTINGS: Final = (
     "reader",
     "heat_map_opacity",
 )  # the others are advanced
-ROWS: Final[Mapping[str, SettingRow]] = {row.key: row for row in TABLE}
+ROW_BY_KEY: Final[Mapping[str, SettingRow]] = {row.key: row for row in SETTING_ROWS}
 
 
 class Settings:
@@ -115,7 +115,7 @@ class Settings:
             self.set(key, value)
 
     def __getitem__(self, key: str) -> Value:
-        return self._values.get(key, ROWS[key].default)
+        return self._values.get(key, ROW_BY_KEY[key].default)
 
     def integer(self, key: str) -> int:
         """Return the value of a setting whose type is a whole number."""
@@ -126,7 +126,7 @@ class Settings:
 
         is_from_file  whether the value comes from the settings file, so that `save` need not write it
         """
-        problem = ROWS[key].problem(value)
+        problem = ROW_BY_KEY[key].problem(value)
         if problem:
             raise UsageProblem(problem)
         self._values[key] = value
@@ -186,7 +186,7 @@ def _content(path: Path) -> dict[str, object]:
 
 def default_path() -> Path:
     """Return the path of the settings file."""
-    return user_data() / "settings.json"
+    return data_folder() / "settings.json"
 
 
 def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:

@@ -133,10 +133,10 @@ def has_window() -> bool:
     """Return whether a window can be opened: there is a screen, and the window program or Qt is installed."""
     import importlib.util
 
-    from fieldray.paths import installed_program
+    from fieldray.paths import installed_program_path
 
     return has_screen() and (
-        installed_program("fieldray-window") is not None or importlib.util.find_spec("PySide6") is not None
+        installed_program_path("fieldray-window") is not None or importlib.util.find_spec("PySide6") is not None
     )
 
 

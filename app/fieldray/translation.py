@@ -13,12 +13,12 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from fieldray.paths import catalogues
+from fieldray.paths import catalogue_paths
 from fieldray.reasons import NAMELESS_PARAMETERS, NUMERIC_PARAMETERS, Plural, Reason, template_of
 
 log = logging.getLogger(__name__)
 
-SOURCE: Final = "en"
+ENGLISH: Final = "en"
 
 
 class Translator:
@@ -28,7 +28,7 @@ class Translator:
     hides_names  whether names of patients, and of their files and folders, are hidden now
     """
 
-    def __init__(self, language: str = SOURCE, hides_names: Callable[[], bool] = bool) -> None:
+    def __init__(self, language: str = ENGLISH, hides_names: Callable[[], bool] = bool) -> None:
         self.language, self.hides_names = language, hides_names
         self._catalogue = _open(language)
 
@@ -93,7 +93,7 @@ class Translator:
         """Return a pack's text in this translator's language; the English text if the pack lacks this language."""
         # Catalogues are named as gettext does ("pt_BR"), texts of packs by BCP 47 ("pt-BR").
         language = self.language.replace("_", "-")
-        return texts.get(language) or texts.get(language.partition("-")[0]) or texts.get(SOURCE, "")
+        return texts.get(language) or texts.get(language.partition("-")[0]) or texts.get(ENGLISH, "")
 
 
 # A function that returns a text in the language of a translator.
@@ -102,8 +102,8 @@ LocalText = Callable[[Translator], str]
 
 def languages() -> dict[str, str]:
     """Return the available languages, English first: the name of each language in the language itself, by code."""
-    names = {code: _own_name(code) for code in sorted(catalogues())}
-    return {SOURCE: "English"} | {code: name for code, name in names.items() if name}
+    names = {code: _own_name(code) for code in sorted(catalogue_paths())}
+    return {ENGLISH: "English"} | {code: name for code, name in names.items() if name}
 
 
 def best_language(wanted: Iterable[str]) -> str:
@@ -117,7 +117,7 @@ def best_language(wanted: Iterable[str]) -> str:
         for code in (whole, whole.partition("_")[0]):
             if code in known:
                 return code
-    return SOURCE
+    return ENGLISH
 
 
 def _own_name(code: str) -> str:
@@ -129,7 +129,7 @@ def _own_name(code: str) -> str:
 
 
 def _open(language: str) -> gettext.NullTranslations:
-    path = catalogues().get(language)
+    path = catalogue_paths().get(language)
     if path is None:
         return gettext.NullTranslations()
     try:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 from fieldray.commands.console import Console, add_command, add_commands, path_option, progress_text
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_verified_manifest
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.persistence import PRIVATE_MODE
 from fieldray.reasons import reason
 from fieldray_cluster.commands.training import (
@@ -96,7 +96,7 @@ def _log() -> BinaryIO:
 
     A log that is larger than 1 MB is emptied first. Returns the null device if the log cannot be opened.
     """
-    path, append = user_data() / LIBRARY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    path, append = data_folder() / LIBRARY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     try:
         is_large = path.exists() and path.stat().st_size > _LARGEST_BYTES
         return os.fdopen(os.open(path, append | (os.O_TRUNC if is_large else 0), PRIVATE_MODE), "ab")

@@ -34,7 +34,7 @@ from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.imaging.source import file_problem, open_file
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.reading import drives_with_packs
-from fieldray.paths import VERSION, user_data
+from fieldray.paths import VERSION, data_folder
 from fieldray.persistence import storage_problem
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.session import system_engine
@@ -154,7 +154,7 @@ def load_model(request: ArchiveRequest) -> Model:
 
     Raises PackProblem, StorageProblem.
     """
-    library = PackLibrary(user_data(), drives=drives_with_packs)
+    library = PackLibrary(data_folder(), drives=drives_with_packs)
     return library.load(
         library.find(request.pack).folder,
         allow_older=request.allow_older,

@@ -11,7 +11,7 @@ from benchmarks.scale import run_benchmark as measured
 from benchmarks.synthetic_run import SyntheticRun
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.packs.library import PackLibrary
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.store.results import ResultQuery
 from shipped_packs import CHILDREN
 
@@ -45,4 +45,4 @@ def test_a_small_run_is_scrolled_sorted_searched_and_grows_in_the_real_window(ho
     assert acts["5 results arrive, scrolling and searching"]["rows"] == 65
     assert 0 < report.data["empty_mb"] < report.data["peak_mb"]
     assert [rows for name, rows, _ in report.data["queries"] if name == "as usual"] == [60]
-    assert user_data() == home  # its own home is gone
+    assert data_folder() == home  # its own home is gone

@@ -21,7 +21,7 @@ from distributed.protocol.serialize import ToPickle
 
 from archives import cluster_of_nodes, worker
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.paths import python_command, user_data
+from fieldray.paths import data_folder, python_command
 from fieldray.persistence import PRIVATE_MODE, write_new_file
 from fieldray_cluster.certificates import CERTIFICATE_FILES, make_certificates, require_certificates
 from fieldray_cluster.connection import (
@@ -87,7 +87,7 @@ def test_the_processes_of_this_computer_listen_to_their_own_driver_alone(tmp_pat
         address = client.scheduler.address
         assert address.startswith("tls://127.0.0.1:")
         assert all(worker.startswith("tls://127.0.0.1:") for worker in client.scheduler_info(n_workers=-1)["workers"])
-        (folder,) = (user_data() / "cluster").glob("*/certificates")
+        (folder,) = (data_folder() / "cluster").glob("*/certificates")
         assert not folder.stat().st_mode & 0o077
         for certificates, spelled in ((None, address.replace("tls", "tcp")), (tmp_path / "other", address)):
             stranger = ConnectionSettings(

@@ -43,7 +43,7 @@ from fieldray.imaging.quality import are_empty_folders
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.site_choices import RememberedPacks, with_site_points
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.compare import Priors, system_comparer
 from fieldray.pipeline.constancy import ConstancyRecords
@@ -527,7 +527,7 @@ class FakeRooms:
         self.outcomes: list[Outcome] = []
         self.of_others: dict[str, list[Outcome]] = {}
         self.library = FakeLibrary()
-        self.memory = RememberedPacks(user_data())
+        self.memory = RememberedPacks(data_folder())
         self.lacks_ages = False
         self.drives = FakeDrives()
         self.audit = FakeAudit()

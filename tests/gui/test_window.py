@@ -44,7 +44,7 @@ from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.reasons import reason
-from fieldray.settings import ROWS, TABLE, Settings
+from fieldray.settings import ROW_BY_KEY, SETTING_ROWS, Settings
 from fieldray.settings import load as load_settings
 from fieldray.store.results import ResultStore
 from fieldray.translation import Translator, languages
@@ -109,7 +109,7 @@ def test_what_is_opened_later_is_shown_in_the_new_window_alone(desk: Desk) -> No
 def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home: Path) -> None:
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)
-    assert set(dialog.fields) == {row.key for row in TABLE if row.in_dialog}
+    assert set(dialog.fields) == {row.key for row in SETTING_ROWS if row.in_dialog}
     shown = [key for key, field in dialog.fields.items() if field.isVisible()]
     assert shown == ["language", "theme", "hide_patient", "keep_folders", "reader", "heat_map_opacity"]
     dialog.advanced.click()
@@ -241,8 +241,11 @@ def test_every_choice_has_a_word_and_only_the_policy_speaks_of_speed(language: s
     So what is said of the device must hold with every policy.
     """
     translator = Translator(language)
-    assert all(choice_label(translator, choice) != choice for row in TABLE for choice in row.choices)
-    words = {choice: choice_label(translator, choice) for choice in (*ROWS["device"].choices, *ROWS["policy"].choices)}
+    assert all(choice_label(translator, choice) != choice for row in SETTING_ROWS for choice in row.choices)
+    words = {
+        choice: choice_label(translator, choice)
+        for choice in (*ROW_BY_KEY["device"].choices, *ROW_BY_KEY["policy"].choices)
+    }
     assert [choice for choice, said in words.items() if fast in said.lower()] == ["fastest"]
 
 

@@ -33,7 +33,7 @@ from fieldray.domain.finding import Outcome, RefusedOutcome
 from fieldray.domain.run import ImageDone, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.history import History
-from fieldray.plain_text import visible
+from fieldray.plain_text import make_visible
 from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
@@ -446,7 +446,9 @@ def test_what_is_painted_is_one_line_in_its_own_order(table: Table, key: str, te
         header = replace(image_ref(1).header, patient_name=said, patient_id=said, study_date=said, view_position=said)
         return RefusedOutcome(ref=image_ref(1, header=header), reason=Reason("modality", (("modality", said),)))
 
-    second = replace(refused_with(visible(text)), ref=replace(refused_with(visible(text)).ref, path=Path("/images/2")))
+    second = replace(
+        refused_with(make_visible(text)), ref=replace(refused_with(make_visible(text)).ref, path=Path("/images/2"))
+    )
     table.add(refused_with(text), second)
     assert table.painted(key, place=0) == table.painted(key, place=1)
 

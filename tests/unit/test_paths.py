@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.paths import DATA_FILES, VERSION, catalogues, scratch_folder, user_data
+from fieldray.paths import DATA_FILES, VERSION, catalogue_paths, data_folder, scratch_folder
 
 
 def test_the_version_is_the_packages() -> None:
@@ -23,7 +23,7 @@ def test_the_version_is_the_packages() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
 def test_the_home_is_for_this_user_only(home: Path) -> None:
     home.chmod(0o755)
-    assert user_data() == home
+    assert data_folder() == home
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
@@ -31,7 +31,7 @@ def test_a_home_that_is_a_file_is_told(home: Path) -> None:
     home.rmdir()
     home.write_text("")
     with pytest.raises(StorageProblem) as problem:
-        user_data()
+        data_folder()
     assert problem.value.reason.code == "home_unusable"
 
 
@@ -39,7 +39,7 @@ def test_a_data_folder_of_an_impossible_name_leaves_the_languages_that_ship(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FIELDRAY_HOME", "/" + "x" * 5000)
-    assert "uk" in catalogues()
+    assert "uk" in catalogue_paths()
 
 
 HELD = """

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.settings import TABLE, SettingRow, Settings, default_path, load
+from fieldray.settings import SETTING_ROWS, SettingRow, Settings, default_path, load
 
 
 def test_every_default_is_allowed() -> None:
-    assert [row.key for row in TABLE if row.problem(row.default)] == []
+    assert [row.key for row in SETTING_ROWS if row.problem(row.default)] == []
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "other").read_text() == '{"decoders": 5}'
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.key)
+@pytest.mark.parametrize("row", SETTING_ROWS, ids=lambda row: row.key)
 def test_every_row_holds_to_its_own_limits(row: SettingRow) -> None:
     is_free_text = isinstance(row.default, str) and not row.choices
     wrong: list[object] = [None, [row.default], 1 if is_free_text else "sepia" if row.choices else "1"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.paths import child_command, installed_program, program_command
+from fieldray.paths import child_command, installed_program_path, program_command
 from fieldray.surroundings import has_screen, restrict_environment
 from program import python
 
@@ -95,7 +95,7 @@ def test_a_library_that_a_configuration_of_openssl_names_is_not_loaded(tmp_path:
 
 
 def test_from_a_checkout_nothing_is_installed_beside() -> None:
-    assert installed_program("fieldray-window") is None
+    assert installed_program_path("fieldray-window") is None
     assert child_command("fieldray.workers.image_worker:handle")[:2] == [sys.executable, "-I"]
 
 

@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from fieldray.plain_text import console_cell, visible
+from fieldray.plain_text import console_cell, make_visible
 from hostile import ALL, forbidden_in
 
 CLEAN = ("image-001.png", "Знімок грудної клітки №1", "Müller^Jürgen", "胸部Ｘ線", "שלום", "a  b", "5 мг", "胸 部", "")
@@ -13,15 +13,15 @@ CLEAN = ("image-001.png", "Знімок грудної клітки №1", "Mül
 
 @pytest.mark.parametrize("text", CLEAN)
 def test_a_clean_text_stays_as_it_is(text: str) -> None:
-    assert visible(text) == text
+    assert make_visible(text) == text
 
 
 @pytest.mark.parametrize("text", ALL)
 def test_nothing_that_hides_reorders_or_steers_is_left(text: str) -> None:
-    shown = visible(text)
+    shown = make_visible(text)
     assert forbidden_in(shown) == set()
     assert len(shown.splitlines()) == 1
-    assert visible(shown) == shown
+    assert make_visible(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_nothing_that_hides_reorders_or_steers_is_left(text: str) -> None:
     ],
 )
 def test_what_cannot_be_seen_is_written_as_python_writes_it(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert make_visible(text) == shown
 
 
 def test_every_character_without_a_shape_is_escaped() -> None:
@@ -45,7 +45,7 @@ def test_every_character_without_a_shape_is_escaped() -> None:
     left = [
         code
         for code in range(sys.maxunicode + 1)
-        if unicodedata.category(chr(code)) in hidden and visible(chr(code)) == chr(code)
+        if unicodedata.category(chr(code)) in hidden and make_visible(chr(code)) == chr(code)
     ]
     assert left == []
 

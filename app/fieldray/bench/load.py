@@ -39,7 +39,7 @@ from fieldray.bench.machine import LOAD_LEVELS, NO_LOAD, LoadLevel, MeasuredLoad
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import ProgressHandler
 from fieldray.packs.library import PackLibrary
-from fieldray.paths import scratch_folder, user_data
+from fieldray.paths import data_folder, scratch_folder
 from fieldray.persistence import require_regular_file, write_atomically
 from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
@@ -237,7 +237,7 @@ def store_load_study(report: BenchmarkReport) -> None:
     """
     cells = [{key: cell[key] for key in cell if key != "times_ms"} for cell in report.data["cells"]]
     content = {**report_header(), **report.data, "cells": cells}
-    write_atomically(user_data() / _KEPT, json.dumps(content, indent=1).encode())
+    write_atomically(data_folder() / _KEPT, json.dumps(content, indent=1).encode())
 
 
 def read_load_study() -> StoredLoadStudy | None:
@@ -245,7 +245,7 @@ def read_load_study() -> StoredLoadStudy | None:
 
     Raises StorageProblem.
     """
-    path = user_data() / _KEPT
+    path = data_folder() / _KEPT
     with contextlib.suppress(OSError, ValueError):
         require_regular_file(path)
         return parse_json(path.read_bytes(), StoredLoadStudy)
@@ -275,7 +275,7 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
     of  the pack's folder, and the fingerprint of the signer's key
     """
     folder, signer = of
-    model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
+    model = PackLibrary(data_folder()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
     cases, problems = find_usable_cases((load_study_cases(model, cores=1)[0], *accelerator_cases(model)))
     steps = itertools.count(1)
 

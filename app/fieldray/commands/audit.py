@@ -20,7 +20,7 @@ from fieldray.commands.options import (
 )
 from fieldray.commands.screen import add_screening_options, screening_run
 from fieldray.errors import PackProblem
-from fieldray.paths import results_path, user_data
+from fieldray.paths import data_folder, results_path
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
 
@@ -293,7 +293,7 @@ def _accept(report: AuditReport, options: argparse.Namespace, console: Console, 
 
     today = datetime.date.today()
     point = adopt_local_point(
-        SitePointFile(user_data()), report, name=options.accept_local, person=options.name, model=model, day=today
+        SitePointFile(data_folder()), report, name=options.accept_local, person=options.name, model=model, day=today
     )
     console.print_line(f"Accepted by {options.name.strip()}: use it with --operating-point {point.name}")
 

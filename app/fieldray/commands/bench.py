@@ -21,7 +21,7 @@ from fieldray.commands.options import (
     pack_to_measure,
 )
 from fieldray.errors import UsageProblem
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.reasons import reason
 from fieldray.surroundings import usable_cores
 
@@ -174,7 +174,7 @@ def _parts(load: Callable[[], Model], console: Console) -> tuple[ComputerPart, .
     from fieldray.bench.host import inspect_computer
 
     console.show_bar("checking this computer")
-    return inspect_computer(user_data(), pack_library(), load=load)
+    return inspect_computer(data_folder(), pack_library(), load=load)
 
 
 def chosen_model(options: argparse.Namespace) -> Model:

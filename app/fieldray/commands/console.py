@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 from fieldray.command_names import BUILTIN_COMMANDS, is_command
 from fieldray.errors import UsageProblem
-from fieldray.plain_text import visible
+from fieldray.plain_text import make_visible
 from fieldray.reasons import reason
 
 _BAR: Final = 20
@@ -53,7 +53,7 @@ class Console:
     def print_line(self, text: str = "") -> None:
         """Print one line for a person on standard output, or on standard error if a program reads standard output."""
         self.clear_bar()
-        self._write(self._error if self.is_output_for_program else self._out, visible(text) + "\n")
+        self._write(self._error if self.is_output_for_program else self._out, make_visible(text) + "\n")
 
     def print_lines(self, texts: Iterable[str]) -> None:
         """Print several lines for a person, as `print_line` does."""
@@ -63,7 +63,7 @@ class Console:
     def print_error(self, text: str) -> None:
         """Print one line on standard error. The line begins with the name of the program."""
         self.clear_bar()
-        self._write(self._error, f"fieldray: {visible(text)}\n")
+        self._write(self._error, f"fieldray: {make_visible(text)}\n")
 
     @property
     def writes_to_stderr(self) -> bool:
@@ -83,7 +83,7 @@ class Console:
 
     def show_bar(self, text: str) -> None:
         """Show a text as the progress bar on standard error. Nothing is written if nobody can see the bar."""
-        shown = visible(text)
+        shown = make_visible(text)
         if self._error.isatty():
             self._write(self._error, "\r" + shown.ljust(self._bar_width))
             self._bar_width = len(shown)

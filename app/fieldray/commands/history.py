@@ -23,7 +23,7 @@ from fieldray.commands.options import (
     write_json,
 )
 from fieldray.errors import UsageProblem
-from fieldray.paths import results_path, user_data
+from fieldray.paths import data_folder, results_path
 from fieldray.persistence import remove_unfinished_files
 from fieldray.plain_text import console_cell
 from fieldray.reasons import COMMON_NOTES, Reason, reason
@@ -269,7 +269,7 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
 
     first, translator, history = options.month or datetime.date.today().replace(day=1), Translator(), _history()
     folder = options.folder.absolute() if options.folder else None
-    month = history.monthly_counts(first, ConstancyRecords(user_data()), folder=folder)
+    month = history.monthly_counts(first, ConstancyRecords(data_folder()), folder=folder)
     if not write_json(options.json, month_text(month), console, kind="json"):
         console.print_lines((month_title(translator, month), *console_lines(month_blocks(month, translator))))
     if options.pdf:

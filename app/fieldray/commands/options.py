@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.commands.console import text_option
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
-from fieldray.paths import results_path, user_data
+from fieldray.paths import data_folder, results_path
 from fieldray.plain_text import console_cell
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions, default_exporters, exporters
@@ -87,7 +87,7 @@ def pack_library() -> PackLibrary:
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import drives_with_packs
 
-    return PackLibrary(user_data(), drives=drives_with_packs)
+    return PackLibrary(data_folder(), drives=drives_with_packs)
 
 
 def signed_pack_name(spec: PackSpec) -> str:

@@ -21,7 +21,7 @@ from fieldray.commands.options import (
     pack_library,
 )
 from fieldray.errors import PackProblem, UsageProblem
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.plain_text import console_cell
 from fieldray.reasons import reason
 from fieldray.settings import load
@@ -176,7 +176,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.constancy import ConstancyRecords, run_constancy_test
     from fieldray.pipeline.session import Session
 
-    library, records = pack_library(), ConstancyRecords(user_data())
+    library, records = pack_library(), ConstancyRecords(data_folder())
     found = [] if options.pack else [one for one in library.available() if one.kind == "classifier"]
     names = [options.pack] if options.pack else [str(one.folder) for one in found if one.problem is None]
     left_out = [(one.pack_name, one.problem) for one in found if one.problem]

@@ -39,7 +39,7 @@ from fieldray.formatting import border_text, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import create_empty_file, make_folder, remove_unfinished_files, storage_problem
 from fieldray.plain_text import console_cell
-from fieldray.reasons import BACKENDS, COMMON_NOTES, FOLDER_PROBLEMS, Reason, reason
+from fieldray.reasons import BACKEND_TEMPLATES, COMMON_NOTES, FOLDER_PROBLEMS, Reason, reason
 from fieldray.reports.content import NOTICE, class_texts, image_line, listed_score, listed_threshold
 from fieldray.reports.exporter import ReportOptions, exporters
 from fieldray.reports.outputs import is_stream, open_output, require_writable_output
@@ -312,7 +312,7 @@ class RunReport:
         is_whole = not (out and batch.run_id) or self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
             self._console.print_error(self._problem.text)
-            return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
+            return 3 if self._problem.code in {**BACKEND_TEMPLATES, **PACKS} else 1
         if batch.state == "cancelled" and not self._watches:
             self._console.print_error("cancelled; run the same command again to resume, without --fresh")
         # The program that reads the lines lacks some.

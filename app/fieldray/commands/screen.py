@@ -21,7 +21,7 @@ from fieldray.commands.options import (
     report_options,
 )
 from fieldray.errors import UsageProblem
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.persistence import SHARED_MODE, storage_problem, write_atomically
 from fieldray.reasons import reason
 from fieldray.settings import load
@@ -272,7 +272,7 @@ def run_demo(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """
-    folder = options.folder or user_data() / "demo" / options.part
+    folder = options.folder or data_folder() / "demo" / options.part
     console.is_output_for_program = options.json == "-"
     if options.part == _SYNTHETIC:
         _write_synthetic(folder, console)
@@ -320,7 +320,7 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
     if options.pack is None:
         options.pack = part.pack
         options.ages_confirmed = part.has_ages
-        RememberedPacks(user_data()).remember([folder], part.pack, ages_confirmed=part.has_ages)
+        RememberedPacks(data_folder()).remember([folder], part.pack, ages_confirmed=part.has_ages)
 
 
 def _files_to_write(part: DemoPart, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:

@@ -265,14 +265,14 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import DriveWatch
     from fieldray.packs.site_choices import RememberedPacks
-    from fieldray.paths import user_data
+    from fieldray.paths import data_folder
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.compare import Priors, system_comparer
     from fieldray.pipeline.constancy import ConstancyRecords, run_constancy_test
     from fieldray.pipeline.history import History
     from fieldray.pipeline.session import Session
 
-    library = PackLibrary(user_data())
+    library = PackLibrary(data_folder())
     session = Session(settings, publish)
     database, comparer = session.database, system_comparer(settings)
     constancy = ConstancyRecords(database.parent)
@@ -282,7 +282,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     return Services(
         session=session,
         library=library,
-        memory=RememberedPacks(user_data()),
+        memory=RememberedPacks(data_folder()),
         are_empty_folders=are_empty_folders,
         may_lack_ages=may_lack_ages,
         drives=drives,

@@ -56,7 +56,7 @@ from fieldray.errors import FieldrayError
 from fieldray.pipeline.history import RunWithPacks
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS, ReportOptions
-from fieldray.settings import ROWS, Settings
+from fieldray.settings import ROW_BY_KEY, Settings
 from fieldray.translation import Translator
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Controller(QObject):
         self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the position of the pack
         self._lost_files = 0
         self.switches = DisplaySwitches()
-        self.apply_settings(ROWS)
+        self.apply_settings(ROW_BY_KEY)
         self.switches.changed.connect(self._keep_switched)
         self.image = OpenImage(self.background)
         self.judging = VerdictController(self.background, self._why_not_judged)

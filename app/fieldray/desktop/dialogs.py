@@ -41,10 +41,10 @@ from fieldray.desktop.widgets import (
     without_markup,
 )
 from fieldray.formatting import research_only_notice
-from fieldray.paths import VERSION, asset, guide_folder, licence_table, program_folder, user_data
+from fieldray.paths import VERSION, asset_path, data_folder, guide_folder, licence_table_path, program_folder
 from fieldray.reasons import reason
 from fieldray.reports.exporter import Exporter, ReportOptions, exporters
-from fieldray.settings import SIMPLE_SETTINGS, TABLE, SettingRow, Settings, Value
+from fieldray.settings import SETTING_ROWS, SIMPLE_SETTINGS, SettingRow, Settings, Value
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import parse_json
 
@@ -148,7 +148,7 @@ def read_licences(table: Path | None = None) -> Licences | None:
 
     Raises OSError or ValueError for a damaged table.
     """
-    path = table or licence_table()
+    path = table or licence_table_path()
     return parse_json(path.read_bytes(), Licences) if path.is_file() else None
 
 
@@ -171,7 +171,7 @@ class AboutDialog(QDialog):
             "The images of the demonstration are from Kermany, Zhang and Goldbaum (Mendeley Data, 2018, CC BY "
             "4.0) and from Winther et al. (COVID-19 Image Repository, Hannover, 2020, CC BY 3.0). Sources, "
             "licences and changes: {file}",
-            file=asset("demonstration/CREDITS.md"),
+            file=asset_path("demonstration/CREDITS.md"),
         )
         column = column_layout(
             page,
@@ -181,7 +181,7 @@ class AboutDialog(QDialog):
             label(text("This program makes no network connections."), role="heading"),
             label(silent),
             label(images, role="muted"),
-            label(text("Results are kept in {folder}", folder=user_data()), role="muted"),
+            label(text("Results are kept in {folder}", folder=data_folder()), role="muted"),
             spacing=10,
         )
         box, listed = dialog_buttons(self, text("Close")), read_licences(table)
@@ -328,7 +328,7 @@ def form_layout(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
 
 
 class SettingsDialog(QDialog):
-    """The dialog of settings, with a line for each setting of the table `settings.TABLE`."""
+    """The dialog of settings, with a line for each setting of the table `settings.SETTING_ROWS`."""
 
     def __init__(self, settings: Settings, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -360,7 +360,7 @@ class SettingsDialog(QDialog):
         return {key: value for key, value in values.items() if value != self._settings[key]}
 
     def _form(self, *, is_advanced: bool) -> QWidget:
-        rows = [row for row in TABLE if row.in_dialog and is_advanced != (row.key in SIMPLE_SETTINGS)]
+        rows = [row for row in SETTING_ROWS if row.in_dialog and is_advanced != (row.key in SIMPLE_SETTINGS)]
         self.fields.update((row.key, self._field(row)) for row in rows)
         made, laid = QWidget(), form_layout(*((self._translator.text(row.label), self.fields[row.key]) for row in rows))
         laid.setContentsMargins(_FORM_MARGIN, _FORM_MARGIN, _FORM_MARGIN, 0)

@@ -23,7 +23,7 @@ from PySide6.QtWidgets import QApplication
 
 from fieldray.domain.finding import Category
 from fieldray.domain.run import VerdictChoice
-from fieldray.paths import asset
+from fieldray.paths import asset_path
 
 Theme = Literal["light", "dark"]
 
@@ -101,8 +101,8 @@ def colour(theme: Theme, name: str) -> QColor:
 
 def style_sheet(theme: Theme) -> str:
     """Return the Qt style sheet of a theme: `assets/style/fieldray.qss` with each `$name` replaced by a colour."""
-    names = {**colours(theme), "theme": theme, "icons": asset("style").as_posix()}
-    return Template(asset("style/fieldray.qss").read_text(encoding="utf-8")).substitute(names)
+    names = {**colours(theme), "theme": theme, "icons": asset_path("style").as_posix()}
+    return Template(asset_path("style/fieldray.qss").read_text(encoding="utf-8")).substitute(names)
 
 
 def scaled_font(font: QFont, share: float) -> QFont:
@@ -176,7 +176,7 @@ def _pixmap(name: str, shade: str, side: int, *, inset: float = 0.0) -> QPixmap:
 
 @lru_cache(maxsize=256)
 def _drawing(name: str, shade: str) -> QSvgRenderer:
-    drawing = asset(f"icons/{name}.svg").read_text(encoding="utf-8").replace("currentColor", shade)
+    drawing = asset_path(f"icons/{name}.svg").read_text(encoding="utf-8").replace("currentColor", shade)
     return QSvgRenderer(QByteArray(drawing.encode()))
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
 
-from fieldray.paths import asset
+from fieldray.paths import asset_path
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -290,7 +290,7 @@ def credits_path() -> Path:
 
 
 def _folder() -> Path:
-    return asset("demonstration")
+    return asset_path("demonstration")
 
 
 # ---- drawn, to be refused

@@ -38,7 +38,7 @@ from fieldray.inference.coral_status import (
 from fieldray.inference.litert import Runtime
 from fieldray.inference.operators import EDGETPU_OPERATOR
 from fieldray.inference.worker import DelegateSpec, WorkerBackend
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.persistence import FileLock, LockHeldError
 from fieldray.processes.child import ChildDied, ChildTimeout, handler_of
 from fieldray.reasons import Reason, reason
@@ -94,7 +94,7 @@ def edgetpu_kind(
         options = {
             "libraries": list(libraries),
             "options": {"Performance": _PERFORMANCE[clock]},
-            "lock": str(user_data() / _LOCK_NAME),
+            "lock": str(data_folder() / _LOCK_NAME),
         }
         return WorkerBackend(
             EDGE_TPU,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from fieldray.translation import SOURCE
+from fieldray.translation import ENGLISH
 
 _BEGIN: Final = re.compile(r"^<!-- ([a-z]{2,3}(?:-[A-Za-z0-9]+)*) -->\n", re.MULTILINE)
 
@@ -20,7 +20,7 @@ def split_card(card: str) -> dict[str, str]:
     A card without language lines is entirely English.
     """
     first, *others = _BEGIN.split(card)
-    return {SOURCE: first, **dict(zip(others[::2], others[1::2], strict=True))}
+    return {ENGLISH: first, **dict(zip(others[::2], others[1::2], strict=True))}
 
 
 def join_card(parts: Mapping[str, str]) -> str:
@@ -28,4 +28,4 @@ def join_card(parts: Mapping[str, str]) -> str:
 
     The English text has no language line and must come first.
     """
-    return "".join(text if language == SOURCE else f"<!-- {language} -->\n{text}" for language, text in parts.items())
+    return "".join(text if language == ENGLISH else f"<!-- {language} -->\n{text}" for language, text in parts.items())

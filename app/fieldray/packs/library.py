@@ -90,7 +90,7 @@ class PackLibrary:
         self._drives = drives
         self._installed_root = home / "packs"
         self._builtin_lungs = builtin_lungs if builtin_root else BUILTIN_LUNGS
-        self._builtin_root = builtin_root or paths.builtin_packs()
+        self._builtin_root = builtin_root or paths.builtin_packs_folder()
         self._builtin_table = builtin_table
         self._builtin_ids = {name.rpartition("-")[0] for name in builtin_table}
         self.trust_store = TrustStore(home)

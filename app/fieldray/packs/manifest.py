@@ -39,9 +39,9 @@ from fieldray.formatting import class_synonyms
 from fieldray.packs import naming
 from fieldray.packs.look_alikes import is_visible_text, look_alike
 from fieldray.packs.reading import canonical_json, manifest_error, parse_json_object
-from fieldray.paths import catalogues
+from fieldray.paths import catalogue_paths
 from fieldray.reasons import reason
-from fieldray.translation import SOURCE, Translator
+from fieldray.translation import ENGLISH, Translator
 from fieldray.typed_json import to_type
 
 SCHEMA_VERSION: Final = 2
@@ -209,7 +209,7 @@ def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, st
 @functools.cache
 def _words() -> Mapping[Category, tuple[str, ...]]:
     """Return for each class the program's names in all languages, and the class's name in data formats."""
-    translators = [Translator(language) for language in (SOURCE, *catalogues())]
+    translators = [Translator(language) for language in (ENGLISH, *catalogue_paths())]
     return {
         category: (*(word for translator in translators for word in class_synonyms(translator, category)), category)
         for category in get_args(Category)

@@ -44,7 +44,7 @@ from fieldray.domain.run import PackOfRun, StoredResult, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.packs.site_choices import SitePoint, SitePointFile, with_site_points
-from fieldray.paths import VERSION, catalogues
+from fieldray.paths import VERSION, catalogue_paths
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.run_warnings import drifts_of
 from fieldray.reasons import Reason, reason
@@ -317,7 +317,7 @@ def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> ReferenceLabe
 def usual_class_names() -> ClassNames:
     """Return the usual class names for positive and negative, in English and all other languages of the program."""
     positive, negative = set(USUAL_CLASS_NAMES.positive), set(USUAL_CLASS_NAMES.negative)
-    for translator in map(Translator, catalogues()):
+    for translator in map(Translator, catalogue_paths()):
         # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
         yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")
         no = translator.in_context("cell of a table", "FALSE"), translator.in_context("cell of a table", "no")

@@ -43,7 +43,7 @@ from fieldray.errors import (
 )
 from fieldray.imaging.discover import discover
 from fieldray.packs.library import PackLibrary
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
@@ -278,7 +278,7 @@ def system_comparer(settings: Settings) -> OpenComparer:
     """
 
     def opened(ends: contextlib.ExitStack) -> PairComparer:
-        finder = PackLibrary(user_data()).load_shipped_lungs()
+        finder = PackLibrary(data_folder()).load_shipped_lungs()
         if finder is None:
             raise PackProblem(reason("compare_no_lungs_pack"))
         readers = ends.enter_context(contextlib.closing(open_workers(settings, _WORKERS)))

@@ -24,7 +24,7 @@ from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsagePr
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import constancy_files
 from fieldray.packs.signing import CONSTANCY_SIGNER, verify
-from fieldray.paths import VERSION, asset, scratch_folder
+from fieldray.paths import VERSION, asset_path, scratch_folder
 from fieldray.persistence import exclusive_writer, storage_problem, write_atomically
 from fieldray.pipeline.session import Session
 from fieldray.reasons import Reason, reason
@@ -201,7 +201,7 @@ def shipped_results(path: Path | None = None) -> ConstancyFile:
 
     Raises StorageProblem (constancy_set) if the signature is wrong, or if a test image was changed.
     """
-    path = path or asset("constancy.json")
+    path = path or asset_path("constancy.json")
     try:
         content, signature = path.read_bytes(), path.with_suffix(".sig").read_bytes()
         if verify(content, signature=signature) != CONSTANCY_SIGNER:

@@ -19,7 +19,7 @@ from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import PackOfRun, PackSpec, ProgressHandler, Run, RunSpec, StoredResult, pack_of_run
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.persistence import remove_unfinished_files
 from fieldray.pipeline.run_warnings import run_warnings
 from fieldray.processes.child import Call, Child, handler_of
@@ -38,7 +38,7 @@ from fieldray.reports.exporter import (
     pseudonym_key,
 )
 from fieldray.reports.images import MapFileNames, overlay_spec, write_class_map, write_lungs, write_overlay
-from fieldray.settings import TABLE, Settings, Value
+from fieldray.settings import SETTING_ROWS, Settings, Value
 from fieldray.store.results import ResultQuery
 from fieldray.store.work_list import HistoryQuery
 from fieldray.surroundings import lower_priority
@@ -147,7 +147,7 @@ def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
         packs=tuple(_stored_pack(query, run, at, manifest_of(one, packs)) for at, one in enumerate(run.spec.packs)),
         absent_images=query.absent_images(run.run_id),
         superseded_verdicts=query.superseded_verdicts(run.run_id),
-        pseudonym_key=pseudonym_key(user_data()),
+        pseudonym_key=pseudonym_key(data_folder()),
     )
 
 
@@ -214,7 +214,7 @@ def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
             return model
     from fieldray.packs.library import PackLibrary
 
-    library = PackLibrary(user_data())
+    library = PackLibrary(data_folder())
     for candidate in library.available():
         if candidate.pack_name == spec.pack_name and candidate.can_screen:
             with contextlib.suppress(FieldrayError):
@@ -430,7 +430,7 @@ def export_in_child(
         reader=options.reader,
         pairs=options.pairs,
         packs=tuple(map(_for_reports, request.packs)),
-        settings={row.key: settings[row.key] for row in TABLE},
+        settings={row.key: settings[row.key] for row in SETTING_ROWS},
     )
     try:
         done = EXPORT.run_in_child(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)

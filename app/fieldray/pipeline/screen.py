@@ -36,7 +36,7 @@ from fieldray.errors import (
 )
 from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine
-from fieldray.reasons import NOTES, Reason, reason
+from fieldray.reasons import NOTE_TEMPLATES, Reason, reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunResult
 from fieldray.workers.pool import Workers
 
@@ -257,7 +257,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
     gate = manifest.ood_gate
     extra: dict[str, float] = {}
     of_header = header_notes(ref.header, manifest.accepted, is_confirmed=setup.ages_confirmed)
-    of_header += tuple(reason(code) for code in facts.notes if code in NOTES)
+    of_header += tuple(reason(code) for code in facts.notes if code in NOTE_TEMPLATES)
     notes = lungs.notes if lungs and not lungs.refusal else ()
     if manifest.is_bare:
         notes += (reason("unsigned_operating_point_unknown"),)

@@ -32,7 +32,7 @@ from fieldray.domain.run import (
 from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
 from fieldray.inference.backend import BackendOptions, accelerator_kinds
 from fieldray.inference.engine import Engine
-from fieldray.paths import results_path, user_data
+from fieldray.paths import data_folder, results_path
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS, ReportOptions
 from fieldray.settings import Settings
@@ -66,7 +66,7 @@ def record_passed_test(model: Model) -> None:
     """
     from fieldray.packs.library import PackLibrary  # a slow import
 
-    PackLibrary(user_data()).record_passed_test(model)
+    PackLibrary(data_folder()).record_passed_test(model)
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, DevicePolicy]:

@@ -22,7 +22,7 @@ from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share, Unit
 from fieldray.domain.purpose import TRUTH_NAMES
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.audit_words import rule_text
@@ -258,7 +258,7 @@ def _unnamed(report: AuditReport) -> AuditReport:
 
     The pseudonyms are the values of `image_id` in the run's exports. Raises StorageProblem.
     """
-    key, found, subject = pseudonym_key(user_data()), report.audit, report.subject
+    key, found, subject = pseudonym_key(data_folder()), report.audit, report.subject
     alias = partial(image_alias, key=key)
     source = subject.labels_from
     readers = sorted({one for pair in found.agreements for one in (pair.first, pair.second)} - {"pack", "reference"})

@@ -31,7 +31,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict
 from fieldray.formatting import HasClassNames, border_digits, category_label, score_digits
-from fieldray.plain_text import visible
+from fieldray.plain_text import make_visible
 from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, without_names
 from fieldray.translation import Translator
 
@@ -47,7 +47,7 @@ def class_texts(pack: HasClassNames | None) -> Mapping[Category, str]:
     """Return the names of the classes for a printed list: those of the pack, else those of the window."""
     own, translator = (pack.class_names if pack else None) or {}, Translator()
     words = {category: category_label(translator, category, pack) for category in CATEGORY_TEXTS}
-    return {category: visible(word) if category in own else word.lower() for category, word in words.items()}
+    return {category: make_visible(word) if category in own else word.lower() for category, word in words.items()}
 
 
 def image_path(ref: ImageRef) -> str:

@@ -24,7 +24,7 @@ from pydicom.encaps import encapsulate
 
 from fieldray.domain.finding import lungs_of, reason_of
 from fieldray.domain.image import ShownImage
-from fieldray.paths import asset
+from fieldray.paths import asset_path
 from fieldray.reports.dicom_instance import (
     SECONDARY_CAPTURE,
     ReportedImage,
@@ -233,7 +233,7 @@ def _font(size: int, *, is_bold: bool = False) -> ImageFont.FreeTypeFont:
     size  size of the letters in pixels
     """
     name = "DejaVuSans-Bold.ttf" if is_bold else "DejaVuSans.ttf"
-    return ImageFont.truetype(asset("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(asset_path("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)
 
 
 SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.66.4"

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.persistence import exclusive_writer, require_regular_file, storage_problem, write_atomically
-from fieldray.plain_text import visible
+from fieldray.plain_text import make_visible
 from fieldray.reasons import Reason, reason
 from fieldray.registry import discover_entries
 
@@ -247,7 +247,9 @@ def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
     """
     header = ref.header
     if stored.options.names_people:
-        return replace(header, patient_name=visible(header.patient_name), patient_id=visible(header.patient_id))
+        return replace(
+            header, patient_name=make_visible(header.patient_name), patient_id=make_visible(header.patient_id)
+        )
     alias = pseudonym(header, ref.patient_study_key, key=stored.pseudonym_key)
     return replace(
         header, patient_name=alias, patient_id=alias, patient_birth_date="", study_id="", accession_number=""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.persistence import (
     PRIVATE_FOLDER,
     is_regular_or_absent,
@@ -90,7 +90,7 @@ def require_own_output(path: Path, kind: OutputKind | Recognise, *, inputs: Sequ
 def require_outside_home(path: Path) -> None:
     """Raise UsageProblem (output_in_home) if a path is in the program's own data folder."""
     real = Path(os.path.realpath(path))
-    if any(_is_same(other, user_data()) for other in (real, *real.parents)):
+    if any(_is_same(other, data_folder()) for other in (real, *real.parents)):
         raise UsageProblem(reason("output_in_home", path=path))
 
 

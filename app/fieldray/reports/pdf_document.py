@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category
 from fieldray.formatting import research_only_notice
-from fieldray.paths import asset
+from fieldray.paths import asset_path
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, without_undecoded
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
@@ -501,5 +501,5 @@ class Document(FPDF):
 def _shape_of(category: Category) -> bytes:
     """Return the icon of a result class, as shown in the window, as SVG in the colour of the class."""
     red, green, blue = COLOURS[category]
-    drawing = asset(f"icons/classes/{category}.svg").read_text(encoding="utf-8")
+    drawing = asset_path(f"icons/classes/{category}.svg").read_text(encoding="utf-8")
     return drawing.replace("currentColor", f"#{red:02x}{green:02x}{blue:02x}").encode()

@@ -22,7 +22,7 @@ from itertools import accumulate
 from types import ModuleType
 from typing import Any, Final, TypeVar, cast
 
-from fieldray.paths import asset
+from fieldray.paths import asset_path
 
 # fpdf2 is loaded without its code for signatures, which imports asyncio and sockets. Documents are not signed, and the
 # installed program has none of these modules.
@@ -62,7 +62,7 @@ class WholeFont(TTFFont):
     """A font that is embedded unchanged in many documents, with a number for each letter."""
 
     def __init__(self, style: str, number: int) -> None:
-        super().__init__(FPDF(), asset("fonts") / _STYLES[style], f"{FAMILY.lower()}{style}", style)
+        super().__init__(FPDF(), asset_path("fonts") / _STYLES[style], f"{FAMILY.lower()}{style}", style)
         self.close()
         self.i = number
         self.subset = _Codes({letter: code for code, letter in enumerate(sorted(self.cmap), 1)})  # type: ignore[assignment]
@@ -95,7 +95,7 @@ def with_escapes(text: str, document: FPDF) -> str:
 
 
 def _add_font(family: str, name: str, document: FPDF) -> None:
-    document.add_font(family, fname=asset("fonts") / name)
+    document.add_font(family, fname=asset_path("fonts") / name)
     document.set_fallback_fonts([known for known in _FURTHER if known in document.fonts], exact_match=False)
     font = cast("TTFFont", document.fonts[family])
     if font.is_compressed:  # otherwise fpdf2 would compress the font again, in many seconds

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fieldray.packs.cards import join_card, split_card
 from fieldray.reasons import Reason, reason
-from fieldray.translation import SOURCE, Translator
+from fieldray.translation import ENGLISH, Translator
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
     CrossValidationFigures,
@@ -45,7 +45,7 @@ CardWarnings = Callable[[Translator], Sequence[Reason]]
 def template_languages() -> tuple[str, ...]:
     """Return the codes of the languages that have a model-card template, English first."""
     folders = (resources.files("fieldray_adapt") / "templates").iterdir()
-    return (SOURCE, *sorted({folder.name for folder in folders if (folder / "card.md").is_file()} - {SOURCE}))
+    return (ENGLISH, *sorted({folder.name for folder in folders if (folder / "card.md").is_file()} - {ENGLISH}))
 
 
 def _template(name: str, language: str) -> Template:
@@ -63,7 +63,7 @@ def _template(name: str, language: str) -> Template:
     return environment.get_template(f"{language}/{name}")
 
 
-def render_template(name: str, *, language: str = SOURCE, **facts: Any) -> str:
+def render_template(name: str, *, language: str = ENGLISH, **facts: Any) -> str:
     """Fill the template file `name` of a language with `facts`. Returns Markdown.
 
     Raises jinja2.UndefinedError if `facts` lacks a value that the template uses.
@@ -71,7 +71,7 @@ def render_template(name: str, *, language: str = SOURCE, **facts: Any) -> str:
     return _template(name, language).render(facts)
 
 
-def label_section(code: str, meaning: str, results: LabelFigures, *, language: str = SOURCE) -> str:
+def label_section(code: str, meaning: str, results: LabelFigures, *, language: str = ENGLISH) -> str:
     """Return the section of a model card with one label's figures, as Markdown.
 
     The figures are measured on the test images and, if available, on images of another hospital. `code` is the label's
@@ -84,7 +84,7 @@ def label_section(code: str, meaning: str, results: LabelFigures, *, language: s
 
 def _number(written: str, language: str) -> str:
     """Return a number in English notation with the decimal mark and thousands separator of `language`."""
-    return written if language == SOURCE else written.translate(str.maketrans(",.", "\u202f,"))
+    return written if language == ENGLISH else written.translate(str.maketrans(",.", "\u202f,"))
 
 
 def _figure(text: Any, language: str) -> str:
@@ -94,12 +94,14 @@ def _figure(text: Any, language: str) -> str:
 
 
 def _in_words(interval: str, language: str) -> str:
-    return _number(interval.replace("(", "(від ").replace(" to ", " до "), language) if language != SOURCE else interval
+    return (
+        _number(interval.replace("(", "(від ").replace(" to ", " до "), language) if language != ENGLISH else interval
+    )
 
 
 def _interval(figure: Any, form: str, language: str) -> str:
     """Format a figure as text in `language`: counts, value and interval. `form` is a number format such as ".3f"."""
-    if language == SOURCE:
+    if language == ENGLISH:
         return figure_text(figure, form)
     counts, _, value = figure_text(figure, form).rpartition(": ")
     counts = f"{counts.replace(' of ', ' із ')}: " if counts else ""
@@ -147,7 +149,7 @@ def render_card(
     return join_card(made)
 
 
-def edgetpu_section(files: Mapping[str, bytes], *, language: str = SOURCE) -> str:
+def edgetpu_section(files: Mapping[str, bytes], *, language: str = ENGLISH) -> str:
     """Return the section of a model card about the Edge TPU, as Markdown. `files` are the network files by role."""
     placement = read_placement(files.get("edgetpu", files["litert"]))
     return render_template(

@@ -19,7 +19,7 @@ from fieldray.packs.site_choices import REMEMBERED_PACKS_FILE_NAME as FOLDERS
 from fieldray.packs.site_choices import SITE_POINTS_FILE_NAME as POINTS
 from fieldray.packs.site_choices import RememberedPacks, SitePointFile
 from fieldray.reports.outputs import is_own_report
-from fieldray.settings import TABLE, load
+from fieldray.settings import SETTING_ROWS, load
 from fieldray.store.rows import (
     brief_of,
     outcome_columns,
@@ -66,7 +66,8 @@ def _settings(folder: Path) -> None:
     settings.save(folder / "settings.json")
     again, _ = load(folder / "settings.json")
     holds(
-        [again[row.key] for row in TABLE] == [settings[row.key] for row in TABLE], "settings that change by themselves"
+        [again[row.key] for row in SETTING_ROWS] == [settings[row.key] for row in SETTING_ROWS],
+        "settings that change by themselves",
     )
 
 
@@ -95,7 +96,7 @@ def _files() -> Mapping[str, _File]:
     request = asdict(_request())
     event = asdict(Event(task="a", key="k", status="done", number=1, outcome=Outcome(exit_code=0, node="n")))
     files = (
-        _File("settings.json", {row.key: row.default for row in TABLE} | {"newer": [1]}, _settings),
+        _File("settings.json", {row.key: row.default for row in SETTING_ROWS} | {"newer": [1]}, _settings),
         _File(FOLDERS, remembered, lambda folder: RememberedPacks(folder).find([folder])),
         _File("pack_trust.json", trust, lambda folder: TrustStore(folder).trusted()),
         _File(POINTS, [point, point], lambda folder: SitePointFile(folder).all()),

@@ -30,7 +30,7 @@ from fieldray.domain.purpose import (
 )
 from fieldray.packs.manifest import domain_manifest
 from fieldray.packs.verified import read_verified_manifest
-from fieldray.paths import builtin_packs
+from fieldray.paths import builtin_packs_folder
 from fieldray.reasons import reason
 from outcomes import image_ref
 
@@ -40,7 +40,7 @@ CHILDREN = HeaderRules(ages_years=(1, 5))
 @pytest.fixture
 def children() -> Manifest:
     """What the shipped pack for children says."""
-    folder = next(builtin_packs().glob("pneumonia-paediatric-*"))
+    folder = next(builtin_packs_folder().glob("pneumonia-paediatric-*"))
     return domain_manifest(read_verified_manifest(folder).description)  # type: ignore[arg-type]
 
 

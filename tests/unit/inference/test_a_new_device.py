@@ -45,7 +45,7 @@ def kind(_: BackendOptions) -> BackendKind:
 
 @pytest.fixture(autouse=True)
 def abacus() -> Iterator[None]:
-    with BACKENDS.added(ENTRY):
+    with BACKENDS.with_entry(ENTRY):
         yield
     PROBLEMS.clear()
 
@@ -89,7 +89,7 @@ def test_without_a_file_of_its_roles_the_pack_does_not_run_on_it() -> None:
 
 
 def test_a_name_is_taken_once() -> None:
-    with pytest.raises(ValueError, match="abacus"), BACKENDS.added(ENTRY):
+    with pytest.raises(ValueError, match="abacus"), BACKENDS.with_entry(ENTRY):
         pass
     assert list(device_choices()) == ["auto", "abacus", "edgetpu", "cpu"]
 

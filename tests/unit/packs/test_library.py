@@ -12,7 +12,7 @@ from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.signing import BUILTIN_PACKS, fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
-from fieldray.paths import builtin_packs
+from fieldray.paths import builtin_packs_folder
 from packs_factory import MODEL_BYTES, key, make_pack
 from raised import raises
 from shipped_packs import ADULTS, CHILDREN, LUNGS, TUBERCULOSIS
@@ -279,7 +279,7 @@ def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path
 
 
 def test_the_packs_that_ship_are_in_the_table_and_whole() -> None:
-    shipped = [path.parent for path in sorted(builtin_packs().glob("*/manifest.json"))]
+    shipped = [path.parent for path in sorted(builtin_packs_folder().glob("*/manifest.json"))]
     lines = {folder.name: builtin_table_line(folder) for folder in shipped}
     assert lines == {name: f'    "{name}": "{digest}",' for name, digest in BUILTIN_PACKS.items()}
 

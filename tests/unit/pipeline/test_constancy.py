@@ -17,7 +17,7 @@ from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsagePr
 from fieldray.imaging.synthetic import constancy_files
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import sign
-from fieldray.paths import asset
+from fieldray.paths import asset_path
 from fieldray.pipeline.constancy import (
     TEST_INTERVAL_DAYS,
     TOLERANCE,
@@ -90,7 +90,7 @@ def test_every_pack_that_ships_has_answers_of_the_very_networks_it_runs(tmp_path
 
 def test_nothing_but_what_was_signed_is_expected(tmp_path: Path) -> None:
     for suffix in ("json", "sig"):
-        shutil.copy(asset(f"constancy.{suffix}"), tmp_path)
+        shutil.copy(asset_path(f"constancy.{suffix}"), tmp_path)
     assert shipped_results(tmp_path / "constancy.json") == shipped_results()
     content = (tmp_path / "constancy.json").read_bytes()
     changed = content.replace(b'"abnormal": 0.9', b'"abnormal": 0.8', 1)

@@ -18,7 +18,7 @@ from fieldray.domain.image import ImageHeader, ShownImage
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
-from fieldray.paths import user_data
+from fieldray.paths import data_folder
 from fieldray.persistence import temporary_path, write_new_file
 from fieldray.pipeline.export import SERVICE, ExportRequest, export_in_child, export_run
 from fieldray.processes.child import Child
@@ -234,7 +234,7 @@ def quiet(_done: int, _total: int) -> None:
 
 def test_another_process_writes_what_this_process_writes(tmp_path: Path, database: Path) -> None:
     """With the pack that is in use: were it not known there, the PDF would say less."""
-    shipped = PackLibrary(user_data()).load(ADULTS)
+    shipped = PackLibrary(data_folder()).load(ADULTS)
     model = replace(shipped, manifest=replace(shipped.manifest, version="99.0.0"))  # no library has it
     code = model.manifest.labels[0].code
     spec = run_spec(pack_name=model.pack_name, model_sha256=model.model_sha256)

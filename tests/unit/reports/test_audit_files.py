@@ -17,8 +17,8 @@ import pytest
 from audits import audit_report
 from fieldray.audit.report import AuditReport
 from fieldray.errors import UsageProblem
-from fieldray.paths import user_data
-from fieldray.plain_text import visible
+from fieldray.paths import data_folder
+from fieldray.plain_text import make_visible
 from fieldray.reports.audit_files import audit_json, require_audit_files, write_audit
 from fieldray.reports.exporter import image_alias, pseudonym_key
 from fieldray.reports.outputs import is_own_report
@@ -59,7 +59,7 @@ def test_both_files_say_the_same_in_the_language_asked_for(
     found = json.loads(figures.read_text("ascii"))
     assert (found["auc"]["value"], found["run_id"]) == (report.audit.auc.value, 3)
     assert [point["is_local"] for point in found["operating_points"]] == [False, True]
-    alias = image_alias("/знімки/made-up-图1.png", key=pseudonym_key(user_data()))
+    alias = image_alias("/знімки/made-up-图1.png", key=pseudonym_key(data_folder()))
     assert found["disagreements"][0]["image"] == alias  # as in the exports of a run: a path often holds a name
     assert not any("знімки" in str(value) for value in (found["paths"], found["labels_from"], found["disagreements"]))
     assert audit_json(report) == figures.read_text("ascii")  # what `--json -` prints
@@ -92,7 +92,7 @@ def test_texts_from_outside_are_seen_as_they_are_and_keep_to_their_pages(text: s
     subprocess.run(["qpdf", "--check", document], capture_output=True, check=True)
     drawn = pdf_text(document)
     assert forbidden_in(drawn.replace("\n", "").replace("\f", "")) == set()
-    assert visible(text[:12]).split()[0][:10] in drawn
+    assert make_visible(text[:12]).split()[0][:10] in drawn
     words = list(words_of(document))
     assert max(right for _, right, _ in words) < _POINTS_WIDE - 45
     at_the_foot = {word for word, _, bottom in words if bottom > _POINTS_HIGH - 51}
