@@ -50,8 +50,8 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     assert of == PackOfRun(desk.bench.screening.run_id or 0)
     assert model is desk.bench.screening.run_models[0]
     assert (request.labels, request.positive) == (Path("/labels.csv"), ("tb", "mass"))
-    assert (request.prevalence, request.wanted.sensitivity) == (pytest.approx(0.025), 0.95)
-    assert (request.unit, request.refers) == (None, "above")
+    assert (request.prevalence, request.goal.sensitivity) == (pytest.approx(0.025), 0.95)
+    assert (request.unit, request.refers_from) == (None, "above")
     text = texts(page)
     assert "Area under the ROC curve (AUC)" in text
     assert "in the reference (earlier images of this folder)" in text

@@ -116,7 +116,7 @@ class Place:
             spec=self.spec,
             packs=[RunPack(spec=self.spec.packs[0], check_header=lambda header: None)],
             discover=lambda is_known: (ref for ref in self.refs() if not stamping.is_known(ref, is_known)),
-            count=lambda gives_up: len(NAMES),
+            estimate_count=lambda gives_up: len(NAMES),
             hash_file=lambda ref: (outcome_of(ref).facts.content_sha256, stamping.of(ref)),
             stamp_with=stamping.begin,
             screen=lambda ref, _wanted: [stamping.stamped(outcome_of(ref))],

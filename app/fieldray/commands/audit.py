@@ -221,10 +221,10 @@ def _request(options: argparse.Namespace) -> AuditRequest:
         label=options.label,
         prevalence=options.prevalence,
         unit=options.by,
-        refers=options.refer,
-        wanted=wanted,
+        refers_from=options.refer,
+        goal=wanted,
         prices=Prices(**prices) if prices else None,
-        against=options.against,
+        compared_pack=options.against,
     )
 
 

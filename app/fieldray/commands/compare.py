@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem.
     """
     console.is_output_for_program = options.json == "-"
-    from fieldray.pipeline.compare import only_image, system_comparer
+    from fieldray.pipeline.compare import find_only_image, system_comparer
     from fieldray.reports.images import pair_text, require_pair_files, write_comparison
 
     inputs = (options.prior, options.current)
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     settings, _ = load()
     with contextlib.ExitStack() as ends:
         comparer = system_comparer(settings)(ends)
-        prior, current = (only_image(path, readers=comparer.readers) for path in inputs)
+        prior, current = (find_only_image(path, readers=comparer.workers) for path in inputs)
         pair = comparer.compare(prior, current)
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)

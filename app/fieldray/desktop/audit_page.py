@@ -150,10 +150,10 @@ class AuditPage(Page):
                 positive=tuple(name.strip() for name in self.positive.text().split(",") if name.strip()),
                 prevalence=None if prevalence is None else prevalence / 100,
                 unit=self.unit.currentData(),
-                refers=self.refers.currentData(),
-                wanted=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
+                refers_from=self.refers.currentData(),
+                goal=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
                 prices=None if not any(prices) else Prices(screening=screening, test=test, unsure=unsure),
-                against=PackOfRun.parse(against) if against else None,
+                compared_pack=PackOfRun.parse(against) if against else None,
             )
         )
 

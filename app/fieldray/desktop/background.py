@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fieldray.packs.reading import DriveWatch
     from fieldray.packs.site_choices import RememberedPacks
     from fieldray.pipeline.auditing import Auditor
-    from fieldray.pipeline.compare import Priors
+    from fieldray.pipeline.compare import PriorFinder
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import History
     from fieldray.pipeline.session import Session
@@ -243,7 +243,7 @@ class Services:
     drives: DriveWatch
     audit: Auditor
     history: History
-    priors: Priors
+    priors: PriorFinder
     constancy: ConstancyRecords
     check_constancy: Callable[[], tuple[Reason, ...]]
     read_load_study: Callable[[], StoredLoadStudy | None]
@@ -267,7 +267,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.packs.site_choices import RememberedPacks
     from fieldray.paths import data_folder
     from fieldray.pipeline.auditing import Auditor
-    from fieldray.pipeline.compare import Priors, system_comparer
+    from fieldray.pipeline.compare import PriorFinder, system_comparer
     from fieldray.pipeline.constancy import ConstancyRecords, run_constancy_test
     from fieldray.pipeline.history import History
     from fieldray.pipeline.session import Session
@@ -288,7 +288,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         drives=drives,
         audit=Auditor(database, library.site_points),
         history=History(database),
-        priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
+        priors=PriorFinder(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
         check_constancy=lambda: run_constancy_test(session, constancy),
         read_load_study=read_load_study,

@@ -60,18 +60,18 @@ _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
 class AuditRequest:
     """The request for an audit, as entered by a person.
 
-    labels      source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers), or
-                the path of a table
-    positive    class names in the labels that mean positive; empty for the usual names
-    columns     the table's column names, by meaning, if they are unusual (see `audit.cases.labels_from_table`)
-    label       code of the pack's label to audit; None for the pack's first label
-    unit        what all figures count, such as patients or images; None for patients if a table or a header names them,
-                else images
-    refers      the rule for referral (see `audit.units.CountingRule`)
-    prevalence  prevalence, 0..1, among the patients to be screened; None for the prevalence among the audited units
-    wanted      goal of the local operating point that the audit proposes
-    prices      prices for a threshold plan with costs; None for a plan without costs
-    against     another pack of a run to compare with, or None
+    labels         source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers), or
+                   the path of a table
+    positive       class names in the labels that mean positive; empty for the usual names
+    columns        the table's column names, by meaning, if they are unusual (see `audit.cases.labels_from_table`)
+    label          code of the pack's label to audit; None for the pack's first label
+    unit           what all figures count, such as patients or images; None for patients if a table or a header names
+                   them, else images
+    refers_from    the rule for referral (see `audit.units.CountingRule`)
+    prevalence     prevalence, 0..1, among the patients to be screened; None for the prevalence among the audited units
+    goal           goal of the local operating point that the audit proposes
+    prices         prices for a threshold plan with costs; None for a plan without costs
+    compared_pack  another pack of a run to compare with, or None
     """
 
     labels: Literal["folders", "verdicts"] | Path
@@ -79,11 +79,11 @@ class AuditRequest:
     columns: Mapping[str, str] = field(default_factory=dict)
     label: str | None = None
     unit: Unit | None = None
-    refers: Referral = "above"
+    refers_from: Referral = "above"
     prevalence: float | None = None
-    wanted: ProposalGoal = field(default_factory=ProposalGoal)
+    goal: ProposalGoal = field(default_factory=ProposalGoal)
     prices: Prices | None = None
-    against: PackOfRun | None = None
+    compared_pack: PackOfRun | None = None
 
 
 def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
@@ -101,13 +101,13 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.answers(), reference, label=label))
         unit = request.unit or ("patient" if any(case.has_known_patient for case in cases) else "image")
-        rule = CountingRule(unit=unit, refers=request.refers)
+        rule = CountingRule(unit=unit, refers=request.refers_from)
         points = _points(judged, label, model)
         found = compute_audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.reader_labels)
-        paired = _paired(judged, cases, label, request.against, rule)
+        paired = _paired(judged, cases, label, request.compared_pack, rule)
         drifts = drifts_of(query, judged.run, of.position, model.manifest if model else None, label=label)
     pattern = model.manifest.point(label) if model else next(iter(points), None)
-    proposal = propose_operating_point(cases, label=label, base_point=pattern, rule=rule, wanted=request.wanted)
+    proposal = propose_operating_point(cases, label=label, base_point=pattern, rule=rule, wanted=request.goal)
     thresholds = [proposal.threshold, *(point.threshold for point in points)]
     planned = threshold_plan(
         cases, thresholds, rule=rule, base_point=pattern, prevalence=found.prevalence, prices=request.prices
@@ -151,7 +151,7 @@ class _PackResults:
 def _paired(
     judged: _PackResults, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: CountingRule
 ) -> PackComparison | None:
-    """Compare the results of two packs, each at the operating point of its run. Returns None if `against` is None.
+    """Compare the results of two packs, at the operating points of their runs. Returns None if `compared_pack` is None.
 
     judged  results of the audited pack
     label   code of the audited label. If the other pack lacks this label, the other pack's first label is used

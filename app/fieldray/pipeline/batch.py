@@ -62,7 +62,7 @@ class _ScreenedImage:
     resumed: frozenset[int]
 
     @property
-    def doubtful(self) -> Outcome:
+    def failed_or_first(self) -> Outcome:
         """The first failed outcome; if none failed, the first outcome."""
         return next((outcome for outcome in self.outcomes if isinstance(outcome, FailedOutcome)), self.outcomes[0])
 
@@ -280,7 +280,9 @@ class Batch:
                 for event in image_events(store, taken) if self._ports.resume_options.reports_each_image else [taken]:
                     self._publish(event)
                 done += len(arrived.images)
-            elif kept := [one for one in arrived if watch is None or watch.is_final(one.doubtful, is_new=one.is_new)]:
+            elif kept := [
+                one for one in arrived if watch is None or watch.is_final(one.failed_or_first, is_new=one.is_new)
+            ]:
                 for event in recorder.save(store, [(one.outcomes, one.resumed) for one in kept]):
                     self._publish(event)
                 done += len(kept)
@@ -359,7 +361,7 @@ class Batch:
             self._is_complete = self._end_state == "finished"  # a later cancel has no effect
         notes, self._pack_notes = recorder.end(store, self._end_state, self.reason)
         if self._is_complete:
-            self._notes = (*self._ports.noticed(), *notes)
+            self._notes = (*self._ports.search_problems(), *notes)
         elif self._ports.watch:
             self._notes = (self._ports.watch.closing_message(),)
 
@@ -397,7 +399,7 @@ class Batch:
     def _count(self) -> None:
         """Estimate the number of images for the progress bar. An error only leaves the bar without a total."""
         try:
-            self._estimate = self._ports.count(lambda: self.is_cancelled or self._is_found)
+            self._estimate = self._ports.estimate_count(lambda: self.is_cancelled or self._is_found)
         except Exception:
             log.warning("the images could not be counted in advance", exc_info=True)
 
@@ -412,7 +414,7 @@ class Batch:
     def _search(self, threads: ThreadPoolExecutor) -> None:
         with ResultQuery(self._database) as query:
             unchanged = self._by_stamp(query)
-            for ref in self._ports.discover(unchanged.has if unchanged else lambda _path, _stream: False):
+            for ref in self._ports.discover(unchanged.is_unchanged if unchanged else lambda _path, _stream: False):
                 if unchanged:
                     unchanged.flush()  # results found so far are not delayed
                 if ref:
@@ -505,8 +507,8 @@ def make_batch(
         discover=partial(watch.new_images, search, wait=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),
-        noticed=lambda: noticed,
-        count=lambda is_cancelled: count_files(paths, is_cancelled=is_cancelled),
+        search_problems=lambda: noticed,
+        estimate_count=lambda is_cancelled: count_files(paths, is_cancelled=is_cancelled),
         hash_file=workers.hash_file,
         stamp_with=workers.stamp_with,
         screen=lambda ref, wanted: screen(ref, [setups[number] for number in wanted]),

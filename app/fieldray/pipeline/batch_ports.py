@@ -101,32 +101,32 @@ def pack_spec(setup: PackSetup) -> PackSpec:
 class BatchPorts:
     """The functions that a batch calls to find, read and screen images, and the options of its run.
 
-    spec            the request of the run
-    packs           the packs that screen the images, in the order of `spec`
-    discover        yields each image once, one by one, except images in files that `IsKnown` recognises; yields None if
-                    there are no more images at the moment
-    count           returns a quick estimate of the number of images; stops early when the given function returns True
-    hash_file       returns the SHA-256 (hexadecimal) and the stamp of an image's file; raises OSError, FieldrayError
-    stamp_with      sets the secret key from which stamps of the files are made
-    screen          returns an image's outcomes by the packs with these numbers; raises Cancelled, or a FieldrayError
-                    that ends the run
-    release         ends the processes of `screen` at once, also during a call; may be called twice
-    noticed         returns problems of the search that concern no single image; called after the search
-    keeps_previews  whether small previews of the images are stored
-    resume_options  rules for reusing results of earlier runs
-    watch           the state of watched folders; None without watching. With a watch, `discover` yields until the run
-                    is cancelled
+    spec             the request of the run
+    packs            the packs that screen the images, in the order of `spec`
+    discover         yields each image once, one by one, except images in files that `IsKnown` recognises; yields None
+                     if there are no more images at the moment
+    estimate_count   returns a quick estimate of the number of images; stops early when the given function returns True
+    hash_file        returns the SHA-256 (hexadecimal) and the stamp of an image's file; raises OSError, FieldrayError
+    stamp_with       sets the secret key from which stamps of the files are made
+    screen           returns an image's outcomes by the packs with these numbers; raises Cancelled, or a FieldrayError
+                     that ends the run
+    release          ends the processes of `screen` at once, also during a call; may be called twice
+    search_problems  returns problems of the search that concern no single image; called after the search
+    keeps_previews   whether small previews of the images are stored
+    resume_options   rules for reusing results of earlier runs
+    watch            the state of watched folders; None without watching. With a watch, `discover` yields until the run
+                     is cancelled
     """
 
     spec: RunSpec
     packs: Sequence[RunPack]
     discover: Callable[[IsKnown], Iterator[ImageRef | None]]
-    count: Callable[[Callable[[], bool]], int]
+    estimate_count: Callable[[Callable[[], bool]], int]
     hash_file: Callable[[ImageRef], tuple[str, bytes]]
     stamp_with: Callable[[FileStamper], None]
     screen: Callable[[ImageRef, Sequence[int]], Sequence[Outcome]]
     release: Callable[[], None]
-    noticed: Callable[[], Sequence[Reason]] = tuple
+    search_problems: Callable[[], Sequence[Reason]] = tuple
     keeps_previews: bool = True
     resume_options: ResumeOptions = field(default_factory=ResumeOptions)
     watch: FolderWatch | None = None

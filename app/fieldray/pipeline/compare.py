@@ -63,7 +63,7 @@ _WORKERS: Final = 2  # one for each image of a pair
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ReadImage:
+class PairImage:
     """One of two images that are to be compared, as read from its file.
 
     framed         the image scaled into a square frame, with its lungs; None if the image cannot be compared
@@ -90,8 +90,8 @@ class ReadImage:
 class ComparedPair:
     """Two images as read, and the result of their comparison."""
 
-    prior: ReadImage
-    current: ReadImage
+    prior: PairImage
+    current: PairImage
     comparison: PairComparison
 
     @property
@@ -126,7 +126,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         finder: Model,
         child: Callable[[], Child] = comparison_child,
     ) -> None:
-        self.readers, self._finder = readers, finder
+        self.workers, self._finder = readers, finder
         self._child = child()
         self._is_cancelled = False
         self._is_wanted: Callable[[], bool] = lambda: True
@@ -162,7 +162,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self._is_wanted = is_wanted
         self._require_wanted()
         with ThreadPoolExecutor(2, thread_name_prefix="comparing") as pool:
-            read = partial(read_framed, readers=self.readers, finder=self._finder)
+            read = partial(read_framed, readers=self.workers, finder=self._finder)
             first, second = pool.map(read, (prior, current))
         self._require_wanted()
         problem = _problem(first, second)
@@ -194,7 +194,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         return PairComparison(prior=prior, current=current, problem=ComparisonProblem(reason=why))
 
 
-def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
+def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> PairImage:
     """Read one image and find its lungs. The header is checked by the rules of the lung-field pack.
 
     readers  workers that read the image
@@ -203,17 +203,17 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
     Raises EnvironmentProblem.
     """
     if ref.problem:
-        return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
+        return PairImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
     seen = readers.analyse(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME_INPUT), model=finder)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
         ref = replace(ref, kind=seen.kind, header=seen.header)
     if facts.thumbnail is not None and min(facts.rows, facts.columns) < MIN_SIDE_PX:
         why = reason("compare_small", rows=facts.rows, columns=facts.columns, least=MIN_SIDE_PX)
-        return ReadImage(ref=ref, problem=why, facts=facts)
+        return PairImage(ref=ref, problem=why, facts=facts)
     if seen.problem:
         could_be_read = seen.is_refusal or seen.stage != "decode"
-        return ReadImage(ref=ref, lungs=lungs, problem=seen.problem, could_be_read=could_be_read, facts=facts)
+        return PairImage(ref=ref, lungs=lungs, problem=seen.problem, could_be_read=could_be_read, facts=facts)
     if lungs is None or seen.values is None or facts.pixel_map is None:
         raise ValueError("an image without a frame")
     framed = FramedImage(
@@ -221,10 +221,10 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
         lungs=lungs_in_frame(lungs, facts.pixel_map),
         pixel_map=facts.pixel_map,
     )
-    return ReadImage(ref=ref, framed=framed, lungs=lungs, facts=facts)
+    return PairImage(ref=ref, framed=framed, lungs=lungs, facts=facts)
 
 
-def _problem(prior: ReadImage, current: ReadImage) -> ComparisonProblem | None:
+def _problem(prior: PairImage, current: PairImage) -> ComparisonProblem | None:
     """Return the reason why two images cannot be compared; None if they can be compared.
 
     The reason is a problem of one image, or headers that contradict each other.
@@ -253,7 +253,7 @@ def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
     return replace(lungs, pixel_map=in_frame).mask_of_image(rows=FRAME_SIDE, columns=FRAME_SIDE)
 
 
-def only_image(path: Path, *, readers: Workers) -> ImageRef:
+def find_only_image(path: Path, *, readers: Workers) -> ImageRef:
     """Return the reference to the only image in a file.
 
     Raises UsageProblem (compare_one_image, nothing_to_screen) for a file with no image or several images, and for a
@@ -287,7 +287,7 @@ def system_comparer(settings: Settings) -> OpenComparer:
     return opened
 
 
-class Priors:
+class PriorFinder:
     """Finds prior images and compares them. All methods except `cancel` wait for the disk or for child processes.
 
     The object is thread-safe, but only one thread at a time may call `compare`. The child processes start with the

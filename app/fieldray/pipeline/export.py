@@ -99,7 +99,7 @@ def export_run(
     folder = request.folder
     chosen = [exporters()[name] for name in request.formats] or default_exporters()
     remove_unfinished_files(folder)
-    with HistoryQuery(request.database) as query, query.at_one_moment(), _Images(readers) as images:
+    with HistoryQuery(request.database) as query, query.at_one_moment(), _ImageReading(readers) as images:
         run = _run_of(query, request.run_id, request.spec)
         stored = replace(
             _stored(query, run, request.packs),
@@ -227,7 +227,7 @@ def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
 # ---- images, which other processes read while earlier images are written
 
 
-class _Images(contextlib.AbstractContextManager["_Images"]):
+class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
     """Reads the images of results, several at a time and a few in advance.
 
     Child processes end with the `with` block.

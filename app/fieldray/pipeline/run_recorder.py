@@ -118,7 +118,7 @@ class RunRecorder:
                 self._why_failed.setdefault(failed.reason.code, failed.reason)
             for answer in image.answers:
                 self._packs[answer.position].note([count_of_outcome(answer.outcome)])
-                self._packs[answer.position].by_content += answer.is_reused
+                self._packs[answer.position].reused_by_content += answer.is_reused
         return [ImageDone(image=image) for image in images]
 
     def reuse_answers(self, store: ResultStore, taken: ReusedAnswers) -> ResultsTakenOver:
@@ -128,7 +128,7 @@ class RunRecorder:
         self._count(rows)
         for counts, of_pack in zip(self._packs, kinds, strict=True):
             counts.note(of_pack)
-            counts.by_sample += len(rows)
+            counts.reused_by_sample += len(rows)
         return ResultsTakenOver(run_id=self.run_id, row_ids=rows, result_counts=kinds)
 
     def end(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
@@ -169,36 +169,36 @@ Notes = tuple[Reason, ...]
 class _PackCounts:
     """Counts of a pack's results, for the notes at the end of a run.
 
-    images      images with a result; other files are not counted
-    unlike      images that the out-of-distribution check noted as unlike the pack's own
-    asked_for   images screened although the pack would refuse them, because a person asked for it
-    read_first  images of the class *Read first* that the score alone would put in another class
-    by_sample   results reused by the stamp of the file
-    by_content  results reused by the whole content of the file
+    images               images with a result; other files are not counted
+    out_of_distribution  images that the out-of-distribution check noted as unlike the pack's own
+    overridden           images screened although the pack would refuse them, because a person asked for it
+    read_first           images of the class *Read first* that the score alone would put in another class
+    reused_by_sample     results reused by the stamp of the file
+    reused_by_content    results reused by the whole content of the file
     """
 
     images: int = 0
-    unlike: int = 0
-    asked_for: int = 0
+    out_of_distribution: int = 0
+    overridden: int = 0
     read_first: int = 0
-    by_sample: int = 0
-    by_content: int = 0
+    reused_by_sample: int = 0
+    reused_by_content: int = 0
 
     def note(self, kinds: Iterable[ResultCount]) -> None:
         for kind in kinds:
             self.images += kind.number * (kind.category != "not_an_image")
-            self.unlike += kind.number * (_UNLIKE in kind.codes)
-            self.asked_for += kind.number * (not OVERRIDE_CODES.isdisjoint(kind.codes))
+            self.out_of_distribution += kind.number * (_UNLIKE in kind.codes)
+            self.overridden += kind.number * (not OVERRIDE_CODES.isdisjoint(kind.codes))
             self.read_first += kind.read_first_in_class
 
     @property
     def notes(self) -> Notes:
-        taken_over = self.by_sample + self.by_content
-        taken = {"count": taken_over, "sampled": self.by_sample, "whole": self.by_content}
+        taken_over = self.reused_by_sample + self.reused_by_content
+        taken = {"count": taken_over, "sampled": self.reused_by_sample, "whole": self.reused_by_content}
         return (
             *([reason("taken_over", **taken)] if taken_over else []),
-            *([reason("unlike_images", count=self.unlike)] if self.unlike else []),
-            *([reason("asked_for_images", count=self.asked_for)] if self.asked_for else []),
+            *([reason("unlike_images", count=self.out_of_distribution)] if self.out_of_distribution else []),
+            *([reason("asked_for_images", count=self.overridden)] if self.overridden else []),
             *([reason("read_first_images", count=self.read_first)] if self.read_first else []),
         )
 
@@ -307,7 +307,7 @@ class ResultsByStamp:
         self._waiting: list[list[tuple[int, int]]] = []  # row ids of image and result, by image and pack
         self._due_s = 0.0
 
-    def has(self, path: Path, stream: BinaryIO) -> bool:
+    def is_unchanged(self, path: Path, stream: BinaryIO) -> bool:
         """Return whether a file is unchanged since every pack screened it.
 
         If the file is unchanged, the next `flush` passes its stored results on.

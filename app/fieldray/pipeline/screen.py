@@ -98,7 +98,7 @@ def screen_with_packs(
     """
 
     def judge(turned: ImageRef, by: Sequence[PackSetup]) -> list[Outcome]:
-        return _Judgement(turned, by, workers, engine, detail, observe, is_cancelled).outcomes()
+        return _ImageScreening(turned, by, workers, engine, detail, observe, is_cancelled).outcomes()
 
     def upright(lying: Outcome, setup: PackSetup) -> Outcome:
         if not isinstance(lying, RefusedOutcome) or not setup.overrides.will_turn(lying.reason, lying.ref.turn):
@@ -115,7 +115,7 @@ def screen_with_packs(
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Judgement:
+class _ImageScreening:
     """The screening of one image by a worker for some packs.
 
     predictions  by position of the pack: the last prediction for the image, or the error of the device

@@ -35,23 +35,23 @@ Search = Callable[..., Iterator[ImageRef]]  # see `imaging.discover`
 
 
 @dataclass(slots=True)
-class _File:
+class _WatchedFile:
     """A file in a watched folder that has no final result yet.
 
-    listed      state of the file as its folder lists it; on Windows this state may be out of date
-    now         state of the file as the file itself reports it
-    since_s     time at which this state was first seen
-    patience_s  seconds that the file must be unchanged before it is screened
-    open        number of the file's images without an outcome, plus 1 while the file is searched for images
-    is_doubted  whether an outcome was not final, so that the file is screened again
+    listed_state       state of the file as its folder lists it; on Windows this state may be out of date
+    state              state of the file as the file itself reports it
+    since_s            time at which this state was first seen
+    patience_s         seconds that the file must be unchanged before it is screened
+    open_images        number of the file's images without an outcome, plus 1 while the file is searched for images
+    is_screened_again  whether an outcome was not final, so that the file is screened again
     """
 
-    listed: int
-    now: int
+    listed_state: int
+    state: int
     since_s: float
     patience_s: float = _QUIET_S
-    open: int = 0
-    is_doubted: bool = False
+    open_images: int = 0
+    is_screened_again: bool = False
 
 
 class FolderWatch:
@@ -67,7 +67,7 @@ class FolderWatch:
         self._folders, self._clock = folders, clock
         self._lock = threading.Lock()
         self._done, self._devices = dict[str, int](), dict[str, int]()
-        self._waiting, self._tried = dict[str, _File](), dict[str, _File]()
+        self._waiting, self._tried = dict[str, _WatchedFile](), dict[str, _WatchedFile]()
         self._missing = self._reported_missing = ""
         self._kept = 0
         self._believed = set[str]()  # keys of images whose failure was final
@@ -131,7 +131,7 @@ class FolderWatch:
         path = str(outcome.ref.path)
         file = self._tried[path]
         is_doubtful = isinstance(outcome, FailedOutcome) or outcome.ref.problem is not None
-        is_kept = not is_doubtful or (file.patience_s == _LONG_S and _state_at(path) == file.now)
+        is_kept = not is_doubtful or (file.patience_s == _LONG_S and _state_at(path) == file.state)
         self._settle(path, is_doubted=not is_kept)
         self._kept += is_kept and is_new and outcome.ref.key not in self._believed
         if is_kept and is_doubtful:
@@ -155,8 +155,8 @@ class FolderWatch:
                 self._waiting = {path: file for path, file in self._waiting.items() if path in states}
             for path, state in states.items():
                 known = self._waiting.get(path) or self._tried.get(path)
-                if known is None or (known.listed, known.now) != (listed[path], state):
-                    self._waiting[path] = _File(listed[path], state, now_s)
+                if known is None or (known.listed_state, known.state) != (listed[path], state):
+                    self._waiting[path] = _WatchedFile(listed[path], state, now_s)
             files = {path: file for path, file in self._waiting.items() if path in states and path not in self._tried}
             return {path: file.since_s for path, file in files.items() if now_s - file.since_s >= file.patience_s}
 
@@ -191,14 +191,14 @@ class FolderWatch:
 
     def _try(self, path: str, search: Search, is_known: IsKnown) -> Iterator[ImageRef]:
         file = self._waiting[path]
-        if _state_at(path) != file.now:  # the next listing finds the change
+        if _state_at(path) != file.state:  # the next listing finds the change
             return
         with self._lock:
             self._tried[path] = self._waiting.pop(path)
-            file.open = 1
-        for ref in _images_in(Path(path), search, is_known, is_folder=file.now == _FOLDER):
+            file.open_images = 1
+        for ref in _images_in(Path(path), search, is_known, is_folder=file.state == _FOLDER):
             with self._lock:
-                file.open += 1
+                file.open_images += 1
             yield ref
         self._settle(path)
 
@@ -209,15 +209,15 @@ class FolderWatch:
         """
         with self._lock:
             file = self._tried[path]
-            file.open -= 1
-            file.is_doubted |= is_doubted
-            if file.open:
+            file.open_images -= 1
+            file.is_screened_again |= is_doubted
+            if file.open_images:
                 return
             del self._tried[path]
-            if file.is_doubted:
-                self._waiting.setdefault(path, _File(file.listed, file.now, self._clock(), _LONG_S))
+            if file.is_screened_again:
+                self._waiting.setdefault(path, _WatchedFile(file.listed_state, file.state, self._clock(), _LONG_S))
             else:
-                self._done[path] = file.listed
+                self._done[path] = file.listed_state
 
 
 def _images_in(path: Path, search: Search, is_known: IsKnown, *, is_folder: bool) -> Iterator[ImageRef]:

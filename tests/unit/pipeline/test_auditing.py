@@ -143,7 +143,7 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
 ) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
     report = audit_run(
-        store.path, PackOfRun(run_id), AuditRequest(labels="folders", wanted=ProposalGoal(sensitivity=0.9)), model=model
+        store.path, PackOfRun(run_id), AuditRequest(labels="folders", goal=ProposalGoal(sensitivity=0.9)), model=model
     )
     points = SitePointFile(tmp_path)
     for name, person, said in (
@@ -181,7 +181,7 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
     report = audit_run(
         store.path,
         PackOfRun(first),
-        AuditRequest(labels="folders", unit="image", against=PackOfRun(second)),
+        AuditRequest(labels="folders", unit="image", compared_pack=PackOfRun(second)),
         model=model,
     )
     paired = report.pack_comparison
@@ -197,11 +197,16 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
     for against, said in ((first, "two different runs"), (99, "Run 99 was not found")):
         with pytest.raises(UsageProblem, match=said):
             audit_run(
-                store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(against)), model=model
+                store.path,
+                PackOfRun(first),
+                AuditRequest(labels="folders", compared_pack=PackOfRun(against)),
+                model=model,
             )
     empty = keep(store.path, [], spec=spec(model))
     with pytest.raises(UsageProblem, match=r"also in run \d+: 0"):
-        audit_run(store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(empty)), model=model)
+        audit_run(
+            store.path, PackOfRun(first), AuditRequest(labels="folders", compared_pack=PackOfRun(empty)), model=model
+        )
 
 
 def replace_path(one: Outcome, folder: Path) -> Outcome:
@@ -215,7 +220,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
     ]
     run_id = keep(store.path, outcomes, spec=spec(model))
     request = AuditRequest(
-        labels="folders", wanted=ProposalGoal(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
+        labels="folders", goal=ProposalGoal(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
     )
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
     assert report.threshold_plan is not None and 0.5 in report.threshold_plan.shown_thresholds

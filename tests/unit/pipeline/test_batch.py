@@ -89,7 +89,7 @@ class Run:
             spec=SPEC,
             packs=[RunPack(spec=SPEC.packs[0], check_header=accepts, warnings=warnings)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
-            count=lambda gives_up: count() if count else len(names),
+            estimate_count=lambda gives_up: count() if count else len(names),
             hash_file=self.readers.hash_file,
             stamp_with=self.readers.stamp_with,
             screen=lambda ref, _wanted: [screen(ref)],

@@ -17,7 +17,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import Cancelled, Unreadable, UsageProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import lung_mask
-from fieldray.pipeline.compare import PairComparer, comparison_child, lungs_in_frame, only_image
+from fieldray.pipeline.compare import PairComparer, comparison_child, find_only_image, lungs_in_frame
 from fieldray.processes.child import Child
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -152,7 +152,7 @@ def test_lungs_lie_in_the_frame_where_they_lie_in_the_image() -> None:
 
 def test_a_folder_is_no_image(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="contains 0 images"):
-        only_image(tmp_path, readers=FakeReaders())
+        find_only_image(tmp_path, readers=FakeReaders())
 
 
 def test_a_comparison_that_is_not_wanted_any_more_reads_no_image() -> None:

@@ -18,7 +18,7 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import Prior, prior_from
 from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.pipeline.compare import ComparedPair, Priors, ReadImage
+from fieldray.pipeline.compare import ComparedPair, PairImage, PriorFinder
 from fieldray.reasons import reason
 from outcomes import failed, image_ref, read_facts, screened
 from phantoms import write_dicom
@@ -52,7 +52,7 @@ class FakeComparer:
             raise Cancelled
         problem = ComparisonProblem(reason=reason("compare_unlike"))
         comparison = PairComparison(prior=None, current=None, problem=problem)
-        found = [ReadImage(ref=ref, facts=read_facts(self.read.get(ref.path.name, ""))) for ref in (prior, current)]
+        found = [PairImage(ref=ref, facts=read_facts(self.read.get(ref.path.name, ""))) for ref in (prior, current)]
         return ComparedPair(prior=found[0], current=found[1], comparison=comparison)
 
     def cancel(self) -> None:
@@ -66,15 +66,15 @@ def comparer() -> FakeComparer:
 
 
 @pytest.fixture
-def priors(tmp_path: Path, comparer: FakeComparer) -> Priors:
+def priors(tmp_path: Path, comparer: FakeComparer) -> PriorFinder:
     def opened(ends: contextlib.ExitStack) -> FakeComparer:
         ends.callback(lambda: setattr(comparer, "is_closed", True))
         return comparer
 
-    return Priors(tmp_path / "results.sqlite", opened)  # type: ignore[arg-type]
+    return PriorFinder(tmp_path / "results.sqlite", opened)  # type: ignore[arg-type]
 
 
-def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_path: Path, priors: Priors) -> None:
+def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_path: Path, priors: PriorFinder) -> None:
     current = image(tmp_path, "current.dcm", "20240405")
     before, older = image(tmp_path, "before.dcm", "20210205"), image(tmp_path, "older.dcm", "20190101")
     another = image(tmp_path, "another.dcm", "20210205", patient="PX-11")
@@ -90,14 +90,14 @@ def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_p
     assert found.missing_files == 1
 
 
-def test_nobody_is_looked_for_without_a_number(tmp_path: Path, priors: Priors) -> None:
+def test_nobody_is_looked_for_without_a_number(tmp_path: Path, priors: PriorFinder) -> None:
     keep(tmp_path / "results.sqlite", [image(tmp_path, "a.dcm", "20210205", patient="")])
     assert priors.stored_priors(image(tmp_path, "b.dcm", "20240405", patient="")).images == ()
     assert priors.stored_priors(image(tmp_path, "b.dcm", "20240405", patient="ANONYMOUS")).images == ()
 
 
 @pytest.mark.parametrize("number", ['"', "\\", "%_", "é \u202e", "' OR 1=1 --", '", "patient_id": "PX-1', "y" * 70_000])
-def test_any_number_finds_itself_alone(tmp_path: Path, priors: Priors, number: str) -> None:
+def test_any_number_finds_itself_alone(tmp_path: Path, priors: PriorFinder, number: str) -> None:
     hostile = image(tmp_path, "hostile.dcm", "20210205", patient=number)
     plain = image(tmp_path, "plain.dcm", "20210205")
     for outcome in (hostile, plain):
@@ -107,7 +107,7 @@ def test_any_number_finds_itself_alone(tmp_path: Path, priors: Priors, number: s
     assert found.ref.path == hostile.ref.path
 
 
-def test_a_file_is_read_by_its_header(tmp_path: Path, priors: Priors) -> None:
+def test_a_file_is_read_by_its_header(tmp_path: Path, priors: PriorFinder) -> None:
     write_dicom(tmp_path / "a.dcm", chest_phantom(160, 128, seed=1, abnormal=False))
     found = priors.read(tmp_path / "a.dcm", image(tmp_path, "current.dcm", "20240405"))
     assert found.ref.kind == "dicom"
@@ -127,13 +127,13 @@ def test_it_is_screened_by_the_operating_point_of_the_open_image(tmp_path: Path)
             return replace(failed(ref), ref=ref)
         raise UsageProblem(reason("operating_point", name="x", known="y"))
 
-    made = Priors(tmp_path / "results.sqlite", lambda ends: FakeComparer(), screen)  # type: ignore[arg-type, return-value]
+    made = PriorFinder(tmp_path / "results.sqlite", lambda ends: FakeComparer(), screen)  # type: ignore[arg-type, return-value]
     categories = [made.read(tmp_path / "a.dcm", current).category for _ in range(3)]
     assert categories == ["abnormal", "not_assessed", "not_assessed"]
     assert asked == ["screening"] * 3
 
 
-def test_what_is_no_image_is_refused_with_the_reason(tmp_path: Path, priors: Priors) -> None:
+def test_what_is_no_image_is_refused_with_the_reason(tmp_path: Path, priors: PriorFinder) -> None:
     (tmp_path / "notes.txt").write_text("no image", encoding="utf-8")
     (tmp_path / "empty.dcm").touch()
     (tmp_path / "folder").mkdir()
@@ -154,7 +154,7 @@ def pair(folder: Path) -> tuple[Prior, Outcome]:
 
 
 def test_pairs_are_compared_by_one_comparer_that_ends_with_it(
-    tmp_path: Path, priors: Priors, comparer: FakeComparer
+    tmp_path: Path, priors: PriorFinder, comparer: FakeComparer
 ) -> None:
     prior, current = pair(tmp_path)
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_pairs_are_compared_by_one_comparer_that_ends_with_it(
 
 @pytest.mark.parametrize("replaced", ["before.dcm", "current.dcm"])
 def test_a_file_that_is_not_what_was_screened_is_not_compared(
-    tmp_path: Path, priors: Priors, comparer: FakeComparer, replaced: str
+    tmp_path: Path, priors: PriorFinder, comparer: FakeComparer, replaced: str
 ) -> None:
     prior, current = pair(tmp_path)
     comparer.read = {one.ref.path.name: one.facts.content_sha256 for one in (prior.outcome, current)}
@@ -178,7 +178,7 @@ def test_a_file_that_is_not_what_was_screened_is_not_compared(
         priors.compare(prior, current)
 
 
-def test_closing_ends_the_comparison_under_way(tmp_path: Path, priors: Priors, comparer: FakeComparer) -> None:
+def test_closing_ends_the_comparison_under_way(tmp_path: Path, priors: PriorFinder, comparer: FakeComparer) -> None:
     prior, current = pair(tmp_path)
     comparer.may_answer.clear()
     raised: list[Exception] = []
@@ -205,7 +205,7 @@ def test_nothing_is_left_of_a_comparer_that_does_not_open(tmp_path: Path) -> Non
         ends.callback(lambda: ended.append(True))
         raise EnvironmentProblem(reason("compare_no_lungs_pack"))
 
-    made = Priors(tmp_path / "results.sqlite", opened)  # type: ignore[arg-type]
+    made = PriorFinder(tmp_path / "results.sqlite", opened)  # type: ignore[arg-type]
     with pytest.raises(EnvironmentProblem):
         made.compare(*pair(tmp_path))
     assert ended == [True]

@@ -376,7 +376,7 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         spec=run_spec(),
         packs=[RunPack(spec=pack_spec(), check_header=lambda _: None)],
         discover=lambda _: iter(()),
-        count=lambda _: 0,
+        estimate_count=lambda _: 0,
         hash_file=given_up,
         stamp_with=lambda _: None,
         screen=lambda ref, _wanted: [screened(ref)],
