@@ -155,12 +155,12 @@ class _RunningProcess(NamedTuple):
 
     process: subprocess.Popen[bytes]
     deadline: Deadline
-    keeper: threading.Thread
+    starter_thread: threading.Thread
 
     def reap(self) -> None:
         self.process.wait()
         self.deadline.close()
-        self.keeper.join()
+        self.starter_thread.join()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             with contextlib.suppress(OSError):
                 cast("BinaryIO", stream).close()
@@ -393,14 +393,14 @@ _LOOK_S: Final = 0.1
 class Call(Generic[Q, A]):
     """A function that a child process offers. Parent and child process use one description of the function.
 
-    name      name of the function
-    question  type of the function's argument, usually a frozen dataclass
-    answer    type of the function's result, usually a frozen dataclass
+    name           name of the function
+    request_type   type of the function's argument, usually a frozen dataclass
+    response_type  type of the function's result, usually a frozen dataclass
     """
 
     name: str
-    question: type[Q]
-    answer: type[A]
+    request_type: type[Q]
+    response_type: type[A]
 
     def ask(self, child: Child, question: Q, *, timeout_s: float, reply: Handler | None = None) -> A:
         """Call the function in a child process and return its result.
@@ -458,7 +458,7 @@ class Call(Generic[Q, A]):
 
         Raises `wire.INVALID_MESSAGE_ERRORS` if the message contains anything else.
         """
-        return decode_message(message, self.answer)
+        return decode_message(message, self.response_type)
 
 
 def handler_of(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
@@ -470,7 +470,7 @@ def handler_of(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
 
     def handle(message: Message) -> Message:
         call, do = table[message.body[_CALL]]
-        return encode_message(do(decode_message(message, call.question)))
+        return encode_message(do(decode_message(message, call.request_type)))
 
     return handle
 
