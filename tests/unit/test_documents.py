@@ -17,7 +17,7 @@ import contents
 from benchmark_pages import list_pages, read_front_matter
 from build_docs import COMMANDS, command_pages, find_faults, page_text
 from fieldray.cli import command_parser
-from fieldray.reports.content import COLUMNS, image_line
+from fieldray.reports.content import EXPORT_COLUMNS, image_line
 from outcomes import refused
 from shipped_packs import ADULTS, TUBERCULOSIS
 
@@ -128,7 +128,7 @@ def test_every_page_stands_in_the_order_of_the_site() -> None:
 
 def test_every_column_of_exports_is_explained() -> None:
     text = (DOCS / "csv-columns.md").read_text(encoding="utf-8")
-    assert [name for name in COLUMNS if f"`{name}`" not in text] == []
+    assert [name for name in EXPORT_COLUMNS if f"`{name}`" not in text] == []
 
 
 def test_the_line_of_json_has_every_key() -> None:

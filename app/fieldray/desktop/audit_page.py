@@ -244,7 +244,7 @@ class AuditPage(Page):
         rows = audit.figures()
         for index, figure in enumerate(rows, 1):
             is_heading = not figure.value
-            grid.addWidget(label(figure.what, role="heading" if is_heading else ""), index, 0)
+            grid.addWidget(label(figure.name, role="heading" if is_heading else ""), index, 0)
             grid.addWidget(label(figure.counts, role="muted"), index, 1)
             grid.addWidget(label(figure.value), index, 2)
         grid.setRowStretch(grid.rowCount(), 1)

@@ -67,7 +67,7 @@ class BarStrip(QWidget):
     def _paint_numbers(self, painter: QPainter) -> None:
         """Draw icon and number of each class, from left to right."""
         measure, high = self.fontMetrics(), self.fontMetrics().height()
-        captions = [f"{part.word} {part.number}" for part in self._bar.parts]
+        captions = [f"{part.class_name} {part.number}" for part in self._bar.parts]
         room = sum(_SHAPE + _GAP + measure.horizontalAdvance(caption) + _BETWEEN for caption in captions)
         if room - _BETWEEN > self.width():
             captions = [str(part.number) for part in self._bar.parts]

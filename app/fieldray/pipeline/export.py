@@ -34,8 +34,8 @@ from fieldray.reports.exporter import (
     default_exporters,
     exporters,
     map_ahead,
-    no_images,
     pseudonym_key,
+    results_without_images,
 )
 from fieldray.reports.images import MapFileNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.settings import SETTING_ROWS, Settings, Value
@@ -112,7 +112,7 @@ def export_run(
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
             answers = (answer for image in query.images_in_order(request.run_id) for answer in image.answers)
             results = _with_progress(answers, lambda: progress(next(done), total))
-            _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
+            _write_one(exporter, path, replace(stored, results=results, capture_numbers=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
     return tuple(path for path in paths if path.exists())  # an output without content is not written
@@ -131,7 +131,7 @@ def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable
     Calls `note` with a message if results are missing although the format requires them.
     """
     left: list[tuple[StoredResult, Reason]] = []
-    exporter.write(path, replace(stored, leave_out=lambda *one: left.append(one)))
+    exporter.write(path, replace(stored, report_omission=lambda *one: left.append(one)))
     for result, why in left[:1]:
         note(reason("left_out", count=len(left), file=path.name, image=result.outcome.ref.key, why=why.text))
 
@@ -247,7 +247,7 @@ class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
         side  length of the images' longer side in pixels
         """
         if self._opens is None:
-            yield from no_images(results, side)
+            yield from results_without_images(results, side)
             return
         readers = self._opened(self._opens)
         read = partial(_read, readers, side)

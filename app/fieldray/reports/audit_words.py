@@ -19,12 +19,12 @@ _HASH_LETTERS: Final = 16
 class Figure(NamedTuple):
     """One row of the table of figures in an audit report.
 
-    what    name of the figure
+    name    name of the figure
     counts  counts from which the figure is computed, such as "9 of 10"; "" for a figure without counts
     value   the figure with its interval; "" for the heading of an operating point
     """
 
-    what: str
+    name: str
     counts: str
     value: str
 

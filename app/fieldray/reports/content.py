@@ -157,7 +157,7 @@ def listed_threshold(found: ResultBrief) -> str:
     return "unknown" if found.category in ("abnormal", "normal") else "-"
 
 
-COLUMNS: Final = (
+EXPORT_COLUMNS: Final = (
     "path",
     "study",
     "image",
@@ -203,7 +203,7 @@ COLUMNS: Final = (
 
 
 def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
-    """Yield the results of a run as rows with the keys `COLUMNS`: one row for each finding of each image.
+    """Yield the results of a run as rows with the keys `EXPORT_COLUMNS`: one row for each finding of each image.
 
     An image without findings has one row. Unless a person asked for names, pseudonyms replace the patient's name and
     ID, UIDs, and names of files and folders. `image_id` is equal in all exports.
@@ -262,7 +262,7 @@ def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun
         "evidence_inside": lungs.get("evidence_inside"),
         "notes": " ".join(note.code for note in notes_of(outcome)) or None,
     }
-    return {name: values.get(name) for name in COLUMNS}  # type: ignore[misc]
+    return {name: values.get(name) for name in EXPORT_COLUMNS}  # type: ignore[misc]
 
 
 def about_run(stored: StoredRun) -> dict[str, object]:

@@ -151,7 +151,7 @@ def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedIm
     text = wording.image(subject.result)
     top, room = layout.height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
-    head = text.word if leading is None else f"{text.word}   {leading.meaning} {leading.score}"
+    head = text.class_name if leading is None else f"{text.class_name}   {leading.meaning} {leading.score}"
     has_legend = has_map(subject.outcome, subject.stored.manifest)
     head_font = _font_for(head, room - 190 * has_legend)
     canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, head_font))

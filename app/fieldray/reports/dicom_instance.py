@@ -171,7 +171,7 @@ class ReportedImage:
         The reference is to the file if the file has valid UIDs. None if the file has no valid UIDs and no secondary
         capture of the image is exported.
         """
-        own, captures = source_of(self.ref), self.stored.captures
+        own, captures = source_of(self.ref), self.stored.capture_numbers
         if own is not None or (captures is not None and self.number not in captures):
             return own
         return Source(

@@ -143,24 +143,24 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
 class ImageText:
     """The texts on one image for documents and captures.
 
-    title           name of the image
-    category, word  class of the image, and the name of the class
-    person          the patient
-    why             the reason to read the image before all others; "" without one
-    remarks         notes on a screened image, or the reasons why the image was not screened
-    verdict         the reader's verdict with the note, or a text that there is no verdict
-    priors          for each compared prior image: the two images, and the result of the comparison
-    caption         caption below the image
-    alt_text        description for screen readers
+    title                 name of the image
+    category, class_name  class of the image, and the name of the class
+    patient               the patient
+    read_first_reason     the reason to read the image before all others; "" without one
+    remarks               notes on a screened image, or the reasons why the image was not screened
+    verdict               the reader's verdict with the note, or a text that there is no verdict
+    priors                for each compared prior image: the two images, and the result of the comparison
+    caption               caption below the image
+    alt_text              description for screen readers
     """
 
     title: str
     category: Category
-    word: str
-    person: str
+    class_name: str
+    patient: str
     patient_fields: tuple[Field, ...]
     image_fields: tuple[Field, ...]
-    why: str
+    read_first_reason: str
     findings: tuple[FindingText, ...]
     remarks: tuple[str, ...]
     verdict: tuple[Field, ...]

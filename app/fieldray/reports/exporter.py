@@ -91,7 +91,7 @@ def map_ahead(
         yield future.result()
 
 
-def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
+def results_without_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
     """Yield each result without an image, but with a reason, for exports that read no image files."""
     return ((result, reason("missing")) for result in results)
 
@@ -127,8 +127,8 @@ class StoredRun:
                          more
     read_images          function that yields results with their displayed images, of the given longer side, or with the
                          reason why there is no image
-    captures             numbers (in the work list) of images of which a secondary capture is written; None for all
-    leave_out            function called with each result that a format lacks, and the reason
+    capture_numbers      numbers (in the work list) of images of which a secondary capture is written; None for all
+    report_omission      function called with each result that a format lacks, and the reason
     """
 
     run: Run
@@ -140,9 +140,9 @@ class StoredRun:
     options: ReportOptions = DEFAULT_REPORT_OPTIONS
     pseudonym_key: bytes = b""
     read_preview: ReadPreview = lambda _result: None
-    read_images: ReadImages = no_images
-    captures: frozenset[int] | None = None
-    leave_out: Callable[[StoredResult, Reason], None] = lambda _result, _why: None
+    read_images: ReadImages = results_without_images
+    capture_numbers: frozenset[int] | None = None
+    report_omission: Callable[[StoredResult, Reason], None] = lambda _result, _why: None
 
     @property
     def inputs(self) -> tuple[Path, ...]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     ReadImages = Callable[[Iterable[StoredResult], int], Iterator[ImageResult]]
 from fieldray.reports.exporter import StoredRun
 
-Recognise = Callable[[bytes], bool]
+IsOwnOutput = Callable[[bytes], bool]
 # The kinds of output that this module recognises by their first bytes.
 OutputKind = Literal["lines", "json", "html", "png", "map", "demo", "comparison"]
 _MAP_KINDS: Final[tuple[OutputKind, ...]] = ("png", "map")
@@ -57,7 +57,7 @@ _LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "reason_code"
 _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
 
 
-def require_writable_output(path: Path, kind: OutputKind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
+def require_writable_output(path: Path, kind: OutputKind | IsOwnOutput, *, inputs: Sequence[Path] = ()) -> None:
     """Raise an error if an output may not be written to `path`.
 
     That is so if `path` is in the program's own data folder, or if there is anything but an earlier output of this
@@ -71,7 +71,7 @@ def require_writable_output(path: Path, kind: OutputKind | Recognise, *, inputs:
     require_own_output(path, kind, inputs=inputs)
 
 
-def require_own_output(path: Path, kind: OutputKind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
+def require_own_output(path: Path, kind: OutputKind | IsOwnOutput, *, inputs: Sequence[Path] = ()) -> None:
     """Raise an error if something exists at `path` that is not an earlier output of this kind.
 
     kind    a kind of output of the program, or a function that recognises an output by the first bytes of its file
@@ -125,7 +125,7 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
 
 @contextlib.contextmanager
 def open_output(
-    path: Path, kind: OutputKind | Recognise, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
+    path: Path, kind: OutputKind | IsOwnOutput, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
 ) -> Iterator[TextIO]:
     """Yield a text stream.
 
@@ -148,7 +148,7 @@ def open_output(
         require_writable_output(path, kind, inputs=inputs)  # checked again, because hours may have passed
 
 
-def write_output(path: Path, kind: OutputKind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
+def write_output(path: Path, kind: OutputKind | IsOwnOutput, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
     """Write bytes to a file. Parameters, rules and exceptions are those of `open_output`."""
     require_writable_output(path, kind, inputs=inputs)
     with writing_atomically(path) as stream:
@@ -156,7 +156,7 @@ def write_output(path: Path, kind: OutputKind | Recognise, data: bytes, *, input
 
 
 @contextlib.contextmanager
-def open_output_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
+def open_output_folder(path: Path, kind: IsOwnOutput, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
     """Yield a new folder, which appears at `path` when the `with` block ends.
 
     The folder is discarded if it is empty or if the block raises.
@@ -184,7 +184,7 @@ def open_output_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = 
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) -> None:
+def _require_free_folder(path: Path, kind: IsOwnOutput, inputs: Sequence[Path]) -> None:
     require_outside_home(path)
     if not os.path.lexists(path):
         return
@@ -219,7 +219,7 @@ def is_audit_table(head: bytes) -> bool:
     return head.startswith(tuple(start.replace(",", mark).encode() for start in _AUDIT_TABLES for mark in ",;"))
 
 
-def _is_ours(path: Path, kind: OutputKind | Recognise) -> bool:
+def _is_ours(path: Path, kind: OutputKind | IsOwnOutput) -> bool:
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
@@ -245,7 +245,7 @@ def _is_lines(head: bytes) -> bool:
     return isinstance(line, dict) and line.keys() >= _LINE_KEYS
 
 
-_RECOGNISE: Final[Mapping[OutputKind, Recognise]] = {
+_RECOGNISE: Final[Mapping[OutputKind, IsOwnOutput]] = {
     "lines": _is_lines,
     "json": lambda head: head.startswith(_JSON_STARTS),
     "html": lambda head: GENERATOR.encode() in head,

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 Tag = Literal["H1", "H2", "P", "Figure"]
 Colour = tuple[int, int, int]
 
-MARGIN: Final = 16.0
-WIDTH: Final = 210.0 - 2 * MARGIN
+MARGIN_MM: Final = 16.0
+TEXT_WIDTH_MM: Final = 210.0 - 2 * MARGIN_MM
 _FOOT: Final = 18.0
 _HEAD: Final = 8.0
 _APART: Final = 2.5  # mm
@@ -84,7 +84,7 @@ class Column(NamedTuple):
     width: float
 
 
-WHOLE_WIDTH: Final = Column(MARGIN, WIDTH)
+WHOLE_WIDTH: Final = Column(MARGIN_MM, TEXT_WIDTH_MM)
 
 
 class Document(FPDF):
@@ -109,7 +109,7 @@ class Document(FPDF):
         self.set_producer("Fieldray with fpdf2")
         self.set_creation_date(datetime.datetime.fromtimestamp(made_s, datetime.UTC))
         self.viewer_preferences = ViewerPreferences(display_doc_title=True)
-        self.set_margins(MARGIN, MARGIN, MARGIN)
+        self.set_margins(MARGIN_MM, MARGIN_MM, MARGIN_MM)
         self.c_margin = 0
         self.set_auto_page_break(False, margin=_FOOT)
         self.fonts.update({font.fontkey: font for font in usual_fonts()})
@@ -229,12 +229,12 @@ class Document(FPDF):
         """
         self._room(12)
         self._set("", 8.5, MUTED_COLOUR)
-        self.set_xy(MARGIN, self.y + 7)
+        self.set_xy(MARGIN_MM, self.y + 7)
         with self._tagged("P"):
             self.cell(self.get_string_width(label) + 2, 4, label)
         with self._artefact():
             self.set_draw_color(*_LINE)
-            self.line(self.x, self.y + 4, MARGIN + WIDTH, self.y + 4)
+            self.line(self.x, self.y + 4, MARGIN_MM + TEXT_WIDTH_MM, self.y + 4)
         self.set_y(self.y + 5)
 
     def fields(
@@ -270,7 +270,7 @@ class Document(FPDF):
         for line in broken:
             self.set_x(left)
             self.cell(width, height, line, new_y=YPos.NEXT)
-        self.set_x(MARGIN)
+        self.set_x(MARGIN_MM)
 
     def _row_height(self, table: Table, cells: Sequence[str], *, style: str = "B") -> float:
         self._set(style, 8, TEXT_COLOUR)
@@ -285,7 +285,7 @@ class Document(FPDF):
         categories  classes of results whose colours the texts from the fifth column on have
         """
         colours = {index: COLOURS[category] for index, category in enumerate(categories, 4)}
-        height, top, left = self._row_height(table, cells, style=style), self.y, MARGIN
+        height, top, left = self._row_height(table, cells, style=style), self.y, MARGIN_MM
         with self._tagged("P"):
             for index, (text, width) in enumerate(zip(cells, table.widths, strict=True)):
                 self._set(style, 8, colours.get(index, TEXT_COLOUR))
@@ -294,7 +294,7 @@ class Document(FPDF):
                 left += width
             self.set_draw_color(*_LINE)
             self.set_line_width(0.2)
-            self.line(MARGIN, top + height, MARGIN + WIDTH, top + height)
+            self.line(MARGIN_MM, top + height, MARGIN_MM + TEXT_WIDTH_MM, top + height)
         self.set_y(top + height)
 
     # ---- images
@@ -381,7 +381,7 @@ class Document(FPDF):
         self._set("", 8, TEXT_COLOUR)
         left = column.left
         for part in bar.parts:
-            caption = f"{part.word} {part.number}"
+            caption = f"{part.class_name} {part.number}"
             width = _SHAPE + _SHAPE_GAP + self.get_string_width(caption)
             if left > column.left and left + width > column.left + column.width:
                 left, top = column.left, top + _BAR_LINE
@@ -403,7 +403,7 @@ class Document(FPDF):
         with self._artefact():
             self.set_draw_color(*_LINE)
             self.set_line_width(0.3)
-            self.line(MARGIN, self.y + 1, MARGIN + WIDTH, self.y + 1)
+            self.line(MARGIN_MM, self.y + 1, MARGIN_MM + TEXT_WIDTH_MM, self.y + 1)
         self.set_y(self.y + 2.5)
 
     def finished(self) -> bytes:
@@ -422,14 +422,14 @@ class Document(FPDF):
             with self._artefact():
                 self.set_y(_HEAD)
                 self._set("B", 8, ACCENT_COLOUR)
-                room = WIDTH - self.get_string_width(self._notice) - _APART
+                room = TEXT_WIDTH_MM - self.get_string_width(self._notice) - _APART
                 self._set("", 8, MUTED_COLOUR)
                 self.cell(room, 5, self._shortened(self._running, room - _APART))
                 self._set("B", 8, ACCENT_COLOUR)
-                self.cell(WIDTH - room, 5, self._notice, align=Align.R)
+                self.cell(TEXT_WIDTH_MM - room, 5, self._notice, align=Align.R)
                 self.set_y(-_FOOT + 4)
                 self._set("", 8, MUTED_COLOUR)
-                self.cell(WIDTH, 5, f"{page} / {len(self.pages)}", align=Align.R)
+                self.cell(TEXT_WIDTH_MM, 5, f"{page} / {len(self.pages)}", align=Align.R)
         return bytes(self.output(output_producer_class=FontWriter))
 
     # ---- drawing

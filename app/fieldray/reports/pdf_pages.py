@@ -22,10 +22,10 @@ from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
 from fieldray.reports.pdf_document import (
     ACCENT_COLOUR,
     COLOURS,
-    MARGIN,
+    MARGIN_MM,
     MUTED_COLOUR,
     TEXT_COLOUR,
-    WIDTH,
+    TEXT_WIDTH_MM,
     Colour,
     Column,
     Document,
@@ -146,9 +146,9 @@ def _thumbnail(outcome: Outcome) -> ShownImage | None:
 _IMAGE_WIDTH: Final = 64.0  # mm, if two images are side by side
 _IMAGE_HEIGHT: Final = 74.0
 _GAP: Final = 5.0
-_HALF: Final = (WIDTH - _GAP) / 2
-_LEFT: Final = Column(MARGIN, _HALF)
-_RIGHT: Final = Column(MARGIN + _HALF + _GAP, _HALF)
+_HALF: Final = (TEXT_WIDTH_MM - _GAP) / 2
+_LEFT: Final = Column(MARGIN_MM, _HALF)
+_RIGHT: Final = Column(MARGIN_MM + _HALF + _GAP, _HALF)
 _SMALL: Final = 7.0  # points
 
 
@@ -159,10 +159,10 @@ def image_page(
 
     ends  texts at the two ends of the colour legend, weak and strong; None without a heat map
     """
-    document.heading(text.person or text.title, tag="H1", size=14)
+    document.heading(text.patient or text.title, tag="H1", size=14)
     document.separator()
-    left = Column(MARGIN, 2 * _IMAGE_WIDTH + 1 if len(images) > 1 else _HALF)
-    right = Column(MARGIN + left.width + _GAP, WIDTH - left.width - _GAP)
+    left = Column(MARGIN_MM, 2 * _IMAGE_WIDTH + 1 if len(images) > 1 else _HALF)
+    right = Column(MARGIN_MM + left.width + _GAP, TEXT_WIDTH_MM - left.width - _GAP)
     document.side_by_side(
         partial(_figures, document, text, images, ends, column=left), partial(_result, document, text, column=right)
     )
@@ -181,7 +181,7 @@ def _figures(
     for index, image in enumerate(images):
         alt_text = text.alt_text if image is images[-1] else text.title
         width = column.width / len(images)
-        left = MARGIN + index * width
+        left = MARGIN_MM + index * width
         high = document.figure(image, alt_text=alt_text, left=left, top=top, width=width - 1, height=_IMAGE_HEIGHT)
         below = max(below, top + high)
     document.set_y(below + 1.5)
@@ -191,9 +191,9 @@ def _figures(
 
 
 def _result(document: Document, text: ImageText, *, column: Column) -> None:
-    document.paragraph(text.word, tag="H2", style="B", size=14, colour=COLOURS[text.category], column=column)
-    if text.why:
-        document.paragraph(text.why, size=9, column=column)
+    document.paragraph(text.class_name, tag="H2", style="B", size=14, colour=COLOURS[text.category], column=column)
+    if text.read_first_reason:
+        document.paragraph(text.read_first_reason, size=9, column=column)
     for finding in text.findings:
         document.ln(1)
         document.paragraph(finding.summary, size=9, column=column)
@@ -232,10 +232,10 @@ def _points(document: Document, findings: Sequence[FindingText]) -> None:
 
 def _legend(document: Document, ends: tuple[str, str]) -> None:
     top = document.y
-    document.figure(legend(240, 16), alt_text="", left=MARGIN + 18, top=top + 0.6, width=36, height=2.4)
-    document.paragraph(ends[0], column=Column(MARGIN, 17), size=7.5)
+    document.figure(legend(240, 16), alt_text="", left=MARGIN_MM + 18, top=top + 0.6, width=36, height=2.4)
+    document.paragraph(ends[0], column=Column(MARGIN_MM, 17), size=7.5)
     document.set_y(top)
-    document.paragraph(ends[1], column=Column(MARGIN + 56, 30), size=7.5)
+    document.paragraph(ends[1], column=Column(MARGIN_MM + 56, 30), size=7.5)
 
 
 _SIDE: Final = 66.0  # mm
@@ -270,7 +270,7 @@ class AuditDocument(Document):
         self.ln(3)
         top = self.y
         for index, chart in enumerate(charts):
-            left = MARGIN + 14 + index * (WIDTH / 2 + 2)
+            left = MARGIN_MM + 14 + index * (TEXT_WIDTH_MM / 2 + 2)
             alt_text = ". ".join((chart.titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in chart.marks)))
             with self._tagged("Figure", alt_text=alt_text):
                 self._chart(chart, left, top + 6, ticks)

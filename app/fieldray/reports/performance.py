@@ -22,7 +22,7 @@ class BarPart:
 
     category: Category
     number: int
-    word: str
+    class_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Bar:
     @property
     def alt_text(self) -> str:
         """The content of the bar in words, for screen readers."""
-        return f"{self.title}: " + ", ".join(f"{part.word} {part.number}" for part in self.parts)
+        return f"{self.title}: " + ", ".join(f"{part.class_name} {part.number}" for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

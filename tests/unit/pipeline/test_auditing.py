@@ -344,5 +344,5 @@ def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(sto
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders", unit="image"), model=own)
     words = AuditText(report, Translator("uk"))
     assert {row[4] for row in words.disagreements().rows} >= {"Не виявлено", "Невизначено"}
-    assert any("Ознаки" in figure.what for figure in words.figures())
+    assert any("Ознаки" in figure.name for figure in words.figures())
     assert [dict(note.parameters) for note in report.audit.notes if note.code == "asked_for_images"] == [{"count": "3"}]

@@ -6,7 +6,7 @@ from pathlib import Path
 from fieldray.domain.finding import Finding
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict, Verdict
-from fieldray.reports.content import COLUMNS, NOTICE, about_run, image_line, rows_of
+from fieldray.reports.content import EXPORT_COLUMNS, NOTICE, about_run, image_line, rows_of
 from fieldray.reports.exporter import StoredPack, StoredRun
 from outcomes import POINT, failed, image_ref, refused, run_spec, screened
 
@@ -78,7 +78,7 @@ def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
     for outcome in (screened(), refused(), failed()):
         result = StoredResult(answer_id=1, row_id=1, run_id=1, outcome=outcome, is_reused=False, verdict=verdict)
         (row,) = rows_of(StoredRun(run=RUN, results=[result]))
-        assert tuple(row) == COLUMNS
+        assert tuple(row) == EXPORT_COLUMNS
         assert row["lungs_pack"] == "lungs-1.0.0 0123456789ab"
         assert (row["notice"], row["reader_verdict"], row["reader_note"]) == (NOTICE, "disagree", "rotated")
 

@@ -14,14 +14,14 @@ from PIL import Image
 
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
-from fieldray.reports.content import COLUMNS, image_line
+from fieldray.reports.content import EXPORT_COLUMNS, image_line
 from fieldray.reports.exporters.csv import is_own as csv_is_own
 from fieldray.reports.exporters.csv import write_csv
 from fieldray.reports.exporters.json import is_own as json_is_own
 from fieldray.reports.exporters.json import write_json
 from fieldray.reports.outputs import (
+    IsOwnOutput,
     OutputKind,
-    Recognise,
     is_own_report,
     open_output,
     require_writable_output,
@@ -30,7 +30,7 @@ from fieldray.reports.outputs import (
 from outcomes import refused, screened, stored_run
 
 
-def refusal(path: Path, kind: OutputKind | Recognise = "lines", *inputs: Path) -> str | None:
+def refusal(path: Path, kind: OutputKind | IsOwnOutput = "lines", *inputs: Path) -> str | None:
     try:
         require_writable_output(path, kind, inputs=inputs)
     except UsageProblem as problem:
@@ -71,7 +71,7 @@ def test_an_input_is_refused_under_all_its_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [csv_is_own, json_is_own, "lines", "json", "html", "png", "demo"])
-def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: OutputKind | Recognise) -> None:
+def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: OutputKind | IsOwnOutput) -> None:
     image = image_file(tmp_path)
     assert refusal(image, kind) == "output_not_ours"
     texts = ["path,result\n", '{"name": "mine"}\n', '{"path": "a"}\n', "<html>", "<svg ></svg>", "[" * 70_000, "\0"]
@@ -140,8 +140,8 @@ def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: str) 
         b"",
         b"Dear colleague,\n",
         b"path,study,image\n",
-        b"\xef\xbb\xbf" + ";".join(COLUMNS).encode() + b"\r\n1;2;3\r\n",  # saved again by a spreadsheet
-        b"study,path," + ",".join(COLUMNS[2:]).encode(),
+        b"\xef\xbb\xbf" + ";".join(EXPORT_COLUMNS).encode() + b"\r\n1;2;3\r\n",  # saved again by a spreadsheet
+        b"study,path," + ",".join(EXPORT_COLUMNS[2:]).encode(),
         b'{"about": {"program": "another"}}',
         b'{"path": "a", "study": "b", "image": "c", "status": "screened"}\n',
         b'{"path": ' + b"[" * 20_000,

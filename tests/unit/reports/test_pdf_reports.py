@@ -280,7 +280,7 @@ def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened
     unseen = replace(one, lungs=lungs, notes=(lungs.read_first,))
     text = Wording(run_with([])).image(results_of([unseen])[0])
     said = "The left lung is far smaller than the right lung. Share of the image: left lung 2.0 %, right lung 12.0 %."
-    assert (text.word, text.why) == ("Read first", said)
+    assert (text.class_name, text.read_first_reason) == ("Read first", said)
     assert said not in text.remarks
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.run import StoredResult, Verdict
-from fieldray.reports.content import COLUMNS, NOTICE
+from fieldray.reports.content import EXPORT_COLUMNS, NOTICE
 from fieldray.reports.exporter import ReportOptions
 from fieldray.reports.exporters.csv import escape_formula, is_own, write_csv
 from fieldray.reports.exporters.json import write_json
@@ -32,11 +32,11 @@ def test_a_table_reads_back_with_every_column(tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.csv"
     write_csv(path, replace(stored_run(results()), options=NAMED))
     head, row, _ = path.read_bytes().decode().split("\r\n", 2)
-    assert head == "\ufeff" + ",".join(f'"{name}"' for name in COLUMNS)
+    assert head == "\ufeff" + ",".join(f'"{name}"' for name in EXPORT_COLUMNS)
     assert row.startswith('"') and row.endswith('"')
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert [tuple(row) for row in rows] == [COLUMNS] * 3
+    assert [tuple(row) for row in rows] == [EXPORT_COLUMNS] * 3
     assert rows[0]["path"].endswith("знімок.dcm")
     assert float(rows[0]["score"]) == 0.8
     assert [row["status"] for row in rows] == ["screened", "refused", "failed"]

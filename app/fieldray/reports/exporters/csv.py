@@ -2,8 +2,8 @@
 
 The encoding is UTF-8 with a byte order mark, without which Excel misreads Cyrillic file names. Commas separate columns,
 and CRLF separates lines. On request semicolons separate columns and numbers have decimal commas, as Excel expects in
-Ukraine and other countries. The columns are `content.COLUMNS`; new columns are added only at the end. Every row has the
-notice *research use only*.
+Ukraine and other countries. The columns are `content.EXPORT_COLUMNS`; new columns are added only at the end. Every row
+has the notice *research use only*.
 
 No text may become a formula in a spreadsheet (CWE-1236), however the spreadsheet splits lines. A Ukrainian Excel splits
 at semicolons, others at tabs, and then quotes protect only the first field of a line. So every field is quoted, and an
@@ -43,11 +43,11 @@ def write_csv(path: Path, stored: StoredRun) -> None:
 
     Raises UsageProblem, StorageProblem.
     """
-    from fieldray.reports.content import COLUMNS, rows_of
+    from fieldray.reports.content import EXPORT_COLUMNS, rows_of
     from fieldray.reports.outputs import open_output
 
     with open_output(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
-        write_rows(stream, COLUMNS, rows_of(stored), decimal_comma=stored.options.decimal_comma)
+        write_rows(stream, EXPORT_COLUMNS, rows_of(stored), decimal_comma=stored.options.decimal_comma)
 
 
 def write_rows(

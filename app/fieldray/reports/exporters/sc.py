@@ -37,7 +37,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
         if subject is None:
             return number, None
         if not isinstance(image, ShownImage):
-            stored.leave_out(result, image)
+            stored.report_omission(result, image)
             return number, None
         capture = secondary_capture(subject, image, wording.for_result(result))
         return number, encode_dicom_file(capture, transfer_syntax=JPEGBaseline8Bit)

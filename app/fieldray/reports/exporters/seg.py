@@ -21,7 +21,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
             continue  # an image has equal lungs in the results of all packs
         written = subject.result.row_id
         if mask is not None and source is None:
-            stored.leave_out(subject.result, reason("no_capture"))
+            stored.report_omission(subject.result, reason("no_capture"))
         elif mask is not None and source is not None:
             yield f"{subject.number:05}.dcm", encode_dicom_file(segmentation(subject, mask, source))
 
