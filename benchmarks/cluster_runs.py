@@ -146,7 +146,7 @@ def read_newest_run(home: Path) -> ImageResults:
     `home` is the user data folder, which has the results database.
     """
     with ResultQuery(home / "results.sqlite") as query:
-        return {row.outcome.ref.key: _said(row.outcome) for row in query.answers(query.runs()[0].run_id)}
+        return {row.outcome.ref.key: _said(row.outcome) for row in query.results(query.runs()[0].run_id)}
 
 
 def count_differences(first: ImageResults, second: ImageResults) -> int:
@@ -161,7 +161,7 @@ def count_faults(home: Path, expected: ImageResults) -> dict[str, int]:
     """
     said = read_newest_run(home)
     with ResultQuery(home / "results.sqlite") as query:
-        rows = sum(1 for _ in query.answers(query.runs()[0].run_id))
+        rows = sum(1 for _ in query.results(query.runs()[0].run_id))
     lost = len(expected.keys() - said.keys())
     return {"lost": lost, "doubled": rows - len(said), "differing": count_differences(expected, said)}
 

@@ -213,7 +213,7 @@ class _Bench:
 
         def save() -> None:
             with ResultStore(results_path()) as store:
-                known = [result.outcome for result in itertools.islice(store.answers(run_id), _KNOWN)]
+                known = [result.outcome for result in itertools.islice(store.results(run_id), _KNOWN)]
                 spec = store.run(run_id).spec
                 publish(RunChanged(run_id=store.open_run(spec), state="running"))
                 began_s = time.perf_counter()

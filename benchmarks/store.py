@@ -204,7 +204,7 @@ def _give_verdicts(path: Path) -> None:
     """Store a reader's verdict on one result in a thousand of a results database."""
     with ResultStore(path) as store:
         for row_id in _sampled(path):
-            store.set_verdict(row_id, Verdict(choice="agree", note=f"{row_id}"), judged=store.answer(row_id).outcome)
+            store.set_verdict(row_id, Verdict(choice="agree", note=f"{row_id}"), judged=store.result(row_id).outcome)
 
 
 def _sampled(path: Path) -> Sequence[int]:
@@ -216,5 +216,5 @@ def _sampled(path: Path) -> Sequence[int]:
 def _sample(path: Path) -> dict[str, dict[str, Any]]:
     """Return some results of a database with their verdicts, by image, to compare two databases."""
     with ResultQuery(path) as query:
-        rows = map(query.answer, _sampled(path))
+        rows = map(query.result, _sampled(path))
         return {row.outcome.ref.key: {**outcome_columns(row.outcome), "verdict": row.verdict} for row in rows}

@@ -131,7 +131,7 @@ def write_frames(path: Path, count: int, *, sop_class_uid: str = "1.2.840.10008.
 def results_of(outcomes: Iterable[ScreenedOutcome], *, verdict: Verdict | None = None) -> list[StoredResult]:
     """Return outcomes as the results database gives them."""
     return [
-        StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_reused=False, verdict=verdict)
+        StoredResult(result_id=number, row_id=number, run_id=1, outcome=outcome, is_reused=False, verdict=verdict)
         for number, outcome in enumerate(outcomes, 1)
     ]
 

@@ -23,7 +23,7 @@ def test_a_large_run_is_the_same_again_and_has_all_that_a_result_has(tmp_path: P
     made, counts = SyntheticRun(model, chest_count=2), list[int]()
     run_id = made.save(tmp_path / "results.sqlite", 90, progress=counts.append)
     with ResultQuery(tmp_path / "results.sqlite") as query:
-        outcomes = [result.outcome for result in query.answers(run_id)]
+        outcomes = [result.outcome for result in query.results(run_id)]
     assert counts == [90]
     assert [outcome.ref for outcome in outcomes] == [outcome.ref for outcome in made.outcomes(0, 90)]
     screened = [outcome for outcome in outcomes if isinstance(outcome, ScreenedOutcome)]

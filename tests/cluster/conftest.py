@@ -45,7 +45,7 @@ def images(tmp_path: Path) -> Path:
 def stored(home: Path, *, moved: tuple[str, str] = ("", "")) -> list[tuple[Any, ...]]:
     """What the newest run says of each image, times apart, as if it lay in the other of two places."""
     with ResultQuery(home / "results.sqlite") as query:
-        return sorted(_gist(row.outcome, moved) for row in query.answers(query.runs()[0].run_id))
+        return sorted(_gist(row.outcome, moved) for row in query.results(query.runs()[0].run_id))
 
 
 def _gist(outcome: Any, moved: tuple[str, str]) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ def kept(home: Path) -> tuple[str, list[str]]:
     """The state of the one run there is, and the names of its images."""
     with ResultQuery(home / "results.sqlite") as query:
         (run,) = query.runs()
-        return run.state, sorted(result.outcome.ref.path.name for result in query.answers(run.run_id))
+        return run.state, sorted(result.outcome.ref.path.name for result in query.results(run.run_id))
 
 
 def test_what_arrives_is_screened_once_also_by_a_program_that_was_killed(

@@ -70,7 +70,7 @@ def test_the_device_is_pulled_out_in_mid_run_and_no_image_of_either_pack_is_lost
     backends: list[Counter[str]] = []
     with ResultQuery(database) as query:
         for position in (0, 1):
-            results = list(query.answers(batch.run_id, position=position))
+            results = list(query.results(batch.run_id, position=position))
             assert Counter(found.outcome.ref.path for found in results) == Counter(clinic.images)
             assert all(isinstance(found.outcome, ScreenedOutcome) for found in results)
             backends.append(Counter(found.outcome.backend for found in results))

@@ -229,7 +229,7 @@ class Clinic:
             self.verdicts.remarks.append(f"run {batch.state}: {batch.reason.text if batch.reason else ''}")
             return
         with ResultQuery(session.database) as query:
-            outcomes = [stored.outcome for stored in query.answers(batch.run_id)]
+            outcomes = [stored.outcome for stored in query.results(batch.run_id)]
         if not self._references:
             self._references = {
                 outcome.ref.path: outcome for outcome in outcomes if isinstance(outcome, ScreenedOutcome)

@@ -210,8 +210,8 @@ def save(
 
 def done(row_id: int, outcome: Outcome, *, run_id: int = 1) -> ImageDone:
     """That an image has its one answer."""
-    answer = StoredResult(answer_id=row_id, row_id=row_id, run_id=run_id, outcome=outcome, is_reused=False)
-    return ImageDone(image=StoredImage(row_id=row_id, run_id=run_id, answers=(answer,)))
+    answer = StoredResult(result_id=row_id, row_id=row_id, run_id=run_id, outcome=outcome, is_reused=False)
+    return ImageDone(image=StoredImage(row_id=row_id, run_id=run_id, results=(answer,)))
 
 
 @dataclass(eq=False)
@@ -314,7 +314,7 @@ class FakeSession:
             said = (self.of_others[one.pack_name] for one in others)
             save(store, batch.run_id, self.outcomes, self.publish, *said, spec=spec)
             for row_id, verdict in self.stored.items():
-                store.set_verdict(row_id, verdict, judged=store.answer(row_id).outcome)
+                store.set_verdict(row_id, verdict, judged=store.result(row_id).outcome)
         return batch
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
@@ -344,7 +344,7 @@ class FakeSession:
         if isinstance(self.again, RefusedOutcome) and overrides != Overrides():  # which is only told
             return self.again
         with ResultStore(self.database) as store:
-            image = store.replace(row_id, self.again, run=store.run(self.batches[-1].run_id))
+            image = store.replace_result(row_id, self.again, run=store.run(self.batches[-1].run_id))
         self.publish(ImageDone(image=image))
         return self.again
 

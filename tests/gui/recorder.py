@@ -43,8 +43,8 @@ class Recorder(QObject):
     def _look(self, judged: VerdictSubject) -> None:
         bench = self._application.controller
         image, row = bench.image, bench.image.row
-        if row is None or judged != VerdictSubject(row.answer_id, row.outcome):
-            self.wrong.append(f"a verdict on row {judged.answer_id}, which was not open")
+        if row is None or judged != VerdictSubject(row.result_id, row.outcome):
+            self.wrong.append(f"a verdict on row {judged.result_id}, which was not open")
             return
         content = row.outcome.facts.content_sha256
         if (image.is_loading and image.pyramid is None) or image.is_replaced:

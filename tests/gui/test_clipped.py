@@ -200,7 +200,7 @@ def test_the_question_about_the_verdict_of_another_window_is_not_cut(
     desk.open_row(1)
     row = desk.bench.image.row
     with ResultStore(desk.rooms.database) as store:
-        store.set_verdict(row.answer_id, Verdict(choice="disagree", note="scar"), judged=row.outcome)
+        store.set_verdict(row.result_id, Verdict(choice="disagree", note="scar"), judged=row.outcome)
     bar = desk.window.result.verdict
     bar.buttons["agree"].click()
     desk.until(bar.keep_stored_verdict.isVisible)

@@ -139,4 +139,4 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     assert said() == first
     with HistoryQuery(home / "results.sqlite") as query:
         assert len(query.run(bench.rows.run_id).spec.packs) == 2
-        assert sum(answer.is_reused for answer in query.answers(bench.rows.run_id)) == 8  # and the file that is none
+        assert sum(answer.is_reused for answer in query.results(bench.rows.run_id)) == 8  # and the file that is none

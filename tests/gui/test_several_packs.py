@@ -157,10 +157,10 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     (tb_row,) = row.others
     desk.until(lambda: desk.bench.image.is_in_sight)
     desk.bench.judging.choose("agree")
-    desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.answer_id) == Verdict(choice="agree"))
+    desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.result_id) == Verdict(choice="agree"))
     desk.until(lambda: tb_row.verdict == Verdict(choice="agree"))
     with ResultQuery(desk.rooms.database) as query:
-        assert [query.answer(one.answer_id).verdict for one in (row, tb_row)] == [None, Verdict(choice="agree")]
+        assert [query.result(one.result_id).verdict for one in (row, tb_row)] == [None, Verdict(choice="agree")]
     button_of(desk, "Adults").click()
     desk.until(lambda: not desk.bench.image.is_loading and "Score 0.90" in texts(panel))
     assert desk.bench.image.row is row and row.verdict is None and is_warmest(desk, (8, 4))

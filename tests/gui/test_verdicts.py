@@ -253,7 +253,7 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         if image := window.verdicts.open_image:
             window.notes += 1
-            window.verdicts.set_draft_note(f"{image.answer_id}: {window.name}{window.notes}")
+            window.verdicts.set_draft_note(f"{image.result_id}: {window.name}{window.notes}")
 
     @rule(number=windows_drawn)
     def commit(self, number: int) -> None:
@@ -314,7 +314,7 @@ class RandomWalk(RuleBasedStateMachine):
     @rule(place=images_drawn, choice=choices_drawn, is_withdrawn=st.booleans())
     def another_program(self, place: int, choice: VerdictChoice, is_withdrawn: bool) -> None:
         image = IMAGES[place]
-        self.put(image, None if is_withdrawn else Verdict(choice=choice, note=f"{image.answer_id}: program"), "program")
+        self.put(image, None if is_withdrawn else Verdict(choice=choice, note=f"{image.result_id}: program"), "program")
         self.clicked_elsewhere.add((image, choice))
         self.refused.pop(image, None)
 
@@ -382,11 +382,11 @@ class RandomWalk(RuleBasedStateMachine):
     @invariant()
     def a_note_is_on_its_own_image_only(self) -> None:
         for image, (verdict, _) in self.store.items():
-            assert verdict is None or not verdict.note or verdict.note.startswith(f"{image.answer_id}: ")
+            assert verdict is None or not verdict.note or verdict.note.startswith(f"{image.result_id}: ")
         for window in self.windows:
             for image in IMAGES:
                 note = window.verdicts.state_for(image).note
-                assert not note or note.startswith(f"{image.answer_id}: ")
+                assert not note or note.startswith(f"{image.result_id}: ")
 
     @invariant()
     def nothing_is_shown_as_saved_that_is_not(self) -> None:
@@ -432,7 +432,7 @@ def mark(desk: Desk, row_id: int) -> object:
 
 def stored(desk: Desk, row_id: int) -> Verdict | None:
     with ResultQuery(desk.rooms.database) as query:
-        return query.answer(row_id).verdict
+        return query.result(row_id).verdict
 
 
 @pytest.fixture
@@ -659,7 +659,7 @@ def overwrite(desk: Desk, row_id: int, outcome: Outcome) -> None:
     """A watched file is overwritten: its row gets the result of another image."""
     with ResultStore(desk.rooms.database) as store:
         run = store.run(desk.rooms.session.batches[-1].run_id)
-        image = store.replace(row_id, outcome, run=run)
+        image = store.replace_result(row_id, outcome, run=run)
     desk.rooms.publish(ImageDone(image=image))
     desk.until(lambda: desk.bench.image.is_replaced)
 

@@ -210,7 +210,7 @@ class WindowWalk(RuleBasedStateMachine):
             index = model.index(position, KEYS.index("patient"))
             row = model.row_at(index)
             if row is not None and model.data(index, VERDICT_ROLE) == "saved":
-                given = verdicts.state_for(VerdictSubject(row.answer_id, row.outcome))
+                given = verdicts.state_for(VerdictSubject(row.result_id, row.outcome))
                 shown[row.row_id] = given.wanted or row.verdict
         panel, opened = self.window.result.verdict, self.bench.image.row
         if opened is not None and panel._how.text().startswith("Your verdict was saved"):
@@ -286,10 +286,10 @@ class WindowWalk(RuleBasedStateMachine):
         if row is None:
             return
         self._judge(row)
-        before = self.bench.judging.verdicts.state_for(VerdictSubject(row.answer_id, row.outcome)).wanted
+        before = self.bench.judging.verdicts.state_for(VerdictSubject(row.result_id, row.outcome)).wanted
         for _ in range(2):
             self.window.result.verdict.buttons[choice].click()
-        given = self.bench.judging.verdicts.state_for(VerdictSubject(row.answer_id, row.outcome))
+        given = self.bench.judging.verdicts.state_for(VerdictSubject(row.result_id, row.outcome))
         if self.bench._why_not_judged() is None and not given.needs_choice:
             assert given.wanted is not None and given.wanted.choice == choice
         else:
@@ -320,7 +320,7 @@ class WindowWalk(RuleBasedStateMachine):
         other = replace(other, ref=replace(other.ref, path=row.outcome.ref.path))
         try:
             with _roomy(), ResultStore(self.rooms.database) as store:
-                image = store.replace(row.answer_id, other, run=store.run(run_id))
+                image = store.replace_result(row.result_id, other, run=store.run(run_id))
         except FieldrayError:  # its run was deleted
             return
         session.publish(ImageDone(image=image))
@@ -354,7 +354,7 @@ class WindowWalk(RuleBasedStateMachine):
         try:
             with _roomy(), ResultStore(self.rooms.database) as store:
                 self._theirs[row.row_id] = store.set_verdict(
-                    row.answer_id, given, judged=row.outcome, replaceable=(before,)
+                    row.result_id, given, judged=row.outcome, replaceable=(before,)
                 )
         except StorageProblem:  # its run was deleted
             return

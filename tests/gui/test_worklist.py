@@ -78,7 +78,7 @@ class StoredList:
     def judge(self, row_id: int, choice: str) -> None:
         """Give a verdict on a row, here and in the store."""
         verdict = Verdict(choice=choice)  # type: ignore[arg-type]
-        judged = VerdictSubject(row_id, self.store.answer(row_id).outcome)
+        judged = VerdictSubject(row_id, self.store.result(row_id).outcome)
         self.verdicts.open(judged)
         self.verdicts.choose(verdict.choice)
         self.model.verdict_changed(judged)

@@ -131,7 +131,7 @@ class Program:
         """Of the newest run: status, category and score by file name."""
         runs, found = place.runs(), {}
         with ResultQuery(place.store) as query:
-            for result in query.answers(runs[0].run_id) if runs else ():
+            for result in query.results(runs[0].run_id) if runs else ():
                 outcome = result.outcome
                 require(outcome.ref.path.name not in found, f"{outcome.ref.path.name} is there twice")
                 scores = [finding.score for finding in getattr(outcome, "findings", ())]

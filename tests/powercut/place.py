@@ -149,7 +149,7 @@ class Place:
         """The results of a run by image. Raises Lost where one is there twice or is wrong."""
         found: dict[str, StoredResult] = {}
         with ResultQuery(self.store) as query:
-            for result in query.answers(run_id):
+            for result in query.results(run_id):
                 name = result.outcome.ref.path.name
                 require(name not in found, f"{name} is there twice in run {run_id}")
                 require_right(result.outcome)

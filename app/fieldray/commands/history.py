@@ -322,11 +322,11 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
     Raises StorageProblem, UsageProblem.
     """
     from fieldray.store.maintenance import check
-    from fieldray.store.pictures import size_of
+    from fieldray.store.pictures import database_size
 
     found = check(_store(), progress=lambda share: _show_share(console, "store_checking", share))
     counts = {"results": found["answers"], "verdicts": found["verdicts"], "pictures": found["pictures"]}
-    console.print_line(reason("store_whole", size_mb=_megabytes(size_of(_store())), **counts).text)
+    console.print_line(reason("store_whole", size_mb=_megabytes(database_size(_store())), **counts).text)
     return 0
 
 

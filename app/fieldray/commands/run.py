@@ -390,7 +390,7 @@ class RunReport:
             pack.resumed += len(event.row_ids)
 
     def _note(self, image: StoredImage) -> None:
-        for answer in image.answers:
+        for answer in image.results:
             self._note_answer(answer)
 
     def _note_answer(self, answer: StoredResult) -> None:

@@ -127,7 +127,7 @@ class ComparisonController(QObject):
 
         def work(services: Services) -> tuple[Outcome, StoredImage | None]:
             found = services.priors.read(path, outcome)
-            stored = services.history.run_query(lambda query: query.find(run_id, found.ref)) if run_id else None
+            stored = services.history.run_query(lambda query: query.find_image(run_id, found.ref)) if run_id else None
             return found, stored
 
         self._background.run_with_services(
@@ -311,7 +311,7 @@ class ComparisonController(QObject):
         manifest = row.manifest if row is not None and is_same_model else None
         if stored is None:
             return WorkListRow(_NO_ROW, prior.outcome, manifest)
-        return WorkListRow(stored.row_id, prior.outcome, manifest, stored.verdict, answer_id=stored.answer_id)
+        return WorkListRow(stored.row_id, prior.outcome, manifest, stored.verdict, result_id=stored.result_id)
 
     # ---- comparing
 

@@ -217,7 +217,7 @@ class Controller(QObject):
         self._is_ending = True
         for judged, given in self.judging.verdicts.unsaved():
             why = given.problem.code if given.problem else given.state
-            log.warning("closing without the verdict on answer %d: %s", judged.answer_id, why)
+            log.warning("closing without the verdict on answer %d: %s", judged.result_id, why)
         services, finish = self.background.services, self.screening.run_ender()
 
         def work() -> None:
@@ -283,7 +283,7 @@ class Controller(QObject):
         row = self.image.row
         if (
             row is not None
-            and row.answer_id == judged.answer_id
+            and row.result_id == judged.result_id
             and self.judging.verdicts.state_for(judged).wanted is not None
         ):
             self.reading.mark_read()
@@ -292,7 +292,7 @@ class Controller(QObject):
         """Read the work list again, because another window may have changed it. Images that were deleted are closed."""
         self.rows.refresh()
         rows = [image.row for image in (self.image, self.second_image) if image.row is not None]
-        row_ids = [row.row_id for row in rows if row.answer_id]  # images of no run have no result in the database
+        row_ids = [row.row_id for row in rows if row.result_id]  # images of no run have no result in the database
         if row_ids:
             self.background.run_with_services(
                 lambda services: services.history.run_query(lambda query: query.images(row_ids)),
@@ -303,7 +303,7 @@ class Controller(QObject):
             )
 
     def _close_deleted(self, rows: Sequence[WorkListRow], present: Collection[int]) -> None:
-        deleted = [row for row in rows if row.answer_id and row.row_id not in present]
+        deleted = [row for row in rows if row.result_id and row.row_id not in present]
         closed = [image for image in (self.image, self.second_image) if image.row in deleted]
         for image in closed:
             image.show(None)
@@ -318,7 +318,7 @@ class Controller(QObject):
         match event:
             case ImageDone():
                 self.rows.image_done(event.image)
-                for answer in event.image.answers:
+                for answer in event.image.results:
                     self._count_patient(answer.outcome, answer.position)
             case Progress():
                 self.screening.handle_progress(event)

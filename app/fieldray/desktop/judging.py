@@ -77,7 +77,7 @@ class VerdictController(QObject):
         A typed note on the previous image is saved with the verdict on that image.
         """
         can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict needs file content
-        judged = VerdictSubject(row.answer_id, row.outcome) if row is not None and can_be_judged else None
+        judged = VerdictSubject(row.result_id, row.outcome) if row is not None and can_be_judged else None
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
 
     def set_draft_note(self, note: str) -> None:
@@ -164,10 +164,10 @@ class VerdictController(QObject):
             self.all_saved.emit()
 
     def _begin(self, command: ReadVerdict | WriteVerdict) -> None:
-        judged, answer_id, outcome = command.judged, command.judged.answer_id, command.judged.outcome
+        judged, result_id, outcome = command.judged, command.judged.result_id, command.judged.outcome
         if isinstance(command, ReadVerdict):
             self._background.run_with_services(
-                lambda services: services.history.run_query(lambda query: query.verdict(answer_id, outcome)),
+                lambda services: services.history.run_query(lambda query: query.verdict(result_id, outcome)),
                 channel=_CHANNEL,
                 done=lambda stored: self._carry_out(self.verdicts.handle_read(judged, stored), judged),
                 # The verdict read with the row stays. A newer verdict is detected when a verdict is written.
@@ -176,7 +176,7 @@ class VerdictController(QObject):
             return
         verdict, over = command.verdict, command.replaceable
         self._background.run_with_services(
-            lambda services: services.session.set_verdict(answer_id, verdict, judged=outcome, replaceable=over),
+            lambda services: services.session.set_verdict(result_id, verdict, judged=outcome, replaceable=over),
             channel=_CHANNEL,
             done=lambda stored: self._carry_out(self.verdicts.handle_written(judged, stored), judged),
             failed=lambda error: self._carry_out(self.verdicts.handle_failed_write(judged, error.reason), judged),
@@ -213,7 +213,7 @@ class VerdictController(QObject):
         judged  the image
         given   the state of the verdict
         """
-        image = image_title(translator, judged.answer_id, judged.outcome)
+        image = image_title(translator, judged.result_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
         if given.needs_choice:
@@ -233,7 +233,7 @@ def _taken_back(judged: VerdictSubject, verdict: Verdict | None, translator: Tra
 
     verdict  the restored verdict; None if there was none
     """
-    image = image_title(translator, judged.answer_id, judged.outcome)
+    image = image_title(translator, judged.result_id, judged.outcome)
     if verdict is None:
         return translator.text("Your verdict on {image} was withdrawn.", image=image)
     said = verdict_names(translator)[verdict.choice]
@@ -285,7 +285,7 @@ class ReadMarks(QObject):
         outcome = row.outcome
         self._show(row, is_read=is_read)
         self._background.run_with_services(
-            lambda services: services.session.set_read(row.answer_id, judged=outcome, is_read=is_read),
+            lambda services: services.session.set_read(row.result_id, judged=outcome, is_read=is_read),
             channel=_CHANNEL,
             failed=partial(self._not_noted, row, is_read),
         )

@@ -82,10 +82,10 @@ class RowCache(QObject):
         """Return the row of an image if it is in memory; None otherwise. The database is not read."""
         return self._alive.get(row_id)
 
-    def row_of_result(self, answer_id: int) -> WorkListRow | None:
+    def row_of_result(self, result_id: int) -> WorkListRow | None:
         """Return the row with a stored result if it is in memory; None otherwise. The database is not read."""
         rows = list(self._alive.values())
-        return next((one for row in rows for one in row.answers if one.answer_id == answer_id), None)
+        return next((one for row in rows for one in row.result_rows if one.result_id == result_id), None)
 
     def request(self, row_ids: Sequence[int]) -> None:
         """Read rows from the database in the background. A new request replaces a request that waits."""
@@ -98,7 +98,7 @@ class RowCache(QObject):
         """Return the row of a stored image. If no row is in memory, a new row is made."""
         row = self._alive.get(image.row_id)
         if row is None:
-            row, *others = (self._made(answer) for answer in image.answers)
+            row, *others = (self._made(answer) for answer in image.results)
             row.others = tuple(others)
             self._alive[image.row_id] = row
         return row
@@ -106,14 +106,14 @@ class RowCache(QObject):
     def replace(self, image: StoredImage) -> bool:
         """Replace the rows of an image that was screened again. Returns whether the image's row is in memory."""
         is_held = image.row_id in self._alive  # most images are not in sight and need no row
-        return self._replace(image.row_id, [self._made(answer) for answer in image.answers] if is_held else ())
+        return self._replace(image.row_id, [self._made(answer) for answer in image.results] if is_held else ())
 
     def replace_answer(self, before: WorkListRow, outcome: Outcome) -> bool:
         """Replace the row of a result after its image was screened again.
 
         Returns whether the image's row is in memory.
         """
-        made = WorkListRow(before.row_id, outcome, before.manifest, run_id=before.run_id, answer_id=before.answer_id)
+        made = WorkListRow(before.row_id, outcome, before.manifest, run_id=before.run_id, result_id=before.result_id)
         made.position = before.position
         return self._replace(before.row_id, [made])
 
@@ -126,7 +126,7 @@ class RowCache(QObject):
             answer.verdict,
             answer.is_read,
             answer.run_id,
-            answer_id=answer.answer_id,
+            result_id=answer.result_id,
             position=answer.position,
         )
 
@@ -144,7 +144,7 @@ class RowCache(QObject):
         listed = self._alive.get(row_id)
         if listed is None:
             return False
-        before = {one.position: one for one in listed.answers}
+        before = {one.position: one for one in listed.result_rows}
         now = before | {one.position: _kept_or(one, before.get(one.position)) for one in answers}
         row, *others = (now[position] for position in sorted(now))
         row.others = tuple(others)
@@ -173,7 +173,7 @@ class RowCache(QObject):
         for image in found:
             if image.row_id not in self._outdated:  # an outdated row is read again when painted
                 # Another window may have screened the image again.
-                self._renew(image.row_id, [self._made(answer) for answer in image.answers])
+                self._renew(image.row_id, [self._made(answer) for answer in image.results])
                 self._kept.append(self.row_of(image))
         gone = set(asked) - {image.row_id for image in found}
         self._gone |= gone
@@ -202,7 +202,7 @@ class WorkListRow:
     manifest       manifest of the pack, with texts and calibration; None if the pack is not available
     is_read        whether a person has read the image, with or without a verdict
     run_id         id of the run; None for an image of no run
-    answer_id      row id of the result in the results database; 0 for an image of no run
+    result_id      row id of the result in the results database; 0 for an image of no run
     position       position of the pack in the run
     others         rows of the packs after this pack; only in the row of the first listed pack
     finding        the finding that decides the class; None without a score
@@ -215,7 +215,7 @@ class WorkListRow:
     verdict: Verdict | None = None
     is_read: bool = False
     run_id: int | None = None
-    answer_id: int = 0
+    result_id: int = 0
     position: int = 0
     others: tuple[WorkListRow, ...] = ()
     category: Category = field(init=False)
@@ -228,7 +228,7 @@ class WorkListRow:
         self.finding = leading_finding(self.outcome)
 
     @property
-    def answers(self) -> tuple[WorkListRow, ...]:
+    def result_rows(self) -> tuple[WorkListRow, ...]:
         """The rows with the results of all packs for the image; this row is the first."""
         return (self, *self.others)
 
@@ -237,7 +237,7 @@ class WorkListRow:
 
         position  the pack's position in the run
         """
-        return next((one for one in self.answers if one.position == position), None)
+        return next((one for one in self.result_rows if one.position == position), None)
 
     @property
     def header(self) -> ImageHeader:
@@ -256,8 +256,8 @@ def _kept_or(row: WorkListRow, before: WorkListRow | None) -> WorkListRow:
     row     the new row
     before  the old row, or None
     """
-    is_same = before is not None and VerdictSubject(row.answer_id, row.outcome) == VerdictSubject(
-        before.answer_id, before.outcome
+    is_same = before is not None and VerdictSubject(row.result_id, row.outcome) == VerdictSubject(
+        before.result_id, before.outcome
     )
     return before if before is not None and is_same else row
 
@@ -299,7 +299,7 @@ def _class_text(translator: Translator, row: WorkListRow) -> str:
     return f"{word} ({unsigned_notice(translator)})" if row.finding and row.finding.is_by_larger_output else word
 
 
-def answer_text(translator: Translator, row: WorkListRow) -> str:
+def result_text(translator: Translator, row: WorkListRow) -> str:
     """Return a pack's result for an image as text: the pack's name for the class, and the score with its threshold."""
     spoken = _class_text(translator, row)
     return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
@@ -356,4 +356,4 @@ def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
 
 def _text_of_pack(position: int, translator: Translator, row: WorkListRow) -> str:
     other = row.row_of_pack(position)
-    return answer_text(translator, other) if other else "–"
+    return result_text(translator, other) if other else "–"

@@ -241,7 +241,7 @@ class MainWindow(QMainWindow):
         if viewer.can_undo and viewer.changed_s > judging.given_s:
             viewer.undo()
         elif judged := judging.undo():
-            row_id = self._bench.rows.listed_row_of_result(judged.answer_id)
+            row_id = self._bench.rows.listed_row_of_result(judged.result_id)
             if row_id is not None:
                 self.work_list.choose(row_id, may_show_all=True)
         else:

@@ -59,7 +59,7 @@ class OpenImage(QObject):
 
         If the run has several packs, the result of the pack that a person chose last in this run is shown.
         """
-        self.packs = row.answers if row is not None else ()
+        self.packs = row.result_rows if row is not None else ()
         self.is_replaced = False
         self._open(
             next((one for one in self.packs if (one.run_id, one.position) == self._chosen), row), keeps_pixels=False
@@ -125,7 +125,7 @@ class OpenImage(QObject):
         self._board.withdraw("again")
         self._set_screening(True)
         self._background.run_with_services(
-            lambda services: services.session.screen_again(row.answer_id, judged=judged, overrides=overrides),
+            lambda services: services.session.screen_again(row.result_id, judged=judged, overrides=overrides),
             channel="again",
             done=lambda outcome: self._has_screened_again(row, outcome, overrides),
             failed=self._not_screened_again,

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, Q
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons
-from fieldray.desktop.list_reader import WorkListRow, answer_text, pack_title
+from fieldray.desktop.list_reader import WorkListRow, pack_title, result_text
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.performance_bars import PerformanceBars
@@ -436,7 +436,7 @@ class PackButtons(QWidget):
     def refresh(self) -> None:
         """Show a button with the result of each pack for the current image. With only one pack, no button is shown."""
         packs, translator = self._image.packs, self._translator
-        said = [(row, pack_title(translator, row.manifest), answer_text(translator, row)) for row in packs]
+        said = [(row, pack_title(translator, row.manifest), result_text(translator, row)) for row in packs]
         if said != self._said:  # unchanged buttons keep the focus
             remove_widgets(*self.buttons)
             self._said, self.buttons = said, [self._button(*one) for one in said]

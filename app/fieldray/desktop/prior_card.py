@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QMessageBox, QSizePolicy, QWidget
 from fieldray.desktop.comparing import ComparisonController
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches, Size, ViewState, draw_heat_map, draw_image, heat_map_of
-from fieldray.desktop.list_reader import WorkListRow, answer_text
+from fieldray.desktop.list_reader import WorkListRow, result_text
 from fieldray.desktop.prior_view import PriorView, problem_text, study_date_text
 from fieldray.desktop.result_panel import FoldingCard
 from fieldray.desktop.style import Theme, icon, restoring_painter
@@ -151,7 +151,7 @@ class PriorCard(QWidget):
     def _score(self, row: WorkListRow) -> str:
         if isinstance(row.outcome, ScreenedOutcome) and not row.outcome.model_sha256:
             return self._translator.text("not screened yet")
-        return answer_text(self._translator, row)
+        return result_text(self._translator, row)
 
     def _found_lines(self) -> tuple[str, ...]:
         comparing, translator = self._comparing, self._translator

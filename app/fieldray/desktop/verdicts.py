@@ -23,12 +23,12 @@ State = Literal["saved", "saving", "not_saved"]
 class VerdictSubject:
     """The result that a verdict judges.
 
-    answer_id  row id of the result in the database, which is never reused
+    result_id  row id of the result in the database, which is never reused
     outcome    the outcome that the person saw
     result     hash of the judged facts of the outcome (`store.rows.result_hash`)
     """
 
-    answer_id: int
+    result_id: int
     outcome: Outcome = field(compare=False)
     result: bytes = field(init=False)
 
@@ -154,15 +154,15 @@ class Verdicts:
         """
         return (self._given.get(judged) if judged else None) or VerdictState(None)
 
-    def state_of(self, answer_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
+    def state_of(self, result_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
         """Return the state of saving the verdict on a result in the work list.
 
-        answer_id  row id of the result
+        result_id  row id of the result
         outcome    the outcome in the row
         stored     the verdict that was read with the row
         """
-        for judged, given in self._given.items():  # few, so most rows are compared by answer_id only
-            if judged.answer_id == answer_id and judged == VerdictSubject(answer_id, outcome):
+        for judged, given in self._given.items():  # few, so most rows are compared by result_id only
+            if judged.result_id == result_id and judged == VerdictSubject(result_id, outcome):
                 return given.state
         return "saved" if stored is not None else None
 

@@ -149,12 +149,12 @@ class WorkListModel(QAbstractTableModel):
 
     def verdict_changed(self, judged: VerdictSubject) -> None:
         """Handle a changed verdict on a result. Its row stays listed until a person changes the filter by verdict."""
-        row = self._rows.row_of_result(judged.answer_id)
+        row = self._rows.row_of_result(judged.result_id)
         if row is None:
             return
         if self.wanted.verdict != "any" and self._verdicts.state_for(judged).pending_write is not None:
             self.wanted = replace(self.wanted, kept_row_ids=self.wanted.kept_row_ids | {row.row_id})
-        if judged == VerdictSubject(row.answer_id, row.outcome):
+        if judged == VerdictSubject(row.result_id, row.outcome):
             row.verdict = self._verdicts.state_for(judged).stored
             row.is_read = row.is_read or row.verdict is not None
             self._row_changed(row.row_id)
@@ -233,18 +233,18 @@ class WorkListModel(QAbstractTableModel):
     def holds(self, row: WorkListRow) -> bool:
         """Return whether a row belongs to this run and shows the newest result of its image."""
         known = self._rows.row_in_memory(row.row_id)
-        return known is not None and any(one is row for one in known.answers)
+        return known is not None and any(one is row for one in known.result_rows)
 
     def row_in_memory(self, row_id: int) -> WorkListRow | None:
         """Return the row with this row id if it is in memory, listed or not. None otherwise."""
         return self._rows.row_in_memory(row_id)
 
-    def listed_row_of_result(self, answer_id: int) -> int | None:
+    def listed_row_of_result(self, result_id: int) -> int | None:
         """Return the row id of the listed image with a result; None if its row is not in memory.
 
-        answer_id  row id of the result
+        result_id  row id of the result
         """
-        row = self._rows.row_of_result(answer_id)
+        row = self._rows.row_of_result(result_id)
         return row.row_id if row else None
 
     def read_around(self, position: int) -> None:
@@ -327,7 +327,7 @@ class WorkListModel(QAbstractTableModel):
         if row is None or role == ROW_ROLE:
             return row
         column, translator = self._columns[index.column()], self._translator
-        state = self._verdicts.state_of(row.answer_id, row.outcome, row.verdict) if column.key == "patient" else None
+        state = self._verdicts.state_of(row.result_id, row.outcome, row.verdict) if column.key == "patient" else None
         is_earlier = index.row() < len(self._is_earlier) and bool(self._is_earlier[index.row()])
         if role in (VERDICT_ROLE, GROUP_ROLE, EARLIER_ROLE):
             own = {VERDICT_ROLE: state, EARLIER_ROLE: is_earlier}

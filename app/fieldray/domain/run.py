@@ -416,7 +416,7 @@ class SupersededVerdict:
 class StoredResult:
     """The stored result of one pack of a run for one image.
 
-    answer_id                row of the result in the database, to which a verdict refers
+    result_id                row of the result in the database, to which a verdict refers
     row_id                   row of the image
     position                 position of the pack in the run
     is_reused                whether the result was taken over from an earlier start of the program
@@ -426,7 +426,7 @@ class StoredResult:
     is_of_earlier_day        whether the run has an image of a later day of this patient; set only when read in order
     """
 
-    answer_id: int
+    result_id: int
     row_id: int
     run_id: int
     position: int = 0
@@ -450,17 +450,17 @@ class StoredResult:
 class StoredImage:
     """An image of a run with its results.
 
-    answers  one result for each pack, in the order of the packs; fewer only in an interrupted run of version 0.2.0
+    results  one result for each pack, in the order of the packs; fewer only in an interrupted run of version 0.2.0
     """
 
     row_id: int
     run_id: int
-    answers: tuple[StoredResult, ...]
+    results: tuple[StoredResult, ...]
 
     @property
     def ref(self) -> ImageRef:
         """The reference to the image: its path and header."""
-        return self.answers[0].outcome.ref
+        return self.results[0].outcome.ref
 
     @property
     def most_urgent_result(self) -> StoredResult:
@@ -468,16 +468,16 @@ class StoredImage:
 
         Of equally urgent results, the first counts.
         """
-        return self.answers[leading_position([answer.outcome for answer in self.answers])]
+        return self.results[leading_position([answer.outcome for answer in self.results])]
 
     def marked_as_earlier(self) -> StoredImage:
         """Return a copy of this object, marked as an image of an earlier day than its patient's newest image."""
-        return replace(self, answers=tuple(replace(answer, is_of_earlier_day=True) for answer in self.answers))
+        return replace(self, results=tuple(replace(answer, is_of_earlier_day=True) for answer in self.results))
 
     def result_of_model(self, model_sha256: str) -> StoredResult:
         """Return the result of the model with this SHA-256, or else the first result."""
-        of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
-        return next(of_model, self.answers[0])
+        of_model = (one for one in self.results if getattr(one.outcome, "model_sha256", "") == model_sha256)
+        return next(of_model, self.results[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
         judged = _PackResults(query, *of)
         label = _label(judged, request.label, model)
         reference = _reference(judged, request, label)
-        cases = list(make_cases(judged.answers(), reference, label=label))
+        cases = list(make_cases(judged.results(), reference, label=label))
         unit = request.unit or ("patient" if any(case.has_known_patient for case in cases) else "image")
         rule = CountingRule(unit=unit, refers=request.refers_from)
         points = _points(judged, label, model)
@@ -134,8 +134,8 @@ class _PackResults:
         self.query, self.of, self.run = query, PackOfRun(run_id, position), query.run(run_id)
         self.pack = pack_of_run(self.run, position)
 
-    def answers(self) -> Iterator[StoredResult]:
-        return self.query.answers(self.of.run_id, position=self.of.position)
+    def results(self) -> Iterator[StoredResult]:
+        return self.query.results(self.of.run_id, position=self.of.position)
 
     def side(self, label: str) -> ComparedPack:
         """Return the facts about the pack for a comparison with another pack, at the run's operating point."""
@@ -164,7 +164,7 @@ def _paired(
     other = _PackResults(judged.query, *against)
     known = _labels(other, None)
     second = other.side(label if label in known or not known else known[0])
-    return compare_packs(cases, other.answers(), first=judged.side(label), second=second, rule=rule)
+    return compare_packs(cases, other.results(), first=judged.side(label), second=second, rule=rule)
 
 
 def require_usable_request(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
@@ -279,7 +279,7 @@ def _labels(judged: _PackResults, model: Model | None) -> Sequence[str]:
         return [label.code for label in model.manifest.labels]
     if judged.pack.operating_points:
         return [point.label for point in judged.pack.operating_points]
-    screened = next((found.outcome for found in judged.answers() if isinstance(found.outcome, ScreenedOutcome)), None)
+    screened = next((found.outcome for found in judged.results() if isinstance(found.outcome, ScreenedOutcome)), None)
     return [finding.label for finding in screened.findings] if screened else []
 
 
@@ -295,11 +295,11 @@ def _points(judged: _PackResults, label: str, model: Model | None) -> list[Opera
 
 def _reference(judged: _PackResults, request: AuditRequest, label: str) -> ReferenceLabels:
     if request.labels == "verdicts":
-        truths = truths_from_verdicts(judged.answers(), label=label)
+        truths = truths_from_verdicts(judged.results(), label=label)
         if not truths:
             raise UsageProblem(reason("audit_no_verdicts", run=judged.of))
         return ReferenceLabels(truths=truths, notes=(reason("audit_verdicts"),))
-    outcomes = [answer.outcome for answer in judged.answers()]
+    outcomes = [answer.outcome for answer in judged.results()]
     refs = [outcome.ref for outcome in outcomes if not _is_none(getattr(outcome, "reason", None))]
     if not refs:
         raise UsageProblem(reason("audit_no_results", path=judged.query.path))

@@ -34,7 +34,7 @@ from fieldray.pipeline.screen import screen_with_packs
 from fieldray.pipeline.statistics import RateLimiter, RunSpeed, Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
-from fieldray.store.bookkeeping import ReusedAnswers
+from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed, Workers
 
@@ -98,7 +98,7 @@ class Batch:
         self._fresh = fresh
         self._statistics = statistics or Statistics()
         self._room = threading.Semaphore(_UNDER_WAY * threads)
-        self._outcomes: queue.SimpleQueue[_ScreenedImage | ReusedAnswers | None] = (
+        self._outcomes: queue.SimpleQueue[_ScreenedImage | ReusedResults | None] = (
             queue.SimpleQueue()
         )  # None: the last outcome has arrived
         self._going = threading.Event()
@@ -218,7 +218,7 @@ class Batch:
         return "cancelled" if self.is_cancelled and not self._is_complete else "finished"
 
     def _screen_into(self, store: ResultStore) -> None:
-        last_row, last_answer, watches = store.last_row_id(), store.last_answer_id(), self._ports.watch is not None
+        last_row, last_answer, watches = store.last_row_id(), store.last_result_id(), self._ports.watch is not None
         has_results = (store.has_results(one.spec, settings=one.reusable_settings_hashes) for one in self._ports.packs)
         takes_over = not self._fresh and (watches or any(has_results))
         run_id = store.open_run(self.spec, fresh=self._fresh)
@@ -227,7 +227,7 @@ class Batch:
         self._stamps = FileStamper(store.stamp_key())
         self._ports.stamp_with(self._stamps)
         with ResultQuery(self._database) as query:
-            known = ResultsByContent(ports=self._ports, last_answer_id=last_answer, query=query)
+            known = ResultsByContent(ports=self._ports, last_result_id=last_answer, query=query)
             self._by_content = known if takes_over else None
             self._with_threads(partial(self._collect, store, self._recorder))
         self._recorder.require_all_stored(store)
@@ -275,8 +275,8 @@ class Batch:
         pace.restart(0)
         progress, speed = RateLimiter(_PROGRESS_EVERY_S), RateLimiter(_SPEED_EVERY_S)
         for arrived in self._arrivals():
-            if isinstance(arrived, ReusedAnswers):
-                taken = recorder.reuse_answers(store, arrived)
+            if isinstance(arrived, ReusedResults):
+                taken = recorder.reuse_results(store, arrived)
                 for event in image_events(store, taken) if self._ports.resume_options.reports_each_image else [taken]:
                     self._publish(event)
                 done += len(arrived.images)
@@ -298,7 +298,7 @@ class Batch:
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
-    def _arrivals(self) -> Iterator[Sequence[_ScreenedImage] | ReusedAnswers]:
+    def _arrivals(self) -> Iterator[Sequence[_ScreenedImage] | ReusedResults]:
         """Yield outcomes as they arrive, in groups that are saved together.
 
         A group is empty if no outcome arrived for a while.
@@ -317,7 +317,7 @@ class Batch:
                 continue
             if item is None:
                 break
-            if isinstance(item, ReusedAnswers):
+            if isinstance(item, ReusedResults):
                 yield self._leaving(together)
                 together = []
                 self._arrived += len(item.images)
@@ -436,7 +436,7 @@ class Batch:
             return None
         return ResultsByStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
 
-    def _hand_over(self, taken: ReusedAnswers) -> None:
+    def _hand_over(self, taken: ReusedResults) -> None:
         self._going.wait()
         self._wait_for_room()
         self._found += len(taken.images)

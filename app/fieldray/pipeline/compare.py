@@ -316,8 +316,8 @@ class PriorFinder:
             return StoredPriors()
         with HistoryQuery(self._database) as query:
             images = query.images_of_patient(header.patient_id, run_id=run_id)
-        by_outcome = {id(image.answers[0].outcome): image for image in images}
-        found = priors_of(current, (("history", image.answers[0].outcome) for image in images))
+        by_outcome = {id(image.results[0].outcome): image for image in images}
+        found = priors_of(current, (("history", image.results[0].outcome) for image in images))
         priors = [by_outcome[id(prior.outcome)] for prior in found]
         there = tuple(one for one in priors if one.run_id == run_id or os.path.lexists(one.ref.path))
         return StoredPriors(images=there, missing_files=len(priors) - len(there))

@@ -99,7 +99,7 @@ def export_run(
     folder = request.folder
     chosen = [exporters()[name] for name in request.formats] or default_exporters()
     remove_unfinished_files(folder)
-    with HistoryQuery(request.database) as query, query.at_one_moment(), _ImageReading(readers) as images:
+    with HistoryQuery(request.database) as query, query.snapshot(), _ImageReading(readers) as images:
         run = _run_of(query, request.run_id, request.spec)
         stored = replace(
             _stored(query, run, request.packs),
@@ -110,7 +110,7 @@ def export_run(
         done, total = itertools.count(), len(chosen) * sum(sum(pack.counts.values()) for pack in stored.packs)
         paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in chosen], frozenset[int]()
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            answers = (answer for image in query.images_in_order(request.run_id) for answer in image.answers)
+            answers = (answer for image in query.images_in_order(request.run_id) for answer in image.results)
             results = _with_progress(answers, lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, capture_numbers=captures), note)
             if exporter.name == _CAPTURES and path.exists():
@@ -320,7 +320,7 @@ def write_maps(
         names = MapFileNames(folder, inputs)
         work = (
             (names.stem(stored.outcome.ref), stored.outcome)
-            for stored in query.answers(of.run_id, position=of.position)
+            for stored in query.results(of.run_id, position=of.position)
         )
         write = partial(_write, manifest=manifest, readers=readers, inputs=inputs, lungs_pack=pack.lungs_pack)
         answers = map_ahead(lambda one: write(*one), work, pool, ahead=2 * readers.size)

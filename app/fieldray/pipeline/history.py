@@ -138,7 +138,7 @@ class History:
         """
         if first == second:
             raise UsageProblem(reason("history_same_run"))
-        with HistoryQuery(self._database) as query, query.at_one_moment():
+        with HistoryQuery(self._database) as query, query.snapshot():
             before, after = query.run(first.run_id), query.run(second.run_id)
             packs = pack_of_run(before, first.position), pack_of_run(after, second.position)
             answers = (query.result_briefs(one.run_id, position=one.position) for one in (first, second))

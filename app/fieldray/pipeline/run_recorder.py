@@ -43,10 +43,10 @@ from fieldray.domain.run import (
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.source import FileStamper
 from fieldray.reasons import Reason, reason
-from fieldray.store.bookkeeping import ReusedAnswers
+from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.database import is_damage_problem
 from fieldray.store.maintenance import renew_pictures, repair
-from fieldray.store.results import AnsweredImage, ImageStamps, ResultQuery, ResultStore
+from fieldray.store.results import ImageOutcomes, ImageStamps, ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class RunRecorder:
         self._packs = [_PackCounts() for _ in spec.packs]
         self._failures, self._why_failed = Counter[str](), dict[str, Reason]()  # numbers and reasons by reason code
 
-    def save(self, store: ResultStore, answered: Sequence[AnsweredImage]) -> list[ImageDone]:
+    def save(self, store: ResultStore, answered: Sequence[ImageOutcomes]) -> list[ImageDone]:
         """Store the results of all packs for some images in one transaction. Returns the events to publish."""
         images = store.save_all(self.run_id, answered, spec=self.spec, keeps_preview=self._keeps_previews)
         self._count([image.row_id for image in images])
@@ -116,14 +116,14 @@ class RunRecorder:
             if isinstance(failed := answers[0], FailedOutcome):
                 self._failures[failed.reason.code] += 1
                 self._why_failed.setdefault(failed.reason.code, failed.reason)
-            for answer in image.answers:
+            for answer in image.results:
                 self._packs[answer.position].note([count_of_outcome(answer.outcome)])
                 self._packs[answer.position].reused_by_content += answer.is_reused
         return [ImageDone(image=image) for image in images]
 
-    def reuse_answers(self, store: ResultStore, taken: ReusedAnswers) -> ResultsTakenOver:
+    def reuse_results(self, store: ResultStore, taken: ReusedResults) -> ResultsTakenOver:
         """Store reused results of earlier runs for many images in this run. Returns the event to publish."""
-        rows = store.reuse_answers(self.run_id, taken)
+        rows = store.reuse_results(self.run_id, taken)
         kinds = store.count_results(rows)
         self._count(rows)
         for counts, of_pack in zip(self._packs, kinds, strict=True):
@@ -220,12 +220,12 @@ class ResultsByContent:
     """Finds outcomes that earlier runs stored for a file with equal content, under any path. Thread-safe.
 
     ports           functions and packs of the current run
-    last_answer_id  highest row id of a result before the run. Later results are reused only while folders are watched
+    last_result_id  highest row id of a result before the run. Later results are reused only while folders are watched
     query           the results database; used by one thread at a time, under a lock
     """
 
     ports: BatchPorts
-    last_answer_id: int
+    last_result_id: int
     query: ResultQuery
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -250,14 +250,14 @@ class ResultsByContent:
         return [one and replace(one, facts=replace(one.facts, stamp=stamp)) for one in found]
 
     def _outcome(self, pack: RunPack, ref: ImageRef, content_sha256: str) -> Outcome | None:
-        last = _ANY_ANSWER if self.ports.watch else self.last_answer_id
+        last = _ANY_ANSWER if self.ports.watch else self.last_result_id
         with self._lock:
             known = self.query.reusable_outcome(
                 pack.spec,
                 settings=pack.reusable_settings_hashes,
                 content_sha256=content_sha256,
                 frame=ref.frame,
-                up_to_answer_id=last,
+                up_to_result_id=last,
             )
         if known is None or known.ref.header.deciding_values != ref.header.deciding_values:
             return None
@@ -288,7 +288,7 @@ class ResultsByStamp:
         packs: Sequence[RunPack],
         *,
         stamps: FileStamper,
-        hand_over: Callable[[ReusedAnswers], None],
+        hand_over: Callable[[ReusedResults], None],
     ) -> None:
         known, opened = [run for run in query.runs() if run.run_id != run_id], dict[int, _FilesOfRun]()
 
@@ -324,7 +324,7 @@ class ResultsByStamp:
             return False
         if not self._waiting:
             self._due_s = time.monotonic() + _MOST_WAIT_S
-        self._waiting.append([(row_id, answer_id) for row_id, answer_id, _ in found])
+        self._waiting.append([(row_id, result_id) for row_id, result_id, _ in found])
         if len(self._waiting) >= _BUNDLE or time.monotonic() > self._due_s:
             self.flush()
         return True
@@ -335,7 +335,7 @@ class ResultsByStamp:
             found, self._waiting = self._waiting, []
             images = [of_packs[0][0] for of_packs in found]
             by_pack = zip(*found, strict=True)
-            self._hand_over(ReusedAnswers(images, [[answer_id for _, answer_id in pack] for pack in by_pack]))
+            self._hand_over(ReusedResults(images, [[result_id for _, result_id in pack] for pack in by_pack]))
 
 
 def _packs_with_equal_key(known: Sequence[Run], wanted: RunPack) -> list[PackOfRun]:
@@ -382,6 +382,6 @@ class _FilesOfRun:
             self._first, self._is_end = key, len(found) < _AT_ONCE
             self._last = found[-1].key if found else key
         image = self._known.get(key)
-        if image is None or position not in image.answers:
+        if image is None or position not in image.results:
             return None
-        return image.row_id, *image.answers[position]
+        return image.row_id, *image.results[position]

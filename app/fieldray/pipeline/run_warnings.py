@@ -33,7 +33,7 @@ def drifts_of(
     of = PackOfRun(run.run_id, position)
     now = drift.drift_histograms(query.drift_samples(of, limit=_MOST_COMPARED), label, evidence_limit=limit)
     of_pack = drift.reference_histograms(manifest.metrics, label) if manifest else {}
-    samples = query.previous_samples(run, position, limit=_MOST_COMPARED)
+    samples = query.earlier_drift_samples(run, position, limit=_MOST_COMPARED)
     previous = drift.drift_histograms(samples, label, evidence_limit=limit)
     return (
         *drift.compare_histograms(now, of_pack, against="pack"),

@@ -235,7 +235,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             engine = self._open(self.models)
         return screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)
 
-    def screen_again(self, answer_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
+    def screen_again(self, result_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
         """Screen one image of a stored run again, with the settings of the run and a person's overrides.
 
         Waits for the outcome.
@@ -243,7 +243,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         Returns the new outcome. If the image got a score, or if `overrides` is empty and the image did not fail, the
         new outcome replaces the stored outcome and is published. Otherwise nothing is stored.
 
-        answer_id  row id of the result to replace, which also identifies the pack
+        result_id  row id of the result to replace, which also identifies the pack
         judged     the outcome that the person saw
         overrides  reasons for refusal that the person overrules
 
@@ -258,7 +258,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 raise UsageProblem(reason("again_busy"))
             models = self._models_to_run()
             with ResultQuery(self.database) as query:
-                answer = query.answer(answer_id)
+                answer = query.result(result_id)
                 run = query.run(answer.run_id)
             pack = run.spec.packs[answer.position]
             index = next((at for at, one in enumerate(models) if one.model_sha256 == pack.model_sha256), 0)
@@ -274,7 +274,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             if self._is_running:  # a running batch must be the only writer
                 raise UsageProblem(reason("again_busy"))
             keeps = bool(self._settings["keep_previews"])
-            image = store.replace(answer_id, found, run=run, keeps_preview=keeps)
+            image = store.replace_result(result_id, found, run=run, keeps_preview=keeps)
         self._publish(ImageDone(image=image))
         return without_preview(found)
 
@@ -357,7 +357,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     def set_verdict(
         self,
-        answer_id: int,
+        result_id: int,
         verdict: Verdict | None,
         *,
         judged: Outcome,
@@ -365,7 +365,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     ) -> Verdict | None:
         """Store the reader's verdict on a result, or withdraw it (None). Waits for the disk.
 
-        answer_id    row id of the result (`StoredResult.answer_id`)
+        result_id    row id of the result (`StoredResult.result_id`)
         judged       the outcome that the person saw
         replaceable  stored verdicts that may be replaced; None in this collection means no verdict. Any other stored
                      verdict is kept
@@ -375,18 +375,18 @@ class Session(contextlib.AbstractContextManager["Session"]):
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:
-            return store.set_verdict(answer_id, verdict, judged=judged, replaceable=replaceable)
+            return store.set_verdict(result_id, verdict, judged=judged, replaceable=replaceable)
 
-    def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
+    def set_read(self, result_id: int, *, judged: Outcome, is_read: bool) -> None:
         """Record whether a person has read a result. Raises StorageProblem.
 
-        answer_id  row id of the result (`StoredResult.answer_id`)
+        result_id  row id of the result (`StoredResult.result_id`)
         judged     the outcome that the person saw
         """
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:
-            store.set_read(answer_id, judged=judged, is_read=is_read)
+            store.set_read(result_id, judged=judged, is_read=is_read)
 
     def close(self) -> None:
         """Cancel the run and end all threads and processes, even if one of them fails to end. Waits for the end."""

@@ -32,7 +32,7 @@ from fieldray.domain.purpose import AGE_NOTE_CODES
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_label
 from fieldray.store.rows import SAMPLED, outcome_of, pack_spec_of, verdict_columns
-from fieldray.store.schema import VERSION, image_key
+from fieldray.store.schema import SCHEMA_VERSION, image_key
 
 # Executes an SQL statement with values on the open database, and returns its rows.
 Execute = Callable[..., Sequence[sqlite3.Row]]
@@ -73,7 +73,7 @@ COPY_WORK_LIST_ROWS: Final = f"""
 """
 
 
-def key_of(text: str) -> bytes:
+def sort_key(text: str) -> bytes:
     """Return a text as case-folded bytes for sorting and searching. Also for text that UTF-8 cannot encode."""
     return text.casefold().encode("utf-8", "surrogatepass")
 
@@ -92,11 +92,11 @@ def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
         WORK_LIST_ORDER.index(outcome.category),
         -1.0 if score is None else score,
         outcome.backend if isinstance(outcome, ScreenedOutcome) else "",
-        key_of(format_person_name(header.patient_name) or file),
-        key_of(header.patient_id.strip()),
-        key_of(header.study_date),
-        key_of(file),
-        key_of(view_label(header)),
+        sort_key(format_person_name(header.patient_name) or file),
+        sort_key(header.patient_id.strip()),
+        sort_key(header.study_date),
+        sort_key(file),
+        sort_key(view_label(header)),
         outcome.inference_ms if isinstance(outcome, ScreenedOutcome) else -1.0,
         why.code if (why := reason_of(outcome)) else "",
         _number_of(outcome.ref.patient_study_key),
@@ -213,15 +213,15 @@ _OF_ANSWER: Final = {
 }
 
 
-class ReusedAnswers(NamedTuple):
+class ReusedResults(NamedTuple):
     """The row ids of earlier results that a run uses for files that have not changed.
 
     images   for each file, the id of its row in `images`, in this run or in an earlier run
-    answers  for each pack, by its position in the run, the ids of rows in `answers`, one for each image
+    results  for each pack, by its position in the run, the ids of rows in `answers`, one for each image
     """
 
     images: Sequence[int]
-    answers: Sequence[Sequence[int]]
+    results: Sequence[Sequence[int]]
 
 
 def valid_stamp_key(value: object) -> bytes:
@@ -234,7 +234,7 @@ def valid_stamp_key(value: object) -> bytes:
     return value
 
 
-def reuse_answers(connection: sqlite3.Connection, run_id: int, taken: ReusedAnswers) -> list[sqlite3.Row]:
+def reuse_results(connection: sqlite3.Connection, run_id: int, taken: ReusedResults) -> list[sqlite3.Row]:
     """Use earlier results of unchanged files in a run.
 
     Images of this run are marked as seen in the current pass. Images of other runs are copied with their results.
@@ -246,7 +246,7 @@ def reuse_answers(connection: sqlite3.Connection, run_id: int, taken: ReusedAnsw
     for statement in (_SEEN, _PRESENT, _COPY_IMAGES.format(**_copied(connection, "images", _OF_IMAGE))):
         connection.execute(statement, about)
     copy = _COPY_ANSWERS.format(**_copied(connection, "answers", _OF_ANSWER))
-    for position, answers in enumerate(taken.answers):
+    for position, answers in enumerate(taken.results):
         connection.execute(copy, {**about, "position": position, "taken": json.dumps(answers)})
     found = connection.execute(_TAKEN, {"run_id": run_id, "images": json.dumps(taken.images)}).fetchall()
     for statement in (_SAMPLED, UPDATE_RANK):
@@ -535,11 +535,11 @@ class VerdictCarryOver:
         """Discard the cached hashes of judged results, because a verdict is about to be given."""
         self._version = -1
 
-    def copy_verdict(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
+    def copy_verdict(self, run_id: int, result_id: int, result_hash: bytes, image_key: bytes) -> bool:
         """Copy a verdict from an equal result in another run to a new result, if there is such a verdict.
 
         run_id       run of the new result
-        answer_id    row of the new result
+        result_id    row of the new result
         result_hash  hash of the new result (`rows.result_hash`)
         image_key    key of the result's image (`schema.image_key`)
 
@@ -552,30 +552,30 @@ class VerdictCarryOver:
         if result_hash not in self._judged:
             return False
         about = {"result_hash": result_hash, "image_key": image_key}
-        self._execute(_TO_NEW_RUN, answer_id=answer_id, run_id=run_id, **about)
+        self._execute(_TO_NEW_RUN, answer_id=result_id, run_id=run_id, **about)
         return True
 
 
 def store_verdict(
-    execute: Execute, answer_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
+    execute: Execute, result_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
 ) -> None:
     """Store a verdict on a result, or withdraw the stored verdict. After a withdrawal the image still counts as read.
 
-    answer_id  row of the result
+    result_id  row of the result
     verdict    the new verdict; None withdraws the stored verdict
     judged     the outcome that the person judged
     found      the verdict stored so far; None without one
     """
-    columns = {"answer_id": answer_id, **verdict_columns(judged, verdict), "given_s": time.time()}
-    about = {"answer_id": answer_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
+    columns = {"answer_id": result_id, **verdict_columns(judged, verdict), "given_s": time.time()}
+    about = {"answer_id": result_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
     if verdict is None or found == verdict:
         # This makes the transaction write, even if it changes nothing else. A verdict that a full disk refused may
         # still be in the write-ahead log, and would come back after its withdrawal. Only a later write prevents that.
-        execute(f"PRAGMA user_version = {VERSION}")
+        execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     if verdict is None:
         execute(_WITHDRAW, **about)
         if found is not None:
-            mark_read(execute, answer_id, judged=judged, is_read=True)
+            mark_read(execute, result_id, judged=judged, is_read=True)
     elif found != verdict:
         execute(_TAKE_BACK, **about)
         marks = ", ".join("?" * len(columns))
@@ -583,9 +583,9 @@ def store_verdict(
         execute(_TO_LATER_RUNS, **about)
 
 
-def mark_read(execute: Execute, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
+def mark_read(execute: Execute, result_id: int, *, judged: Outcome, is_read: bool) -> None:
     """Record whether a person has read an outcome of a result. An outcome with a verdict always counts as read."""
-    about = {**verdict_columns(judged), "answer_id": answer_id, "image_key": image_key(judged.ref)}
+    about = {**verdict_columns(judged), "answer_id": result_id, "image_key": image_key(judged.ref)}
     if is_read:
         execute(_READ, given_s=time.time(), **about)
     execute(_TO_LATER_RUNS if is_read else _UNREAD, **about)

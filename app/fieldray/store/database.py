@@ -279,7 +279,7 @@ def link_or_copy(path: Path, copy: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def free_name(path: Path, word: str, ending: str = "") -> Path:
+def unused_path(path: Path, word: str, ending: str = "") -> Path:
     """Return an unused path next to `path` that contains a word and a number, such as `results.lost-1.sqlite`.
 
     The number is above that of all existing files with this word.
@@ -292,9 +292,9 @@ def free_name(path: Path, word: str, ending: str = "") -> Path:
 
 
 def numbered_files(path: Path, word: str, ending: str = "") -> dict[int, Path]:
-    """Return the existing files with names made by `free_name`, by the number in the name.
+    """Return the existing files with names made by `unused_path`, by the number in the name.
 
-    The file with the highest number is the newest. The parameters are those of `free_name`.
+    The file with the highest number is the newest. The parameters are those of `unused_path`.
     """
     begin, end = f"{path.stem}.{word}-", f"{path.suffix}{ending}"
     found = {file.name.removeprefix(begin).removesuffix(end): file for file in path.parent.glob(f"{begin}*{end}")}
@@ -308,7 +308,7 @@ def quarantine_companions(path: Path) -> None:
     """
     for companion, ending in zip(companion_files(path), COMPANION_SUFFIXES, strict=True):
         with contextlib.suppress(FileNotFoundError):
-            companion.rename(free_name(path, "lost", ending))
+            companion.rename(unused_path(path, "lost", ending))
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from fieldray.store.database import (
 )
 from fieldray.store.locks import RunLocks
 from fieldray.store.opening import open_database
-from fieldray.store.pictures import PictureKey, keep_only, size_of
+from fieldray.store.pictures import PictureKey, database_size, delete_pictures_except
 from fieldray.store.schema import header_of
 
 # Copies of a verdict on equal results in several runs count as one verdict.
@@ -118,7 +118,7 @@ def _delete(
     agreed     the plan that a person confirmed, or None
     ends_runs  whether the runs of the plan are deleted, and not only images in them
     """
-    before = size_of(path)
+    before = database_size(path)
     remove_unfinished_files(path.parent)
     with _connection(path) as connection:
         enable_secure_delete(connection)
@@ -131,7 +131,7 @@ def _delete(
                     raise UsageProblem(reason("history_grown"))
                 _hold(connection, locks, plan.run_ids)
                 delete(connection, plan)
-                _, are_wiped = keep_only(path, _needed(connection))
+                _, are_wiped = delete_pictures_except(path, _needed(connection))
             for run_id in plan.run_ids if ends_runs else ():
                 locks.finish(run_id)
         finally:
@@ -139,7 +139,7 @@ def _delete(
         is_overwritten = vacuum(connection) and are_wiped
     return DeletionResult(
         plan=plan,
-        freed_bytes=before - size_of(path),
+        freed_bytes=before - database_size(path),
         is_overwritten=is_overwritten,
         remaining_copies=tuple(map(str, _set_aside(path))),
     )
@@ -257,11 +257,11 @@ def compact(path: Path) -> tuple[int, bool]:
     Returns the number of bytes by which the files have shrunk, and whether all space was released. Space is not
     released while another program reads the files, or on a full disk. Raises StorageProblem.
     """
-    before = size_of(path)
+    before = database_size(path)
     with closing(open_database(path)) as connection, storage_problems(path):
-        _, are_wiped = keep_only(path, _needed(connection))
+        _, are_wiped = delete_pictures_except(path, _needed(connection))
         is_small = vacuum(connection)
-    return before - size_of(path), is_small and are_wiped
+    return before - database_size(path), is_small and are_wiped
 
 
 def drop_pictures(path: Path) -> tuple[int, bool, int]:
@@ -270,8 +270,8 @@ def drop_pictures(path: Path) -> tuple[int, bool, int]:
     Returns the number of deleted pictures, whether the file was rebuilt without them (see `vacuum`), and the number of
     bytes by which the files have shrunk. Raises StorageProblem.
     """
-    before = size_of(path)
-    return *keep_only(path, ()), before - size_of(path)
+    before = database_size(path)
+    return *delete_pictures_except(path, ()), before - database_size(path)
 
 
 def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:

@@ -33,7 +33,7 @@ _ASK_AGAIN_S: Final = 0.1
 
 
 @contextlib.contextmanager
-def replacement_lock(path: Path, *, wait_s: float) -> Iterator[None]:
+def database_file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
     """Keep other processes from opening or replacing a database file during a `with` block.
 
     wait_s  maximum time in seconds to wait for another process that holds the lock
@@ -47,7 +47,7 @@ def replacement_lock(path: Path, *, wait_s: float) -> Iterator[None]:
         lock.remove()
 
 
-def require_exclusive(path: Path) -> None:
+def require_exclusive_access(path: Path) -> None:
     """Require that no other program has a database file open, and then merge the file's write-ahead log.
 
     Raises StorageProblem (store_in_use), or sqlite3.Error if the disk fails.

@@ -35,7 +35,6 @@ from fieldray.store.database import (
     ShareCallback,
     companion_files,
     damage_mark_path,
-    free_name,
     invalid_rows_as_damage,
     is_damage_problem,
     link_or_copy,
@@ -48,8 +47,9 @@ from fieldray.store.database import (
     require_unmarked,
     storage_problems,
     transaction,
+    unused_path,
 )
-from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, replacement_lock, require_exclusive
+from fieldray.store.locks import EXCLUSIVE_WAIT_S, database_file_lock, has_session, require_exclusive_access
 from fieldray.store.migrations import migrate
 from fieldray.store.opening import is_older_version, open_database, version_problem
 from fieldray.store.pictures import delete_pictures
@@ -66,9 +66,9 @@ from fieldray.store.rows import (
 )
 from fieldray.store.schema import (
     FIRST_VERSION,
-    PICTURES,
-    RESULTS,
-    VERSION,
+    PICTURES_TABLES,
+    RESULTS_TABLES,
+    SCHEMA_VERSION,
     Tables,
     has_table,
     header_of,
@@ -133,8 +133,8 @@ def check(path: Path, *, progress: ShareCallback) -> Mapping[str, int]:
 
     progress  function called with the share of the work that is done, 0..1
     """
-    counts, pictures = _check_file(path, RESULTS, progress), pictures_path(path)
-    return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES, progress) if pictures.exists() else {})}
+    counts, pictures = _check_file(path, RESULTS_TABLES, progress), pictures_path(path)
+    return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES_TABLES, progress) if pictures.exists() else {})}
 
 
 def _check_file(path: Path, tables: Tables, progress: ShareCallback) -> Mapping[str, int]:
@@ -147,7 +147,7 @@ def _check_file(path: Path, tables: Tables, progress: ShareCallback) -> Mapping[
         connection.execute("BEGIN")
         with invalid_rows_as_damage(path):
             _require_whole(connection)
-            if tables is PICTURES:  # an invalid picture is shown as missing
+            if tables is PICTURES_TABLES:  # an invalid picture is shown as missing
                 return {"pictures": _number_of(connection, "pictures")}
             counts = {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
             if connection.execute(SELECT_WRONG_RANK).fetchone():
@@ -206,7 +206,7 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareCallb
     for target in targets:
         if os.path.lexists(target):
             raise UsageProblem(reason("store_backup_exists", path=target))
-    for source, target, tables in zip(sources, targets, (RESULTS, PICTURES), strict=False):
+    for source, target, tables in zip(sources, targets, (RESULTS_TABLES, PICTURES_TABLES), strict=False):
         with closing(open_database(source, tables=tables)) as connection, storage_problems(target):
             make_folder(folder, is_private=True)
             _copy(connection, source, target, progress)
@@ -267,10 +267,10 @@ def restore(path: Path, folder: Path) -> Path | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished_files(path.parent)
         try:
-            _fetch(source, temporary, RESULTS)
+            _fetch(source, temporary, RESULTS_TABLES)
             if pictures_path(source).exists():
-                _fetch(pictures_path(source), pictures_path(temporary), PICTURES)
-            with replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+                _fetch(pictures_path(source), pictures_path(temporary), PICTURES_TABLES)
+            with database_file_lock(path, wait_s=EXCLUSIVE_WAIT_S):
                 replaced = _swap(path, temporary)
                 if pictures_path(temporary).exists():
                     delete_pictures(path)
@@ -302,7 +302,7 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
         if is_older_version(temporary, tables):
             migrate(temporary, keeps_old=False)
         _check_file(temporary, tables, lambda _share: None)
-        require_exclusive(temporary)  # merges the write-ahead log
+        require_exclusive_access(temporary)  # merges the write-ahead log
     except StorageProblem as problem:
         if not is_damage_problem(problem) and problem.reason.code not in _NOT_OURS:
             raise
@@ -323,14 +323,14 @@ def _swap(path: Path, temporary: Path) -> Path | None:
     try:
         require_unmarked(path)
         with storage_problems(path):
-            require_exclusive(path)
+            require_exclusive_access(path)
     except StorageProblem as problem:
         if not is_damage_problem(problem):
             raise
         with _put_aside(path) as aside:
             replace_durably(temporary, path)
         return aside if aside.exists() else None
-    link_or_copy(path, replaced := free_name(path, "replaced"))
+    link_or_copy(path, replaced := unused_path(path, "replaced"))
     replace_durably(temporary, path)
     return replaced
 
@@ -349,7 +349,7 @@ def repair(path: Path) -> Reason | None:
     """
     if not damage_mark_path(path).exists():
         return None
-    with storage_problems(path), replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+    with storage_problems(path), database_file_lock(path, wait_s=EXCLUSIVE_WAIT_S):
         if not damage_mark_path(path).exists():
             return None  # another program repaired the database meanwhile
         _refuse_other_version(path)
@@ -366,7 +366,7 @@ def renew_pictures(database: Path) -> Reason | None:
     path = pictures_path(database)
     if not damage_mark_path(path).exists():
         return None
-    with storage_problems(path), replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+    with storage_problems(path), database_file_lock(path, wait_s=EXCLUSIVE_WAIT_S):
         remove_files(path)
     return reason("pictures_renewed", path=path)
 
@@ -379,9 +379,9 @@ def _refuse_other_version(path: Path) -> None:
     """
     if path.exists():
         with closing(open_read_only(path)) as found, contextlib.suppress(*_UNREADABLE):
-            if FIRST_VERSION <= version_of(found) < VERSION:
+            if FIRST_VERSION <= version_of(found) < SCHEMA_VERSION:
                 raise StorageProblem(reason("database_older_damaged", path=path))
-            if version_of(found) != VERSION and 0 < version_of(found) <= _LAST_VERSION:
+            if version_of(found) != SCHEMA_VERSION and 0 < version_of(found) <= _LAST_VERSION:
                 raise version_problem(path, found)
 
 
@@ -392,7 +392,7 @@ def _put_aside(path: Path) -> Iterator[Path]:
     The mark of the damaged file is deleted only if the block succeeds. Until then no program opens a database at
     `path`. Raises OSError.
     """
-    aside, older_copies = free_name(path, "damaged"), numbered_files(path, "damaged")
+    aside, older_copies = unused_path(path, "damaged"), numbered_files(path, "damaged")
     if not path.exists() and older_copies:
         aside = older_copies[max(older_copies)]  # an earlier repair was interrupted after this step
     else:

@@ -28,16 +28,16 @@ from fieldray.persistence import remove_unfinished_files, replace_durably, tempo
 from fieldray.store.bookkeeping import add_missing_images
 from fieldray.store.database import (
     create_database,
-    free_name,
     link_or_copy,
     mark_damaged,
     merge_write_ahead_log,
     numbered_files,
     open_read_only,
     remove_files,
+    unused_path,
 )
-from fieldray.store.locks import require_exclusive
-from fieldray.store.schema import RESULTS, VERSION, Tables, expected_schema, schema_of, version_of
+from fieldray.store.locks import require_exclusive_access
+from fieldray.store.schema import RESULTS_TABLES, SCHEMA_VERSION, Tables, expected_schema, schema_of, version_of
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +52,13 @@ def migrate(path: Path, *, keeps_old: bool = True) -> None:
     Raises StorageProblem (store_in_use if another program has the file open, database_damaged), sqlite3.Error, OSError.
     """
     remove_unfinished_files(path.parent)
-    require_exclusive(path)
+    require_exclusive_access(path)
     with closing(open_read_only(path)) as found:
         first = version_of(found)
-    log.info("the store of version %d is brought to version %d", first, VERSION)
+    log.info("the store of version %d is brought to version %d", first, SCHEMA_VERSION)
     before = path
     try:
-        for version in range(first, VERSION):
+        for version in range(first, SCHEMA_VERSION):
             after = temporary_path(path)
             try:
                 _take_step(version, before, after, of=path)
@@ -97,7 +97,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
         connection.execute("PRAGMA foreign_keys = OFF")  # a verdict stays even if its result was lost
         connection.execute("BEGIN")
         fill(connection)
-        if version + 1 == VERSION:
+        if version + 1 == SCHEMA_VERSION:
             add_missing_images(connection)
         connection.execute("COMMIT")
         connection.execute("DETACH old")
@@ -105,7 +105,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
 
 
 def _tables_of(version: int) -> Tables:
-    return RESULTS if version == VERSION else STEPS[version][0]
+    return RESULTS_TABLES if version == SCHEMA_VERSION else STEPS[version][0]
 
 
 def _keep(path: Path, version: int) -> None:
@@ -116,7 +116,7 @@ def _keep(path: Path, version: int) -> None:
     word = f"version-{version}"
     copies = numbered_files(path, word)
     if not (copies and copies[max(copies)].samefile(path)):
-        link_or_copy(path, free_name(path, word))
+        link_or_copy(path, unused_path(path, word))
 
 
 # ---- from 11 to 12: runs of several packs over one pass of images become one run with a result of each pack

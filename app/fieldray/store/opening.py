@@ -33,13 +33,13 @@ from fieldray.store.database import (
     require_unmarked,
     storage_problems,
 )
-from fieldray.store.locks import replacement_lock
+from fieldray.store.locks import database_file_lock
 from fieldray.store.schema import (
     FIRST_VERSION,
-    RESULTS,
+    RESULTS_TABLES,
     Tables,
     expected_schema,
-    program_of,
+    program_version_of,
     schema_of,
     stated_version,
     version_for,
@@ -49,12 +49,12 @@ from fieldray.store.schema import (
 _MIGRATION_S: Final = 3600.0  # time that a migration by another program may take
 
 
-def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
+def open_database(path: Path, *, tables: Tables = RESULTS_TABLES) -> StoreConnection:
     """Open a database file, or create the file. Every statement commits by itself (autocommit).
 
     A file of an earlier version is migrated first (`migrations`).
 
-    tables  `RESULTS` for a results database, `PICTURES` for a picture database
+    tables  `RESULTS_TABLES` for a results database, `PICTURES` for a picture database
 
     Raises StorageProblem: database_newer, database_too_old, database_damaged (pictures_damaged for pictures),
     store_in_use, disk_full, disk_failing, not_plain or not_writable. Later, `transaction` raises store_gone if the file
@@ -64,7 +64,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
         for file in database_files(path):
             require_regular_file(file)
         make_private_folder(path.parent)
-        with replacement_lock(path, wait_s=_MIGRATION_S if is_older_version(path, tables) else _BUSY_TIMEOUT_S):
+        with database_file_lock(path, wait_s=_MIGRATION_S if is_older_version(path, tables) else _BUSY_TIMEOUT_S):
             require_unmarked(path)
             if not path.exists():
                 quarantine_companions(path)  # SQLite would use them for the new file
@@ -82,7 +82,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
         return connection
 
 
-def is_older_version(path: Path, tables: Tables = RESULTS) -> bool:
+def is_older_version(path: Path, tables: Tables = RESULTS_TABLES) -> bool:
     """Return whether a database file has tables of an earlier version, which can be migrated. Raises OSError.
 
     False for a file that this process has open, because such a file was migrated on opening.
@@ -125,7 +125,7 @@ def version_problem(path: Path, connection: sqlite3.Connection) -> StorageProble
     """Return the exception for a file of a later version, or of a version too old to be migrated."""
     if version_of(connection) < FIRST_VERSION:
         return StorageProblem(reason("database_too_old", path=path))
-    made_by_program = program_of(connection)
+    made_by_program = program_version_of(connection)
     if not made_by_program:
         return StorageProblem(reason("database_of_later", path=path, program=PROGRAM_VERSION))
     return StorageProblem(reason("database_newer", path=path, made_by=made_by_program, program=PROGRAM_VERSION))

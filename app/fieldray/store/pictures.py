@@ -30,7 +30,7 @@ from fieldray.store.database import (
     vacuum,
 )
 from fieldray.store.opening import open_database
-from fieldray.store.schema import PICTURES
+from fieldray.store.schema import PICTURES_TABLES
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ PictureRow = tuple[bytes, int, bytes | None, int, bytes | None]
 Thumbnail = NDArray[np.uint8]
 
 
-def size_of(database: Path) -> int:
+def database_size(database: Path) -> int:
     """Return the size in bytes of a results database and its picture database, including SQLite's additional files."""
     total = 0
     for file in (*database_files(database), *database_files(pictures_path(database))):
@@ -161,7 +161,7 @@ class Pictures:
             return otherwise
         try:
             with storage_problems(self._path):
-                self._connection = self._connection or open_database(self._path, tables=PICTURES)
+                self._connection = self._connection or open_database(self._path, tables=PICTURES_TABLES)
                 return work(self._connection)
         except (StorageProblem, sqlite3.Error) as problem:
             log.warning("pictures: %s", problem)
@@ -173,7 +173,7 @@ class Pictures:
 # ---- maintenance, which raises problems instead of logging them
 
 
-def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
+def delete_pictures_except(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
     """Delete all pictures whose key is not in `needed`. A damaged picture database is deleted as a whole.
 
     Returns the number of deleted pictures, and whether the file was rebuilt without them (see `vacuum`). Raises
@@ -184,7 +184,7 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
         delete_pictures(database)  # SQLite's additional files of a deleted database
         return 0, True
     try:
-        with contextlib.closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
+        with contextlib.closing(open_database(path, tables=PICTURES_TABLES)) as connection, storage_problems(path):
             enable_secure_delete(connection)
             connection.execute(_MAKE_NEEDED)
             with transaction(connection):

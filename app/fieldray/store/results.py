@@ -41,7 +41,7 @@ from fieldray.domain.run import (
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping
-from fieldray.store.bookkeeping import ReusedAnswers
+from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.database import (
     StoreConnection,
     invalid_rows_as_damage,
@@ -80,7 +80,7 @@ SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, {_OF_VERDICT}, verdi
                                 AND verdicts.result_hash = answers.result_hash """
 # Outcomes of a run's packs for an image, in the order of the packs, and the positions of those packs whose outcome
 # comes from an earlier run.
-AnsweredImage = tuple[Sequence[Outcome], Collection[int]]
+ImageOutcomes = tuple[Sequence[Outcome], Collection[int]]
 _BATCH_ROWS = 256
 # Time to wait for another program that holds the file (a backup, a virus scan). It is long, because the result is
 # already computed, and a run whose result cannot be saved ends.
@@ -94,13 +94,13 @@ class ImageStamps:
 
     key      key of the image (`schema.image_key`)
     row_id   row of the image
-    answers  for each position of a pack: row of the result, and stamp of the file when the result was made; the stamp
+    results  for each position of a pack: row of the result, and stamp of the file when the result was made; the stamp
              is None if the result must be computed again
     """
 
     key: bytes
     row_id: int
-    answers: Mapping[int, tuple[int, bytes | None]]
+    results: Mapping[int, tuple[int, bytes | None]]
 
 
 class ResultQuery:
@@ -133,7 +133,7 @@ class ResultQuery:
         return self._opened
 
     @contextlib.contextmanager
-    def at_one_moment(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         """Make all reads within a `with` block see the database as it is at one moment, without later writes.
 
         A nested block sees the state of the outer block.
@@ -162,7 +162,7 @@ class ResultQuery:
     def _run_of(self, row: sqlite3.Row) -> Run:
         return with_live_state(self.path, run_of(row))
 
-    def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
+    def results(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
         """Yield the results of the images of a run, in saving order: of all packs, or of the pack at `position`."""
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
@@ -170,11 +170,11 @@ class ResultQuery:
             yield from self._results([row for row in found if position in (None, row["position"])])
             after = found[-1]["image_id"]
 
-    def answer(self, answer_id: int) -> StoredResult:
+    def result(self, result_id: int) -> StoredResult:
         """Return the result with this id. Raises KeyError if there is no such result."""
-        found = self._results(self._all(f"{SELECT} WHERE answers.id = ?", answer_id))
+        found = self._results(self._all(f"{SELECT} WHERE answers.id = ?", result_id))
         if not found:
-            raise KeyError(answer_id)
+            raise KeyError(result_id)
         return found[0]
 
     def image(self, row_id: int) -> StoredImage:
@@ -230,10 +230,10 @@ class ResultQuery:
         query = "SELECT image_key FROM images WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
         return self._made(lambda row: image_key_text(row["image_key"]), self._all(query, run_id))
 
-    def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
+    def verdict(self, result_id: int, outcome: Outcome) -> Verdict | None:
         """Return the verdict on an outcome, or None. The row of the result may contain a newer outcome."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
-        rows = self._all(query, answer_id, result_hash(outcome))
+        rows = self._all(query, result_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
@@ -244,7 +244,7 @@ class ResultQuery:
         """Return the highest row id of an image assigned so far; 0 in an empty database."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM images")[0]["last"])
 
-    def last_answer_id(self) -> int:
+    def last_result_id(self) -> int:
         """Return the highest row id of a result assigned so far; 0 in an empty database."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
@@ -256,18 +256,18 @@ class ResultQuery:
         return bool(self._all(query, pack.model_sha256, json.dumps([*settings] or [pack.settings_hash])))
 
     def reusable_outcome(
-        self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int, settings: Sequence[str] = ()
+        self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_result_id: int, settings: Sequence[str] = ()
     ) -> Outcome | None:
         """Return the newest stored outcome for a file content, a frame and the model of `pack`; or None.
 
-        up_to_answer_id  highest row id of a result that is considered
+        up_to_result_id  highest row id of a result that is considered
         settings         settings hashes that count as equal; if empty, only the hash of `pack`
         """
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
                     AND settings_hash {_AMONG} AND NOT {bookkeeping.IS_DECIDED_AGAIN} AND answers.id <= ?
                     ORDER BY answers.id DESC LIMIT 1"""
         equal = json.dumps([*settings] or [pack.settings_hash])
-        rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_answer_id)
+        rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_result_id)
         return self._results(rows)[0].outcome if rows else None
 
     def image_stamps(self, run_id: int, first: bytes, *, limit: int) -> tuple[ImageStamps, ...]:
@@ -278,7 +278,7 @@ class ResultQuery:
             ImageStamps(
                 key=answers[0]["image_key"],
                 row_id=answers[0]["id"],
-                answers={row["position"]: (row["answer_id"], row["stamp"]) for row in answers},
+                results={row["position"]: (row["answer_id"], row["stamp"]) for row in answers},
             )
             for answers in images
         )
@@ -409,7 +409,7 @@ class ResultStore(ResultQuery):
         (image,) = self.save_all(run_id, [(answers, resumed)], spec=spec, keeps_preview=keeps_preview)
         return image
 
-    def replace(self, answer_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> StoredImage:
+    def replace_result(self, result_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> StoredImage:
         """Replace the outcome of one result in a run that no other program works on. Returns the stored image.
 
         A verdict on the replaced outcome is kept in the database.
@@ -421,7 +421,7 @@ class ResultStore(ResultQuery):
             raise UsageProblem(reason("again_busy"))
         query = """SELECT image_key, position FROM answers JOIN images ON images.id = image_id
                    WHERE answers.id = ? AND images.run_id = ?"""
-        rows = self._all(query, answer_id, run.run_id)
+        rows = self._all(query, result_id, run.run_id)
         if [row["image_key"] for row in rows] != [image_key(outcome.ref)] or self.run(run.run_id).spec != run.spec:
             raise StorageProblem(reason("store_gone", path=self.path))
         self._keep_pictures([outcome] if keeps_preview else ())
@@ -431,7 +431,7 @@ class ResultStore(ResultQuery):
     def save_all(
         self,
         run_id: int,
-        images: Sequence[AnsweredImage],
+        images: Sequence[ImageOutcomes],
         *,
         spec: RunSpec,
         keeps_preview: bool = True,
@@ -454,14 +454,14 @@ class ResultStore(ResultQuery):
         (key,) = self._made(lambda row: bookkeeping.valid_stamp_key(row["value"]), rows)
         return key
 
-    def reuse_answers(self, run_id: int, taken: ReusedAnswers) -> tuple[int, ...]:
+    def reuse_results(self, run_id: int, taken: ReusedResults) -> tuple[int, ...]:
         """Commit results of earlier runs to the current pass of a run, all or none. Returns the row ids of the images.
 
         Raises StorageProblem (results_lost) if a result no longer exists.
         """
         with self._transaction():
-            answers = bookkeeping.reuse_answers(self._connection, run_id, taken)
-            if len(answers) < (wanted := sum(map(len, taken.answers))):
+            answers = bookkeeping.reuse_results(self._connection, run_id, taken)
+            if len(answers) < (wanted := sum(map(len, taken.results))):
                 raise StorageProblem(reason("results_lost", path=self.path, found=len(answers), saved=wanted))
             for row in answers:
                 self._verdicts.copy_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
@@ -500,17 +500,17 @@ class ResultStore(ResultQuery):
                 "is_resumed": int(position in resumed),
                 "saved_s": now_s,
             }
-            answer_id = self._put("answers", columns, by="image_id, position")
+            result_id = self._put("answers", columns, by="image_id, position")
             answer = StoredResult(
-                answer_id=answer_id,
+                result_id=result_id,
                 row_id=row_id,
                 run_id=run_id,
                 position=position,
                 outcome=without_preview(outcome),
                 is_reused=position in resumed,
             )
-            if self._verdicts.copy_verdict(run_id, answer_id, columns["result_hash"], image["image_key"]):
-                answer = replace(answer, **self._judgement(answer_id, columns["result_hash"]))
+            if self._verdicts.copy_verdict(run_id, result_id, columns["result_hash"], image["image_key"]):
+                answer = replace(answer, **self._judgement(result_id, columns["result_hash"]))
             stored.append(answer)
         saved = _image(stored)
         if len(stored) < len(spec.packs):  # the rank also depends on results of the other packs
@@ -523,10 +523,10 @@ class ResultStore(ResultQuery):
         """Write a row, or replace the row with equal values in the columns `by`. Returns the row id."""
         return int(self._all(_put_statement(table, tuple(columns), by), *columns.values())[0]["id"])
 
-    def _judgement(self, answer_id: int, judged: bytes) -> dict[str, Any]:
+    def _judgement(self, result_id: int, judged: bytes) -> dict[str, Any]:
         """Return the reader's verdict on a result, and whether the result was read, as fields of `StoredResult`."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ?"
-        rows = self._all(query, answer_id, judged)
+        rows = self._all(query, result_id, judged)
         (verdict,) = self._made(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
         return {"is_read": bool(rows), "verdict": verdict}
 
@@ -537,7 +537,7 @@ class ResultStore(ResultQuery):
 
     def set_verdict(
         self,
-        answer_id: int,
+        result_id: int,
         verdict: Verdict | None,
         *,
         judged: Outcome,
@@ -552,23 +552,23 @@ class ResultStore(ResultQuery):
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image after a restored backup.
         """
-        with storage_problems(self.path), synchronous_writes(self._connection), self._judging(answer_id, judged):
-            found = self.verdict(answer_id, judged)
+        with storage_problems(self.path), synchronous_writes(self._connection), self._judging(result_id, judged):
+            found = self.verdict(result_id, judged)
             if found != verdict and found not in replaceable:
                 return found
-            bookkeeping.store_verdict(self._all, answer_id, verdict, judged=judged, found=found)
-            return self.verdict(answer_id, judged)
+            bookkeeping.store_verdict(self._all, result_id, verdict, judged=judged, found=found)
+            return self.verdict(result_id, judged)
 
-    def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
+    def set_read(self, result_id: int, *, judged: Outcome, is_read: bool) -> None:
         """Record whether a person has read an outcome of a result. An outcome with a verdict always counts as read.
 
         Raises StorageProblem (verdict_misplaced) as `set_verdict`.
         """
-        with self._judging(answer_id, judged):
-            bookkeeping.mark_read(self._all, answer_id, judged=judged, is_read=is_read)
+        with self._judging(result_id, judged):
+            bookkeeping.mark_read(self._all, result_id, judged=judged, is_read=is_read)
 
     @contextlib.contextmanager
-    def _judging(self, answer_id: int, judged: Outcome) -> Iterator[None]:
+    def _judging(self, result_id: int, judged: Outcome) -> Iterator[None]:
         """Run a `with` block in a transaction that changes the verdict on a result.
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image than `judged`.
@@ -576,7 +576,7 @@ class ResultStore(ResultQuery):
         self._verdicts.forget()
         with self._transaction():
             query = "SELECT image_key FROM answers JOIN images ON images.id = image_id WHERE answers.id = ?"
-            rows = self._all(query, answer_id)
+            rows = self._all(query, result_id)
             if not rows or rows[0]["image_key"] != image_key(judged.ref):
                 raise StorageProblem(reason("verdict_misplaced", path=self.path))
             yield
@@ -597,4 +597,4 @@ def _put_statement(table: str, names: tuple[str, ...], by: str) -> str:
 
 
 def _image(answers: Sequence[StoredResult]) -> StoredImage:
-    return StoredImage(row_id=answers[0].row_id, run_id=answers[0].run_id, answers=tuple(answers))
+    return StoredImage(row_id=answers[0].row_id, run_id=answers[0].run_id, results=tuple(answers))

@@ -63,7 +63,7 @@ from fieldray.store.schema import (
     image_key,
     image_key_text,
     map_values,
-    path_of,
+    path_and_member,
     reason_from_stored,
     reason_of,
     reason_text,
@@ -283,7 +283,7 @@ def _maps_of(data: bytes | None, shape: tuple[int, int, int] | None) -> NDArray[
 
 
 def _ref_of(row: Row, details: StoredDetails) -> ImageRef:
-    path, member = path_of(row["image_key"])
+    path, member = path_and_member(row["image_key"])
     return ImageRef(
         path=path,
         member=member,
@@ -320,7 +320,7 @@ def stored_result_of(
     Raises one of `INVALID_ROW_ERRORS`. The parameters `thumbnail` and `looks_inside` are those of `outcome_of`.
     """
     return StoredResult(
-        answer_id=row["id"],
+        result_id=row["id"],
         row_id=row["image_id"],
         run_id=row["run_id"],
         position=row["position"],

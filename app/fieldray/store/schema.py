@@ -29,7 +29,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.typed_json import format_json, parse_json
 
 # Any change of the tables needs a new number, and a step in `migrations`.
-VERSION: Final = 12
+SCHEMA_VERSION: Final = 12
 FIRST_VERSION: Final = 11  # version of program 0.2.0; lower versions were used before the first release
 _PICTURES_VERSION: Final = 11
 _VERSION_AT: Final = 60  # offset (sqlite.org/fileformat.html); the write-ahead log may hold a newer version
@@ -49,7 +49,7 @@ Tables = tuple[str, ...]
 #
 # The work list (see `bookkeeping`) is made again by a repair or a migration. The statements are short, so that the
 # schema fits one page: a file that lost one of several pages would be lost as a whole.
-RESULTS: Final[Tables] = (
+RESULTS_TABLES: Final[Tables] = (
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         request_key TEXT NOT NULL,
@@ -139,7 +139,7 @@ RESULTS: Final[Tables] = (
 
 # The picture database: small pictures, stored once for all results of one file content. It may be deleted without
 # losing results.
-PICTURES: Final[Tables] = (
+PICTURES_TABLES: Final[Tables] = (
     """CREATE TABLE pictures (
         id INTEGER PRIMARY KEY,
         content_sha256 BLOB NOT NULL,
@@ -168,8 +168,8 @@ def stated_version(path: Path) -> int:
 
 
 def version_for(tables: Tables) -> int:
-    """Return the version of the tables that this program makes. `tables` is `RESULTS` or `PICTURES`."""
-    return _PICTURES_VERSION if tables is PICTURES else VERSION
+    """Return the version of the tables that this program makes. `tables` is `RESULTS_TABLES` or `PICTURES_TABLES`."""
+    return _PICTURES_VERSION if tables is PICTURES_TABLES else SCHEMA_VERSION
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -184,7 +184,7 @@ def program_number(version: str) -> int:
     return (major * 1000 + minor) * 1000 + patch
 
 
-def program_of(connection: sqlite3.Connection) -> str:
+def program_version_of(connection: sqlite3.Connection) -> str:
     """Return the version of the program that made a database; "" for version 0.2.0, which did not store its version."""
     (number,) = connection.execute("PRAGMA application_id").fetchone()
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number > 0 else ""
@@ -333,7 +333,7 @@ def image_key_text(key: bytes) -> str:
     return path + (f"!{member}" if member else "") + (f"#{frame}" if frame else "")
 
 
-def path_of(key: bytes) -> tuple[Path, str | None]:
+def path_and_member(key: bytes) -> tuple[Path, str | None]:
     """Return the file path in an image's key, and the name of the zip member; None for an image outside a zip file."""
     path, *member = os.fsdecode(key).split("\0")[:2]
     return Path(path), member[0] if member and member[0] else None

@@ -49,7 +49,7 @@ from fieldray.domain.run import (
     VerdictChoice,
     origin_folder,
 )
-from fieldray.store.bookkeeping import key_of
+from fieldray.store.bookkeeping import sort_key
 from fieldray.store.database import StoreConnection, invalid_rows_as_damage, storage_problems
 from fieldray.store.results import ResultQuery
 from fieldray.store.rows import brief_of, category_of, sample_of, tally_of, with_checked_types
@@ -206,7 +206,7 @@ class HistoryQuery(ResultQuery):
         limit  maximum number of rows; None for all. In a list by patient, rows are grouped by patient after the limit
                was applied
         """
-        with self.at_one_moment(), storage_problems(self.path):
+        with self.snapshot(), storage_problems(self.path):
             counted = dict(self._tuples(_COUNTED, (run_id,)))
             row_ids = self._ordered(run_id, wanted, order, limit=limit)
             owned, is_earlier = self._owned(run_id, row_ids, is_all=limit is None)
@@ -286,12 +286,12 @@ class HistoryQuery(ResultQuery):
         of other runs are left out.
         """
         number = patient_id.strip()
-        asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
+        asked = {"key": sort_key(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
         rows = self._all(_OF_A_PATIENT, most=_MOST_OF_A_PATIENT, **asked)
         found = self.images([row["image_id"] for row in rows])
         return tuple(image for image in found if image.ref.header.patient_id.strip() == number)
 
-    def find(self, run_id: int, ref: ImageRef) -> StoredImage | None:
+    def find_image(self, run_id: int, ref: ImageRef) -> StoredImage | None:
         """Return the image of a run with the reference `ref`; None if the run has no such image now."""
         query = "SELECT id FROM images WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
         rows = self._all(query, run_id, image_key(ref))
@@ -387,7 +387,7 @@ class HistoryQuery(ResultQuery):
 
         The value of each row id is whether the image is of an earlier day than its patient's newest image.
         """
-        with self.at_one_moment(), storage_problems(self.path):
+        with self.snapshot(), storage_problems(self.path):
             row_ids = self._numbers(_IN_ORDER, run_id)
             _, is_earlier = self._owned(run_id, row_ids, is_all=True)
         positions = earlier_days_last(is_earlier)
@@ -425,7 +425,7 @@ class HistoryQuery(ResultQuery):
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
         return self._made(sample_of, self._all(query, *of, limit))
 
-    def previous_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
+    def earlier_drift_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
         """Return the values by which drift is measured, from earlier runs over the folders of a run.
 
         Only earlier runs with an equal model and equal settings are used. Images that the run itself contains are left
@@ -482,7 +482,7 @@ def searchable_text(text: str) -> str:
 
 
 def _searched(text: bytes) -> bytes:
-    """Return `searchable_text` of bytes stored by `bookkeeping.key_of`.
+    """Return `searchable_text` of bytes stored by `bookkeeping.sort_key`.
 
     SQL statements call this function as `searched`.
     """

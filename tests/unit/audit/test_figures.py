@@ -165,7 +165,7 @@ def _stored(number: int, score: float | None, verdict: str | None, **others: flo
         )
         outcome = replace(screened(ref), findings=findings)
     given = Verdict(choice=verdict) if verdict else None  # type: ignore[arg-type]
-    return StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_reused=False, verdict=given)
+    return StoredResult(result_id=number, row_id=number, run_id=1, outcome=outcome, is_reused=False, verdict=given)
 
 
 def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:

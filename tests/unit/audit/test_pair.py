@@ -33,7 +33,7 @@ def result(number: int, score: float | None, *, label: str, folder: str) -> Stor
         point = operating_point(threshold=0.5, unsure_low=0.5, unsure_high=0.5, label=label)
         finding = Finding(label=label, score=score, point=point, decision=decide(score, point))
         outcome = replace(screened(ref), facts=facts, findings=(finding,))
-    return StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_reused=False)
+    return StoredResult(result_id=number, row_id=number, run_id=1, outcome=outcome, is_reused=False)
 
 
 def cases_of(results: list[StoredResult], *, sick: set[int]) -> list[Case]:

@@ -12,7 +12,7 @@ import pytest
 from fieldray.imaging.discover import discover
 from fieldray.imaging.source import CaseInsensitiveNames, open_file
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.store.schema import image_key, path_of
+from fieldray.store.schema import image_key, path_and_member
 from long_headers import dicom_file, element, index_file, record
 from phantoms import write_dicom, write_index
 
@@ -172,7 +172,7 @@ def test_a_name_with_a_zero_byte_is_told_as_it_is_kept(medium: Path) -> None:
     (medium / "DICOMDIR").write_bytes(index_file(record(element(NAME, b"\0IMAGES\0ONE "))))
     (ref,) = discover([medium / "DICOMDIR"])
     assert ref.problem is not None and ref.problem.code == "outside_folder"
-    assert ref.member is not None and path_of(image_key(ref)) == (ref.path, ref.member)
+    assert ref.member is not None and path_and_member(image_key(ref)) == (ref.path, ref.member)
 
 
 def test_an_index_with_names_too_long_for_any_file(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, m
     run_id = keep(store.path, collection(model), spec=spec(model))
     with pytest.raises(UsageProblem, match=f"No image of run {run_id} has a verdict"):
         audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="verdicts"), model=model)
-    for row in list(store.answers(run_id)):
+    for row in list(store.results(run_id)):
         store.set_verdict(row.row_id, Verdict(choice="agree" if row.row_id % 3 else "disagree"), judged=row.outcome)
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="verdicts"), model=model)
     assert 0 < report.audit.images < 75  # what the pack was not sure of has no label

@@ -138,7 +138,7 @@ def test_every_image_ends_in_the_list_and_in_the_store(tmp_path: Path) -> None:
         assert decoder.run(run.batch.run_id).state == "finished"
         for event in run.of(ImageDone):
             assert (
-                decoder.answer(event.image.most_urgent_result.answer_id).outcome.ref
+                decoder.answer(event.image.most_urgent_result.result_id).outcome.ref
                 == event.image.most_urgent_result.outcome.ref
             )
     last = run.of(Progress)[-1]
@@ -152,7 +152,7 @@ def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
     def look(event: Event) -> None:
         if isinstance(event, ImageDone):
             with ResultQuery(tmp_path / "results.sqlite") as decoder:
-                seen.append(decoder.answer(event.image.most_urgent_result.answer_id).outcome.ref.path.name)
+                seen.append(decoder.answer(event.image.most_urgent_result.result_id).outcome.ref.path.name)
 
     run = Run(tmp_path, [f"dark{number}.png" for number in range(20)], listener=look).finish()
     assert seen == run.names
@@ -181,7 +181,7 @@ class Grouped:
 
     def names_in_store(self) -> set[str]:
         with ResultQuery(self.run.database) as query:
-            return {answer.outcome.ref.path.name for answer in query.answers(self.run.batch.run_id)}
+            return {answer.outcome.ref.path.name for answer in query.results(self.run.batch.run_id)}
 
 
 def test_outcomes_that_are_saved_together_are_all_committed_before_the_first_is_told(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_the_same_image_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
     assert {event.image.most_urgent_result.outcome.ref.path for event in run.of(ImageDone)} == {
         place.path for place in places
     }
-    assert len({event.image.most_urgent_result.answer_id for event in run.of(ImageDone)}) == 2
+    assert len({event.image.most_urgent_result.result_id for event in run.of(ImageDone)}) == 2
 
 
 def test_a_cancel_does_not_wait_for_a_file_that_hangs(tmp_path: Path) -> None:

@@ -171,11 +171,11 @@ def test_a_run_that_was_broken_off_resumes_with_its_own_rows(images: Path) -> No
     assert second.batch.run_id == first.batch.run_id
     assert second.ways == {name: "sample" if name in done else "screened" for name in names(images)}
     with HistoryQuery(second.database) as query:
-        assert Counter(result.outcome.ref.path.name for result in query.answers(second.batch.run_id)) == Counter(
+        assert Counter(result.outcome.ref.path.name for result in query.results(second.batch.run_id)) == Counter(
             names(images)
         )
-        rows = {result.row_id for result in query.answers(second.batch.run_id)}
-    assert rows == {event.image.most_urgent_result.answer_id for event in (*first.ready, *second.ready)}
+        rows = {result.row_id for result in query.results(second.batch.run_id)}
+    assert rows == {event.image.most_urgent_result.result_id for event in (*first.ready, *second.ready)}
 
 
 def rewrite(path: Path) -> None:
@@ -228,7 +228,7 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
         counts.update({(kind.category, kind.codes): kind.number for kind in event.result_counts[0]})
     assert counts == {("normal", ()): 3, ("abnormal", ()): 1, ("refused", ("blank",)): 1}
     with HistoryQuery(second.database) as query:
-        rows = [result.row_id for result in query.answers(second.batch.run_id)]
+        rows = [result.row_id for result in query.results(second.batch.run_id)]
     assert sorted(row for event in taken_over for row in event.row_ids) == rows
 
 
@@ -277,7 +277,7 @@ def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those
             kept = query.images([event.image.row_id for event in made.ready])
         return {
             image.most_urgent_result.outcome.ref.path.name: [
-                (answer.outcome.category, notes_of(answer.outcome)) for answer in image.answers
+                (answer.outcome.category, notes_of(answer.outcome)) for answer in image.results
             ]
             for image in kept
         }
@@ -309,7 +309,7 @@ def test_an_image_that_was_gone_is_present_again(images: Path) -> None:
     assert again.batch.run_id == finished.batch.run_id
     with HistoryQuery(again.database) as query:
         assert query.absent_images(again.batch.run_id) == ()
-        assert len(list(query.answers(again.batch.run_id))) == 5
+        assert len(list(query.results(again.batch.run_id))) == 5
 
 
 @pytest.mark.parametrize("change", ["key", "pack"])
@@ -332,8 +332,8 @@ def test_results_that_are_deleted_meanwhile_end_the_run_and_it_can_be_resumed(
         delete_runs(first.database, [first.batch.run_id])
         return taken_over(*arguments, **options)
 
-    taken_over = ResultStore.reuse_answers
-    monkeypatch.setattr(ResultStore, "reuse_answers", deleted_first)
+    taken_over = ResultStore.reuse_results
+    monkeypatch.setattr(ResultStore, "reuse_results", deleted_first)
     second = Run(images)
     assert (second.batch.state, second.batch.reason and second.batch.reason.code) == ("failed", "results_lost")
     monkeypatch.undo()
@@ -383,7 +383,7 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         release=lambda: None,
     )
     with ResultStore(tmp_path / "results.sqlite") as store, pytest.raises(PoolClosed):
-        ResultsByContent(ports=ports, last_answer_id=0, query=store).outcomes(image_ref("a.dcm"))
+        ResultsByContent(ports=ports, last_result_id=0, query=store).outcomes(image_ref("a.dcm"))
 
 
 STRICT_POINT = operating_point(name="strict", threshold=0.99, unsure_high=1.0)
@@ -394,11 +394,11 @@ BOTH = (SETUP, STRICT)
 def kept(run: Run) -> Counter[tuple[int, str]]:
     """How often each image has an answer of each pack in the run of a batch."""
     with ResultStore(run.database) as store:
-        return Counter((one.position, one.outcome.ref.path.name) for one in store.answers(run.batch.run_id))
+        return Counter((one.position, one.outcome.ref.path.name) for one in store.results(run.batch.run_id))
 
 
 def ways_of_packs(run: Run, way: str) -> Counter[tuple[int, bool]]:
-    answers = [answer for event in run.ready for answer in event.image.answers]
+    answers = [answer for event in run.ready for answer in event.image.results]
     return Counter((answer.position, getattr(answer, way)) for answer in answers)
 
 

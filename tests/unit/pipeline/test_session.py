@@ -190,7 +190,7 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     batch = opened.screen(images)
     ready = next(event for event in opened.events if isinstance(event, ImageDone))
     opened.session.set_verdict(
-        ready.image.most_urgent_result.answer_id,
+        ready.image.most_urgent_result.result_id,
         Verdict(choice="disagree", note="rotated"),
         judged=ready.image.most_urgent_result.outcome,
     )
@@ -319,14 +319,14 @@ def refused_run(opened: Opened, images: Path) -> list[StoredResult]:
     """A run of a pack whose gate lets nothing through."""
     batch = opened.screen(images, tiny_model(manifest=tiny_manifest(ood_gate=GATE)))
     with ResultQuery(opened.session.database) as query:
-        found = list(query.answers(batch.run_id))
+        found = list(query.results(batch.run_id))
     assert {result.outcome.category for result in found} == {"refused"}
     return found
 
 
 def stored(opened: Opened, row_id: int) -> StoredResult:
     with ResultQuery(opened.session.database) as query:
-        return query.answer(row_id)
+        return query.result(row_id)
 
 
 def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(opened: Opened, images: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
     (event,) = opened.events
     assert (
         event.image.run_id,
-        event.image.most_urgent_result.answer_id,
+        event.image.most_urgent_result.result_id,
         event.image.most_urgent_result.outcome.category,
     ) == (
         first.run_id,
@@ -392,8 +392,8 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
     with ResultStore(opened.session.database) as rival:  # another program continues the run
         spec = rival.run(batch.run_id).spec
         assert rival.open_run(spec) == batch.run_id
-        (mine, *_) = rival.answers(first.run_id)
+        (mine, *_) = rival.results(first.run_id)
         with pytest.raises(UsageProblem) as usage, ResultStore(opened.session.database) as store:
-            store.replace(mine.row_id, mine.outcome, run=rival.run(batch.run_id))
+            store.replace_result(mine.row_id, mine.outcome, run=rival.run(batch.run_id))
         assert usage.value.reason.code == "again_busy"
     assert opened.session.screen_again(first.row_id, judged=first.outcome, overrides=ANYWAY).category != "refused"

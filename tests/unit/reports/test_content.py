@@ -69,14 +69,14 @@ def test_the_most_urgent_finding_speaks_for_the_image_and_an_export_has_them_all
     urgent = Finding(label="opacity", score=0.6, point=POINT, decision="above")
     outcome = dataclasses.replace(screened(), findings=(sure, urgent))
     assert image_line(outcome, pack="tiny-1.0.0", model_sha256="m" * 64)["label"] == "opacity"
-    result = StoredResult(answer_id=1, row_id=1, run_id=1, outcome=outcome, is_reused=False)
+    result = StoredResult(result_id=1, row_id=1, run_id=1, outcome=outcome, is_reused=False)
     assert [row["label"] for row in rows_of(StoredRun(run=RUN, results=[result]))] == ["nodule", "opacity"]
 
 
 def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
     verdict = Verdict(choice="disagree", note="rotated")
     for outcome in (screened(), refused(), failed()):
-        result = StoredResult(answer_id=1, row_id=1, run_id=1, outcome=outcome, is_reused=False, verdict=verdict)
+        result = StoredResult(result_id=1, row_id=1, run_id=1, outcome=outcome, is_reused=False, verdict=verdict)
         (row,) = rows_of(StoredRun(run=RUN, results=[result]))
         assert tuple(row) == EXPORT_COLUMNS
         assert row["lungs_pack"] == "lungs-1.0.0 0123456789ab"

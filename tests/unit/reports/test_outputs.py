@@ -109,7 +109,7 @@ def test_what_takes_the_place_while_it_is_being_written_is_kept(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [path]
 
 
-RESULTS = [StoredResult(answer_id=1, row_id=1, run_id=1, outcome=refused(), is_reused=False)]
+RESULTS = [StoredResult(result_id=1, row_id=1, run_id=1, outcome=refused(), is_reused=False)]
 WRITERS: dict[str, Callable[[Path], None]] = {
     "csv": lambda path: write_csv(path, stored_run(RESULTS)),
     "json": lambda path: write_json(path, stored_run(RESULTS)),

@@ -23,7 +23,7 @@ def results() -> list[StoredResult]:
     verdict = Verdict(choice="agree", note='=HYPERLINK("http://example.org"),\n"quoted"')
     outcomes = [screened(image_ref("знімок.dcm")), refused(), failed(image_ref("not-unicode-\udcff.dcm"))]
     return [
-        StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_reused=False, verdict=verdict)
+        StoredResult(result_id=number, row_id=number, run_id=1, outcome=outcome, is_reused=False, verdict=verdict)
         for number, outcome in enumerate(outcomes, 1)
     ]
 
@@ -99,7 +99,7 @@ def test_no_cell_is_a_formula_however_the_line_is_split(tmp_path: Path, delimite
     path = tmp_path / "results.csv"
     results = [
         StoredResult(
-            answer_id=number,
+            result_id=number,
             row_id=number,
             run_id=1,
             outcome=screened(image_ref(name)),
@@ -145,7 +145,7 @@ def test_a_table_for_a_country_with_decimal_commas_has_semicolons_and_is_replace
 def test_what_hides_or_reorders_text_is_escaped_in_a_document_and_reads_back(tmp_path: Path) -> None:
     hidden = "".join(ALL)
     verdict = Verdict(choice="agree", note=f"знімок {hidden} \u202etxt.exe\x9b1m\u2028 5\u00a0мг")
-    result = StoredResult(answer_id=1, row_id=1, run_id=1, outcome=refused(), is_reused=False, verdict=verdict)
+    result = StoredResult(result_id=1, row_id=1, run_id=1, outcome=refused(), is_reused=False, verdict=verdict)
     path = tmp_path / "results.json"
     write_json(path, replace(stored_run([result], paths=(f"/images/{hidden}",)), options=NAMED))
     text = path.read_text(encoding="utf-8")

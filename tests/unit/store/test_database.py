@@ -17,11 +17,11 @@ from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.imaging.discover import discover
 from fieldray.store.database import damage_mark_path, storage_problems
-from fieldray.store.locks import replacement_lock
+from fieldray.store.locks import database_file_lock
 from fieldray.store.maintenance import repair, restore
 from fieldray.store.opening import is_older_version, open_database
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.schema import VERSION
+from fieldray.store.schema import SCHEMA_VERSION
 from outcomes import image_ref, screened
 from raised import raises
 from stores import SPEC, change, rows_of, save_run
@@ -54,7 +54,7 @@ def refusal(path: Path) -> str:
 def test_a_new_file_has_the_version_of_the_program_and_is_for_this_user_only(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "results.sqlite"
     with closing(open_database(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA temp_store").fetchone() == (2,)  # nothing of patients in temporary files
     if sys.platform != "win32":
@@ -76,7 +76,7 @@ def test_a_file_that_is_opened_twice_keeps_its_log_when_another_program_comes_an
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [(1, "database_too_old"), (VERSION + 1, "database_newer"), (999, "database_newer")]
+    ("version", "said"), [(1, "database_too_old"), (SCHEMA_VERSION + 1, "database_newer"), (999, "database_newer")]
 )
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_a_file_of_another_version_is_refused_and_left_alone(
@@ -120,7 +120,7 @@ def test_nobody_opens_repairs_or_replaces_a_file_that_is_being_replaced(
     monkeypatch.setattr("fieldray.store.maintenance.EXCLUSIVE_WAIT_S", 0.05)
     (tmp_path / "copy").mkdir()
     shutil.copy(path, tmp_path / "copy")
-    with replacement_lock(path, wait_s=0.0):
+    with database_file_lock(path, wait_s=0.0):
         assert refusal(path) == "store_in_use"
         damage_mark_path(path).touch()
         for act in (lambda: repair(path), lambda: restore(path, tmp_path / "copy")):
@@ -240,5 +240,5 @@ def test_a_store_with_orders_in_it_is_set_aside_and_its_rows_are_kept(path: Path
     assert refusal(path) == "database_damaged"
     assert repair(path) is not None
     with ResultQuery(path) as query:
-        assert len(list(query.answers(query.runs()[0].run_id))) == 1
+        assert len(list(query.results(query.runs()[0].run_id))) == 1
     assert not rows_of(path, "SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view')")

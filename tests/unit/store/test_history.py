@@ -147,9 +147,9 @@ def test_what_cannot_be_a_preview_is_none(store: ResultStore, path: Path, kept: 
 @pytest.mark.parametrize("harm", ["thumbnail = x'010203'", "thumbnail = 7", "thumbnail_columns = 'x'", "frame = 9"])
 def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, harm: str) -> None:
     row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC).row_id
-    assert store.answer(row_id).outcome.facts.thumbnail is not None
+    assert store.result(row_id).outcome.facts.thumbnail is not None
     change(pictures_path(store.path), f"UPDATE pictures SET {harm}")
-    outcome = store.answer(row_id).outcome
+    outcome = store.result(row_id).outcome
     assert isinstance(outcome, ScreenedOutcome)
     assert (outcome.facts.thumbnail, outcome.findings[0].score) == (None, 0.8)
 
@@ -190,7 +190,7 @@ def test_what_a_reader_keeps_from_being_wiped_is_told(
 ) -> None:
     monkeypatch.setattr("fieldray.store.database._BUSY_TIMEOUT_S", 0.05)
     run_id = add(store, image("a"))
-    with HistoryQuery(path) as reading, reading.at_one_moment():
+    with HistoryQuery(path) as reading, reading.snapshot():
         assert len(reading.runs()) == 1
         assert not delete_runs(path, [run_id]).is_overwritten
     assert store.runs() == ()
@@ -216,7 +216,7 @@ def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(stor
     assert (both.run_ids, both.results, both.verdicts, both.verdicts_kept) == ((1, second), 3, 2, 0)
     assert delete_runs(path, [1]).plan == plan
     with HistoryQuery(path) as query:
-        assert query.answer(3).verdict == AGREE
+        assert query.result(3).verdict == AGREE
 
 
 def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(store: ResultStore, path: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_verdict_that_nobody_agreed_to_lose_is_not_deleted(store: ResultStore,
     with raises(UsageProblem, "history_grown"):
         delete_runs(path, [run_id], agreed=agreed)
     with HistoryQuery(path) as query:
-        assert query.answer(1).verdict == DISAGREE
+        assert query.result(1).verdict == DISAGREE
     assert delete_runs(path, [run_id], agreed=plan_deletion(path, [run_id])).plan.verdicts == 1
 
 
@@ -290,7 +290,7 @@ def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path
         first = add(store, image("a"), image("b", score=0.2), refused(image_ref("side.dcm")))
         again = add(store, image("a", score=0.2), spec=run_spec(settings_hash="t" * 64))  # the newest answer counts
         add(store, image("a"), spec=OTHER)
-        row = next(iter(store.answers(again)))
+        row = next(iter(store.results(again)))
         store.set_verdict(row.row_id, AGREE, judged=row.outcome)
         assert first < again
     with HistoryQuery(tmp_path / "results.sqlite") as query:

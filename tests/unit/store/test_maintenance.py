@@ -16,7 +16,7 @@ from fieldray.store.database import damage_mark_path, pictures_path
 from fieldray.store.deletion import compact, delete_runs, drop_pictures
 from fieldray.store.locks import SessionLock, has_session
 from fieldray.store.maintenance import backup, check, renew_pictures, repair, restore
-from fieldray.store.pictures import size_of
+from fieldray.store.pictures import database_size
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, screened
@@ -55,7 +55,7 @@ def held(path: Path) -> tuple[int, int, int]:
     """Runs, results with a thumbnail, and verdicts of the newest run."""
     with HistoryQuery(path) as query:
         runs = query.runs()
-        results = list(query.answers(runs[0].run_id))
+        results = list(query.results(runs[0].run_id))
         pictured = sum(result.outcome.facts.thumbnail is not None for result in results)
         return len(runs), pictured, sum(result.verdict is not None for result in results)
 
@@ -67,7 +67,7 @@ def test_what_is_whole_is_counted(path: Path) -> None:
     shares: list[float] = []
     found = check(path, progress=shares.append)
     assert (found["answers"], found["verdicts"], found["pictures"]) == (COUNT, 1, COUNT)
-    assert size_of(path) == sum(file.stat().st_size for file in path.parent.iterdir())
+    assert database_size(path) == sum(file.stat().st_size for file in path.parent.iterdir())
     assert shares and all(0 <= share <= 1 for share in shares)
     drop_pictures(path)
     assert check(path, progress=nothing)["pictures"] == 0
@@ -117,7 +117,7 @@ def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fieldray.store.database._BUSY_TIMEOUT_S", 0.05)
-    with ResultQuery(path) as query, query.at_one_moment():
+    with ResultQuery(path) as query, query.snapshot():
         query.runs()
         assert not compact(path)[1]
     assert compact(path)[1]
@@ -156,7 +156,7 @@ def test_a_backup_holds_one_moment_although_the_run_continues(path: Path, tmp_pa
     assert shares[-1] == 1.0
     with HistoryQuery(tmp_path / "out" / "results.sqlite") as copy:
         assert [run.run_id for run in copy.runs()] == [run_id, 1]
-        assert (len(list(copy.answers(1))), copy.counts(run_id)) == (COUNT, {})
+        assert (len(list(copy.results(1))), copy.counts(run_id)) == (COUNT, {})
     assert check(tmp_path / "out" / "results.sqlite", progress=nothing)["pictures"] == COUNT
 
 

@@ -19,7 +19,7 @@ import pytest
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.run import Event, StoredResult, StoreUpdating
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.paths import VERSION as PROGRAM
+from fieldray.paths import SCHEMA_VERSION as PROGRAM
 from fieldray.paths import results_path
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
@@ -30,7 +30,7 @@ from fieldray.store.maintenance import backup, check, repair, restore
 from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.schema import RESULTS, VERSION
+from fieldray.store.schema import RESULTS_TABLES, SCHEMA_VERSION
 from fieldray.store.work_list import HistoryQuery
 from outcomes import pack_spec, run_spec, screened
 from program import Fieldray
@@ -70,7 +70,7 @@ def told(answer: StoredResult) -> dict[str, Any]:
     """As `write_version_11` told of it."""
     outcome = answer.outcome
     return {
-        "id": answer.answer_id,
+        "id": answer.result_id,
         "image": os.fsencode(outcome.ref.key).hex(),
         "category": outcome.category,
         "scores": [one.score for one in getattr(outcome, "findings", ())],
@@ -101,7 +101,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
             ]
             assert earlier == first["earlier_verdicts"]
             for position, one in enumerate(of_packs):
-                answers = [told(answer) for answer in query.answers(run_id, position=position)]
+                answers = [told(answer) for answer in query.results(run_id, position=position)]
                 assert sorted(answers, key=lambda answer: answer["id"]) == one["results"]
             images = {answer["image"] for one in of_packs for answer in one["results"]}
             listed = query.list_rows(run_id, ResultFilter(), ResultOrder())
@@ -115,7 +115,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
 def test_a_step_searches_the_results_of_an_image_by_an_index(tmp_path: Path) -> None:
     """A step that looks through all results for each image would take days for a million of them."""
     path = old_store(tmp_path, "several_packs")
-    with closing(create_database(tmp_path / "new.sqlite", RESULTS, VERSION)) as connection:
+    with closing(create_database(tmp_path / "new.sqlite", RESULTS_TABLES, SCHEMA_VERSION)) as connection:
         connection.execute("ATTACH ? AS old", (os.fsencode(path),))
         for statement in migrations._MEMBERS:
             connection.execute(statement)
@@ -144,10 +144,10 @@ def test_a_run_that_was_interrupted_is_gone_on_with_and_takes_over_what_it_has(t
     with ResultStore(path) as store:
         assert store.open_run(run_spec(paths=("/interrupted",), packs=packs)) == 4
         whole, half = store.image_stamps(4, b"", limit=9)[::-1]
-        assert (sorted(whole.answers), sorted(half.answers)) == ([0, 1, 2], [2])
-        assert {stamp for _, stamp in whole.answers.values()} == {b"c1" * 16}
+        assert (sorted(whole.results), sorted(half.results)) == ([0, 1, 2], [2])
+        assert {stamp for _, stamp in whole.results.values()} == {b"c1" * 16}
         for pack in packs:
-            found = store.reusable_outcome(pack, content_sha256="c1" * 32, frame=0, up_to_answer_id=99)
+            found = store.reusable_outcome(pack, content_sha256="c1" * 32, frame=0, up_to_result_id=99)
             assert found is not None and found.category in ("abnormal", "not_assessed")
         assert store.open_run(run_spec(paths=("/new",))) == 7  # numbers that were given out stay so
 
@@ -155,7 +155,7 @@ def test_a_run_that_was_interrupted_is_gone_on_with_and_takes_over_what_it_has(t
 def test_a_verdict_of_before_passes_to_a_new_run(tmp_path: Path) -> None:
     path = old_store(tmp_path, "one_pack")
     with ResultStore(path) as store:
-        judged = store.answer(1)
+        judged = store.result(1)
         spec = store.run(judged.run_id).spec
         image = store.save(store.open_run(spec, fresh=True), judged.outcome, spec=spec, resumed=[0])
         assert image.most_urgent_result.verdict == judged.verdict is not None
@@ -203,8 +203,8 @@ def test_killed_at_any_moment_the_next_start_goes_on(tmp_path: Path) -> None:
         )
         with closing(sqlite3.connect(path)) as found:
             (version,) = found.execute("PRAGMA user_version").fetchone()
-        assert version in (11, VERSION)
-        if version == VERSION:
+        assert version in (11, SCHEMA_VERSION)
+        if version == SCHEMA_VERSION:
             break
         assert done.returncode == -9, done.stderr
         deaths += 1
@@ -242,10 +242,10 @@ def test_a_row_that_makes_no_sense_is_found_and_repaired_in_the_new_store(tmp_pa
     path = old_store(tmp_path, "one_pack")
     change(path, "UPDATE results SET details = '[]' WHERE id = 3")
     with raises(StorageProblem, "database_damaged"), HistoryQuery(path) as query:
-        list(query.answers(1))
+        list(query.results(1))
     assert repair(path) is not None
     with HistoryQuery(path) as query:
-        assert len(list(query.answers(1))) == 7
+        assert len(list(query.results(1))) == 7
 
 
 def test_a_backup_of_an_earlier_version_is_put_back_as_this_one(path: Path, tmp_path: Path) -> None:
@@ -253,13 +253,13 @@ def test_a_backup_of_an_earlier_version_is_put_back_as_this_one(path: Path, tmp_
     with ResultStore(place) as store:
         save_run(store, screened(), is_over=True)
     restore(place, path.parent)
-    assert rows_of(place, "PRAGMA user_version") == [(VERSION,)]
+    assert rows_of(place, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
     assert rows_of(path, "PRAGMA user_version") == [(11,)]  # the backup is as it was
     assert not list(place.parent.glob("*version*"))
     with ResultQuery(place) as query:
         assert len(query.runs()) > 1
     (saved, *_) = backup(place, tmp_path / "again", has_pictures=True, progress=lambda _share: None)
-    assert rows_of(saved, "PRAGMA user_version") == [(VERSION,)]
+    assert rows_of(saved, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
 
 
 # ---- later versions, and what needs none
@@ -273,7 +273,7 @@ def test_a_newer_store_is_left_untouched_and_says_which_program_made_it(tmp_path
     path = tmp_path / "results.sqlite"
     open_database(path).close()
     assert rows_of(path, "PRAGMA application_id") == [(int(PROGRAM.replace(".", "00")),)]
-    change(path, f"PRAGMA application_id = {number}; PRAGMA user_version = {VERSION + 1}")
+    change(path, f"PRAGMA application_id = {number}; PRAGMA user_version = {SCHEMA_VERSION + 1}")
     before = path.read_bytes()
     with pytest.raises(StorageProblem, match=said) as problem:
         open_database(path)
@@ -295,12 +295,12 @@ def test_a_field_with_a_default_that_another_version_knows_needs_no_step(tmp_pat
     with HistoryQuery(path) as query:
         assert query.run(run_id).spec.packs[0].lungs_pack == ""
         assert query.run(run_id).spec.paths == SPEC.paths
-        (answer,) = query.answers(run_id)
+        (answer,) = query.results(run_id)
         assert answer.outcome.facts.notes == ()
 
 
 def test_there_is_a_step_from_every_version_since_the_first() -> None:
-    assert sorted(migrations.STEPS) == list(range(11, VERSION))
+    assert sorted(migrations.STEPS) == list(range(11, SCHEMA_VERSION))
 
 
 def test_a_person_is_told_that_the_store_is_updated_before_it_is(tmp_path: Path, fieldray: Fieldray) -> None:

@@ -23,8 +23,8 @@ from stores import AGREE, DISAGREE, SPEC, AskedStatements, image, save_run
 
 
 def names(store: ResultQuery, run_id: int) -> set[str]:
-    listed = {result.outcome.ref.path.name for result in store.answers(run_id)}
-    assert listed == {result.outcome.ref.path.name for result in store.answers(run_id)}
+    listed = {result.outcome.ref.path.name for result in store.results(run_id)}
+    assert listed == {result.outcome.ref.path.name for result in store.results(run_id)}
     assert sum(store.counts(run_id).values()) == len(listed)
     return listed
 
@@ -84,13 +84,13 @@ def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_the
     for outcomes, gone, state in ((every, 0, "broken off"), (every[1:2], 1, "cancelled"), (every[:2], 0, "finished")):
         run_id = save_run(store, *outcomes, spec=spec)
         if state == "broken off":
-            row = next(store.answers(run_id))
+            row = next(store.results(run_id))
             store.set_verdict(row.row_id, AGREE, judged=row.outcome)
             continue
         assert store.finish(run_id) == gone
         assert store.run(run_id).state == state
         assert names(store, run_id) == {"1.dcm", "2.dcm"}
-        assert [result.verdict for result in store.answers(run_id)] == [AGREE, None]
+        assert [result.verdict for result in store.results(run_id)] == [AGREE, None]
 
 
 @pytest.mark.parametrize("is_over", [True, False])
@@ -106,14 +106,14 @@ def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
     for place in places[1:]:
         place.touch()
     run_id = save_run(store, *outcomes)
-    row, moved, *_ = store.answers(run_id)
+    row, moved, *_ = store.results(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     if is_over:
         assert store.finish(run_id) == 1
     else:
         store.remove_moved(run_id, moved.row_id)
     assert names(store, run_id) == {"moved.dcm", "twin.dcm", "also.dcm"}
-    listed = {result.outcome.ref.path.name: result.verdict for result in store.answers(run_id)}
+    listed = {result.outcome.ref.path.name: result.verdict for result in store.results(run_id)}
     assert listed == {"moved.dcm": AGREE, "twin.dcm": None, "also.dcm": None}
 
 
@@ -129,19 +129,19 @@ def test_the_verdict_follows_its_image_when_two_files_exchange_their_names(
         return [image(str(tmp_path / f"{number}.dcm"), content) for number, content in enumerate(contents, start=1)]
 
     run_id = save_run(store, *images("ab"))
-    row = next(store.answers(run_id))
+    row = next(store.results(run_id))
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     if where == "next run":
         store.finish(run_id)
     exchanged = save_run(store, *images("ba"))
     assert (exchanged == run_id) is (where != "next run")
     if where == "watched":
-        for saved in list(store.answers(run_id)):
+        for saved in list(store.results(run_id)):
             store.remove_moved(run_id, saved.row_id)
     else:
         store.finish(exchanged)
     assert verdicts(store, exchanged) == [None, AGREE]
-    _, moved = store.answers(exchanged)
+    _, moved = store.results(exchanged)
     store.set_verdict(moved.row_id, DISAGREE, judged=moved.outcome, replaceable=[AGREE])
     store.finish(exchanged)
     assert verdicts(store, exchanged) == [None, DISAGREE]
@@ -154,8 +154,8 @@ def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore)
     save_run(store, image("a.dcm", "a"))
     run_id = save_run(store, image("b.dcm", "b"))
     assert store.finish(run_id) == 1
-    last = store.last_answer_id()
-    assert store.reusable_outcome(SPEC.packs[0], content_sha256="a" * 64, frame=0, up_to_answer_id=last) is not None
+    last = store.last_result_id()
+    assert store.reusable_outcome(SPEC.packs[0], content_sha256="a" * 64, frame=0, up_to_result_id=last) is not None
 
 
 def test_a_pass_that_found_nothing_at_all_ends_nothing(store: ResultStore) -> None:
@@ -183,7 +183,7 @@ def test_no_name_of_a_file_takes_the_row_of_another_image(store: ResultStore) ->
     ]
     outcomes = [screened(ref) for ref in refs]
     run_id = save_run(store, *outcomes, image("not-unicode-\udcff.dcm"))
-    assert len(list(store.answers(run_id))) == len(refs) + 1
+    assert len(list(store.results(run_id))) == len(refs) + 1
     save_run(store, image("new.dcm"))
     store.finish(run_id)
     assert store.absent_images(run_id) == (*(ref.key for ref in refs), image_ref("not-unicode-\udcff.dcm").key)
@@ -210,13 +210,13 @@ REFUSED = dataclasses.replace(refused(image_ref()), facts=read_facts())
 )
 def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Outcome, other: Outcome) -> None:
     run_id = save_run(store, first)
-    (row,) = store.answers(run_id)
+    (row,) = store.results(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, other)
-    (result,) = store.answers(run_id)
+    (result,) = store.results(run_id)
     assert result.row_id == row.row_id
     assert result.verdict is None
-    assert store.answer(row.row_id).verdict is None
+    assert store.result(row.row_id).verdict is None
     (earlier,) = store.superseded_verdicts(run_id)
     assert earlier == SupersededVerdict(
         image=image_ref().key,
@@ -227,20 +227,20 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Ou
     )
     # one on the new result takes nothing from the old one, and the old one is there again with the old content
     store.set_verdict(row.row_id, DISAGREE, judged=other)
-    assert store.answer(row.row_id).verdict == DISAGREE
+    assert store.result(row.row_id).verdict == DISAGREE
     assert store.superseded_verdicts(run_id) == (earlier,)
     save_run(store, first)
-    assert store.answer(row.row_id).verdict == AGREE
+    assert store.result(row.row_id).verdict == AGREE
     assert [given.verdict for given in store.superseded_verdicts(run_id)] == [DISAGREE]
 
 
 def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: ResultStore) -> None:
     """A window shows a result while another program goes on with the run and finds other bytes in the file."""
     run_id = save_run(store, image("a.dcm", "a"))
-    (row,) = store.answers(run_id)
+    (row,) = store.results(run_id)
     save_run(store, image("a.dcm", "b"))
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
-    assert store.answer(row.row_id).verdict is None
+    assert store.result(row.row_id).verdict is None
     assert store.verdict(row.row_id, row.outcome) == AGREE
     assert [given.content_sha256 for given in store.superseded_verdicts(run_id)] == ["a" * 64]
     store.set_verdict(row.row_id, None, judged=row.outcome, replaceable=[AGREE])
@@ -249,22 +249,22 @@ def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: 
 
 def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
     run_id = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
-    row, _ = store.answers(run_id)
+    row, _ = store.results(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, image("b.dcm", "b"))
     store.finish(run_id)
     (earlier,) = store.superseded_verdicts(run_id)
     assert (earlier.image, earlier.verdict) == (image_ref("a.dcm").key, AGREE)
-    assert store.answer(row.row_id).verdict == AGREE
+    assert store.result(row.row_id).verdict == AGREE
 
 
 def test_the_verdict_on_a_renamed_image_goes_with_it(store: ResultStore) -> None:
     run_id = save_run(store, image("old.dcm", "a"), image("b.dcm", "b"))
-    for row in store.answers(run_id):
+    for row in store.results(run_id):
         store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, image("new.dcm", "a"), image("b.dcm", "d"))
     store.finish(run_id)
-    verdicts = {result.outcome.ref.path.name: result.verdict for result in store.answers(run_id)}
+    verdicts = {result.outcome.ref.path.name: result.verdict for result in store.results(run_id)}
     assert verdicts == {"new.dcm": AGREE, "b.dcm": None}
 
 
@@ -275,14 +275,14 @@ def judged_run(store: ResultStore, outcome: Outcome, verdict: Verdict | None = A
     """A finished run over this one image, which got this verdict; its id."""
     run_id = save_run(store, outcome)
     if verdict:
-        (row,) = store.answers(run_id)
+        (row,) = store.results(run_id)
         store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[row.verdict])
     store.finish(run_id)
     return run_id
 
 
 def verdicts(store: ResultStore, run_id: int) -> list[Verdict | None]:
-    return [result.verdict for result in store.answers(run_id)]
+    return [result.verdict for result in store.results(run_id)]
 
 
 @pytest.mark.parametrize("judged", [screened(), REFUSED], ids=["screened", "refused"])
@@ -319,7 +319,7 @@ def test_a_verdict_follows_an_image_that_was_moved_between_two_runs_and_no_twin(
     assert verdicts(store, judged_run(store, new, None)) == [AGREE]
     copy = image(str(tmp_path / "copy.dcm"), "a")
     assert verdicts(store, judged_run(store, copy, None)) == [None]  # the judged one is there, under its new name
-    (row,) = store.answers(judged_run(store, copy, DISAGREE))
+    (row,) = store.results(judged_run(store, copy, DISAGREE))
     store.set_verdict(row.row_id, None, judged=copy, replaceable=[DISAGREE])
     assert verdicts(store, judged_run(store, new, None)) == [AGREE]  # only that on the copy was withdrawn
 
@@ -336,7 +336,7 @@ def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, 
 def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultStore) -> None:
     judged_run(store, image("old.dcm", "a"))
     second = save_run(store, image("new.dcm", "a"))
-    (row,) = store.answers(second)
+    (row,) = store.results(second)
     assert row.verdict == AGREE
     for verdict, before in ((last, AGREE), (None, last)):
         store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[before])
@@ -350,7 +350,7 @@ def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultSto
 def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) -> None:
     """A window shows a run; an older copy of the results was put back, and has given out the same numbers since."""
     run_id = save_run(store, image("other.dcm", "d"))
-    (row,) = store.answers(run_id)
+    (row,) = store.results(run_id)
     for row_id in (row.row_id, row.row_id + 1):
         for verdict in (AGREE, None):
             with pytest.raises(StorageProblem, match="results database was replaced"):
@@ -361,7 +361,7 @@ def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) ->
 def test_what_is_read_at_one_moment_is_of_that_moment(store: ResultStore) -> None:
     run_id = save_run(store, image("a.dcm", "a"))
     with ResultQuery(store.path) as query:
-        with query.at_one_moment():
+        with query.snapshot():
             assert names(query, run_id) == {"a.dcm"}
             store.save(run_id, image("b.dcm", "b"), spec=SPEC)
             assert names(query, run_id) == {"a.dcm"}
@@ -373,7 +373,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
     said = AskedStatements()
     with ResultStore(tmp_path / "results.sqlite", connect=said.connect) as store:
         run_id = save_run(store, screened())
-        (row,) = store.answers(run_id)
+        (row,) = store.results(run_id)
         for verdict in (AGREE, None):
             said.clear()
             store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[None if verdict else AGREE])
@@ -436,7 +436,7 @@ def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: Resul
     """Given by another program: before the later run comes to its image, and after."""
     early, late = image("a.dcm", "a"), image("b.dcm", "b")
     save_run(store, early, late)
-    rows = list(store.answers(1))
+    rows = list(store.results(1))
     store.finish(1)
     later = save_run(store, early)
     with ResultStore(path) as other:
@@ -451,7 +451,7 @@ def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: Resul
 def test_what_was_said_in_a_later_run_stays_there(store: ResultStore) -> None:
     first = judged_run(store, image("a.dcm", "a"), None)
     second = judged_run(store, image("a.dcm", "a"), DISAGREE)
-    (row,) = store.answers(first)
+    (row,) = store.results(first)
     for verdict in (AGREE, Verdict(choice="unsure")):
         store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[None, AGREE])
     assert (verdicts(store, first), verdicts(store, second)) == ([Verdict(choice="unsure")], [DISAGREE])
@@ -460,7 +460,7 @@ def test_what_was_said_in_a_later_run_stays_there(store: ResultStore) -> None:
 def test_withdrawing_leaves_what_was_said_later_in_another_run(store: ResultStore) -> None:
     first = judged_run(store, image("a.dcm", "a"))
     second = judged_run(store, image("a.dcm", "a"), DISAGREE)
-    (early,) = store.answers(first)
+    (early,) = store.results(first)
     store.set_verdict(early.row_id, None, judged=early.outcome, replaceable=[AGREE])
     assert (verdicts(store, first), verdicts(store, second)) == ([None], [DISAGREE])
     store.set_verdict(early.row_id, AGREE, judged=early.outcome)
@@ -472,7 +472,7 @@ def test_withdrawing_leaves_what_was_said_later_in_another_run(store: ResultStor
 
 
 def read_in(store: ResultStore, run_id: int) -> list[bool]:
-    return [result.is_read for result in store.answers(run_id)]
+    return [result.is_read for result in store.results(run_id)]
 
 
 def test_what_was_read_is_read_in_the_next_run_and_only_with_the_same_result(store: ResultStore) -> None:
@@ -495,15 +495,15 @@ def test_a_verdict_counts_before_a_reading_wherever_both_are_known(store: Result
     second = save_run(store, image("a.dcm", "a"))
     store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
     assert store.set_verdict(1, AGREE, judged=image("a.dcm", "a")) == AGREE  # another window, in the run before
-    assert store.answer(2).verdict == AGREE
+    assert store.result(2).verdict == AGREE
     store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
     store.set_read(2, judged=image("a.dcm", "a"), is_read=False)
-    assert (store.answer(2).verdict, store.answer(2).is_read) == (AGREE, True)
+    assert (store.result(2).verdict, store.result(2).is_read) == (AGREE, True)
     store.finish(second)
     store.set_verdict(2, None, judged=image("a.dcm", "a"), replaceable=[AGREE])
-    assert (store.answer(2).verdict, store.answer(2).is_read) == (None, True)  # it was read all the same
+    assert (store.result(2).verdict, store.result(2).is_read) == (None, True)  # it was read all the same
     third = save_run(store, image("a.dcm", "a"))
-    assert ([result.verdict for result in store.answers(third)], read_in(store, third)) == ([None], [True])
+    assert ([result.verdict for result in store.results(third)], read_in(store, third)) == ([None], [True])
 
 
 def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) -> None:

@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
             saved = store.save(run_id, first, spec=SPEC)
             store.save(run_id, of("2.dcm", "b", "MRN-10"), spec=SPEC)
             store.save(run_id, of("3.dcm", "c", " MRN-1 "), spec=SPEC)
-            store.set_verdict(saved.most_urgent_result.answer_id, AGREE, judged=first)
+            store.set_verdict(saved.most_urgent_result.result_id, AGREE, judged=first)
             store.finish(run_id)
     return place
 

@@ -17,7 +17,7 @@ from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import companion_files, damage_mark_path
 from fieldray.store.maintenance import renew_pictures
-from fieldray.store.pictures import delete_pictures, keep_only, pictures_path
+from fieldray.store.pictures import delete_pictures, delete_pictures_except, pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, read_facts, screened
@@ -45,7 +45,7 @@ def shown(path: Path) -> str:
     with HistoryQuery(path) as query:
         thumbnails = {
             result.outcome.facts.content_sha256[0]
-            for result in query.answers(1)
+            for result in query.results(1)
             if result.outcome.facts.thumbnail is not None
         }
         previews = {content for content in CONTENTS if query.preview(content * 64, frame=0)}
@@ -55,7 +55,7 @@ def shown(path: Path) -> str:
 
 def results(path: Path) -> int:
     with ResultQuery(path) as query:
-        return len(list(query.answers(1)))
+        return len(list(query.results(1)))
 
 
 def test_it_can_be_deleted_by_hand_and_the_next_run_begins_another(path: Path) -> None:
@@ -80,7 +80,7 @@ def test_it_can_be_deleted_during_a_run(store: ResultStore, path: Path) -> None:
 
 
 def test_the_log_of_one_that_is_gone_is_not_read_as_that_of_a_new_one(path: Path, tmp_path: Path) -> None:
-    keep_only(path, ())
+    delete_pictures_except(path, ())
     with ResultStore(path) as store:
         save_run(store, image("0"))
         copy = tmp_path / "copy"
@@ -129,7 +129,7 @@ def test_one_that_somebody_else_made_is_not_used_and_ends_no_run(path: Path, ord
     change(pictures_path(path), order)
     with ResultStore(path) as store:
         run_id = save_run(store, image("0"))
-        assert store.answer(1).outcome.facts.thumbnail is None
+        assert store.result(1).outcome.facts.thumbnail is None
         assert store.counts(run_id) == {"abnormal": 1}
 
 
@@ -143,7 +143,7 @@ def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
         save_run(store, image("0"))
     assert victim.read_bytes() == b"an X-ray"
     with pytest.raises(StorageProblem):
-        keep_only(path, ())
+        delete_pictures_except(path, ())
 
 
 # ---- what is deleted
@@ -162,8 +162,8 @@ def test_only_what_is_needed_stays_and_nothing_of_the_rest_is_in_any_file(
     store: ResultStore, path: Path, needed: str
 ) -> None:
     """Also while somebody else has it open."""
-    store.answer(1)
-    assert keep_only(path, keys(needed)) == (16 - len(needed), True)
+    store.result(1)
+    assert delete_pictures_except(path, keys(needed)) == (16 - len(needed), True)
     left = on_disk(path)
     assert [content for content in CONTENTS if b"patient " + content.encode() in left] == list(needed)
     assert shown(path) == needed
@@ -171,13 +171,13 @@ def test_only_what_is_needed_stays_and_nothing_of_the_rest_is_in_any_file(
 
 def test_keys_that_no_picture_has_are_passed_over(path: Path) -> None:
     wanted = sorted([*keys("37"), (b"\x33" * 31, 0), (b"\x33" * 32, 7), (b"\xff" * 33, 0)])
-    assert keep_only(path, wanted) == (14, True)
+    assert delete_pictures_except(path, wanted) == (14, True)
     assert shown(path) == "37"
 
 
 def test_what_cannot_be_read_goes_as_a_whole(path: Path) -> None:
     damage(pictures_path(path))
-    assert keep_only(path, keys("0")) == (0, True)
+    assert delete_pictures_except(path, keys("0")) == (0, True)
     assert on_disk(path) == b""
     assert results(path) == 16
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_goes_as_a_whole(path: Path) -> None:
 def test_without_a_file_what_was_left_of_one_is_removed(path: Path) -> None:
     delete_pictures(path)
     companion_files(pictures_path(path))[0].write_bytes(b"patient")
-    assert keep_only(path, ()) == (0, True)
+    assert delete_pictures_except(path, ()) == (0, True)
     assert on_disk(path) == b""
 
 
@@ -199,6 +199,6 @@ def test_pictures_are_kept_as_the_file_lies_and_shown_as_the_result_was_turned(t
         with ResultStore(tmp_path / name / "results.sqlite") as store:
             for outcome in order:
                 row_id = store.save(store.open_run(SPEC, fresh=True), outcome, spec=SPEC).row_id
-                found = store.answer(row_id).outcome.facts.thumbnail
+                found = store.result(row_id).outcome.facts.thumbnail
                 assert found is not None and outcome.facts.thumbnail is not None
                 assert np.array_equal(found, outcome.facts.thumbnail)

@@ -17,7 +17,7 @@ from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import check, repair, restore
 from fieldray.store.opening import open_database
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.schema import VERSION
+from fieldray.store.schema import SCHEMA_VERSION
 from fieldray.store.work_list import HistoryQuery
 from lungs import lungs
 from outcomes import image_ref, screened
@@ -53,7 +53,7 @@ def damage(path: Path) -> None:
 
 def names(path: Path) -> set[str]:
     with ResultQuery(path) as query:
-        return {row.outcome.ref.path.name for run in query.runs() for row in query.answers(run.run_id)}
+        return {row.outcome.ref.path.name for run in query.runs() for row in query.results(run.run_id)}
 
 
 def read_all(path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever
 
 @pytest.mark.parametrize(
     ("version", "said"),
-    [(10, "database_too_old"), (VERSION - 1, "database_older_damaged"), (VERSION + 1, "database_newer")],
+    [(10, "database_too_old"), (SCHEMA_VERSION - 1, "database_older_damaged"), (SCHEMA_VERSION + 1, "database_newer")],
 )
 def test_what_another_version_made_is_left_to_that_one(path: Path, version: int, said: str) -> None:
     change(path, f"PRAGMA user_version = {version}")

@@ -76,9 +76,9 @@ def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: R
     run_id = store.open_run(SPEC)
     row_id = store.save(run_id, screened(), spec=SPEC).row_id
     store.set_verdict(row_id, AGREE, judged=screened())
-    again = store.save(run_id, store.answer(row_id).outcome, spec=SPEC, resumed=[0])
+    again = store.save(run_id, store.result(row_id).outcome, spec=SPEC, resumed=[0])
     assert (again.row_id, again.most_urgent_result.verdict) == (row_id, AGREE)
-    (result,) = store.answers(run_id)
+    (result,) = store.results(run_id)
     assert result.is_reused
     assert result.verdict == AGREE
     assert store.superseded_verdicts(run_id) == ()
@@ -89,9 +89,9 @@ def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultSto
     before = None
     for verdict in (AGREE, Verdict(choice="disagree"), None):
         assert store.set_verdict(row_id, verdict, judged=screened(), replaceable=[before]) == verdict
-        assert store.answer(row_id).verdict == verdict == store.verdict(row_id, screened())
+        assert store.result(row_id).verdict == verdict == store.verdict(row_id, screened())
         assert store.verdict(row_id, screened(score=0.81)) is None
-        assert as_values(store.answer(row_id).outcome) == as_values(screened())
+        assert as_values(store.result(row_id).outcome) == as_values(screened())
         before = verdict
     with pytest.raises(StorageProblem):
         store.set_verdict(row_id + 1, AGREE, judged=screened())
@@ -104,11 +104,11 @@ def test_a_verdict_that_the_person_has_not_seen_is_never_replaced(store: ResultS
     with ResultStore(path) as other:
         assert other.set_verdict(row_id, theirs, judged=screened()) == theirs
         for given in (mine, Verdict(choice="agree")):
-            assert store.set_verdict(row_id, given, judged=screened()) == theirs == store.answer(row_id).verdict
+            assert store.set_verdict(row_id, given, judged=screened()) == theirs == store.result(row_id).verdict
         assert store.set_verdict(row_id, theirs, judged=screened()) == theirs  # both say the same
         assert other.set_verdict(row_id, None, judged=screened(), replaceable=[theirs]) is None
         assert store.set_verdict(row_id, mine, judged=screened(), replaceable=[theirs]) is None
-        assert store.answer(row_id).verdict is None
+        assert store.result(row_id).verdict is None
         assert other.set_verdict(row_id, theirs, judged=screened()) == theirs
         assert store.set_verdict(row_id, None, judged=screened(), replaceable=[mine]) == theirs
         assert store.set_verdict(row_id, None, judged=screened(), replaceable=[mine, theirs]) is None
@@ -147,7 +147,7 @@ def test_the_same_bytes_model_and_settings_are_found_again(store: ResultStore) -
     assert isinstance(earlier(), ScreenedOutcome)
     assert earlier(content_sha256="d" * 64) is None
     assert earlier(frame=1) is None
-    assert earlier(up_to_answer_id=row_id - 1) is None
+    assert earlier(up_to_result_id=row_id - 1) is None
     assert earlier(spec=run_spec(model_sha256="n" * 64)) is None
     assert earlier(spec=run_spec(settings_hash="t" * 64)) is None
     assert isinstance(earlier(spec=run_spec(paths=("/elsewhere",))), ScreenedOutcome)
@@ -159,25 +159,25 @@ def test_a_failure_is_not_taken_over_but_a_refusal_is(store: ResultStore) -> Non
     run_id = store.open_run(SPEC)
     store.save(run_id, replace(failed(), facts=read_facts("f" * 64)), spec=SPEC)
     store.save(run_id, replace(refused(), facts=read_facts("e" * 64)), spec=SPEC)
-    last = store.last_answer_id()
-    assert store.reusable_outcome(PACK, content_sha256="f" * 64, frame=0, up_to_answer_id=last) is None
+    last = store.last_result_id()
+    assert store.reusable_outcome(PACK, content_sha256="f" * 64, frame=0, up_to_result_id=last) is None
     assert isinstance(
-        store.reusable_outcome(PACK, content_sha256="e" * 64, frame=0, up_to_answer_id=last), RefusedOutcome
+        store.reusable_outcome(PACK, content_sha256="e" * 64, frame=0, up_to_result_id=last), RefusedOutcome
     )
 
 
 def test_rows_come_in_pages(store: ResultStore) -> None:
     run_id = save_run(store, *(refused(image_ref(f"{number}.dcm")) for number in range(600)))
     save_run(store, refused(), spec=run_spec(paths=("/b",)))
-    assert [row.row_id for row in store.answers(run_id)] == [*range(1, 601)]
+    assert [row.row_id for row in store.results(run_id)] == [*range(1, 601)]
 
 
 @pytest.mark.parametrize(
     "ask",
     [
         lambda store: store.has_results(PACK),
-        lambda store: store.reusable_outcome(PACK, content_sha256="c" * 64, frame=0, up_to_answer_id=9),
-        lambda store: list(store.answers(1)),
+        lambda store: store.reusable_outcome(PACK, content_sha256="c" * 64, frame=0, up_to_result_id=9),
+        lambda store: list(store.results(1)),
         lambda store: store.counts(1),
     ],
 )
@@ -195,9 +195,9 @@ def test_no_question_on_a_run_looks_through_the_whole_store(
 
 
 def test_an_empty_store_has_nothing(store: ResultStore) -> None:
-    assert (store.runs(), store.last_row_id(), store.counts(1), list(store.answers(1))) == ((), 0, {}, [])
+    assert (store.runs(), store.last_row_id(), store.counts(1), list(store.results(1))) == ((), 0, {}, [])
     with pytest.raises(KeyError):
-        store.answer(1)
+        store.result(1)
     for number in (1, 2**63, -(2**63) - 1, 10**30):
         with pytest.raises(UsageProblem, match=f"Run {number} was not found"):
             store.run(number)
@@ -206,7 +206,7 @@ def test_an_empty_store_has_nothing(store: ResultStore) -> None:
 def test_a_reason_of_another_version_is_still_readable(store: ResultStore) -> None:
     row_id = store.save(store.open_run(SPEC), failed(), spec=SPEC).row_id
     change(store.path, """UPDATE answers SET reason = '["of_the_future", []]'""")
-    outcome = store.answer(row_id).outcome
+    outcome = store.result(row_id).outcome
     assert isinstance(outcome, FailedOutcome)
     assert "of_the_future" in outcome.reason.text
 
@@ -238,7 +238,7 @@ def kept(path: Path, outcome: ScreenedOutcome | RefusedOutcome) -> ScreenedOutco
     """The outcome after it was stored."""
     with ResultStore(path) as store:
         row_id = store.save(store.open_run(run_spec()), outcome, spec=run_spec()).row_id
-        found = store.answer(row_id).outcome
+        found = store.result(row_id).outcome
     assert isinstance(found, ScreenedOutcome | RefusedOutcome)
     return found
 
@@ -268,7 +268,7 @@ def test_a_result_of_before_the_measurement_was_kept_names_the_lung_and_keeps_it
     assert measured.endswith(',"against":0.125}]')
     change(path, "UPDATE answers SET lungs = ?", f"{earlier}]")
     with ResultStore(path) as store:
-        found = store.answer(1).outcome
+        found = store.result(1).outcome
     assert isinstance(found, ScreenedOutcome) and found.lungs is not None
     assert (found.lungs.unseen_by, found.lungs.read_first) == (None, reason("left_lung_unseen"))
     assert result_hash(found) == result_hash(unseen)

@@ -11,7 +11,7 @@ from fieldray.domain.finding import Decision, Outcome, ScreenedOutcome
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import StorageProblem
-from fieldray.store.bookkeeping import ReusedAnswers
+from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.maintenance import check, repair
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
@@ -51,7 +51,7 @@ def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore
     with HistoryQuery(path) as query:
         images = list(query.images_in_order(run_id))
         assert [image.ref.path.name for image in images] == order
-        assert [[answer.position for answer in image.answers] for image in images] == 6 * [[0, 1]]
+        assert [[answer.position for answer in image.results] for image in images] == 6 * [[0, 1]]
         assert [image.most_urgent_result.position for image in images] == [1, 0, 0, 0, 1, 0]
         listed = query.list_rows(run_id, ResultFilter(), ResultOrder())
         assert listed.row_ids.tolist() == [image.row_id for image in images]
@@ -67,17 +67,17 @@ def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore
 
 def test_a_verdict_is_on_the_answer_that_was_in_sight(store: ResultStore) -> None:
     run_id = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
-    first, second = store.answers(run_id)
-    store.set_verdict(second.answer_id, DISAGREE, judged=second.outcome)
-    assert [answer.verdict for answer in store.answers(run_id)] == [None, DISAGREE]
+    first, second = store.results(run_id)
+    store.set_verdict(second.result_id, DISAGREE, judged=second.outcome)
+    assert [answer.verdict for answer in store.results(run_id)] == [None, DISAGREE]
     assert store.superseded_verdicts(run_id) == ()
     again = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
-    assert [answer.verdict for answer in store.answers(again)] == [None, DISAGREE]
+    assert [answer.verdict for answer in store.results(again)] == [None, DISAGREE]
     assert store.superseded_verdicts(again) == ()
     alone = saved(store, (scored("a.dcm", 0.8),), spec=run_spec(packs=(ADULTS,)))
     assert [one.verdict for one in store.superseded_verdicts(alone)] == [DISAGREE]
-    store.set_read(first.answer_id, judged=first.outcome, is_read=True)
-    assert [(answer.is_read, answer.verdict) for answer in store.image(first.row_id).answers] == [
+    store.set_read(first.result_id, judged=first.outcome, is_read=True)
+    assert [(answer.is_read, answer.verdict) for answer in store.image(first.row_id).results] == [
         (True, None),
         (True, DISAGREE),
     ]
@@ -85,17 +85,17 @@ def test_a_verdict_is_on_the_answer_that_was_in_sight(store: ResultStore) -> Non
 
 def test_the_image_as_it_was_saved_says_what_a_person_said_of_it_before(store: ResultStore) -> None:
     run_id = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
-    (_, judged) = store.answers(run_id)
-    store.set_verdict(judged.answer_id, AGREE, judged=judged.outcome)
+    (_, judged) = store.results(run_id)
+    store.set_verdict(judged.result_id, AGREE, judged=judged.outcome)
     again = store.open_run(BOTH, fresh=True)
     image = store.save(again, scored("a.dcm", 0.8), scored("a.dcm", 0.1), spec=BOTH, resumed=[1])
-    assert [(one.position, one.is_reused, one.verdict, one.is_read) for one in image.answers] == [
+    assert [(one.position, one.is_reused, one.verdict, one.is_read) for one in image.results] == [
         (0, False, None, False),
         (1, True, AGREE, True),
     ]
     kept = store.image(image.row_id)
-    assert [(one.answer_id, one.verdict) for one in kept.answers] == [
-        (one.answer_id, one.verdict) for one in image.answers
+    assert [(one.result_id, one.verdict) for one in kept.results] == [
+        (one.result_id, one.verdict) for one in image.results
     ]
 
 
@@ -103,9 +103,9 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
     of_adults = saved(store, (scored("a.dcm", 0.2),), (scored("b.dcm", 0.8),), spec=run_spec(packs=(ADULTS,)))
     of_other = saved(store, (scored("a.dcm", 0.9),), (scored("b.dcm", 0.3),), spec=run_spec(packs=(TUBERCULOSIS,)))
     both = store.open_run(BOTH)
-    adults, tuberculosis = ([answer.answer_id for answer in store.answers(one)] for one in (of_adults, of_other))
-    images = [answer.row_id for answer in store.answers(of_adults)]
-    taken = store.reuse_answers(both, ReusedAnswers(images, [adults, tuberculosis]))
+    adults, tuberculosis = ([answer.result_id for answer in store.results(one)] for one in (of_adults, of_other))
+    images = [answer.row_id for answer in store.results(of_adults)]
+    taken = store.reuse_results(both, ReusedResults(images, [adults, tuberculosis]))
     kinds = store.count_results(taken)
     assert [{kind.category: kind.number for kind in of_pack} for of_pack in kinds] == 2 * [{"normal": 1, "abnormal": 1}]
     store.finish(both)
@@ -114,9 +114,9 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
         assert [image.ref.path.name for image in query.images_in_order(both)] == ["a.dcm", "b.dcm"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]
     alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), fresh=True)
-    of_both = [answer.answer_id for answer in store.answers(both, position=1)]
-    store.reuse_answers(alone, ReusedAnswers(taken, [of_both]))
-    assert [answer.outcome.category for answer in store.answers(alone)] == ["abnormal", "normal"]
+    of_both = [answer.result_id for answer in store.results(both, position=1)]
+    store.reuse_results(alone, ReusedResults(taken, [of_both]))
+    assert [answer.outcome.category for answer in store.results(alone)] == ["abnormal", "normal"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {alone} ORDER BY image_key") == [(1,), (4,)]
     with HistoryQuery(path) as query:
         assert query.list_rows(alone, ResultFilter(), ResultOrder()).counts["abnormal"] == 1
@@ -126,9 +126,9 @@ def test_one_answer_given_again_moves_its_image(store: ResultStore, path: Path) 
     run_id = saved(
         store, (scored("a.dcm", 0.2), refused(image_ref("a.dcm"))), (scored("b.dcm", 0.6), scored("b.dcm", 0.1))
     )
-    _, of_other, *_ = store.answers(run_id)
-    image = store.replace(of_other.answer_id, scored("a.dcm", 0.9), run=store.run(run_id))
-    assert [answer.outcome.category for answer in image.answers] == ["normal", "abnormal"]
+    _, of_other, *_ = store.results(run_id)
+    image = store.replace_result(of_other.result_id, scored("a.dcm", 0.9), run=store.run(run_id))
+    assert [answer.outcome.category for answer in image.results] == ["normal", "abnormal"]
     with HistoryQuery(path) as query:
         assert [found.ref.path.name for found in query.images_in_order(run_id)] == ["a.dcm", "b.dcm"]
 
@@ -146,7 +146,7 @@ def test_a_file_is_known_by_its_stamp_for_each_pack_that_did_not_fail(store: Res
     failed = replace(scored("a.dcm", 0.1), facts=facts)
     store.save(run_id, failed, replace(refused(image_ref("a.dcm")), facts=facts), spec=BOTH)
     (known,) = store.image_stamps(run_id, b"", limit=9)
-    assert {position: stamp for position, (_, stamp) in known.answers.items()} == {0: b"stamp", 1: b"stamp"}
+    assert {position: stamp for position, (_, stamp) in known.results.items()} == {0: b"stamp", 1: b"stamp"}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_pack_that_was_lost_takes_only_its_answers_or_a_run_that_cannot_be_rea
     check(path, progress=lambda _share: None)
     with HistoryQuery(path) as query:
         kept = [
-            [answer.position for answer in image.answers]
+            [answer.position for answer in image.results]
             for run in query.runs()
             for image in query.images_in_order(run.run_id)
         ]
@@ -173,8 +173,8 @@ def test_a_pack_that_was_lost_takes_only_its_answers_or_a_run_that_cannot_be_rea
 
 def test_a_disagreement_with_a_second_pack_is_found(store: ResultStore, path: Path) -> None:
     run_id = saved(store, (scored("a.dcm", 0.2), scored("a.dcm", 0.9)), (scored("b.dcm", 0.2), scored("b.dcm", 0.1)))
-    _, of_other, *_ = store.answers(run_id)
-    store.set_verdict(of_other.answer_id, Verdict(choice="disagree"), judged=of_other.outcome)
+    _, of_other, *_ = store.results(run_id)
+    store.set_verdict(of_other.result_id, Verdict(choice="disagree"), judged=of_other.outcome)
     with HistoryQuery(path) as query:
         assert len(query.list_rows(run_id, ResultFilter(verdict="disagreed"), ResultOrder()).row_ids) == 1
         assert query.summaries()[0].verdicts == {"disagree": 1}

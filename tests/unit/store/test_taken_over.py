@@ -14,7 +14,7 @@ from fieldray.domain.purpose import AGE_NOTE_CODES
 from fieldray.domain.run import PackOfRun, Run
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.store.bookkeeping import ReusedAnswers
+from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.database import pictures_path
 from fieldray.store.results import ImageStamps, ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
@@ -33,16 +33,16 @@ def stamped(name: str, stamp: bytes = b"stamp", *, score: float = 0.8) -> Screen
 
 
 def listed(store: ResultStore, run_id: int) -> list[tuple[str, bool]]:
-    return [(row.outcome.ref.path.name, row.is_reused) for row in store.answers(run_id)]
+    return [(row.outcome.ref.path.name, row.is_reused) for row in store.results(run_id)]
 
 
-def one_pack(*row_ids: int) -> ReusedAnswers:
+def one_pack(*row_ids: int) -> ReusedResults:
     """Images whose rows have the numbers of their answers, as in a store whose runs are of one pack."""
-    return ReusedAnswers(row_ids, [row_ids])
+    return ReusedResults(row_ids, [row_ids])
 
 
 def file(name: str, row_id: int, stamp: bytes | None) -> ImageStamps:
-    return ImageStamps(key=image_key(image_ref(name)), row_id=row_id, answers={0: (row_id, stamp)})
+    return ImageStamps(key=image_key(image_ref(name)), row_id=row_id, results={0: (row_id, stamp)})
 
 
 # ---- taken over
@@ -56,14 +56,14 @@ def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(stor
     store.set_verdict(high, AGREE, judged=stamped("a", score=0.9))
     store.finish(first)
     second = store.open_run(OTHER)
-    copies = store.reuse_answers(second, one_pack(low, high))
+    copies = store.reuse_results(second, one_pack(low, high))
     assert len(copies) == 2 and not set(copies) & {high, low}
     assert listed(store, second) == [("a", True), ("b", True)]
-    verdicts = {row.outcome.ref.path.name: row.verdict for row in store.answers(second)}
+    verdicts = {row.outcome.ref.path.name: row.verdict for row in store.results(second)}
     assert verdicts == {"a": AGREE, "b": None}
     assert store.counts(second) == {"abnormal": 2}
     assert listed(store, first) == [("a", False), ("b", False)]
-    assert {row.row_id for row in store.answers(second)} == set(copies)
+    assert {row.row_id for row in store.results(second)} == set(copies)
 
 
 def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultStore) -> None:
@@ -75,11 +75,11 @@ def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultSto
     store.set_state(run_id, "cancelled")
     store.set_verdict(judged, AGREE, judged=stamped("a"))
     assert store.open_run(SPEC) == run_id
-    assert store.reuse_answers(run_id, one_pack(seen)) == (seen,)
+    assert store.reuse_results(run_id, one_pack(seen)) == (seen,)
     assert store.finish(run_id) == 1
     assert listed(store, run_id) == [("a", True)]
-    assert store.answer(seen).verdict == AGREE  # given in the finished run while this one was stopped
-    assert store.absent_images(run_id) == (store.answer(unseen).outcome.ref.key,)
+    assert store.result(seen).verdict == AGREE  # given in the finished run while this one was stopped
+    assert store.absent_images(run_id) == (store.result(unseen).outcome.ref.key,)
 
 
 def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultStore) -> None:
@@ -89,13 +89,13 @@ def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultSto
     second = store.open_run(OTHER)
     own = store.save(second, stamped("b"), spec=OTHER).row_id
     with pytest.raises(StorageProblem) as caught:
-        store.reuse_answers(second, one_pack(own, there, 999))
+        store.reuse_results(second, one_pack(own, there, 999))
     assert caught.value.reason == reason("results_lost", path=store.path, found=2, saved=3)
     assert listed(store, second) == [("b", False)]
-    taken = store.reuse_answers(second, one_pack(there, own))
+    taken = store.reuse_results(second, one_pack(there, own))
     assert taken[1] == own and len(taken) == 2
     assert sorted(listed(store, second)) == [("a", True), ("b", True)]
-    assert store.reuse_answers(second, one_pack()) == ()
+    assert store.reuse_results(second, one_pack()) == ()
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
@@ -111,9 +111,9 @@ def test_the_note_on_an_unknown_age_is_that_of_the_run_and_all_others_stay(
     row = store.save(first, dataclasses.replace(stamped("a"), notes=(other, text)), spec=SPEC).row_id
     store.finish(first)
     second = store.open_run(dataclasses.replace(OTHER, ages_confirmed=is_confirmed))
-    (copy,) = store.reuse_answers(second, one_pack(row))
-    assert notes_of(store.answer(copy).outcome) == (written, text)
-    assert notes_of(store.answer(row).outcome) == (other, text)
+    (copy,) = store.reuse_results(second, one_pack(row))
+    assert notes_of(store.result(copy).outcome) == (written, text)
+    assert notes_of(store.result(row).outcome) == (other, text)
 
 
 def test_who_was_too_young_is_asked_for_again_another_day(store: ResultStore) -> None:
@@ -123,7 +123,7 @@ def test_who_was_too_young_is_asked_for_again_another_day(store: ResultStore) ->
     young = dataclasses.replace(refused(image_ref("a")), reason=why, facts=stamped("a").facts)
     row = store.save(run_id, young, spec=SPEC).row_id
     assert store.image_stamps(run_id, b"", limit=10) == (file("a", row, None),)
-    asked = {"content_sha256": young.facts.content_sha256, "frame": 0, "up_to_answer_id": store.last_answer_id()}
+    asked = {"content_sha256": young.facts.content_sha256, "frame": 0, "up_to_answer_id": store.last_result_id()}
     assert store.reusable_outcome(SPEC.packs[0], **asked) is None
 
 
@@ -163,10 +163,10 @@ def ended(store: ResultStore) -> tuple[Run, int]:
 
 def test_another_outcome_takes_the_place_of_a_refusal(store: ResultStore) -> None:
     run, row_id = ended(store)
-    judged = store.answer(row_id).outcome
+    judged = store.result(row_id).outcome
     store.set_verdict(row_id, AGREE, judged=judged)
-    store.replace(row_id, screened(judged.ref), run=run)
-    found = store.answer(row_id)
+    store.replace_result(row_id, screened(judged.ref), run=run)
+    found = store.result(row_id)
     assert (found.outcome.status, found.verdict, found.is_reused) == ("screened", None, False)
     assert store.verdict(row_id, judged) == AGREE
     assert store.counts(run.run_id) == {"abnormal": 1}
@@ -178,8 +178,8 @@ def test_nothing_is_replaced_in_a_run_that_another_program_works_on(store: Resul
     with ResultStore(path) as other, pytest.raises(UsageProblem) as caught:
         other.replace(row_id, screened(refused().ref), run=other.run(run_id))
     assert caught.value.reason == reason("again_busy")
-    store.replace(row_id, screened(refused().ref), run=store.run(run_id))  # its own
-    assert store.answer(row_id).outcome.status == "screened"
+    store.replace_result(row_id, screened(refused().ref), run=store.run(run_id))  # its own
+    assert store.result(row_id).outcome.status == "screened"
 
 
 def test_of_a_run_that_ended_any_program_replaces_and_pictures_are_kept_if_asked(
@@ -189,24 +189,24 @@ def test_of_a_run_that_ended_any_program_replaces_and_pictures_are_kept_if_asked
     other_bytes = [
         dataclasses.replace(screened(refused().ref), facts=read_facts(digit * 64)) for digit in ("a", "b", "d")
     ]
-    store.replace(row_id, other_bytes[0], run=run)
-    assert store.answer(row_id).outcome.facts.thumbnail is not None
-    store.replace(row_id, other_bytes[1], run=run, keeps_preview=False)
-    assert store.answer(row_id).outcome.facts.thumbnail is None
+    store.replace_result(row_id, other_bytes[0], run=run)
+    assert store.result(row_id).outcome.facts.thumbnail is not None
+    store.replace_result(row_id, other_bytes[1], run=run, keeps_preview=False)
+    assert store.result(row_id).outcome.facts.thumbnail is None
     with ResultStore(path) as another:
         another.replace(row_id, other_bytes[2], run=run)
-    assert store.answer(row_id).outcome.facts.content_sha256 == "d" * 64
+    assert store.result(row_id).outcome.facts.content_sha256 == "d" * 64
 
 
 def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: ResultStore) -> None:
     run, row_id = ended(store)
-    own = screened(store.answer(row_id).outcome.ref)
+    own = screened(store.result(row_id).outcome.ref)
     elsewhere = dataclasses.replace(run, spec=OTHER)
     for row, outcome, of in ((row_id, screened(), run), (row_id + 1, own, run), (row_id, own, elsewhere)):
         with pytest.raises(StorageProblem) as caught:
-            store.replace(row, outcome, run=of)
+            store.replace_result(row, outcome, run=of)
         assert caught.value.reason == reason("store_gone", path=store.path)
-    assert store.answer(row_id).outcome.status == "refused"
+    assert store.result(row_id).outcome.status == "refused"
 
 
 # ---- many at once
@@ -215,14 +215,14 @@ def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: R
 def test_outcomes_are_saved_together_with_or_without_their_pictures(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     store.save_all(run_id, [([stamped("a")], [0]), ([refused()], [0])], spec=SPEC, keeps_preview=False)
-    assert [(row.outcome.status, row.is_reused) for row in store.answers(run_id)] == [
+    assert [(row.outcome.status, row.is_reused) for row in store.results(run_id)] == [
         ("screened", True),
         ("refused", True),
     ]
-    assert [row.outcome.facts.thumbnail for row in store.answers(run_id)] == [None, None]
+    assert [row.outcome.facts.thumbnail for row in store.results(run_id)] == [None, None]
     assert not pictures_path(store.path).exists()
     store.save_all(run_id, [([stamped("a")], ())], spec=SPEC)
-    (again, _) = store.answers(run_id)
+    (again, _) = store.results(run_id)
     assert (again.is_reused, again.outcome.facts.thumbnail is None) == (False, False)
 
 
@@ -241,7 +241,7 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
         change(store.path, "UPDATE answers SET lung_shares = x'00' WHERE id = ?", rows[3])
         assert len(query.images(rows, looks_inside=False)) == 4  # what is told in a list needs no mask
         with pytest.raises(StorageProblem):
-            query.answer(rows[3])
+            query.result(rows[3])
         kinds = sorted(query.count_results(rows)[0], key=lambda kind: kind.codes)
     assert kinds == [
         ResultCount(category="abnormal", codes=(), number=2),

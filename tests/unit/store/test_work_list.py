@@ -19,7 +19,7 @@ from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_label
 from fieldray.reasons import reason
 from fieldray.store import bookkeeping
-from fieldray.store.bookkeeping import ReusedAnswers
+from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.database import damage_mark_path
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import repair
@@ -97,7 +97,7 @@ def test_every_column_sorts_both_ways_and_equal_rows_are_by_class(
     store: ResultStore, query: HistoryQuery, column: ListColumn, is_descending: bool
 ) -> None:
     run_id = add(store)
-    rows = [(result.row_id, result.outcome) for result in store.answers(run_id)]
+    rows = [(result.row_id, result.outcome) for result in store.results(run_id)]
     wanted = sorted(rows, key=lambda row: urgency(*row))
     wanted.sort(key=lambda row: key(column, *row), reverse=is_descending)  # type: ignore[arg-type,return-value]
     order, expected = ResultOrder(column, is_descending), [row_id for row_id, _ in wanted]
@@ -295,7 +295,7 @@ def test_a_reading_can_be_interrupted(store: ResultStore, query: HistoryQuery) -
     query._connection.create_function("slow", 1, lambda value: begun.set() or threading.Event().wait(0.05) or value)
     other = threading.Thread(target=lambda: begun.wait(10) and query.interrupt())
     other.start()
-    with pytest.raises(sqlite3.OperationalError, match="interrupted"), query.at_one_moment():
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"), query.snapshot():
         query._connection.execute("SELECT slow(image_id) FROM work_list WHERE run_id = ?", (run_id,)).fetchall()
     other.join()
     assert len(listed(query, run_id)) == len(OUTCOMES)
@@ -333,7 +333,7 @@ def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: H
     with pytest.raises(sqlite3.IntegrityError):
         store.save(run_id, image("a.dcm"), spec=SPEC)
     store._connection.execute("DROP TRIGGER full")
-    assert tuple(store.answers(run_id)) == ()
+    assert tuple(store.results(run_id)) == ()
     assert counts(query, run_id) == {}
 
 
@@ -390,10 +390,10 @@ def test_the_next_study_is_found_however_far_it_is(
 
 def test_an_image_is_found_by_its_place(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
-    found = query.find(run_id, ImageRef(path=Path("/images/a.dcm")))
+    found = query.find_image(run_id, ImageRef(path=Path("/images/a.dcm")))
     assert found is not None and found.row_id == 3
-    assert query.find(run_id, ImageRef(path=Path("/images/other.dcm"))) is None
-    assert query.find(run_id + 1, ImageRef(path=Path("/images/a.dcm"))) is None
+    assert query.find_image(run_id, ImageRef(path=Path("/images/other.dcm"))) is None
+    assert query.find_image(run_id + 1, ImageRef(path=Path("/images/a.dcm"))) is None
 
 
 def test_images_of_a_patient_are_found_in_all_runs(store: ResultStore, query: HistoryQuery) -> None:
@@ -425,9 +425,9 @@ def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, que
     assert listed(query, run_id, ResultOrder("status")) == [2, 1, 3]
 
 
-def one_pack(row_ids: Sequence[int]) -> ReusedAnswers:
+def one_pack(row_ids: Sequence[int]) -> ReusedResults:
     """Images whose rows have the numbers of their answers, as in a store whose runs are of one pack."""
-    return ReusedAnswers(row_ids, [row_ids])
+    return ReusedResults(row_ids, [row_ids])
 
 
 def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
@@ -442,15 +442,15 @@ def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
 def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore) -> None:
     """From a run that lists it, and that lists it no more; and a row of the run itself whose image is back."""
     earlier = add(store)
-    expected, rows = all_listed(store, earlier), [row.row_id for row in store.answers(earlier)]
+    expected, rows = all_listed(store, earlier), [row.row_id for row in store.results(earlier)]
     assert len(rows) == len(OUTCOMES)
     store._all(bookkeeping.UNLIST_IMAGE, earlier, rows[1])
 
     run_id = store.open_run(SPEC, fresh=True)
-    copies = [*store.reuse_answers(run_id, one_pack(rows[:5])), *store.reuse_answers(run_id, one_pack(rows[5:]))]
+    copies = [*store.reuse_results(run_id, one_pack(rows[:5])), *store.reuse_results(run_id, one_pack(rows[5:]))]
     assert all_listed(store, run_id) == expected
 
     store._all(bookkeeping.UNLIST_IMAGE, run_id, copies[2])
     assert all_listed(store, run_id) != expected
-    store.reuse_answers(run_id, one_pack(copies))
+    store.reuse_results(run_id, one_pack(copies))
     assert all_listed(store, run_id) == expected
