@@ -74,7 +74,7 @@ class FakeReaders:
         if question.rules and (unsuitable := check_header(ref.header, question.rules)):
             facts = ReadFacts(content_sha256=hash_of(ref))
             return AnalysisResult(facts=facts, problem=unsuitable, is_refusal=True)
-        spec = question.frame or (model and model.manifest.input)
+        spec = question.frame_spec or (model and model.manifest.input)
         assert spec
         facts = ReadFacts(content_sha256=hash_of(ref), rows=spec.height, columns=spec.width, decode_ms=1.5)
         if "blank" in name:
@@ -267,7 +267,7 @@ class LungReaders(FakeReaders):
         assert model
         self.turns.append(question.ref.turn)
         self._worker.load(load_request(model if self._finder else replace(model, lungs=None)))
-        return self._worker.analyse_for_each([replace(question, finds=self._finder is not None)])[0]
+        return self._worker.analyse_for_each([replace(question, finds_lungs=self._finder is not None)])[0]
 
     def analyse_for_each(
         self, questions: Sequence[tuple[AnalyseRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any

@@ -134,7 +134,7 @@ def try_screening(load: Callable[[], Model]) -> ScreeningTrial:
             (ref,) = find_images(None, count=1, synthetic_folder=Path(folder))
             began_s = time.perf_counter()
             with open_one_worker() as readers:
-                seen = readers.analyse(AnalyseRequest(ref=ref, runs="here"), model=model)
+                seen = readers.analyse(AnalyseRequest(ref=ref, classifier_location="here"), model=model)
                 if seen.answer is None:
                     raise FieldrayError(seen.problem or reason("wrong_answer"))
                 seconds = time.perf_counter() - began_s

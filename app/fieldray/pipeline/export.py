@@ -345,7 +345,7 @@ def _write(
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)
     try:
         frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
-        seen = readers.analyse(AnalyseRequest(ref=outcome.ref, frame=frame), model=None)
+        seen = readers.analyse(AnalyseRequest(ref=outcome.ref, frame_spec=frame), model=None)
     except (UsageProblem, StorageProblem, PoolClosed):
         raise
     except FieldrayError as problem:

@@ -162,7 +162,7 @@ class _ImageScreening:
             points=setup.points,
             overrides=setup.overrides,
             detail=self.detail,
-            runs="here" if name == CPU.name else "elsewhere",
+            classifier_location="here" if name == CPU.name else "elsewhere",
         )
 
     def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> DeviceRunResult:

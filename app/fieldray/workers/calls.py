@@ -29,7 +29,7 @@ from fieldray.reasons import Reason
 
 _LARGEST_PREVIEW: Final = 2**16
 
-RunsWhere = Literal["nowhere", "here", "elsewhere"]
+ClassifierLocation = Literal["nowhere", "here", "elsewhere"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -68,29 +68,31 @@ class LoadResult:
 class AnalyseRequest:
     """A request to analyse one image: read the file, find the lungs, run the classifier. Some steps can be left out.
 
-    ref        the image
-    rules      rules that the header of the decoded bytes must meet; None for no rules
-    frame      specification of a network input that is made of the whole image, in place of the classifier's input;
-               None for the classifier's input
-    finds      whether the lungs are searched for
-    points     operating points in use, by label; if the score is close to one, the image is read again in finer detail
-    overrides  reasons for refusal that a person overrules for this image
-    detail     minimum detail in which the image is read: "needed" for the networks' inputs, "fine", "finer", or "full"
-    runs       where the classifier runs: "here" in the worker, "elsewhere" on a device of the parent process, or
-               "nowhere": the answer then contains the classifier's input
-    stamp_key  hexadecimal key with which a stamp of the file is made, to recognise the unchanged file later; "" for no
-               stamp
-    pack       number of the pack among the loaded packs, from 0
+    ref                  the image
+    rules                rules that the header of the decoded bytes must meet; None for no rules
+    frame_spec           specification of a network input that is made of the whole image, in place of the classifier's
+                         input; None for the classifier's input
+    finds_lungs          whether the lungs are searched for
+    points               operating points in use, by label; if the score is close to one, the image is read again in
+                         finer detail
+    overrides            reasons for refusal that a person overrules for this image
+    detail               minimum detail in which the image is read: "needed" for the networks' inputs, "fine", "finer",
+                         or "full"
+    classifier_location  where the classifier runs: "here" in the worker, "elsewhere" on a device of the parent process,
+                         or "nowhere": the answer then contains the classifier's input
+    stamp_key            hexadecimal key with which a stamp of the file is made, to recognise the unchanged file later;
+                         "" for no stamp
+    pack                 number of the pack among the loaded packs, from 0
     """
 
     ref: ImageRef
     rules: HeaderRules | None = None
-    frame: InputSpec | None = None
-    finds: bool = False
+    frame_spec: InputSpec | None = None
+    finds_lungs: bool = False
     points: Mapping[str, OperatingPoint | None] = field(default_factory=dict)
     overrides: Overrides = Overrides()  # noqa: RUF009 - it is frozen
     detail: Detail = "needed"
-    runs: RunsWhere = "nowhere"
+    classifier_location: ClassifierLocation = "nowhere"
     stamp_key: str = ""
     pack: int = 0
 

@@ -58,23 +58,23 @@ def _network(model: Model, file: NDArray[np.uint8]) -> Network:
 
 
 @dataclass(eq=False, slots=True)
-class _Loaded:
+class _LoadedNetwork:
     """A model with its loaded network.
 
-    ran  number of images that the network has run
+    run_count  number of images that the network has run
     """
 
     model: Model
     network: Network
-    ran: int = 0
+    run_count: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Pack:
+class _LoadedPack:
     """The loaded networks of one pack: the classifier and the lung-field network. Either may be None."""
 
-    classifier: _Loaded | None
-    finder: _Loaded | None
+    classifier: _LoadedNetwork | None
+    finder: _LoadedNetwork | None
 
 
 @dataclass(eq=False, slots=True)
@@ -83,13 +83,13 @@ class _Reading:
 
     image    the image in the orientation of the file
     upright  the image turned upright, with its display window set
-    took_s   duration of the reading in seconds
+    read_s   duration of the reading in seconds
     first    facts about the image and the reason for refusal (None without one); None until the first pack needs them
     """
 
     image: Image
     upright: Image
-    took_s: float
+    read_s: float
     first: tuple[ReadFacts, Reason | None] | None = None
 
 
@@ -97,35 +97,35 @@ class _Reading:
 class _Shared:
     """Intermediate results of one image, shared by all packs of a request. Sharing never changes a pack's result.
 
-    file      the opened file
-    opened_s  duration of opening the file in seconds
-    readings  the image as read, by target size
-    lungs     the lung fields, by lung-field pack, target size, and whether the header says chest
-    tensors   the network input, by read image, input specification, and region of the image
+    file            the opened file
+    opened_s        duration of opening the file in seconds
+    readings        the image as read, by target size
+    lungs           the lung fields, by lung-field pack, target size, and whether the header says chest
+    network_inputs  the network input, by read image, input specification, and region of the image
     """
 
     file: ImageFile
     opened_s: float = 0.0
     readings: dict[TargetSize | None, _Reading] = field(default_factory=dict)
     lungs: dict[tuple[int, TargetSize | None, bool], LungFields] = field(default_factory=dict)
-    tensors: dict[tuple[Image, InputSpec, Box | None], NetworkInput] = field(default_factory=dict)
+    network_inputs: dict[tuple[Image, InputSpec, Box | None], NetworkInput] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
-class _View:
+class _PackAnalysis:
     """The state of the analysis of one image with one pack.
 
     number    number of the pack's request, from 0
     question  the pack's request
-    seen      the result so far
+    result    the result so far
     read_s    duration of reading so far, in seconds
     """
 
     number: int
     question: calls.AnalyseRequest
-    pack: _Pack
+    pack: _LoadedPack
     shared: _Shared
-    seen: calls.AnalysisResult
+    result: calls.AnalysisResult
     overruled: tuple[Reason, ...] = ()
     read_s: float = 0.0
     needed: TargetSize | None = None  # size for reading the whole image in finer detail
@@ -161,7 +161,7 @@ class ImageWorker:
     ) -> None:
         self._open_file, self._open_network = open_file, open_network
         self._run_elsewhere = run_elsewhere
-        self._packs: tuple[_Pack, ...] = ()
+        self._packs: tuple[_LoadedPack, ...] = ()
 
     def load(self, question: calls.LoadRequest) -> calls.LoadResult:
         """Load the networks of all packs in a request. Returns name and version of the runtime.
@@ -170,8 +170,8 @@ class ImageWorker:
         """
         runtime = load_runtime()
         self._packs = ()
-        finders: dict[tuple[str, str], _Loaded] = {}
-        packs: list[_Pack] = []
+        finders: dict[tuple[str, str], _LoadedNetwork] = {}
+        packs: list[_LoadedPack] = []
         for networks in question.packs:
             classifier, finder = networks.classifier, networks.finder
             if finder and (key := (finder.pack_name, finder.model_sha256)) not in finders:
@@ -182,12 +182,12 @@ class ImageWorker:
                     raise BackendProblem(why) from problem
             model = classifier and replace(classifier, lungs=finder)
             loaded = self._loaded(model, question.files) if model else None
-            packs.append(_Pack(loaded, finders[key] if finder else None))
+            packs.append(_LoadedPack(loaded, finders[key] if finder else None))
         self._packs = tuple(packs)
         return calls.LoadResult(runtime=runtime.name, version=runtime.version)
 
-    def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
-        return _Loaded(model, self._open_network(model, files[model.model_sha256]))
+    def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _LoadedNetwork:
+        return _LoadedNetwork(model, self._open_network(model, files[model.model_sha256]))
 
     def analyse_for_each(self, questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
         """Analyse one image, opened once, for several packs.
@@ -207,26 +207,26 @@ class ImageWorker:
         return tuple(self._seen(number, question, shared) for number, question in enumerate(questions))
 
     def _seen(self, number: int, question: calls.AnalyseRequest, shared: _Shared) -> calls.AnalysisResult:
-        file, pack = shared.file, self._packs[question.pack] if self._packs else _Pack(None, None)
+        file, pack = shared.file, self._packs[question.pack] if self._packs else _LoadedPack(None, None)
         facts = ReadFacts(content_sha256=file.content_sha256, stamp=file.stamp)
-        view = _View(number, question, pack, shared, calls.AnalysisResult(facts=facts), read_s=shared.opened_s)
+        view = _PackAnalysis(number, question, pack, shared, calls.AnalysisResult(facts=facts), read_s=shared.opened_s)
         try:
             self._look(view)
         except InputProblem as error:
             if isinstance(error, Unusable) and error.reason.code != "modality":
                 self._picture(view)
-            view.seen = replace(view.seen, problem=error.reason, is_refusal=isinstance(error, Unusable))
+            view.result = replace(view.result, problem=error.reason, is_refusal=isinstance(error, Unusable))
         except BackendProblem as error:
-            view.seen = replace(view.seen, problem=reason("lungs_failed", detail=error.reason.text))
-        facts = replace(view.seen.facts, decode_ms=1000 * view.read_s)
-        return replace(view.seen, facts=facts, overruled=view.overruled)
+            view.result = replace(view.result, problem=reason("lungs_failed", detail=error.reason.text))
+        facts = replace(view.result.facts, decode_ms=1000 * view.read_s)
+        return replace(view.result, facts=facts, overruled=view.overruled)
 
-    def _picture(self, view: _View) -> None:
+    def _picture(self, view: _PackAnalysis) -> None:
         """Read an image that was refused because of its header, so that the list can show the image.
 
         Ignores unreadable files.
         """
-        if view.seen.facts.thumbnail is None:
+        if view.result.facts.thumbnail is None:
             with contextlib.suppress(InputProblem):
                 self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, only_longer_side=True))
 
@@ -238,41 +238,41 @@ class ImageWorker:
         announce("inference")
         return classifier.network.run(question.values)
 
-    def _look(self, view: _View) -> None:
+    def _look(self, view: _PackAnalysis) -> None:
         self._identify(view)
         asked = view.question.detail
         details: tuple[Detail, ...] = ("needed", "finer") if asked == "needed" else (asked,)
         for detail in details:
-            view.seen = replace(view.seen, stage="decode")
+            view.result = replace(view.result, stage="decode")
             self._prepare(view, detail)
-            if view.question.runs == "nowhere" or not self._is_close(view):
+            if view.question.classifier_location == "nowhere" or not self._is_close(view):
                 return
             if detail == "needed" and view.fine:
                 self._read_crop_finely(view)
                 if not self._is_close(view):
                     return
 
-    def _identify(self, view: _View) -> None:
+    def _identify(self, view: _PackAnalysis) -> None:
         """Check the header of the image's bytes against the rules of the request. Raises InputProblem."""
         rules = view.question.rules
         if rules is None:
             return
-        view.seen = replace(view.seen, header=view.question.ref.header)  # if the bytes are no longer an image
+        view.result = replace(view.result, header=view.question.ref.header)  # if the bytes are no longer an image
         ref = view.shared.file.identified_ref()
-        view.seen = replace(view.seen, kind=ref.kind, header=ref.header)
-        finds, overruled_codes = view.question.finds, [one.code for one in view.overruled]
+        view.result = replace(view.result, kind=ref.kind, header=ref.header)
+        finds, overruled_codes = view.question.finds_lungs, [one.code for one in view.overruled]
         while why := check_header(ref.header, rules, finds_lungs=finds, overruled_codes=overruled_codes):
             view.refuse(why)
             overruled_codes.append(why.code)
 
-    def _prepare(self, view: _View, detail: Detail) -> None:
+    def _prepare(self, view: _PackAnalysis, detail: Detail) -> None:
         """Read the image, find its lungs, and make the classifier's input. Raises InputProblem, BackendProblem.
 
         detail  minimum detail in which the image is read
         """
         question, classifier = view.question, view.pack.classifier
-        wanted = question.frame or (classifier.model.manifest.input if classifier else None)
-        finder = view.pack.finder.model.manifest.input if view.pack.finder and question.finds else None
+        wanted = question.frame_spec or (classifier.model.manifest.input if classifier else None)
+        finder = view.pack.finder.model.manifest.input if view.pack.finder and question.finds_lungs else None
         crops = wanted is not None and wanted.crop != "none" and finder is not None
         is_whole = detail == "full" or question.ref.turn != NO_CORRECTION  # a reduced image may lack its last rows
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
@@ -283,20 +283,20 @@ class ImageWorker:
             self._find_lungs(view, image, needed)
         if wanted is None:
             return
-        lungs, size = view.seen.lungs, {"rows": view.seen.facts.rows, "columns": view.seen.facts.columns}
+        lungs, size = view.result.lungs, {"rows": view.result.facts.rows, "columns": view.result.facts.columns}
         box = lungs.box(**size, margin=wanted.crop_margin, crop=wanted.crop) if crops and lungs else None
         if box and not is_whole and (finer := size_for_crop(wanted, box, image, detail)):
             image = self._read(view, finer)
         is_first = detail == "needed" and image.is_approximate and not is_whole
         view.box, view.fine = box, size_for_crop(wanted, box, image, "fine") if box and is_first else None
         view.needed = size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, factor=REFINEMENT)
-        tensors, key = view.shared.tensors, (image, wanted, box)
+        tensors, key = view.shared.network_inputs, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)
-        facts = replace(view.seen.facts, pixel_map=tensor.pixel_map)
-        notes = (*facts.notes, *(() if question.frame else completeness_notes(image, lungs)))
+        facts = replace(view.result.facts, pixel_map=tensor.pixel_map)
+        notes = (*facts.notes, *(() if question.frame_spec else completeness_notes(image, lungs)))
         facts = replace(facts, notes=(*notes, *["read_twice"] * (detail == "finer")))
-        view.seen = replace(
-            view.seen,
+        view.result = replace(
+            view.result,
             facts=facts,
             stage="inference",
             values=tensor.values,
@@ -305,19 +305,19 @@ class ImageWorker:
             step=image.step,
         )
 
-    def _read_crop_finely(self, view: _View) -> None:
+    def _read_crop_finely(self, view: _PackAnalysis) -> None:
         """Make the classifier's input again from finer pixels of the lung region.
 
         This is faster than reading the whole image in finer detail. Raises InputProblem.
         """
         classifier = view.pack.classifier
         assert classifier
-        view.seen = replace(view.seen, stage="decode")
+        view.result = replace(view.result, stage="decode")
         image = self._read(view, view.fine)
-        tensor = to_network_input(image, view.question.frame or classifier.model.manifest.input, box=view.box)
-        view.seen = replace(
-            view.seen,
-            facts=replace(view.seen.facts, pixel_map=tensor.pixel_map),
+        tensor = to_network_input(image, view.question.frame_spec or classifier.model.manifest.input, box=view.box)
+        view.result = replace(
+            view.result,
+            facts=replace(view.result.facts, pixel_map=tensor.pixel_map),
             stage="inference",
             values=tensor.values,
             answer=None,
@@ -325,12 +325,12 @@ class ImageWorker:
             step=image.step,
         )
 
-    def _read(self, view: _View, needed: TargetSize | None) -> Image:
+    def _read(self, view: _PackAnalysis, needed: TargetSize | None) -> Image:
         """Read the image, turned upright and with its display window set. Raises InputProblem.
 
         needed  size in pixels that the image must have at least; None for full resolution
         """
-        began_s, shared, facts = time.perf_counter(), view.shared, view.seen.facts
+        began_s, shared, facts = time.perf_counter(), view.shared, view.result.facts
         try:
             reading = shared.readings.get(needed)
             if reading is None:
@@ -341,29 +341,29 @@ class ImageWorker:
                 reading = _Reading(image, upright, time.perf_counter() - began_s)
                 shared.readings[needed] = reading
             else:
-                view.read_s += reading.took_s
+                view.read_s += reading.read_s
             if facts.thumbnail is not None:
-                view.seen = replace(view.seen, facts=replace(facts, notes=reading.upright.notes))
+                view.result = replace(view.result, facts=replace(facts, notes=reading.upright.notes))
                 return reading.upright
             if reading.first is None:
                 image_facts = read_facts(shared.file, reading.image, reading.upright)
                 reading.first = image_facts, check_pixels(reading.image)
             image_facts, why = reading.first
-            view.seen = replace(view.seen, facts=image_facts)
+            view.result = replace(view.result, facts=image_facts)
             if why:
                 raise Unusable(why)
             return reading.upright
         finally:
             view.read_s += time.perf_counter() - began_s
 
-    def _find_lungs(self, view: _View, image: Image, needed: TargetSize | None) -> None:
+    def _find_lungs(self, view: _PackAnalysis, image: Image, needed: TargetSize | None) -> None:
         """Find the lungs, or use the result of another pack with the same lung-field pack.
 
         Raises Unusable, BackendProblem.
         """
-        finder, classifier, header = view.pack.finder, view.pack.classifier, view.seen.header
+        finder, classifier, header = view.pack.finder, view.pack.classifier, view.result.header
         assert finder
-        view.seen = replace(view.seen, stage="inference")
+        view.result = replace(view.result, stage="inference")
         header_says_chest = bool(
             header and classifier and header_says_frontal_chest(header, classifier.model.manifest.accepted)
         )
@@ -371,24 +371,24 @@ class ImageWorker:
         if key not in known:
             lungs = find_lungs_in_image(image, finder.model, finder.network.run, header_says_chest=header_says_chest)
             known[key] = replace(lungs, quality=lung_quality(image, lungs))
-        view.seen = replace(view.seen, lungs=known[key])
+        view.result = replace(view.result, lungs=known[key])
         if refusal := known[key].refusal:
             view.refuse(refusal)
 
-    def _is_close(self, view: _View) -> bool:
+    def _is_close(self, view: _PackAnalysis) -> bool:
         """Run the classifier.
 
         Returns whether the score is so close to a threshold that the image must be read in finer detail.
 
         If the device failed, the result stays without an answer: the parent process already has the reason.
         """
-        classifier, values = view.pack.classifier, view.seen.values
+        classifier, values = view.pack.classifier, view.result.values
         if classifier is None or values is None:
             return False
-        view.seen = replace(view.seen, values=None)
+        view.result = replace(view.result, values=None)
         announce("inference")
         ran = calls.DeviceRunResult()
-        if view.question.runs == "elsewhere":
+        if view.question.classifier_location == "elsewhere":
             try:
                 ran = self._run_elsewhere(calls.DeviceRunRequest(number=view.number, values=values))
             except BackendProblem:
@@ -398,13 +398,13 @@ class ImageWorker:
             try:
                 answer = classifier.network.run(values[0])
             except BackendProblem as error:
-                view.seen = replace(view.seen, problem=error.reason)
+                view.result = replace(view.result, problem=error.reason)
                 return False
-            classifier.ran += 1
-            view.seen = replace(view.seen, answer=answer, image_number=classifier.ran)
+            classifier.run_count += 1
+            view.result = replace(view.result, answer=answer, image_number=classifier.run_count)
             scores, features = scores_of(classifier.model, answer.scores), answer.features
         setup = PackSetup(model=classifier.model, points=view.question.points)
-        return view.seen.is_borderline(setup, scores, features)
+        return view.result.is_borderline(setup, scores, features)
 
 
 def find_lungs_in_image(

@@ -173,7 +173,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         except _LostInClassifier as error:
             if len(questions) == 1:  # read the image for display, without the classifier
                 ((question, model),) = questions
-                (seen,) = ask([(replace(question, runs="nowhere"), model)])
+                (seen,) = ask([(replace(question, classifier_location="nowhere"), model)])
                 why = seen.problem or error.reason
                 return (replace(seen, problem=why, stage=seen.stage if seen.problem else "inference", values=None),)
 
@@ -207,7 +207,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         def asked(loaded: Sequence[Model]) -> tuple[AnalyseRequest, ...]:
             numbered = [(one, of, _index(of, loaded) if of else 0) for one, of in questions]
             return tuple(
-                replace(one, ref=slim, stamp_key=key, pack=pack, finds=bool(of and calls.lung_finder_of(of)))
+                replace(one, ref=slim, stamp_key=key, pack=pack, finds_lungs=bool(of and calls.lung_finder_of(of)))
                 for one, of, pack in numbered
             )
 
@@ -243,7 +243,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         from fieldray.domain.image import NetworkInput
         from fieldray.workers.calls import AnalyseRequest
 
-        seen = self.analyse(AnalyseRequest(ref=ref, frame=spec), model=None)
+        seen = self.analyse(AnalyseRequest(ref=ref, frame_spec=spec), model=None)
         if seen.values is None or seen.facts.pixel_map is None:
             return None
         return NetworkInput(values=seen.values, pixel_map=seen.facts.pixel_map)

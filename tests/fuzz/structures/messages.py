@@ -145,7 +145,7 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         found: list[tuple[str, Message]] = []
         rules = HeaderRules(modalities=("DX",), body_parts=(), views=())
         for name in ("a.dcm", "ct.dcm", "text"):
-            look = calls.AnalyseRequest(ref=ImageRef(path=folder / name), frame=_SPEC, rules=rules)
+            look = calls.AnalyseRequest(ref=ImageRef(path=folder / name), frame_spec=_SPEC, rules=rules)
             found.append(("look", handle(encode_message((look,), call="look"))))
         show = calls.DisplayRequest(ref=ImageRef(path=path), side=64)
         found += [(name, handle(encode_message(show, call=name))) for name in ("image", "shown", "hash")]

@@ -51,7 +51,7 @@ def _read(pool: Workers, path: Path) -> str | None:
     (ref,) = discover([path])
     if ref.problem:
         return ref.problem.code
-    problem = pool.analyse(AnalyseRequest(ref=ref, frame=SPEC), model=None).problem
+    problem = pool.analyse(AnalyseRequest(ref=ref, frame_spec=SPEC), model=None).problem
     assert pool.pids == pids
     assert psutil.Process(pids[0]).memory_info().rss < 700 * 2**20
     return problem.code if problem else None

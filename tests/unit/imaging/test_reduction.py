@@ -388,7 +388,8 @@ def test_the_other_process_says_so_too(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=WAVELETS)
     with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
         looks = [
-            AnalyseRequest(ref=ImageRef(path=path), frame=SPEC, detail=detail) for detail in ("needed", "finer", "full")
+            AnalyseRequest(ref=ImageRef(path=path), frame_spec=SPEC, detail=detail)
+            for detail in ("needed", "finer", "full")
         ]
         reads = [pool.analyse(look, model=None) for look in looks]
     assert [read.is_approximate for read in reads] == [True, True, False]

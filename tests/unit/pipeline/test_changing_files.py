@@ -54,7 +54,9 @@ class Meanwhile:
         ((question, model),) = questions
         self._change(question.ref)
         assert model
-        seen = self._pool.analyse(replace(question, frame=model.manifest.input, runs="nowhere"), model=None)
+        seen = self._pool.analyse(
+            replace(question, frame_spec=model.manifest.input, classifier_location="nowhere"), model=None
+        )
         if seen.values is not None and not seen.problem:
             run_elsewhere(0, seen.values)
         return (seen,)

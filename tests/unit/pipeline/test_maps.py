@@ -32,7 +32,7 @@ class Again(FakeReaders):
         self._changed, self._problem = changed, problem
 
     def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
-        ref, spec = question.ref, question.frame
+        ref, spec = question.ref, question.frame_spec
         if self._problem:
             raise self._problem
         assert spec

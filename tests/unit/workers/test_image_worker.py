@@ -192,9 +192,13 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
     worker = ImageWorker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
     worker.load(calls.load_request(of))
     (seen,) = worker.analyse_for_each(
-        [AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, runs="here")]
+        [
+            AnalyseRequest(
+                ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, classifier_location="here"
+            )
+        ]
     )
-    assert network.ran == 2 and "read_twice" in seen.facts.notes
+    assert network.run_count == 2 and "read_twice" in seen.facts.notes
     assert (seen.answer, seen.stage, seen.problem) == (None, "inference", reason("worker_died"))
 
 
@@ -214,12 +218,14 @@ def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | Bac
     open_network = lambda _model, _file: cast("Any", network)  # noqa: E731
     worker = ImageWorker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
     worker.load(calls.load_request(of))
-    question = AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, runs="elsewhere")
+    question = AnalyseRequest(
+        ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, classifier_location="elsewhere"
+    )
     (seen,) = worker.analyse_for_each([question])
     assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.number for one in asked} == {0}
     assert "read_twice" in seen.facts.notes
     assert (seen.values, seen.problem, seen.stage) == (None, None, "inference")
-    assert network.ran == (said[1] is None) and (seen.answer is not None) == (said[1] is None)
+    assert network.run_count == (said[1] is None) and (seen.answer is not None) == (said[1] is None)
 
 
 @pytest.mark.parametrize("turn", [Correction(90), Correction(180), Correction(270), Correction(90, swaps_grey=True)])
@@ -301,7 +307,10 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
             noted.clear()
         worker = ImageWorker(open_file=open_file, open_network=open_network)
         worker.load(calls.load_request(*packs))
-        looks = [AnalyseRequest(ref=ref, finds=True, runs="here", pack=number) for number in range(len(packs))]
+        looks = [
+            AnalyseRequest(ref=ref, finds_lungs=True, classifier_location="here", pack=number)
+            for number in range(len(packs))
+        ]
         return worker.analyse_for_each(looks)
 
     alone, asked, times = [], set[TargetSize | None](), 0

@@ -45,7 +45,7 @@ IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
 def look(pool: Workers, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> AnalysisResult:
-    return pool.analyse(AnalyseRequest(ref=ref, frame=spec, detail=detail), model=None)
+    return pool.analyse(AnalyseRequest(ref=ref, frame_spec=spec, detail=detail), model=None)
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +309,9 @@ def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tm
         return ends.pop() if ends else child_command(service)
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        look = partial(pool.analyse, AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model=model)
+        look = partial(
+            pool.analyse, AnalyseRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model=model
+        )
         for ask in (look, partial(run, pool, model)):
             with raises(BackendProblem, "worker_died"):
                 ask()  # two were lost
@@ -329,7 +331,7 @@ def test_an_image_that_ends_its_child_in_the_classifier_has_three_tries_and_is_s
         return strange_command(strange("end_in_classifier"))
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        seen = pool.analyse(AnalyseRequest(ref=_image(tmp_path, name), runs="here"), model=tiny_model())
+        seen = pool.analyse(AnalyseRequest(ref=_image(tmp_path, name), classifier_location="here"), model=tiny_model())
         assert seen.problem == reason("worker_died") and seen.stage == "inference"
         assert (seen.answer, seen.values, len(begun)) == (None, None, starts)
         assert seen.facts.rows == IMAGE.shape[0] and seen.facts.thumbnail is not None
@@ -346,7 +348,9 @@ def test_what_ends_the_network_of_one_pack_says_nothing_of_the_others(tmp_path: 
     models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         pool.load_as_group(models)
-        looks = [(AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model) for model in models]
+        looks = [
+            (AnalyseRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model) for model in models
+        ]
         first, second = pool.analyse_for_each(looks)
     assert first.problem is None and first.answer is not None
     assert (second.problem, second.stage, second.answer) == (reason("worker_died"), "inference", None)
@@ -363,7 +367,10 @@ def looked_elsewhere(
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
         pool.load_as_group(models[::-1])
         image = _image(tmp_path, "image.dcm")
-        looks = [(AnalyseRequest(ref=image, points=set_up_pack(one).points, runs="elsewhere"), one) for one in models]
+        looks = [
+            (AnalyseRequest(ref=image, points=set_up_pack(one).points, classifier_location="elsewhere"), one)
+            for one in models
+        ]
         return list(pool.analyse_for_each(looks, run_elsewhere=said, is_cancelled=is_cancelled))
 
 
@@ -407,7 +414,10 @@ def test_what_is_cancelled_while_a_device_was_waited_for_is_not_looked_at(tmp_pa
 @posix_only
 def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwhile(tmp_path: Path) -> None:
     first, second = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
-    looks = [(AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model) for model in (first, second)]
+    looks = [
+        (AnalyseRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model)
+        for model in (first, second)
+    ]
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(4) as threads:
         pool.load_as_group([first, second])
         run(pool, first)
