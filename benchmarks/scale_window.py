@@ -18,7 +18,7 @@ from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop.application import Application, shorten_switch_interval
-from fieldray.desktop.list_reader import KEYS
+from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.run import ImageDone, RunChanged
 from fieldray.paths import results_path
 from fieldray.processes.wire import Message
@@ -145,7 +145,7 @@ class _Bench:
             act()
 
         QTimer.singleShot(0, begin)
-        heart.run_until(lambda: bool(begun) and is_over() and self.is_in_sight())
+        heart.run_until(lambda: bool(begun) and is_over() and self.is_visible())
         QApplication.processEvents()
         seconds = time.perf_counter() - begun[0]
         found = UserAction(
@@ -157,9 +157,9 @@ class _Bench:
     def measure_list_change(self, name: str, act: Callable[[], object]) -> None:
         """Perform and measure an act after which the work list has other rows or another order."""
         before = self._arrived
-        self.measure(name, act, lambda: self._arrived > before and self.rows.is_whole)
+        self.measure(name, act, lambda: self._arrived > before and self.rows.is_fully_read)
 
-    def is_in_sight(self) -> bool:
+    def is_visible(self) -> bool:
         """Return whether every visible row of the work list is loaded."""
         first, last = self.table.rowAt(0), self.table.rowAt(self.table.viewport().height() - 1)
         rows = range(max(first, 0), (last if last >= 0 else self.rows.rowCount() - 1) + 1)
@@ -169,7 +169,7 @@ class _Bench:
         """Return whether the selected image is open, and is in the row `at`, or in any row except `not_at`."""
         row, index = self.application.controller.image.row, self.table.currentIndex()
         is_there = index.row() != not_at if at is None else index.row() == at
-        return is_there and row is not None and row.row_id == self.rows.id_at(index)
+        return is_there and row is not None and row.row_id == self.rows.row_id_at(index)
 
     def scroll(self, steps: int) -> None:
         """Scroll from the top to the end and back, each in `steps` steps, and measure both."""
@@ -185,15 +185,15 @@ class _Bench:
         work_list = self.window.work_list
         for name, is_last in (("choose the last image", True), ("choose the first image", False)):
             row = self.rows.rowCount() - 1 if is_last else 0
-            self.measure(name, partial(work_list.choose_end, last=is_last), partial(self.is_open, at=row))
+            self.measure(name, partial(work_list.select_first_or_last, last=is_last), partial(self.is_open, at=row))
         for _ in range(_STUDIES):
             before = self.table.currentIndex().row()
-            self.measure("next study", partial(work_list.step_study, 1), partial(self.is_open, not_at=before))
+            self.measure("next study", partial(work_list.select_next_study, 1), partial(self.is_open, not_at=before))
 
     def sort_and_filter(self) -> None:
         """Measure acts: sort by every column in both orders, filter by class, device and verdict, and search words."""
         sort, model = self.table.horizontalHeader().setSortIndicator, self.rows
-        for column, key in enumerate(KEYS):
+        for column, key in enumerate(COLUMN_KEYS):
             self.measure_list_change(f"sort by {key}, up", partial(sort, column, Qt.SortOrder.AscendingOrder))
             self.measure_list_change(f"sort by {key}, down", partial(sort, column, Qt.SortOrder.DescendingOrder))
         self.measure_list_change("sort as usual", partial(sort, -1, Qt.SortOrder.AscendingOrder))
@@ -209,7 +209,7 @@ class _Bench:
 
     def add_results(self, run_id: int, count: int, arrivals: int) -> None:
         """Scroll and search while `arrivals` new results are added to the run, and measure each act."""
-        publish, search, spent = self.application.controller.bridge.publish, self.search, threading.Event()
+        publish, search, spent = self.application.controller.event_bridge.publish, self.search, threading.Event()
 
         def save() -> None:
             with ResultStore(results_path()) as store:
@@ -278,7 +278,7 @@ def measure(pack: str, run: int, count: int, *, steps: int = 250, arrivals: int 
             lambda: controller.past_runs.open(run),
             lambda: rows.run_id == run and rows.rowCount() > 0,
         )
-        bench.measure("all of its rows", lambda: None, lambda: rows.is_whole)
+        bench.measure("all of its rows", lambda: None, lambda: rows.is_fully_read)
         opened_mb = process.memory_info().rss / _MEGABYTE
         bench.scroll(steps)
         scrolled_mb = process.memory_info().rss / _MEGABYTE

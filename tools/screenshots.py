@@ -92,7 +92,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     taken = taken and until(
         lambda: bench.screening.state in ("finished", "failed") and bench.rows.total() == len(list(images.iterdir()))
     )
-    window.work_list.choose_end(last=False)
+    window.work_list.select_first_or_last(last=False)
     taken = taken and until(lambda: bench.image.pyramid is not None)
     save("result")
     shown = bench.image.pyramid

@@ -98,7 +98,7 @@ class WindowFrontEnd(QObject):
         return Services(
             session=StartingHere(session, self._begun),
             library=clinic.packs,
-            memory=memory,
+            remembered_packs=memory,
             may_lack_ages=lambda paths: False,
             are_empty_folders=lambda paths: False,
             drives=SimpleNamespace(close=lambda: None),  # the fault run itself announces them

@@ -96,7 +96,7 @@ class Desk:
         """Choose a row and wait for its image."""
         image = self.bench.image
         self.window.work_list.choose(row_id)
-        self.until(lambda: image.row is not None and image.row.row_id == row_id and image.is_in_sight)
+        self.until(lambda: image.row is not None and image.row.row_id == row_id and image.is_visible)
 
     def activate(self) -> None:
         """Turn to this window."""
@@ -121,7 +121,7 @@ class Desk:
     def listed(self) -> list[int | None]:
         """The numbers of the rows, as they are listed."""
         rows = self.bench.rows
-        return [rows.id_at(rows.index(place, 0)) for place in range(rows.rowCount())]
+        return [rows.row_id_at(rows.index(place, 0)) for place in range(rows.rowCount())]
 
     @property
     def notices(self) -> str:
@@ -144,7 +144,7 @@ class Desk:
     def until_listed(self, count: int) -> None:
         """Wait until so many images are in the run, and those in sight are read."""
         rows = self.bench.rows
-        self.until(lambda: rows.is_whole and rows.total() == count)
+        self.until(lambda: rows.is_fully_read and rows.total() == count)
         self.until(lambda: all(rows.row_at(rows.index(place, 0)) for place in range(min(rows.rowCount(), 40))))
 
     def until_shown(self, *words: str) -> None:

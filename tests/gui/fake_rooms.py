@@ -572,7 +572,7 @@ class FakeRooms:
         return Services(
             session=self.session,
             library=self.library,
-            memory=self.memory,
+            remembered_packs=self.memory,
             are_empty_folders=are_empty_folders,
             may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,

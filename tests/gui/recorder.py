@@ -31,7 +31,7 @@ class Recorder(QObject):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Paint and watched is self._viewer:
             image = self._application.controller.image
-            self._painted = (image.row.row_id, image.pixels_content) if image.row is not None else None
+            self._painted = (image.row.row_id, image.pixels_sha256) if image.row is not None else None
         return False
 
     def _watch(self) -> None:
@@ -49,11 +49,11 @@ class Recorder(QObject):
         content = row.outcome.facts.content_sha256
         if (image.is_loading and image.pyramid is None) or image.is_replaced:
             self.wrong.append(f"a verdict on row {row.row_id} while it was loaded, or after it was replaced")
-        if image.pyramid is not None and image.pixels_content != content:
-            self.wrong.append(f"a verdict on {content}, while the pixels of {image.pixels_content} were in sight")
+        if image.pyramid is not None and image.pixels_sha256 != content:
+            self.wrong.append(f"a verdict on {content}, while the pixels of {image.pixels_sha256} were in sight")
         if not bench.rows.index_of(image.packs[0].row_id).isValid():
             self.wrong.append(f"a verdict on row {row.row_id}, which the list does not show")
         viewer = self._viewer
         paints = isinstance(viewer, Viewer) and viewer.isVisible() and viewer.updatesEnabled()
-        if paints and self._painted != (row.row_id, image.pixels_content):
+        if paints and self._painted != (row.row_id, image.pixels_sha256):
             self.wrong.append(f"a verdict on row {row.row_id}, while {self._painted} was painted")

@@ -106,7 +106,7 @@ def test_a_row_opens_its_image_whatever_the_list_shows(desk: Desk, page: AuditPa
     page.disagreements.cellActivated.emit(1, 0)
     assert desk.window.pages.currentWidget() is desk.window.images
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 2)
-    assert rows.id_at(desk.window.work_list.table.currentIndex()) == 2
+    assert rows.row_id_at(desk.window.work_list.table.currentIndex()) == 2
     assert (bar.search.text(), bar.verdicts.currentData(), bar._buttons[None].isChecked()) == ("", "any", True)
     assert rows.rowCount() == 4
 

@@ -182,7 +182,7 @@ def test_no_text_of_a_page_is_cut(desk: Desk, look: Callable[[str], list[str]]) 
     desk.finish()
     for key in ("one", "two"):
         again = Action(lambda t: t.text("Try again"), lambda: None)
-        desk.bench.board.post_reason(key, reason("coral_not_compiled", pack="made-up-1.2.0"), action=again)
+        desk.bench.notice_board.post_reason(key, reason("coral_not_compiled", pack="made-up-1.2.0"), action=again)
     for page in PAGES:
         desk.window.actions_by_name[page].trigger()
         if page == "audit":
@@ -201,7 +201,7 @@ def test_the_question_about_the_verdict_of_another_window_is_not_cut(
     row = desk.bench.image.row
     with ResultStore(desk.rooms.database) as store:
         store.set_verdict(row.result_id, Verdict(choice="disagree", note="scar"), judged=row.outcome)
-    bar = desk.window.result.verdict
+    bar = desk.window.result_panel.verdict
     bar.buttons["agree"].click()
     desk.until(bar.keep_stored_verdict.isVisible)
     found = look("conflict")

@@ -147,7 +147,7 @@ def test_escape_at_the_question_goes_back_and_names_what_is_not_screened(desk: D
 
 
 def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> None:
-    desk.rooms.memory.remember([Path("/images")], "adults", operating_point="careful")
+    desk.rooms.remembered_packs.remember([Path("/images")], "adults", operating_point="careful")
     desk.screen()
     assert desk.rooms.session.started_with[-1][1] == "careful" and desk.in_use == "adults-1.0.0"
     assert desk.rooms.session.ages_confirmed == [False]  # a folder of DICOM: nothing is left open
@@ -159,7 +159,7 @@ def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> Non
     desk.choose()
     desk.until(lambda: desk.rooms.session.started_with[-1][:2] == ((Path("/images"),), "careful"))
     desk.finish()
-    desk.rooms.memory.remember([Path("/third")], "adults", operating_point="local:gone")
+    desk.rooms.remembered_packs.remember([Path("/third")], "adults", operating_point="local:gone")
     desk.choose("/third")
     desk.until_shown("The pack has no operating point named local:gone.")
     desk.until(lambda: desk.asks == "pack")
@@ -194,7 +194,7 @@ def test_the_default_can_be_withdrawn_on_the_page_of_packs(desk: Desk) -> None:
 
 def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
-    desk.rooms.memory.remember([Path("/first"), Path("/second")], "children")
+    desk.rooms.remembered_packs.remember([Path("/first"), Path("/second")], "children")
     desk.choose("/first")
     desk.dialog(QMessageBox)
     desk.choose("/second")
@@ -217,7 +217,7 @@ def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
     desk.window.actions_by_name["start"].trigger()
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
     assert words not in desk.notices
-    desk.until(lambda: desk.rooms.memory.find([Path("/images")]) == RememberedPack("adults"))
+    desk.until(lambda: desk.rooms.remembered_packs.find([Path("/images")]) == RememberedPack("adults"))
 
 
 def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
@@ -242,7 +242,7 @@ MEANWHILE = EDGETPU / "fieldray" / "lungs-2.0.0"
 def asked(desk: Desk) -> QMessageBox:
     """The question for the ages of /images, for which the children's pack is remembered."""
     desk.rooms.lacks_ages = True
-    desk.rooms.memory.remember([Path("/images")], "children")
+    desk.rooms.remembered_packs.remember([Path("/images")], "children")
     desk.choose()
     return desk.dialog(QMessageBox)
 
@@ -304,10 +304,10 @@ def open_past(desk: Desk, folder: str) -> None:
 def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: Desk, rooms: FakeRooms) -> None:
     desk.screen("/opened/before", answer="adults-1.0.0")
     desk.finish()
-    desk.until(lambda: desk.rooms.memory.find([Path("/opened/before")]))
+    desk.until(lambda: desk.rooms.remembered_packs.find([Path("/opened/before")]))
     rooms.lacks_ages = True
     open_past(desk, "/of/the/past")
-    desk.until(lambda: desk.bench.screening.past is not None)
+    desk.until(lambda: desk.bench.screening.past_run is not None)
     desk.until(lambda: desk.bench.rows.total() == 1)
     desk.window.actions_by_name["start"].trigger()
     box = desk.dialog(QMessageBox)
@@ -317,7 +317,7 @@ def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: D
     assert rooms.session.started_with[-1][0] == (Path("/of/the/past"),)
     assert rooms.session.ages_confirmed[-1] is False
     both = Path("/of/the/past"), Path("/opened/before")
-    desk.until(lambda: rooms.memory.find(both) == RememberedPack("adults"))
+    desk.until(lambda: rooms.remembered_packs.find(both) == RememberedPack("adults"))
 
 
 def test_a_run_of_the_past_closes_the_question_about_another_folder(desk: Desk, asked: QMessageBox) -> None:
@@ -329,7 +329,7 @@ def test_a_run_of_the_past_closes_the_question_about_another_folder(desk: Desk, 
 def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
     desk.screen("/first", answer="children-1.0.0")
     desk.rooms.lacks_ages = True
-    desk.rooms.memory.remember([Path("/second")], "children")
+    desk.rooms.remembered_packs.remember([Path("/second")], "children")
     desk.choose("/second")  # after this run
     desk.activate()
     search = desk.window.work_list.filter_bar.search

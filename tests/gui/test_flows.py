@@ -14,7 +14,7 @@ from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton
 
 from fieldray.desktop.dialogs import ExportDialog
-from fieldray.desktop.list_reader import KEYS
+from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Correction
 from fieldray.domain.run import (
@@ -59,7 +59,7 @@ def test_a_folder_becomes_rows_abnormal_first(desk: Desk) -> None:
 def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
-    words = texts(desk.window.result)
+    words = texts(desk.window.result_panel)
     for part in ("Flagged", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
         assert part in words
     assert "Limits of this pack" in words
@@ -72,10 +72,10 @@ def test_refused_and_failed_rows_give_their_plain_reason(desk: Desk, rooms: Fake
     desk.screen()
     assert desk.listed[-2:] == [5, 6]
     rows = desk.bench.rows
-    shown = rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
+    shown = rows.data(rows.index_of(5).siblingAtColumn(COLUMN_KEYS.index("status")))
     assert shown == "Not a frontal view: the file says LL."
     desk.open_row(6)
-    desk.until(lambda: "The file is incomplete" in texts(desk.window.result))
+    desk.until(lambda: "The file is incomplete" in texts(desk.window.result_panel))
     assert desk.bench.image.problem == reason("truncated")
 
 
@@ -117,8 +117,8 @@ def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
     desk.until_shown("There is no image file in /second")
     shown = desk.notices
     assert "/first" in shown and "The disk is full" in shown and "There is no image file in /media/drive" in shown
-    (failure,) = [notice for notice in desk.bench.board.notices if notice.level == "error"]
-    desk.bench.board.withdraw(failure.key)
+    (failure,) = [notice for notice in desk.bench.notice_board.notices if notice.level == "error"]
+    desk.bench.notice_board.withdraw(failure.key)
     desk.until(lambda: "The disk is full" not in desk.notices)
 
 
@@ -216,7 +216,7 @@ def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk
     facts = ReadFacts(content_sha256="5" * 64)
     rooms.outcomes += [replace(refused(5), facts=facts), replace(failed(6), facts=facts), failed(7)]
     desk.screen()
-    bar, session = desk.window.result.verdict, desk.rooms.session
+    bar, session = desk.window.result_panel.verdict, desk.rooms.session
     for row_id, meaning in ((5, "Agree: the image is not suitable"), (6, "Agree: this file cannot be used")):
         desk.open_row(row_id)
         assert bar.isVisible() and meaning in texts(bar)
@@ -239,7 +239,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
         refused(7, reason("inverted")),
     ]
     desk.screen()
-    panel, session = desk.window.result, desk.rooms.session
+    panel, session = desk.window.result_panel, desk.rooms.session
     for row_id, overrides in ((6, []), (7, ["Swap black and white, and screen", "Screen this image anyway"])):
         desk.open_row(row_id)
         assert [wish.text() for wish in panel.override_buttons] == overrides
@@ -262,7 +262,9 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     assert "A run is under way" not in desk.notices
     desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
     rows = desk.bench.rows
-    assert "but a user chose to screen the image" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
+    assert "but a user chose to screen the image" in rows.data(
+        rows.index_of(5).siblingAtColumn(COLUMN_KEYS.index("status"))
+    )
     (back,) = panel.override_buttons
     session.again = refused(5, reason("view", view="LL"))
     back.click()
@@ -276,7 +278,7 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     rooms.outcomes += [refused(5, reason("rotated"))]
     desk.screen()
     desk.open_row(5)
-    panel, session = desk.window.result, desk.rooms.session
+    panel, session = desk.window.result_panel, desk.rooms.session
     turn, anyway = panel.override_buttons
     assert (turn.text(), anyway.text()) == ("Turn the image and screen", "Screen this image anyway")
     session.again = rooms.outcomes[-1]
@@ -296,9 +298,9 @@ def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms)
     rooms.outcomes += [refused(5, reason("not_an_image")), refused(6, reason("blank"))]
     desk.screen()
     desk.open_row(6)
-    assert "Read the image yourself" in texts(desk.window.result)
+    assert "Read the image yourself" in texts(desk.window.result_panel)
     desk.open_row(5)
-    assert "Read the image yourself" not in texts(desk.window.result)
+    assert "Read the image yourself" not in texts(desk.window.result_panel)
     buttons = desk.window.work_list.filter_bar.findChildren(QPushButton)
     assert "Not an image" in [button.toolTip() for button in buttons if button.isVisible()]
 
@@ -314,13 +316,13 @@ def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old
 
 def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
     desk.screen()
-    desk.bench.board.post("first", lambda _: "One")
+    desk.bench.notice_board.post("first", lambda _: "One")
     desk.until_shown("One")
     (button,) = (one for one in desk.window.banners.findChildren(QPushButton) if one.isVisible())
     places = [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)]
     desk.window.banners.setAttribute(Qt.WidgetAttribute.WA_UnderMouse)
-    desk.bench.board.post("second", lambda _: "Two")
-    desk.until(desk.window.banners.more.isVisible)
+    desk.bench.notice_board.post("second", lambda _: "Two")
+    desk.until(desk.window.banners.more_button.isVisible)
     assert [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)] == places
     assert button.isVisible()
     desk.window.banners.setAttribute(Qt.WidgetAttribute.WA_UnderMouse, on=False)

@@ -150,12 +150,12 @@ def test_the_guide_is_searched(qtbot: QtBot, tmp_path: Path) -> None:
         QTest.keyClick(dialog.search, Qt.Key.Key_Return)
     assert places[:3] == sorted(places[:3]) and len(set(places)) == 3 and places[3] == places[0]
     assert dialog.isVisible() and dialog.page.verticalScrollBar().value() > 0
-    assert not dialog.nothing.isVisible()
+    assert not dialog.no_match_label.isVisible()
     QTest.keyClicks(dialog.search, "no such words")
     assert dialog.page.textCursor().atStart()
-    assert dialog.nothing.isVisible() and dialog.nothing.text() == "Nothing found."
+    assert dialog.no_match_label.isVisible() and dialog.no_match_label.text() == "Nothing found."
     dialog.search.clear()
-    assert not dialog.nothing.isVisible()
+    assert not dialog.no_match_label.isVisible()
     assert dialog.contents.count() == 4
 
 

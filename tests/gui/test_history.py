@@ -139,20 +139,20 @@ def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: D
     image = desk.bench.image
     desk.open_row(6)
     assert (image.pyramid.rows, image.pyramid.columns) == (600, 512)
-    assert "The file has changed" in desk.window.result._kept.text()
-    assert "The window shows the small preview" in desk.window.result._kept.text()
+    assert "The file has changed" in desk.window.result_panel._kept.text()
+    assert "The window shows the small preview" in desk.window.result_panel._kept.text()
     assert desk.window.viewer._heat_map is not None  # the map lies over it
     desk.open_row(4)  # no preview, but a thumbnail
     assert image.pyramid is not None and image.preview_note == reason("preview_shown")
     desk.open_row(5)  # neither
     assert image.pyramid is None and image.problem == reason("changed")
     assert image.preview_note == reason("preview_missing")
-    assert "No preview of this image was kept." in desk.window.result._kept.text()
+    assert "No preview of this image was kept." in desk.window.result_panel._kept.text()
     desk.rooms.session.previews[content] = np.zeros((0, 0), np.uint8)
     desk.open_row(6)
-    assert "is damaged" in desk.window.result._kept.text()
+    assert "is damaged" in desk.window.result_panel._kept.text()
     desk.open_row(7)  # it never was an image
-    assert image.problem == reason("truncated") and desk.window.result._kept.isHidden()
+    assert image.problem == reason("truncated") and desk.window.result_panel._kept.isHidden()
 
 
 def test_no_run_is_opened_over_one_that_is_under_way(desk: Desk, page: HistoryPage) -> None:
@@ -298,7 +298,7 @@ def test_a_kept_image_of_a_patient_who_was_deleted_is_closed_and_the_open_one_st
     desk.bench.past_runs.open(2)
     desk.until_listed(4)
     desk.open_row(4)
-    desk.window.area.keep_or_close()
+    desk.window.area.pin_or_close_image()
     desk.open_row(5)
     turn_away(desk)
     delete_patient(store, "PX-1001")
@@ -396,7 +396,7 @@ def test_months_and_days_are_those_of_now_and_not_of_when_the_window_was_opened(
     monkeypatch.setattr("fieldray.desktop.history_page.datetime", march)
     desk.window.actions_by_name["history"].trigger()
     desk.window.actions_by_name["history"].trigger()
-    assert desk.bench.past_runs.wanted.since == datetime.date(2031, 3, 25)
+    assert desk.bench.past_runs.run_filter.since == datetime.date(2031, 3, 25)
     this_month, last_month = page.month_button.menu().actions()
     for month in (this_month, last_month):
         month.trigger()
@@ -404,7 +404,7 @@ def test_months_and_days_are_those_of_now_and_not_of_when_the_window_was_opened(
         dialog.findChild(QLineEdit).setText(str(tmp_path))
         dialog.accept()
         desk.until_shown(f"1 file or folder was saved in {tmp_path}.")
-        desk.bench.board.withdraw("export")
+        desk.bench.notice_board.withdraw("export")
     made = sorted(path for path in tmp_path.iterdir() if path.suffix == ".pdf")
     assert [path.name for path in made] == ["fieldray-2031-02.pdf", "fieldray-2031-03.pdf"]
     assert [path.read_bytes()[:4] for path in made] == [b"%PDF"] * 2

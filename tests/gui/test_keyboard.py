@@ -51,7 +51,7 @@ from fieldray.desktop.dialogs import (
 )
 from fieldray.desktop.image_painting import ViewState
 from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
-from fieldray.desktop.keys import KeySheet
+from fieldray.desktop.keys import KeyListDialog
 from fieldray.desktop.pack_choice import PackQuestion, QuestionKind
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.welcome import ages_box
@@ -188,9 +188,9 @@ def compare(desk: Desk, first: int) -> None:
 def judge_and_save(desk: Desk, out: Path) -> None:
     """A verdict with a note; then CSV, which is ticked, without JSON."""
     window = desk.window
-    desk.until(lambda: desk.bench.image.is_in_sight)
+    desk.until(lambda: desk.bench.image.is_visible)
     press(Key.Key_2, CONTROL)
-    tab_to(lambda: window.result.verdict.note)
+    tab_to(lambda: window.result_panel.verdict.note)
     QTest.keyClicks(focus(), "a rib")
     press(Key.Key_Return)
     desk.until(lambda: Verdict(choice="disagree", note="a rib") in desk.rooms.session.verdicts.values())
@@ -239,8 +239,9 @@ def test_tab_goes_through_every_control_in_sight_and_comes_back(desk: Desk) -> N
             break
     assert focus() is start
     wanted = {
-        *window.tools.buttons.values(), *window.result.verdict.buttons.values(), window.viewer, window.work_list.table,
-        window.toolbar.open_button, window.toolbar.menu_button, window.result.heat_map_box, window.result.opacity,
+        *window.tools.buttons.values(), *window.result_panel.verdict.buttons.values(), window.viewer,
+        window.work_list.table, window.toolbar.open_button, window.toolbar.menu_button,
+        window.result_panel.heat_map_box, window.result_panel.opacity,
         window.work_list.filter_bar.search,
     }  # fmt: skip
     missed = {widget for widget in wanted if widget.isVisible() and widget.isEnabled()} - visited
@@ -326,7 +327,7 @@ def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterat
     yield LicencesDialog(Licences(parts=(part,), texts={"": text}), translator, window)
     yield ExportDialog(translator, window)
     yield guide_dialog(translator, window)
-    yield KeySheet(translator, window)
+    yield KeyListDialog(translator, window)
     yield DocumentDialog("Model card", text, translator, window)
     yield LocalPointDialog(text, translator, window)
     for kind in get_args(QuestionKind):
@@ -347,7 +348,7 @@ def test_every_control_of_every_page_has_a_name(desk: Desk, language: str) -> No
     assert unnamed(desk.window) == []
     desk.screen(answer="children-1.0.0")
     desk.open_row(1)
-    desk.window.area.keep_or_close()
+    desk.window.area.pin_or_close_image()
     desk.finish()
     desk.window.actions_by_name["audit"].trigger()
     desk.window.audit_page.button.click()
@@ -392,21 +393,21 @@ def steps(desk: Desk, key: Key) -> bool:
     """Whether a key, pressed on what has the focus, opens another image."""
     before = desk.bench.image.row
     QTest.keyClick(focus(), key)
-    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.is_in_sight)
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.is_visible)
     return desk.bench.image.row is not before
 
 
 def test_the_arrow_keys_belong_to_the_list_wherever_the_focus_is(desk: Desk) -> None:
     at_the_list(desk)
-    result, bar = desk.window.result, desk.window.work_list.filter_bar
+    result, bar = desk.window.result_panel, desk.window.work_list.filter_bar
     for widget in (result.verdict.buttons["agree"], result.heat_map_box, result, bar.verdicts, bar.devices):
         widget.setFocus()
-        desk.window.work_list.choose_end(last=False)
-        desk.until(lambda: desk.bench.image.is_in_sight)
+        desk.window.work_list.select_first_or_last(last=False)
+        desk.until(lambda: desk.bench.image.is_visible)
         assert steps(desk, Key.Key_Down), widget
     for field, key in ((bar.search, Key.Key_Home), (result.opacity, Key.Key_Right)):
         desk.window.work_list.choose(2)
-        desk.until(lambda: desk.bench.image.is_in_sight)
+        desk.until(lambda: desk.bench.image.is_visible)
         field.setFocus()
         assert not steps(desk, key), field
 
@@ -415,7 +416,7 @@ def test_a_click_leaves_the_keys_with_the_list(desk: Desk) -> None:
     at_the_list(desk)
     table = desk.window.work_list.table
     assert table.hasFocus()
-    QTest.mouseClick(desk.window.result.verdict.buttons["agree"], Qt.MouseButton.LeftButton)
+    QTest.mouseClick(desk.window.result_panel.verdict.buttons["agree"], Qt.MouseButton.LeftButton)
     assert table.hasFocus()
     bar = desk.window.work_list.filter_bar
     bar.verdicts.setFocus()
@@ -428,8 +429,8 @@ def test_a_button_that_goes_while_it_has_the_keys_gives_them_back_to_the_list(de
     desk.rooms.session.again = screened(5, 0.9)
     at_the_list(desk)
     desk.window.work_list.choose(5)
-    desk.until(lambda: desk.bench.image.is_in_sight and bool(desk.window.result.override_buttons))
-    desk.window.result.override_buttons[-1].setFocus()
+    desk.until(lambda: desk.bench.image.is_visible and bool(desk.window.result_panel.override_buttons))
+    desk.window.result_panel.override_buttons[-1].setFocus()
     QTest.keyClick(focus(), Key.Key_Space)
     desk.until(lambda: isinstance(desk.bench.image.row and desk.bench.image.row.outcome, ScreenedOutcome))
     desk.until(desk.window.work_list.table.hasFocus)
@@ -450,8 +451,8 @@ def test_a_button_of_a_page_that_goes_while_it_has_the_focus_gives_it_to_the_pag
 
 def test_a_message_that_is_closed_gives_the_focus_to_the_list(desk: Desk) -> None:
     at_the_list(desk)
-    desk.bench.board.post_reason("copied", reason("inverted"))
+    desk.bench.notice_board.post_reason("copied", reason("inverted"))
     desk.until(lambda: bool(desk.window.banners.findChildren(QAbstractButton)))
     desk.window.banners.findChildren(QAbstractButton)[0].setFocus()
-    desk.bench.board.withdraw("copied")
+    desk.bench.notice_board.withdraw("copied")
     assert desk.window.work_list.table.hasFocus()

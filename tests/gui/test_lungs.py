@@ -49,7 +49,7 @@ def lung_desk(desk: Desk) -> Desk:
 
 
 def test_the_panel_says_how_large_the_lungs_are_and_what_lies_inside(lung_desk: Desk) -> None:
-    card = lung_desk.window.result.lungs
+    card = lung_desk.window.result_panel.lungs
     assert card.isVisible()
     # 200 and 160 of 1600 cells
     assert "right lung 12.5 %, left lung 10.0 %" in texts(card)
@@ -59,18 +59,18 @@ def test_the_panel_says_how_large_the_lungs_are_and_what_lies_inside(lung_desk: 
 
 def test_little_evidence_inside_is_warned_about_beside_the_figure_and_nowhere_else(lung_desk: Desk) -> None:
     lung_desk.open_row(2)
-    card = lung_desk.window.result.lungs
+    card = lung_desk.window.result_panel.lungs
     assert card._warning.isVisible()
     assert "Only 31 % of the heat map is inside the lungs." in texts(card)
-    assert texts(lung_desk.window.result).count("Only 31 %") == 1
+    assert texts(lung_desk.window.result_panel).count("Only 31 %") == 1
 
 
 def test_notes_stand_with_the_result_and_in_the_list(lung_desk: Desk) -> None:
     lung_desk.open_row(3)
-    words = texts(lung_desk.window.result)
+    words = texts(lung_desk.window.result_panel)
     assert "The lungs are cut off at the bottom of the image." in words
     assert "unlike the images that this pack was measured on" in words
-    assert not lung_desk.window.result.lungs._evidence.isVisible()
+    assert not lung_desk.window.result_panel.lungs._evidence.isVisible()
     rows = lung_desk.bench.rows
     status = {rows.row_at(rows.index(at, 0)).row_id: rows.index(at, rows.columnCount() - 1).data() for at in range(4)}
     assert status[3].startswith("The lungs are cut off")
@@ -79,7 +79,7 @@ def test_notes_stand_with_the_result_and_in_the_list(lung_desk: Desk) -> None:
 
 def test_without_a_lung_field_pack_there_is_no_card_and_no_outline(lung_desk: Desk) -> None:
     lung_desk.open_row(4)
-    assert not lung_desk.window.result.lungs.isVisible()
+    assert not lung_desk.window.result_panel.lungs.isVisible()
     lung_desk.qtbot.keyClick(lung_desk.window.viewer, Qt.Key.Key_O)
     assert _blue(lung_desk) == 0
 
@@ -90,12 +90,12 @@ def test_one_key_shows_and_hides_the_outline(lung_desk: Desk) -> None:
     lung_desk.bench.switches.set(heat_map=False)
     assert _blue(lung_desk) == 0
     lung_desk.qtbot.keyClick(viewer, Qt.Key.Key_O)
-    assert lung_desk.window.result.lungs.outline_box.isChecked()
+    assert lung_desk.window.result_panel.lungs.outline_box.isChecked()
     assert lung_desk.window.tools.buttons["lung_outline"].isChecked()
     assert _blue(lung_desk) > 100
     lung_desk.qtbot.keyClick(viewer, Qt.Key.Key_O)
     assert _blue(lung_desk) == 0
-    lung_desk.window.result.lungs.outline_box.click()
+    lung_desk.window.result_panel.lungs.outline_box.click()
     assert lung_desk.bench.switches.lung_outline
 
 
@@ -123,8 +123,8 @@ def test_what_was_refused_for_its_lungs_says_what_to_do(desk: Desk) -> None:
     desk.rooms.outcomes[:] = [replace(refused(1, turned.refusal), lungs=turned)]
     desk.screen()
     desk.open_row(1)
-    assert "The image is upside down." in texts(desk.window.result)
-    assert not desk.window.result.lungs.isVisible()  # its mask means nothing
+    assert "The image is upside down." in texts(desk.window.result_panel)
+    assert not desk.window.result_panel.lungs.isVisible()  # its mask means nothing
     desk.bench.switches.set(lung_outline=True)
     assert _blue(desk) == 0
 

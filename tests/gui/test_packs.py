@@ -61,7 +61,7 @@ def test_a_drive_s_pack_is_offered_beside_the_default_and_the_header_names_the_p
 
 
 def test_an_offer_stays_in_sight_under_warnings_until_it_is_answered(desk: Desk) -> None:
-    board, banners = desk.bench.board, desk.window.banners
+    board, banners = desk.bench.notice_board, desk.window.banners
     desk.plug_in(EDGETPU, on_edgetpu())
     desk.until(lambda: "A pack was found on a drive" in texts(banners))
     for key, level in (("error", "error"), ("warning", "warning"), ("info", "info")):
@@ -236,7 +236,7 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
     pack = on_edgetpu(pack_id="made-up", version="9.0.0", fingerprint=FINGERPRINT, problem=why, is_namesake=True)
     desk.rooms.library.models[FOLDER] = model(pack_id="made-up", version="9.0.0")
-    desk.bench.board.post("drive", lambda _: "What became of the drive before")
+    desk.bench.notice_board.post("drive", lambda _: "What became of the drive before")
     desk.plug_in(EDGETPU, pack)
     desk.until_shown("comes with the program")
     assert "--pack" not in desk.notices and "drive before" not in desk.notices
@@ -332,7 +332,7 @@ def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> No
     desk.plug_in(EDGETPU, on_edgetpu())
     accept(desk)
     assert packs.point_name is None
-    assert packs.available_packs.used.name == f"lungs@{FINGERPRINT}"
+    assert packs.available_packs.pack_in_use.name == f"lungs@{FINGERPRINT}"
 
 
 def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:
@@ -383,7 +383,7 @@ def test_the_constancy_of_the_pack_in_use_is_checked(desk: Desk, rooms: FakeRoom
     rooms.may_check.set()
     desk.until(lambda: page.constancy.text() == f"{passed.text}\n{absent.text}")
     desk.until(page.check_button.isEnabled)
-    assert "constancy" not in {notice.key for notice in desk.bench.board.notices}
+    assert "constancy" not in {notice.key for notice in desk.bench.notice_board.notices}
 
 
 def test_a_check_that_failed_or_is_due_is_spoken_of_when_the_pack_is_used(
@@ -392,10 +392,10 @@ def test_a_check_that_failed_or_is_due_is_spoken_of_when_the_pack_is_used(
     rooms.database.parent.mkdir(exist_ok=True)
     records = ConstancyRecords(rooms.database.parent)
     records.add(constancy(desk, different=2, largest=0.3, program="0.1.0"), {})
-    desk.bench.checking.refresh()
+    desk.bench.constancy_test.refresh()
     desk.until(lambda: "2 of 37 images" in page.constancy.text() and "overdue since" in page.constancy.text())
     assert "Do not rely on this pack" in page.constancy.text()
-    assert [notice.level for notice in desk.bench.board.notices if notice.key == "constancy"] == ["warning"]
+    assert [notice.level for notice in desk.bench.notice_board.notices if notice.key == "constancy"] == ["warning"]
 
 
 def test_nothing_is_checked_beside_a_run(desk: Desk, page: PacksPage) -> None:
@@ -404,5 +404,5 @@ def test_nothing_is_checked_beside_a_run(desk: Desk, page: PacksPage) -> None:
     desk.until(lambda: desk.bench.screening.is_busy)
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: not page.check_button.isEnabled())
-    desk.bench.checking.check()
-    assert not desk.bench.checking.is_busy
+    desk.bench.constancy_test.check()
+    assert not desk.bench.constancy_test.is_busy

@@ -182,7 +182,7 @@ def post_notices(desk: Desk, text: str) -> None:
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why))
     bench.export(Path("/out") / text)
     kinds = {"failed", "edgetpu", "lost", "export"}
-    desk.until(lambda: kinds <= {notice.key.partition(" ")[0] for notice in bench.board.notices})
+    desk.until(lambda: kinds <= {notice.key.partition(" ")[0] for notice in bench.notice_board.notices})
 
 
 @pytest.mark.usefixtures("untouched")
@@ -239,7 +239,7 @@ def test_a_note_is_edited_as_it_was_written(desk: Desk, text: str) -> None:
     """What goes back into the store is not escaped; fields to edit know no markup."""
     desk.screen()
     desk.open_row(1)
-    note = desk.window.result.verdict.note
+    note = desk.window.result_panel.verdict.note
     desk.until(lambda: "img src" in note.text())
     desk.bench.judging.choose("disagree")
     desk.until(lambda: desk.rooms.session.verdicts != {})
@@ -283,7 +283,7 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str) -> None:
     assert assert_plain(text) > before
     page.widget().grab()
     auditing.save(auditing.report, Path("/out") / text, language="en")
-    desk.until(lambda: any(notice.key == "export" for notice in desk.bench.board.notices))
+    desk.until(lambda: any(notice.key == "export" for notice in desk.bench.notice_board.notices))
     page.take_button.click()
     (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalPointDialog))
     assert_plain(text)

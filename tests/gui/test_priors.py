@@ -14,7 +14,7 @@ from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QMessageBox
 
-from fieldray.desktop.comparing import ComparisonController
+from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.prior_view import PriorView
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.prior import unscreened_outcome
@@ -70,7 +70,7 @@ def comparing(desk: Desk) -> ComparisonController:
 def view(desk: Desk, comparing: ComparisonController) -> PriorView:
     """It is compared with its newest prior."""
     press(desk, Key.Key_E)
-    desk.until(lambda: comparing.laid is not None)
+    desk.until(lambda: comparing.overlays is not None)
     return desk.window.area.prior_view
 
 
@@ -81,7 +81,7 @@ def press(desk: Desk, key: Qt.Key, modifier: Qt.KeyboardModifier = Qt.KeyboardMo
 def compared(desk: Desk) -> None:
     """Wait until something came of the pair."""
     found = desk.bench.comparing
-    desk.until(lambda: found.laid is not None or found.problem is not None)
+    desk.until(lambda: found.overlays is not None or found.problem is not None)
 
 
 def pixel(desk: Desk, x: float, y: float) -> tuple[int, int, int]:
@@ -128,7 +128,7 @@ def test_a_store_that_cannot_be_read_is_a_notice(desk: Desk) -> None:
     desk.rooms.priors.problem = FieldrayError(reason("not_writable", path="/x", detail="made up"))
     desk.screen()
     desk.open_row(1)
-    desk.until(lambda: any(notice.key == "prior" for notice in desk.bench.board.notices))
+    desk.until(lambda: any(notice.key == "prior" for notice in desk.bench.notice_board.notices))
     assert desk.bench.comparing.priors == ()
 
 
@@ -214,13 +214,13 @@ def test_what_is_no_region_has_no_colour(desk: Desk, comparing: ComparisonContro
     desk.rooms.priors.answer = replace(answer, aligned=replace(answer.aligned, change=change))
     press(desk, Key.Key_E)
     compared(desk)
-    colours = comparing.laid.difference.image
+    colours = comparing.overlays.difference.image
     assert colours.pixelColor(200, 140).alpha() > 0
     assert colours.pixelColor(201, 301).alpha() == 0
     desk.rooms.priors.answer = pair_comparison(regions=0)
     desk.open_row(2)
     compared(desk)
-    assert comparing.laid.difference.is_blank
+    assert comparing.overlays.difference.is_blank
 
 
 def test_the_mesh_is_drawn_on_request(desk: Desk, view: PriorView) -> None:
@@ -237,7 +237,7 @@ def test_the_next_older_prior_by_key_and_by_the_box(
     desk: Desk, comparing: ComparisonController, view: PriorView
 ) -> None:
     press(desk, Key.Key_E, Qt.KeyboardModifier.ShiftModifier)
-    assert comparing.laid is None  # what was laid over is gone at once
+    assert comparing.overlays is None  # what was laid over is gone at once
     compared(desk)
     assert comparing.prior is comparing.priors[1]
     assert "5 years 3 months earlier" in desk.window.prior_bar.dates.text()
@@ -257,7 +257,7 @@ def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
     assert view.mode == "difference"
     assert comparing.prior.header.study_date == "20190101"
     press(desk, Key.Key_E)
-    assert (comparing.is_on, comparing.prior, comparing.laid) == (False, None, None)
+    assert (comparing.is_on, comparing.prior, comparing.overlays) == (False, None, None)
     assert not desk.window.prior_bar.isVisible()
     assert desk.bench.second_image.row is None
 
@@ -265,9 +265,9 @@ def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
 def test_closing_the_prior_or_keeping_another_image_ends_comparing(
     desk: Desk, comparing: ComparisonController, view: PriorView
 ) -> None:
-    desk.window.area.keep_or_close()
+    desk.window.area.pin_or_close_image()
     assert not comparing.is_on
-    desk.window.area.keep_or_close()
+    desk.window.area.pin_or_close_image()
     assert not comparing.is_on
     assert desk.bench.second_image.row is desk.bench.image.row
 
@@ -277,7 +277,7 @@ def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
 ) -> None:
     window = desk.window
     wide = window._list_width
-    assert window.work_list.isHidden() and window.result.isVisible()
+    assert window.work_list.isHidden() and window.result_panel.isVisible()
     desk.until(lambda: window.area.width() > 1366 * 0.7)
     assert "F8" in texts(window.prior_bar)
     desk.open_row(4)  # an image without a prior: the room stays the images'
@@ -286,12 +286,12 @@ def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
     press(desk, Key.Key_E)  # begun there, the list stays, and no key brings it back
     assert window.work_list.isVisible() and "F8" not in texts(window.prior_bar)
     desk.open_row(1)
-    desk.until(lambda: comparing.laid is not None)
+    desk.until(lambda: comparing.overlays is not None)
     assert window.work_list.isHidden()
     press(desk, Key.Key_F8)
     assert window.work_list.isVisible() and "F8" not in texts(window.prior_bar) and comparing.is_on
     desk.open_row(1)
-    desk.until(lambda: comparing.laid is not None)
+    desk.until(lambda: comparing.overlays is not None)
     assert window.work_list.isVisible()  # as the person wants it
     press(desk, Key.Key_E)
     press(desk, Key.Key_E)
@@ -316,7 +316,7 @@ def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, com
     desk.rooms.priors.answer = pair_comparison(shift=(32.0, 0.0))
     area = desk.window.area
     press(desk, Key.Key_E)
-    desk.until(lambda: comparing.laid is not None)
+    desk.until(lambda: comparing.overlays is not None)
     centers = area.viewer.state.center, area.second_viewer.state.center
     assert centers == (None, None)  # a whole image beside a whole image
     press(desk, Key.Key_Plus)
@@ -425,7 +425,7 @@ def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: Compariso
 
 def test_a_file_that_is_no_image_is_a_notice(desk: Desk, comparing: ComparisonController) -> None:
     comparing.choose_file(Path("/images/notes.txt"))
-    board = desk.bench.board
+    board = desk.bench.notice_board
     desk.until(lambda: any(notice.key == "prior" for notice in board.notices))
     assert comparing.prior is None
 
@@ -439,7 +439,7 @@ def test_going_on_while_a_comparison_runs_cancels_it_and_shows_nothing_of_it(
     assert "Comparing…" in desk.window.prior_bar.state.text()
     for row in (2, 1, 4, 2, 1, 2):
         desk.window.work_list.choose(row)
-    desk.until(lambda: comparing.laid is not None)
+    desk.until(lambda: comparing.overlays is not None)
     assert desk.rooms.priors.cancelled >= 1
     assert comparing.prior.outcome.ref == desk.rooms.outcomes[2].ref
     assert [record.current for record in comparing.records()] == [desk.rooms.outcomes[1].facts.content_sha256]
@@ -497,7 +497,7 @@ def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: Comparison
     desk.rooms.priors.answer = pair_comparison(shift=(20.0, 0.0))
     press(desk, Key.Key_E)
     compared(desk)
-    bent, prior = comparing.laid.prior.image.pixels, desk.bench.second_image.pyramid.image.pixels
+    bent, prior = comparing.overlays.prior.image.pixels, desk.bench.second_image.pyramid.image.pixels
     assert bent.shape == (600, 512)
     moved = 20 * 600 / 512
     rows = np.arange(100, 500)

@@ -13,8 +13,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
-from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.packs_page import PackDialog
+from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.run import Verdict
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from fieldray.packs.library import PackLibrary
@@ -45,8 +45,8 @@ def screen_to_its_end(desk: Desk, count: int) -> None:
     """Wait until so many images were screened, and open the first one in the list."""
     desk.until(lambda: desk.bench.screening.state == "finished")
     desk.until_listed(count)
-    desk.window.work_list.choose_end(last=False)
-    desk.until(lambda: desk.bench.image.pyramid is not None and desk.bench.image.is_in_sight)
+    desk.window.work_list.select_first_or_last(last=False)
+    desk.until(lambda: desk.bench.image.pyramid is not None and desk.bench.image.is_visible)
 
 
 @pytest.mark.slow
@@ -75,9 +75,9 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
     assert (counts["abnormal"], counts["normal"], counts["not_assessed"]) == (1, 1, 0)
     row = bench.image.row
     assert (row.category, row.finding.label, row.finding.point) == ("abnormal", "abnormal", None)
-    assert MARK in texts(window.result) and "the larger output decides the class" in texts(window.result)
+    assert MARK in texts(window.result_panel) and "the larger output decides the class" in texts(window.result_panel)
     assert MARK in texts(window.work_list)  # beside the counts
-    column = KEYS.index("class")
+    column = COLUMN_KEYS.index("class")
     cells = [bench.rows.data(bench.rows.index(place, column)) for place in range(2)]
     assert all(MARK in cell for cell in cells), cells
 
@@ -108,9 +108,9 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
 
     def said() -> list[tuple[str, Verdict | None, list[str]]]:
         rows = [bench.rows.row_at(bench.rows.index(place, 0)) for place in range(bench.rows.rowCount())]
-        return [(row.category, row.verdict, [other.category for other in row.others]) for row in rows if row]
+        return [(row.category, row.verdict, [other.category for other in row.other_rows]) for row in rows if row]
 
-    assert "Score" in texts(window.result)
+    assert "Score" in texts(window.result_panel)
     bench.judging.choose("agree")
     until(lambda: bench.image.row.verdict == Verdict(choice="agree"))
     first = said()
@@ -130,12 +130,12 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     run_id = bench.rows.run_id
     bench.packs.others.tick(found, is_on=False)
     bench.past_runs.open(run_id)
-    until(lambda: bench.screening.past is not None and len(said()) == 5)
+    until(lambda: bench.screening.past_run is not None and len(said()) == 5)
     assert said() == first
     bench.packs.others.tick(found, is_on=True)
     until(lambda: bench.packs.models[1:])
     bench.screening.start()
-    until(lambda: bench.screening.past is None and bench.screening.state == "finished" and len(said()) == 5)
+    until(lambda: bench.screening.past_run is None and bench.screening.state == "finished" and len(said()) == 5)
     assert said() == first
     with HistoryQuery(home / "results.sqlite") as query:
         assert len(query.run(bench.rows.run_id).spec.packs) == 2

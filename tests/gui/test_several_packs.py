@@ -13,9 +13,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QMessageBox
 
-from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.packs_page import AdditionalPackBox, PackButtons
 from fieldray.desktop.worklist_delegate import SHAPE_COLUMN_WIDTH
+from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.finding import Finding, ScreenedOutcome, decide
 from fieldray.domain.run import RunChanged, Verdict
 from fieldray.errors import PackProblem
@@ -30,7 +30,7 @@ FOLDERS = {pack_id: Path(f"/program/models/{pack_id}-1.0.0") for pack_id in ("ad
 HASHES = {"adults": SPEC.packs[0].model_sha256, "tuberculosis": "f" * 64, "children": "c" * 64}
 TB_POINT = replace(POINT, name="tb", threshold=0.2, unsure_low=0.15, unsure_high=0.2, titles={"en": "wide"})
 TB_CLASSES = {"abnormal": {"en": "Signs of tuberculosis"}}
-SECOND = len(KEYS)  # the column of the second pack
+SECOND = len(COLUMN_KEYS)  # the column of the second pack
 
 
 def said_of_tuberculosis(number: int, score: float) -> ScreenedOutcome:
@@ -83,7 +83,7 @@ def cell(desk: Desk, row_id: int, column: int = SECOND) -> str:
 
 
 def button_of(desk: Desk, name: str) -> PackButtons:
-    return next(one for one in desk.window.result.packs.buttons if one.accessibleName().startswith(name))
+    return next(one for one in desk.window.result_panel.packs.buttons if one.accessibleName().startswith(name))
 
 
 @pytest.fixture
@@ -106,13 +106,13 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
     ]  # fmt: skip
     abnormal, normal, unusable = (row.row_id for row in shown)
     assert rows.headerData(SECOND, Qt.Orientation.Horizontal) == "Tuberculosis 1.0.0"
-    assert rows.headerData(KEYS.index("class"), Qt.Orientation.Horizontal) == "Adults 1.0.0"
+    assert rows.headerData(COLUMN_KEYS.index("class"), Qt.Orientation.Horizontal) == "Adults 1.0.0"
     assert cell(desk, abnormal).startswith("Not flagged") and "0.10" in cell(desk, abnormal)
     assert cell(desk, normal).startswith("Signs of tuberculosis")  # 0.3 is above 0.2, and below the adults' 0.41
     assert "0.30" in cell(desk, normal)
     assert cell(desk, unusable) == "Not suitable"
     header = desk.window.work_list.table.horizontalHeader()
-    assert header.visualIndex(SECOND) == KEYS.index("score") + 1
+    assert header.visualIndex(SECOND) == COLUMN_KEYS.index("score") + 1
     header.setSortIndicator(SECOND, Qt.SortOrder.DescendingOrder)
     desk.until_listed(3)
     assert header.sortIndicatorSection() == -1 and rows.row_at(rows.index(0, 0)).row_id == abnormal
@@ -139,7 +139,7 @@ def is_warmest(desk: Desk, place: tuple[float, float]) -> bool:
 
 def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_by_two: Desk) -> None:
     desk = screened_by_two
-    rows, viewer, panel = desk.bench.rows, desk.window.viewer, desk.window.result
+    rows, viewer, panel = desk.bench.rows, desk.window.viewer, desk.window.result_panel
     row = rows.row_at(rows.index(0, 0))
     desk.open_row(row.row_id)
     assert [button.accessibleName() for button in panel.packs.buttons] == [
@@ -154,8 +154,8 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     assert is_warmest(desk, (2.5, 10.5))
     desk.until(lambda: "Score 0.10" in texts(panel))
     assert "Score 0.90" not in texts(panel) and "“wide”" in texts(panel)
-    (tb_row,) = row.others
-    desk.until(lambda: desk.bench.image.is_in_sight)
+    (tb_row,) = row.other_rows
+    desk.until(lambda: desk.bench.image.is_visible)
     desk.bench.judging.choose("agree")
     desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.result_id) == Verdict(choice="agree"))
     desk.until(lambda: tb_row.verdict == Verdict(choice="agree"))
@@ -167,7 +167,7 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     button_of(desk, "Adults").click()
     assert button_of(desk, "Adults").isChecked() and viewer.state == state
     button_of(desk, "Tuberculosis").click()
-    desk.window.area.keep_or_close()
+    desk.window.area.pin_or_close_image()
     desk.window.work_list.step(1)
     desk.until(lambda: desk.bench.image.packs[0] is rows.row_at(rows.index(1, 0)))
     assert button_of(desk, "Tuberculosis").isChecked() and viewer.state != state
@@ -290,22 +290,22 @@ def again(desk: Desk) -> None:
 
 def test_the_pack_that_a_person_chose_stays_for_the_images_that_follow(screened_by_two: Desk) -> None:
     desk = screened_by_two
-    first, second, _ = (desk.bench.rows.id_at(desk.bench.rows.index(place, 0)) for place in range(3))
+    first, second, _ = (desk.bench.rows.row_id_at(desk.bench.rows.index(place, 0)) for place in range(3))
     desk.open_row(first)
     assert desk.bench.image.row is desk.bench.image.packs[0]
     button_of(desk, "Tuberculosis").click()
-    desk.until(lambda: desk.bench.image.is_in_sight)
+    desk.until(lambda: desk.bench.image.is_visible)
     desk.window.work_list.choose(second)
-    desk.until(lambda: desk.bench.image.is_in_sight and desk.bench.image.packs[0].row_id == second)
+    desk.until(lambda: desk.bench.image.is_visible and desk.bench.image.packs[0].row_id == second)
     assert desk.bench.image.row is desk.bench.image.packs[1]
-    assert button_of(desk, "Tuberculosis").isChecked() and "Signs of tuberculosis" in texts(desk.window.result)
+    assert button_of(desk, "Tuberculosis").isChecked() and "Signs of tuberculosis" in texts(desk.window.result_panel)
     desk.window.actions_by_name["agree"].trigger()
     desk.until(lambda: desk.rooms.session.judged)
     assert desk.rooms.session.judged[0].pack_name == "tuberculosis-1.0.0"
     assert desk.bench.image.packs[0].is_read  # the image was read, whichever pack's answer was judged
     again(desk)  # another run begins with its first pack again
-    desk.window.work_list.choose_end(last=False)
-    desk.until(lambda: desk.bench.image.is_in_sight)
+    desk.window.work_list.select_first_or_last(last=False)
+    desk.until(lambda: desk.bench.image.is_visible)
     assert desk.bench.image.row is desk.bench.image.packs[0]
 
 
@@ -328,4 +328,4 @@ def test_a_note_on_a_run_is_as_grave_for_a_further_pack_as_for_the_first(screene
     run_id = desk.bench.screening.run_id or 0
     desk.rooms.publish(RunChanged(run_id=run_id, state="finished", pack_notes=((note,), (note,))))
     desk.until(lambda: desk.notices.count("reused from an earlier run") == 2)
-    assert {one.level for one in desk.bench.board.notices if "reused" in one.text(Translator())} == {"info"}
+    assert {one.level for one in desk.bench.notice_board.notices if "reused" in one.text(Translator())} == {"info"}

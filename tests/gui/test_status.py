@@ -54,14 +54,14 @@ def test_speed_and_load_are_drawn_over_the_run_and_a_new_run_begins_anew(desk: D
         "Images per second (model alone)", "CPU load of the whole computer", "Memory used by this program",
     ]  # fmt: skip
     for fps, cpu in ((None, 10.0), (31.0, 90.0), (33.4, 40.0)):
-        desk.bench.machine.add_speed(Speed(fps_now=fps, cpu_percent=cpu, memory_mb=300.0))
+        desk.bench.computer_load.add_speed(Speed(fps_now=fps, cpu_percent=cpu, memory_mb=300.0))
     assert all(plot.grab().toImage() != before for plot, before in zip(page.plots, empty, strict=True))
     assert page.load.text().endswith("33.4 images per second   CPU 40 %   Memory 300 MB")
-    desk.bench.machine.add_speed(Speed(cpu_percent=40.0, memory_mb=300.0))
+    desk.bench.computer_load.add_speed(Speed(cpu_percent=40.0, memory_mb=300.0))
     desk.until(lambda: "images per second" not in page.load.text())
     desk.finish()
     desk.bench.start()
-    desk.until(lambda: desk.bench.machine.samples == [])
+    desk.until(lambda: desk.bench.computer_load.samples == [])
 
 
 def test_a_long_run_keeps_few_samples_from_its_whole_length(desk: Desk) -> None:
@@ -88,7 +88,7 @@ def test_what_was_measured_last_is_shown_and_measured_again(desk: Desk, rooms: F
     page = desk.window.status_page
     assert "Close other programs and measure again" in texts(page) and "issertation" not in texts(page)
     page.button.click()
-    desk.until(lambda: rooms.measured and not desk.bench.machine.is_busy)
+    desk.until(lambda: rooms.measured and not desk.bench.computer_load.is_busy)
     assert rooms.measured == [(Path("/program/models/made-up-1.2.0"), FINGERPRINT)]
     assert "Close other programs and measure again" not in texts(page)
     desk.until(lambda: [row[-1] for row in rows(desk)] == ["", "", "13.2 %", "27.3 %"])
@@ -109,7 +109,7 @@ def test_a_measurement_is_stopped_by_its_button_and_by_a_run(desk: Desk, rooms: 
         page.button.click()
         desk.until(lambda: heard.is_set() and "Measuring: 3 of 12" in texts(page))
         stop()
-        desk.until(lambda: not desk.bench.machine.is_busy)
+        desk.until(lambda: not desk.bench.computer_load.is_busy)
         heard.clear()
     assert rooms.load_study is None
     open_page(desk)

@@ -20,9 +20,9 @@ from PySide6.QtCore import QTimer
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.background import BackgroundTasks, EventBridge
-from fieldray.desktop.list_reader import KEYS, WorkListRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.worklist_model import WorkListModel
+from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow
 from fieldray.domain.run import RunChanged
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
@@ -201,14 +201,14 @@ def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_dra
         desk.bench.screening.start()
         desk.until_listed(ROWS)
         for act in (
-            lambda: rows.sort(KEYS.index("score")),
+            lambda: rows.sort(COLUMN_KEYS.index("score")),
             lambda: rows.sort(-1),
             lambda: rows.filter(text="px-10"),
             lambda: rows.filter(text=""),
         ):
             with desk.qtbot.waitSignal(rows.changed):
                 act()
-        desk.window.work_list.choose_end(last=True)
+        desk.window.work_list.select_first_or_last(last=True)
         desk.until(lambda: desk.bench.image.row is not None)
     assert sum(inserted) == ROWS
     assert len(inserted) < ROWS / 10

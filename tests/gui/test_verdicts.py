@@ -22,11 +22,11 @@ from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.dialogs import SettingsDialog
-from fieldray.desktop.keys import KEYS as TABLE
-from fieldray.desktop.list_reader import KEYS
+from fieldray.desktop.keys import COLUMN_KEYS as TABLE
 from fieldray.desktop.overlay import TOP_LEFT, corner_texts
 from fieldray.desktop.verdicts import Commands, ReadVerdict, Verdicts, VerdictSubject, WriteVerdict
 from fieldray.desktop.worklist_model import VERDICT_ROLE
+from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.finding import Outcome, ReadFacts, ScreenedOutcome
 from fieldray.domain.run import ImageDone, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
@@ -91,11 +91,11 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     verdicts.choose("agree")
     assert verdicts.handle_written(FIRST, DISAGREE) == ()
     given = verdicts.state_for(FIRST)
-    assert (given.state, given.wanted, given.stored, given.needs_choice) == ("not_saved", AGREE, DISAGREE, True)
+    assert (given.state, given.wanted, given.stored, given.has_conflict) == ("not_saved", AGREE, DISAGREE, True)
     assert verdicts.choose("unsure") == ()  # no answer
     assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
     assert verdicts.handle_written(FIRST, None) == ()  # meanwhile they withdrew it
-    assert (given.needs_choice, given.stored) == (True, None)
+    assert (given.has_conflict, given.stored) == (True, None)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdict(FIRST),)
     assert (given.state, given.wanted) == (None, None)
 
@@ -117,7 +117,7 @@ def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -
     assert (verdicts.state_for(FIRST).state, verdicts.state_for(FIRST).wanted) == ("saved", DISAGREE)
     verdicts.set_draft_note("mine")
     verdicts.handle_read(FIRST, UNSURE)
-    assert verdicts.state_for(FIRST).needs_choice
+    assert verdicts.state_for(FIRST).has_conflict
     assert verdicts.commit() == ()
 
 
@@ -206,7 +206,7 @@ class Window:
         self.commands.extend(commands)
         for image in IMAGES:
             given = self.verdicts.state_for(image)
-            if not given.needs_choice:
+            if not given.has_conflict:
                 self.seen[image].add(given.stored)
 
     def person_wants(self) -> None:
@@ -292,7 +292,7 @@ class RandomWalk(RuleBasedStateMachine):
         window.take(window.verdicts.undo())
         assert window.verdicts.undo() == ()
         given = window.verdicts.state_for(image)
-        assert given.wanted == before[1] or given.needs_choice
+        assert given.wanted == before[1] or given.has_conflict
         window.last[image] = given.wanted
         window.seen[image].add(given.wanted)
         window.seen[image].add(before[2])
@@ -414,7 +414,7 @@ class RandomWalk(RuleBasedStateMachine):
                 for image in IMAGES:
                     if window.verdicts.state_for(image).problem is not None:
                         window.take(window.verdicts.keep_own_verdict(image))
-            assert all(given.needs_choice for _, given in window.verdicts.unsaved())
+            assert all(given.has_conflict for _, given in window.verdicts.unsaved())
 
 
 class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]
@@ -427,7 +427,7 @@ class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]
 def mark(desk: Desk, row_id: int) -> object:
     """How the list says it stands with a verdict."""
     rows = desk.bench.rows
-    return rows.data(rows.index_of(row_id).siblingAtColumn(KEYS.index("patient")), VERDICT_ROLE)
+    return rows.data(rows.index_of(row_id).siblingAtColumn(COLUMN_KEYS.index("patient")), VERDICT_ROLE)
 
 
 def stored(desk: Desk, row_id: int) -> Verdict | None:
@@ -456,8 +456,8 @@ def screen(desk: Desk) -> None:
 
 
 def type_note(desk: Desk, text: str) -> None:
-    desk.window.result.verdict.note.setFocus()
-    desk.qtbot.keyClicks(desk.window.result.verdict.note, text)
+    desk.window.result_panel.verdict.note.setFocus()
+    desk.qtbot.keyClicks(desk.window.result_panel.verdict.note, text)
 
 
 def test_a_note_stays_with_its_image_when_the_wheel_turns(desk: Desk, rooms: FakeRooms) -> None:
@@ -465,7 +465,7 @@ def test_a_note_stays_with_its_image_when_the_wheel_turns(desk: Desk, rooms: Fak
     rooms.outcomes[:] = [screened(1, 0.9), refusal]
     screen(desk)
     desk.open_row(1)
-    bar = desk.window.result.verdict
+    bar = desk.window.result_panel.verdict
     assert not bar.note.isEnabled()
     bar.buttons["agree"].click()
     type_note(desk, "old scar")
@@ -481,13 +481,13 @@ def test_a_note_stays_with_its_image_when_the_wheel_turns(desk: Desk, rooms: Fak
 def test_a_note_being_typed_is_saved_at_the_end(desk: Desk, end: str) -> None:
     screen(desk)
     desk.open_row(1)
-    desk.window.result.verdict.buttons["unsure"].click()
+    desk.window.result_panel.verdict.buttons["unsure"].click()
     type_note(desk, "rotated")
     if end == "start":
         desk.window.actions_by_name["start"].trigger()
     elif end == "language":
         desk.application.change_settings({"language": "uk"})
-        assert desk.window.result.verdict.note.text() == "rotated"
+        assert desk.window.result_panel.verdict.note.text() == "rotated"
         desk.window.work_list.choose(2)
     else:
         desk.window.close()
@@ -500,8 +500,8 @@ def test_closing_waits_for_a_store_that_another_program_holds(desk: Desk) -> Non
     desk.open_row(1)
     with ResultStore(desk.rooms.database) as other:
         other._all("BEGIN IMMEDIATE")
-        desk.window.result.verdict.buttons["agree"].click()
-        assert "Your verdict is being saved" in texts(desk.window.result) and mark(desk, 1) == "saving"
+        desk.window.result_panel.verdict.buttons["agree"].click()
+        assert "Your verdict is being saved" in texts(desk.window.result_panel) and mark(desk, 1) == "saving"
         desk.window.close()
         box = desk.dialog(QMessageBox)
         assert box.defaultButton().text() == "Keep the window open"
@@ -515,7 +515,7 @@ def test_a_signal_to_end_waits_for_a_verdict_that_is_being_saved(desk: Desk) -> 
     screen(desk)
     desk.open_row(1)
     desk.rooms.session.may_judge.clear()
-    desk.window.result.verdict.buttons["agree"].click()
+    desk.window.result_panel.verdict.buttons["agree"].click()
     desk.bench.close()
     desk.qtbot.wait(50)
     assert not desk.rooms.session.is_closed
@@ -527,7 +527,7 @@ def test_a_signal_to_end_waits_for_a_verdict_that_is_being_saved(desk: Desk) -> 
 def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(desk: Desk) -> None:
     screen(desk)
     desk.open_row(1)
-    bar, session = desk.window.result.verdict, desk.rooms.session
+    bar, session = desk.window.result_panel.verdict, desk.rooms.session
     session.verdict_problem = StorageProblem(FULL)
     session.may_judge.clear()
     bar.buttons["agree"].click()
@@ -536,7 +536,7 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     desk.until(lambda: "Your verdict could not be saved. The disk is full" in texts(bar))
     assert bar.buttons["disagree"].isChecked() and mark(desk, 1) == "not_saved"
     press(desk.window.banners, "Try again")
-    desk.until(bar.again.isVisible)
+    desk.until(bar.retry_button.isVisible)
     desk.window.close()
     box = desk.dialog(QMessageBox)
     assert "verdict on DOE PERSON 001 could not be saved. The disk is full" in box.informativeText()
@@ -546,11 +546,11 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     desk.dialog(QMessageBox)
     desk.application.change_settings({"theme": "dark"})  # the question goes with its window
     desk.activate()
-    bar = desk.window.result.verdict
+    bar = desk.window.result_panel.verdict
     desk.open_row(2)
     assert "could not be saved" not in texts(bar) and "DOE PERSON 001 could not be saved" in desk.notices
     rows, spoken = desk.bench.rows, Qt.ItemDataRole.AccessibleTextRole
-    cell = rows.index_of(1).siblingAtColumn(KEYS.index("patient"))
+    cell = rows.index_of(1).siblingAtColumn(COLUMN_KEYS.index("patient"))
     for hides, name in ((True, "Image 1"), (False, "DOE PERSON 001")):
         desk.window.actions_by_name["hide_patient"].trigger()
         assert f"Your verdict on {name} could not be saved" in desk.notices
@@ -565,7 +565,7 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     )
     assert not any(button.isChecked() for button in bar.buttons.values())
     bar.buttons["agree"].click()
-    desk.until(bar.again.isVisible)
+    desk.until(bar.retry_button.isVisible)
     desk.window.close()
     press(desk.dialog(QMessageBox), "Close without saving")
     desk.until(lambda: desk.ended)
@@ -576,18 +576,18 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
 def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: Desk, answer: str) -> None:
     for window in (desk, second_desk):
         window.open_row(1)
-    second_desk.window.result.verdict.buttons["disagree"].click()
+    second_desk.window.result_panel.verdict.buttons["disagree"].click()
     second_desk.until(lambda: mark(second_desk, 1) == "saved")
     type_note(second_desk, "scar")
     second_desk.window.work_list.choose(2)
     theirs = Verdict(choice="disagree", note="scar")
     second_desk.until(lambda: stored(second_desk, 1) == theirs)
-    bar = desk.window.result.verdict
+    bar = desk.window.result_panel.verdict
     bar.buttons["agree"].click()
-    desk.until(bar.again.isVisible)
+    desk.until(bar.retry_button.isVisible)
     said = "Another window changed the verdict on this image: Disagree (scar).\nYour verdict is not saved: Agree."
     assert said in texts(bar)
-    assert (bar.again.text(), bar.keep_stored_verdict.text(), stored(desk, 1)) == (
+    assert (bar.retry_button.text(), bar.keep_stored_verdict.text(), stored(desk, 1)) == (
         "Save my verdict",
         "Keep the saved verdict",
         theirs,
@@ -597,7 +597,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: D
     kept = AGREE if answer == "again" else theirs
     assert stored(desk, 1) == kept
     second_desk.open_row(1)
-    second_desk.until(second_desk.window.result.verdict.buttons[kept.choice].isChecked)
+    second_desk.until(second_desk.window.result_panel.verdict.buttons[kept.choice].isChecked)
 
 
 # ---- what was read
@@ -609,17 +609,17 @@ def test_an_image_is_read_once_it_was_in_sight_for_a_while_or_judged(desk: Desk)
     desk.activate()
     desk.open_row(1)
     assert unread(desk, 1, 2, 3, 4) == [1, 2, 3, 4]
-    desk.bench.reading._soon.timeout.emit()  # two seconds are over
+    desk.bench.read_marks._soon.timeout.emit()  # two seconds are over
     assert unread(desk, 1, 2, 3, 4) == [2, 3, 4]
     desk.open_row(2)
     go_on(desk, 3)
     assert unread(desk, 2) == [2]  # a step alone reads nothing
-    desk.window.result.verdict.buttons["agree"].click()
+    desk.window.result_panel.verdict.buttons["agree"].click()
     desk.until(lambda: mark(desk, 3) == "saved")
     desk.window.actions_by_name["unread"].trigger()
     desk.until_shown("counts as read")
     go_on(desk, 4)
-    desk.bench.reading._soon.timeout.emit()
+    desk.bench.read_marks._soon.timeout.emit()
     go_on(desk, 2)  # the last one that is unread
     desk.window.actions_by_name["unread"].trigger()
     desk.window.actions_by_name["next_unread"].trigger()
@@ -631,10 +631,10 @@ def test_an_image_behind_another_page_is_not_read(desk: Desk) -> None:
     desk.activate()
     desk.open_row(1)
     desk.window.actions_by_name["history"].trigger()
-    desk.bench.reading._soon.timeout.emit()
+    desk.bench.read_marks._soon.timeout.emit()
     assert unread(desk, 1) == [1]
     desk.window.actions_by_name["history"].trigger()
-    desk.bench.reading._soon.timeout.emit()
+    desk.bench.read_marks._soon.timeout.emit()
     assert unread(desk, 1) == []
 
 
@@ -642,7 +642,7 @@ def go_on(desk: Desk, row_id: int) -> None:
     """Press the key of the next unread image, which is this one, and wait until it is in sight."""
     desk.window.actions_by_name["next_unread"].trigger()
     image = desk.bench.image
-    desk.until(lambda: image.row is not None and image.row.row_id == row_id and image.is_in_sight)
+    desk.until(lambda: image.row is not None and image.row.row_id == row_id and image.is_visible)
 
 
 def unread(desk: Desk, *row_ids: int) -> list[int]:
@@ -686,7 +686,7 @@ def test_an_image_whose_file_is_overwritten_stays_in_sight_and_takes_no_verdict(
     desk.until_shown("The file of the current image was replaced or screened again")
     for command in ("heat_map", "heat_map", "agree", "unread", "keep_image"):
         desk.window.actions_by_name[command].trigger()
-    desk.bench.reading._soon.timeout.emit()
+    desk.bench.read_marks._soon.timeout.emit()
     assert desk.bench.image.pyramid is pyramid and "DOE PERSON 001" in corner(desk)
     assert "No verdict was given: the file of this image was replaced" in desk.notices
     kept = desk.bench.second_image.row
@@ -704,13 +704,13 @@ def test_the_image_that_replaced_the_open_one_is_opened_by_a_step_of_a_person(de
     desk.until(lambda: desk.bench.rows.is_current)
     assert "DOE PERSON 001" in corner(desk)
     if step == "button":
-        desk.window.result.open_replacing.click()
+        desk.window.result_panel.open_newer_button.click()
     elif step == "click":
         desk.window.work_list.table.clicked.emit(desk.window.work_list.table.currentIndex())
     else:
         desk.open_row(2)
         desk.window.work_list.choose(1)
-    desk.until(lambda: desk.bench.image.is_in_sight and "DOE PERSON 050" in corner(desk))
+    desk.until(lambda: desk.bench.image.is_visible and "DOE PERSON 050" in corner(desk))
     desk.window.actions_by_name["disagree"].trigger()
     desk.until(lambda: mark(desk, 1) == "saved")
     assert desk.rooms.session.judged[-1].facts.content_sha256 == another_patient(1).facts.content_sha256
@@ -720,7 +720,7 @@ def test_the_image_that_replaced_the_open_one_is_opened_by_a_step_of_a_person(de
 def test_what_was_typed_before_the_file_was_overwritten_stays_with_its_image(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
-    bar, before = desk.window.result.verdict, screened(1, 0.9)
+    bar, before = desk.window.result_panel.verdict, screened(1, 0.9)
     bar.buttons["agree"].click()
     desk.until(lambda: mark(desk, 1) == "saved")
     bar.note.setFocus()
@@ -740,7 +740,7 @@ def test_no_key_judges_an_image_that_is_not_in_sight_yet(desk: Desk) -> None:
     desk.window.actions_by_name["agree"].trigger()
     desk.until_shown("the next image was not shown yet")
     desk.rooms.session.may_read.set()
-    desk.until(lambda: desk.bench.image.is_in_sight)
+    desk.until(lambda: desk.bench.image.is_visible)
     assert desk.rooms.session.judged == []
     desk.window.actions_by_name["agree"].trigger()
     desk.until(lambda: len(desk.rooms.session.judged) == 1)
@@ -755,7 +755,7 @@ def test_a_verdict_right_after_a_step_that_is_looked_up_is_on_neither_image(desk
     desk.window.actions_by_name["disagree"].trigger()
     desk.until_shown("the next image was not shown yet")
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id != 3)
-    desk.until(lambda: desk.bench.image.is_in_sight)
+    desk.until(lambda: desk.bench.image.is_visible)
     assert desk.rooms.session.judged == []
 
 
@@ -770,7 +770,7 @@ def test_keys_that_write_do_not_repeat_while_they_are_held(desk: Desk) -> None:
 def test_a_double_click_on_a_verdict_gives_it_once(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
-    bar = desk.window.result.verdict
+    bar = desk.window.result_panel.verdict
     for _ in range(2):
         QTest.mouseClick(bar.buttons["agree"], Qt.MouseButton.LeftButton)
     assert bar.buttons["agree"].isChecked() and "You already gave this verdict" in texts(bar)
@@ -809,7 +809,7 @@ def test_a_verdict_of_the_run_before_is_not_taken_back(desk: Desk) -> None:
 def test_the_panel_says_what_reports_print_of_the_verdict(desk: Desk) -> None:
     screen(desk)
     desk.open_row(1)
-    panel = desk.window.result.verdict
+    panel = desk.window.result_panel.verdict
     assert "Reports will say: Verdict of the reader: not given." in texts(panel)
     desk.bench.judging.choose("disagree")
     desk.until(lambda: "Your verdict was saved." in texts(panel))
@@ -855,7 +855,7 @@ def test_while_somebody_searches_the_first_match_is_not_judged_by_a_key(desk: De
     search.setFocus()
     QTest.keyClicks(search, "003")
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 3)
-    desk.until(lambda: desk.bench.image.is_in_sight)
+    desk.until(lambda: desk.bench.image.is_visible)
     desk.window.actions_by_name["agree"].trigger()
     assert "the search field is active" in desk.notices and desk.rooms.session.judged == []
     QTest.keyClick(search, Qt.Key.Key_Return)
@@ -868,7 +868,7 @@ def test_escape_in_a_note_discards_it_and_enter_keeps_it(desk: Desk) -> None:
     desk.screen()
     desk.activate()
     desk.open_row(1)
-    bar = desk.window.result.verdict
+    bar = desk.window.result_panel.verdict
     bar.buttons["agree"].click()
     desk.until(lambda: mark(desk, 1) == "saved")
     for key, note in ((Qt.Key.Key_Escape, ""), (Qt.Key.Key_Return, "apex")):

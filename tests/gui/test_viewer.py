@@ -26,7 +26,7 @@ from fieldray.desktop.overlay import (
     length_text,
     measurement_text,
     patient_lines,
-    region_figures,
+    region_statistics,
 )
 from fieldray.desktop.viewer import Viewer
 from fieldray.domain.image import Image, ImageHeader, Window
@@ -56,7 +56,7 @@ def drag(viewer: Viewer, button: Qt.MouseButton, by: tuple[int, int]) -> None:
 
 
 def test_left_drag_changes_window_and_level(viewer: Viewer) -> None:
-    start = viewer.pyramid.start_window
+    start = viewer.pyramid.initial_window
     drag(viewer, Qt.MouseButton.LeftButton, (40, -20))
     # 400 points are one window width: 40 to the right a tenth wider, 20 up a twentieth lower level (brighter).
     assert viewer.state.window.width == pytest.approx(start.width * 1.1)
@@ -121,7 +121,7 @@ def test_the_tool_keys_choose_what_the_left_drag_does(desk: Desk, viewer: Viewer
 def test_one_key_hides_the_heat_map(desk: Desk, viewer: Viewer) -> None:
     warm = _colourful(viewer)
     desk.qtbot.keyClick(viewer, Qt.Key.Key_H)
-    assert not desk.window.result.heat_map_box.isChecked()
+    assert not desk.window.result_panel.heat_map_box.isChecked()
     assert _colourful(viewer) == 0 < warm
 
 
@@ -332,7 +332,7 @@ def test_a_region_has_mean_deviation_and_area_of_its_modality_values() -> None:
     assert measured(Image(pixels=pixels, is_approximate=True), region) == ["200.0 px²"]  # a preview has no values
     assert measured(image, Line((5, 5), (5.2, 9), "region")) == [""]
     full = Image(pixels=np.full((600, 600), 65535, np.uint16))
-    assert region_figures(Line((0, 0), (600, 600), "region"), full) == (65535.0, pytest.approx(0, abs=0.01), 360_000)
+    assert region_statistics(Line((0, 0), (600, 600), "region"), full) == (65535.0, pytest.approx(0, abs=0.01), 360_000)
 
 
 @pytest.mark.parametrize(("key", "said"), [(Qt.Key.Key_J, "45.0° (135.0°)"), (Qt.Key.Key_T, "ratio 1.00")])
@@ -434,7 +434,7 @@ def test_nothing_is_measured_outside_the_image() -> None:
 
 
 def test_window_and_level_by_keys(desk: Desk, viewer: Viewer) -> None:
-    control, start = Qt.KeyboardModifier.ControlModifier, viewer.pyramid.start_window
+    control, start = Qt.KeyboardModifier.ControlModifier, viewer.pyramid.initial_window
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Right, control)
     # 400 points of a drag are one window width: a key is 20 of them.
     assert viewer.state.window.width == pytest.approx(start.width * 1.05)
@@ -558,11 +558,11 @@ def test_a_window_of_another_image_is_as_far_from_its_own(area: ImageArea) -> No
     assert matching_window(None, shown, other) is None
     for own, its in zip(shown.presets, other.presets, strict=True):
         assert matching_window(own, shown, other) == its
-    start = shown.start_window
+    start = shown.initial_window
     wide = Window(start.center + start.width / 2, start.width * 2, "LINEAR_EXACT")
     like = matching_window(wide, shown, other)
-    assert like.width == pytest.approx(other.start_window.width * 2)
-    assert like.center == pytest.approx(other.start_window.center + other.start_window.width / 2)
+    assert like.width == pytest.approx(other.initial_window.width * 2)
+    assert like.center == pytest.approx(other.initial_window.center + other.initial_window.width / 2)
     assert matching_window(like, other, shown).center == pytest.approx(wide.center)
 
 

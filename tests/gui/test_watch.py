@@ -130,4 +130,4 @@ def test_arrivals_leave_the_image_that_is_read_where_it_is(desk: Desk, tmp_path:
     desk.until_listed(3)
     assert desk.listed == [3, 1, 2]
     assert desk.bench.image.row is not None and desk.bench.image.row.row_id == 2
-    assert desk.bench.rows.id_at(desk.window.work_list.table.currentIndex()) == 2
+    assert desk.bench.rows.row_id_at(desk.window.work_list.table.currentIndex()) == 2

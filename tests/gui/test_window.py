@@ -33,13 +33,13 @@ from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import DocumentDialog, SettingsDialog, choice_label
-from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_equivalents
-from fieldray.desktop.list_reader import KEYS as COLUMNS
+from fieldray.desktop.keys import COLUMN_KEYS, KeyListDialog, cyrillic_equivalents
 from fieldray.desktop.notices import notify_run_end
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
 from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_COLUMN_WIDTH
+from fieldray.desktop.worklist_rows import COLUMN_KEYS as COLUMNS
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, UsageProblem
@@ -60,12 +60,12 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     before = desk.window
     desk.application.change_settings({"language": "uk"})
     assert desk.window is not before
-    desk.until(lambda: "Пакет позначає цей знімок." in texts(desk.window.result))
+    desk.until(lambda: "Пакет позначає цей знімок." in texts(desk.window.result_panel))
     assert desk.window.toolbar.start_button.accessibleName() == "Почати"
     assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
     assert desk.bench.rows.total() == 4
-    assert "Показник 0,90" in texts(desk.window.result)
-    desk.window.result.verdict.buttons["agree"].click()
+    assert "Показник 0,90" in texts(desk.window.result_panel)
+    desk.window.result_panel.verdict.buttons["agree"].click()
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
 
 
@@ -81,7 +81,7 @@ def test_a_new_window_keeps_the_image_that_is_open_and_says_how_the_list_is_sear
         table = desk.window.work_list.table
         desk.until(lambda table=table: QApplication.focusWidget() is table)
         assert desk.bench.image.row.row_id == 3
-        assert [rows.id_at(index) for index in table.selectionModel().selectedRows()] == [3][:count]
+        assert [rows.row_id_at(index) for index in table.selectionModel().selectedRows()] == [3][:count]
         assert desk.window.work_list.filter_bar.search.text() == text
     desk.window.work_list.filter_bar.search.clear()
     desk.until(lambda: rows.rowCount() == 4)
@@ -102,7 +102,7 @@ def test_what_is_opened_later_is_shown_in_the_new_window_alone(desk: Desk) -> No
     desk.dialog(DocumentDialog).reject()
     desk.window.actions_by_name["history"].trigger()
     desk.bench.past_runs.open(desk.bench.screening.run_id)
-    desk.until(lambda: desk.bench.screening.past and desk.window.images.isVisible())
+    desk.until(lambda: desk.bench.screening.past_run and desk.window.images.isVisible())
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 1)
 
 
@@ -114,11 +114,11 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     assert shown == ["language", "theme", "hide_patient", "keep_folders", "reader", "heat_map_opacity"]
     dialog.advanced.click()
     assert all(field.isVisible() for field in dialog.fields.values())
-    desk.window.result.opacity.setValue(5)  # stays where it is until the setting changes
+    desk.window.result_panel.opacity.setValue(5)  # stays where it is until the setting changes
     desk.application.change_settings({"folded": "use"})
-    desk.window.result.heat_map_box.setChecked(False)
+    desk.window.result_panel.heat_map_box.setChecked(False)
     desk.application.change_settings({"theme": "dark"})
-    assert (desk.window.result.opacity.value(), desk.bench.switches.heat_map) == (5, False)
+    assert (desk.window.result_panel.opacity.value(), desk.bench.switches.heat_map) == (5, False)
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)
     dialog.fields["heat_map_opacity"].setValue(70)
@@ -160,7 +160,7 @@ def test_the_verdict_stands_directly_under_the_score(desk: Desk, language: str) 
     desk.screen()
     desk.open_row(1)
     desk.application.change_settings({"language": language})
-    panel = desk.window.result
+    panel = desk.window.result_panel
     scale = panel.findChild(ScoreScale)
     below = scale.mapTo(panel.widget(), QPoint(0, scale.height())).y()
     assert 0 <= panel.verdict.mapTo(panel.widget(), QPoint()).y() - below < 3 * scale.height()
@@ -184,13 +184,13 @@ def test_a_key_hides_list_and_result_and_the_list_is_still_walked_through(
     desk.open_row(1)
     window, wide = desk.window, desk.window.viewer.width()
     QTest.keyClick(window, key)
-    assert window.work_list.isHidden() and window.result.isHidden()
+    assert window.work_list.isHidden() and window.result_panel.isHidden()
     assert window.isFullScreen() is (key == Qt.Key.Key_F11)
     desk.until(lambda: window.isFullScreen() or window.viewer.width() > wide + 300)
     QTest.keyClick(window.viewer, Qt.Key.Key_Down)
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 4)
     QTest.keyClick(window, back)
-    assert not window.isFullScreen() and window.work_list.isVisible() and window.result.isVisible()
+    assert not window.isFullScreen() and window.work_list.isVisible() and window.result_panel.isVisible()
     desk.until(lambda: abs(window.viewer.width() - wide) < 10)
     for is_whole in (True, False):
         QTest.mouseDClick(window.viewer, Qt.MouseButton.LeftButton)
@@ -251,16 +251,16 @@ def test_every_choice_has_a_word_and_only_the_policy_speaks_of_speed(language: s
 
 def test_the_key_sheet_names_every_key(desk: Desk) -> None:
     desk.window.actions_by_name["keys"].trigger()
-    sheet = desk.dialog(KeySheet)
+    sheet = desk.dialog(KeyListDialog)
     words = texts(sheet)
     translator = Translator("en")
-    for key in KEYS:
+    for key in COLUMN_KEYS:
         assert key.text(translator) in words
     sheet.reject()
 
 
 def test_no_two_commands_share_a_key_and_letters_work_under_a_ukrainian_layout_too() -> None:
-    keys = [text for key in KEYS for text in (*key.keys, *cyrillic_equivalents(key.keys))]
+    keys = [text for key in COLUMN_KEYS for text in (*key.keys, *cyrillic_equivalents(key.keys))]
     assert len(keys) == len(set(keys))
     assert cyrillic_equivalents(("H", "Ctrl+F", "?", "+", "1", "Space", "Ctrl+Shift+O")) == (
         "Р",
@@ -371,7 +371,7 @@ def test_a_signal_to_end_is_obeyed_between_events(desk: Desk) -> None:
     """Python hears of it in the middle of whatever it does."""
     with desk.application.ending_on_signals():
         signal.raise_signal(signal.SIGTERM)
-        assert desk.bench.board.notices == ()
+        assert desk.bench.notice_board.notices == ()
         desk.until(lambda: desk.ended)
 
 
@@ -381,7 +381,7 @@ def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
     desk.qtbot.wait(50)
     assert desk.window.width() == 960
     assert desk.window.height() == 540
-    result = desk.window.result
+    result = desk.window.result_panel
     desk.open_row(1)
     desk.until(lambda: result.widget().width() <= result.viewport().width())
     table, bar = desk.window.work_list.table, desk.window.work_list.filter_bar
@@ -389,11 +389,11 @@ def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
     shown = [(button.toolTip(), button.text()) for button in bar.findChildren(QPushButton) if button.isVisible()]
     assert shown[:3] == [("All", "All  4"), ("Read first", "0"), ("Flagged", "2")]
     for key, level in (("a", "info"), ("b", "error"), ("c", "warning")):
-        desk.bench.board.post(key, lambda _, key=key: key, level=level)
+        desk.bench.notice_board.post(key, lambda _, key=key: key, level=level)
     desk.window.resize(683, 384)  # 1366 x 768 at 200 %: the gravest notice alone, until a person unfolds them
     banners = desk.window.banners
     assert {*texts(banners).split("\n")} == {"", "b", "2 more messages"}
-    banners.more.click()
+    banners.more_button.click()
     desk.until(lambda: {"a", "b", "c"} <= {*texts(banners).split("\n")})
 
 
@@ -433,7 +433,7 @@ def test_the_image_has_half_of_the_window_and_the_classes_have_one_row(desk: Des
         return len(shown) == 7 and len({button.y() for button in shown}) == 1 and are_whole
 
     desk.until(are_in_a_row)
-    assert desk.window.result.widget().width() <= desk.window.result.viewport().width()
+    assert desk.window.result_panel.widget().width() <= desk.window.result_panel.viewport().width()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -461,7 +461,7 @@ def test_a_broken_settings_file_is_told(qapp: object, qtbot: object, rooms: Fake
     settings, problems = load_settings(home / "settings.json")
     application = Application(qapp, settings, services=rooms.open)  # type: ignore[arg-type]
     application.report(problems)
-    assert [notice.key for notice in application.controller.board.notices] == ["settings"]
+    assert [notice.key for notice in application.controller.notice_board.notices] == ["settings"]
     assert settings["theme"] == Settings()["theme"]
 
 
@@ -487,7 +487,7 @@ def test_nothing_stands_empty_where_no_image_is_open(desk: Desk) -> None:
     """A warning without words is a yellow strip."""
     desk.screen()
     desk.bench.image.show(None)
-    labels = [found for found in desk.window.result.findChildren(QLabel) if found.isVisible()]
+    labels = [found for found in desk.window.result_panel.findChildren(QLabel) if found.isVisible()]
     assert labels and all(found.text() or not found.pixmap().isNull() for found in labels)
 
 
@@ -549,7 +549,7 @@ def test_no_folder_is_remembered_where_a_person_does_not_want_it(desk: Desk, hom
 def test_a_card_stays_folded_for_the_next_image_and_the_next_start(desk: Desk, home: Path) -> None:
     desk.screen()
     desk.open_row(1)
-    panel = desk.window.result
+    panel = desk.window.result_panel
     head = next(card.head for card in panel.findChildren(FoldingCard) if card.head.text() == "Heat map")
     assert panel.heat_map_box.isVisible()
     head.click()
@@ -558,7 +558,7 @@ def test_a_card_stays_folded_for_the_next_image_and_the_next_start(desk: Desk, h
     desk.until((home / "settings.json").exists)
     desk.until(lambda: load_settings(home / "settings.json")[0]["folded"] == "heat_map")
     desk.application.change_settings({"theme": "dark"})
-    assert not desk.window.result.heat_map_box.isVisible()
+    assert not desk.window.result_panel.heat_map_box.isVisible()
 
 
 def test_the_menu_of_the_image_is_short_and_has_every_command_of_before(desk: Desk) -> None:

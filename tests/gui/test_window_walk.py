@@ -32,9 +32,9 @@ from recorder import Recorder
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.background import BackgroundTasks
-from fieldray.desktop.list_reader import KEYS, WorkListRow
 from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.worklist_model import VERDICT_ROLE
+from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
@@ -137,7 +137,7 @@ class WindowWalk(RuleBasedStateMachine):
         self.window = self.application.window
         self.window.resize(800, 480)
         self.recorder = Recorder(self.application)
-        for part in (self.window.area, self.window.result):  # what the walk looks at is painted in the list
+        for part in (self.window.area, self.window.result_panel):  # what the walk looks at is painted in the list
             part.setUpdatesEnabled(False)
         self._settle()
         self.rooms.session.image = SMALL
@@ -207,12 +207,12 @@ class WindowWalk(RuleBasedStateMachine):
         """By the number of the row: the mark in the list, and the panel's sentence on the open image."""
         model, verdicts, shown = self.bench.rows, self.bench.judging.verdicts, dict[int, Verdict | None]()
         for position in range(model.rowCount()):
-            index = model.index(position, KEYS.index("patient"))
+            index = model.index(position, COLUMN_KEYS.index("patient"))
             row = model.row_at(index)
             if row is not None and model.data(index, VERDICT_ROLE) == "saved":
                 given = verdicts.state_for(VerdictSubject(row.result_id, row.outcome))
                 shown[row.row_id] = given.wanted or row.verdict
-        panel, opened = self.window.result.verdict, self.bench.image.row
+        panel, opened = self.window.result_panel.verdict, self.bench.image.row
         if opened is not None and panel._how.text().startswith("Your verdict was saved"):
             choice = next(choice for choice, button in panel.buttons.items() if button.isChecked())
             shown[opened.row_id] = Verdict(choice=choice, note=panel.note.text().strip())
@@ -259,7 +259,7 @@ class WindowWalk(RuleBasedStateMachine):
             QTest.keyClick(focused, (Qt.Key.Key_Space, Qt.Key.Key_Return)[which % 2])
 
     def _type(self, which: int) -> None:
-        row, note = self.bench.image.row, self.window.result.verdict.note
+        row, note = self.bench.image.row, self.window.result_panel.verdict.note
         if row is not None and note.isVisible() and note.isEnabled():
             self._judge(row)
             note.setFocus()
@@ -288,12 +288,12 @@ class WindowWalk(RuleBasedStateMachine):
         self._judge(row)
         before = self.bench.judging.verdicts.state_for(VerdictSubject(row.result_id, row.outcome)).wanted
         for _ in range(2):
-            self.window.result.verdict.buttons[choice].click()
+            self.window.result_panel.verdict.buttons[choice].click()
         given = self.bench.judging.verdicts.state_for(VerdictSubject(row.result_id, row.outcome))
-        if self.bench._why_not_judged() is None and not given.needs_choice:
+        if self.bench._why_not_judged() is None and not given.has_conflict:
             assert given.wanted is not None and given.wanted.choice == choice
         else:
-            assert given.wanted == before or given.needs_choice
+            assert given.wanted == before or given.has_conflict
 
     def _withdraw(self, which: int) -> None:
         """Also a verdict that another window gave."""
@@ -305,7 +305,7 @@ class WindowWalk(RuleBasedStateMachine):
         self.window.actions_by_name["undo"].trigger()
 
     def _discard(self, which: int) -> None:
-        note = self.window.result.verdict.note
+        note = self.window.result_panel.verdict.note
         if note.hasFocus():
             self.window.actions_by_name["cancel"].trigger()
 
@@ -333,7 +333,7 @@ class WindowWalk(RuleBasedStateMachine):
 
     def _reopen(self, which: int) -> None:
         if self.bench.image.is_replaced:
-            self.window.result.open_replacing.click()
+            self.window.result_panel.open_newer_button.click()
 
     def _search(self, which: int) -> None:
         self.window.work_list.filter_bar.search.setText(("", "001", "nobody", "")[which % 4])
@@ -413,7 +413,7 @@ class WindowWalk(RuleBasedStateMachine):
         return f"the verdicts on {lost} are lost without a word" if lost and not is_lost else ""
 
     def _shown_as_given(self) -> dict[int, Verdict | None]:
-        row, panel = self.bench.image.row, self.window.result.verdict
+        row, panel = self.bench.image.row, self.window.result_panel.verdict
         given = self._shown_as_saved()
         choice = next((choice for choice, button in panel.buttons.items() if button.isChecked()), None)
         if row is not None and choice is not None:
@@ -430,10 +430,10 @@ class WindowWalk(RuleBasedStateMachine):
             for channel in background.waiting:
                 channel.step()
             self._process()
-            self.bench.bridge._drain()
+            self.bench.event_bridge._drain()
             if rows._again.isActive():
                 rows._read()
-            is_idle = not background.waiting and not self.bench.bridge._waiting
+            is_idle = not background.waiting and not self.bench.event_bridge._waiting
             assert time.monotonic() < end_s, "the window waits for ever"
 
     def _process(self) -> None:

@@ -24,11 +24,11 @@ from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.image_painting import DisplaySwitches
-from fieldray.desktop.list_reader import KEYS, RowCache, WorkListRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Verdicts, VerdictSubject
 from fieldray.desktop.worklist_delegate import WorkListDelegate, wrap_text
-from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, VERDICT_ROLE, WorkListModel
+from fieldray.desktop.worklist_model import EARLIER_DAY_ROLE, GROUP_ROLE, VERDICT_ROLE, WorkListModel
+from fieldray.desktop.worklist_rows import COLUMN_KEYS, RowCache, WorkListRow
 from fieldray.domain.finding import Outcome, RefusedOutcome
 from fieldray.domain.run import ImageDone, Verdict
 from fieldray.errors import StorageProblem
@@ -49,8 +49,8 @@ class StoredList:
 
     def __init__(self, path: Path, qtbot: QtBot) -> None:
         self.path, self._qtbot = path, qtbot
-        self.board = NoticeBoard()
-        self.background = BackgroundTasks(self.board)
+        self.notice_board = NoticeBoard()
+        self.background = BackgroundTasks(self.notice_board)
         self.verdicts, self.switches = Verdicts(), DisplaySwitches()
         self.switches.by_patient = False
         self.words = Translator("en", lambda: self.switches.hide_patient)
@@ -64,7 +64,7 @@ class StoredList:
         """Begin another run, and list it."""
         self.run_id = self.store.open_run(SPEC, fresh=True)
         self.model.open(self.run_id, None)
-        self.until(lambda: self.model.is_whole)
+        self.until(lambda: self.model.is_fully_read)
 
     def add(self, *outcomes: Outcome) -> None:
         """Save results, and wait until they are listed and those in sight are read."""
@@ -73,7 +73,7 @@ class StoredList:
 
     def take(self, event: ImageDone) -> None:
         """Hear of an image as the window does."""
-        self.model.image_done(event.image)
+        self.model.show_saved_image(event.image)
 
     def judge(self, row_id: int, choice: str) -> None:
         """Give a verdict on a row, here and in the store."""
@@ -100,7 +100,7 @@ class StoredList:
 
     def shown(self) -> list[int]:
         """The numbers of all rows as they are shown."""
-        found = [self.model.id_at(self.model.index(place, 0)) for place in range(self.model.rowCount())]
+        found = [self.model.row_id_at(self.model.index(place, 0)) for place in range(self.model.rowCount())]
         return [row_id for row_id in found if row_id is not None]
 
     def until(self, is_so: object) -> None:
@@ -134,8 +134,8 @@ def test_order_and_filter_are_those_of_the_store_and_everything_is_counted(
     listed.add(screened(1, 0.2), failed(2), screened(3, 0.9), refused(4), screened(5, 0.45))
     assert listed.shown() == [row.row_id for row in listed.rows()] == [3, 5, 1, 4, 2]
     for change, shown in (
-        (lambda: model.sort(KEYS.index("score"), Qt.SortOrder.DescendingOrder), [3, 5, 1, 4, 2]),
-        (lambda: model.sort(KEYS.index("score"), Qt.SortOrder.AscendingOrder), [4, 2, 1, 5, 3]),
+        (lambda: model.sort(COLUMN_KEYS.index("score"), Qt.SortOrder.DescendingOrder), [3, 5, 1, 4, 2]),
+        (lambda: model.sort(COLUMN_KEYS.index("score"), Qt.SortOrder.AscendingOrder), [4, 2, 1, 5, 3]),
         (lambda: model.sort(-1), [3, 5, 1, 4, 2]),
         (lambda: model.filter(category="normal"), [1]),
         (lambda: model.filter(category=None, text="PX-1003"), [3]),
@@ -164,7 +164,7 @@ def test_the_selection_stays_on_its_row_while_others_arrive(listed: StoredList, 
     listed.add(*(screened(number, 0.6 + number / 100) for number in range(2, 30)))
     listed.until(lambda: model.rowCount() == 29)
     assert held.row() == 28
-    assert model.id_at(held) == 1
+    assert model.row_id_at(held) == 1
 
 
 def test_an_image_done_again_takes_its_old_place_in_the_counts(listed: StoredList, model: WorkListModel) -> None:
@@ -182,7 +182,7 @@ def test_an_image_done_again_takes_its_old_place_in_the_counts(listed: StoredLis
 
 def test_a_verdict_is_noted_on_its_row(listed: StoredList, model: WorkListModel) -> None:
     listed.add(screened(1, 0.6))
-    state = model.index_of(1).siblingAtColumn(KEYS.index("patient"))
+    state = model.index_of(1).siblingAtColumn(COLUMN_KEYS.index("patient"))
     said = [model.data(state, Qt.ItemDataRole.AccessibleTextRole)]
     listed.judge(1, "agree")
     said.append(model.data(state, Qt.ItemDataRole.AccessibleTextRole))
@@ -230,7 +230,7 @@ def test_the_first_page_is_there_before_the_whole_list(listed: StoredList, monke
     listed.add(*(screened(number, number / 10) for number in range(1, 8)))
     seen: list[tuple[int, bool, int]] = []
     model = listed.model
-    model.changed.connect(lambda: seen.append((model.rowCount(), model.is_whole, model.total())))
+    model.changed.connect(lambda: seen.append((model.rowCount(), model.is_fully_read, model.total())))
     model.open(listed.run_id, None)
     listed.until(lambda: len(seen) == 2)
     assert seen == [(3, False, 7), (7, True, 7)]
@@ -244,7 +244,7 @@ def test_of_two_wishes_the_newest_is_shown(listed: StoredList, model: WorkListMo
         model.filter(category=category)
     listed.until(lambda: bool(shown))
     assert shown == [[2]]
-    assert listed.board.notices == ()
+    assert listed.notice_board.notices == ()
 
 
 def test_a_long_list_is_read_again_the_more_seldom(
@@ -271,17 +271,17 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(History, "list_rows", refuse)
         model.filter(text="px")
-        listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])
+        listed.until(lambda: [notice.key for notice in listed.notice_board.notices] == ["list"])
     assert listed.shown() == [1]  # what was in sight stays
     model.filter(text="px-1")
     listed.settle()
-    assert listed.board.notices == ()
+    assert listed.notice_board.notices == ()
     with monkeypatch.context() as patch:
         patch.setattr(HistoryQuery, "images", refuse)
         rows: RowCache = model._rows
         rows.clear({})
         assert model.row_at(model.index(0, 0)) is None
-        listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])
+        listed.until(lambda: [notice.key for notice in listed.notice_board.notices] == ["list"])
     assert listed.rows()[0].row_id == 1
 
 
@@ -321,7 +321,7 @@ def test_a_verdict_that_is_saved_is_not_shown_with_what_the_image_gave_meanwhile
     listed.verdicts.handle_written(shown, Verdict(choice="agree"))
     model.verdict_changed(shown)
     after = model.row_at(model.index(0, 0))
-    assert (after.category, after.verdict, model.data(model.index(0, KEYS.index("patient")), VERDICT_ROLE)) == (
+    assert (after.category, after.verdict, model.data(model.index(0, COLUMN_KEYS.index("patient")), VERDICT_ROLE)) == (
         "normal",
         None,
         None,
@@ -357,10 +357,10 @@ def test_the_images_of_a_patient_are_listed_together_and_the_selection_stays(
     listed.settle()
     assert listed.shown() == [1, 4, 2, 3] and held.row() == 1
     assert [model.data(model.index(row, 0), GROUP_ROLE).size for row in range(4)] == [2, 1, 1, 1]
-    patients = [model.index(row, KEYS.index("patient")) for row in range(4)]
+    patients = [model.index(row, COLUMN_KEYS.index("patient")) for row in range(4)]
     said = [model.data(patient, Qt.ItemDataRole.AccessibleTextRole) for patient in patients]
     assert [words.endswith("same patient as above") for words in said] == [False, True, False, False]
-    model.sort(KEYS.index("score"), Ascending)
+    model.sort(COLUMN_KEYS.index("score"), Ascending)
     listed.settle()
     assert listed.shown() == [4, 1, 3, 2]
     listed.switches.set(by_patient=False)
@@ -394,7 +394,7 @@ def test_a_row_that_is_read_stays_among_the_unread_until_they_are_chosen_again(
 
 
 def notice(listed: StoredList) -> str:
-    return " ".join(notice.text(Translator("en")) for notice in listed.board.notices)
+    return " ".join(notice.text(Translator("en")) for notice in listed.notice_board.notices)
 
 
 class Table(StoredList):
@@ -417,7 +417,7 @@ class Table(StoredList):
         if is_selected:
             option.state |= QStyle.StateFlag.State_Selected
         painter = QPainter(sheet)
-        self.delegate.paint(painter, option, self.model.index(place, KEYS.index(key)))
+        self.delegate.paint(painter, option, self.model.index(place, COLUMN_KEYS.index(key)))
         painter.end()
         return sheet
 
@@ -429,7 +429,7 @@ def table(qtbot: QtBot, tmp_path: Path) -> Iterator[Table]:
     made.close()
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", COLUMN_KEYS)
 def test_a_cell_looks_the_same_again(table: Table, key: str) -> None:
     table.add(screened(1, 0.9))
     first = table.painted(key)
@@ -525,7 +525,7 @@ def test_a_list_that_is_not_by_urgency_names_its_column(listed: StoredList, mode
     listed.add(screened(1, 0.2), screened(2, 0.9))
     said = []
     for column, order in (("date", Ascending), ("class", Descending), ("class", Ascending)):
-        model.sort(KEYS.index(column), order)
+        model.sort(COLUMN_KEYS.index(column), order)
         said.append(model.sort_column_title)
     model.sort(-1)
     assert [*said, model.sort_column_title] == ["Date", "Class", "", ""]
@@ -543,9 +543,9 @@ def test_a_film_of_an_earlier_day_is_marked_and_lies_below_the_one_of_today(
     ]
     listed.add(*outcomes)
     assert listed.shown() == [2, 1]
-    marks = [model.data(model.index(place, KEYS.index("patient")), EARLIER_ROLE) for place in range(2)]
+    marks = [model.data(model.index(place, COLUMN_KEYS.index("patient")), EARLIER_DAY_ROLE) for place in range(2)]
     assert marks == [False, True]
-    said = model.data(model.index(1, KEYS.index("patient")), Qt.ItemDataRole.AccessibleTextRole)
+    said = model.data(model.index(1, COLUMN_KEYS.index("patient")), Qt.ItemDataRole.AccessibleTextRole)
     assert "earlier image, 2026-06-15" in said
 
 

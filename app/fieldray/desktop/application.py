@@ -110,7 +110,7 @@ class Application(QObject):
     def report(self, problems: Sequence[Reason]) -> None:
         """Show the problems that were found while reading the settings file."""
         for problem in problems:
-            self.controller.board.post_reason("settings", problem, level="warning")
+            self.controller.notice_board.post_reason("settings", problem, level="warning")
 
     def change_settings(self, changes: Mapping[str, Value]) -> None:
         """Apply changed settings to the window, and save them."""

@@ -165,7 +165,7 @@ class AuditPage(Page):
         self.table_button.setVisible(is_table)
         if self._table is not None:
             self.table_button.setText(self._translator.name_or_number(self._table.name))
-        self._offer(auditing.others)
+        self._offer(auditing.comparable_runs)
         self.button.setEnabled(auditing.can_audit and not (is_table and self._table is None))
         text = ""
         if auditing.problem is not None:

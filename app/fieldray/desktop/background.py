@@ -42,14 +42,14 @@ class BackgroundTasks(QObject):
     window's thread. In that thread, `done(result)` or `failed(error)` of a task is called. An error without a reason is
     a bug, and is raised after `failed`.
 
-    board  shows an error of a task without `failed`, under the name of the task's channel
+    notice_board  shows an error of a task without `failed`, under the name of the task's channel
     """
 
     _answered = Signal(object)
 
     def __init__(self, board: NoticeBoard) -> None:
         super().__init__()
-        self.board = board
+        self.notice_board = board
         self._opened: Future[Services] = Future()
         self._channels: dict[str, Executor] = {}
         self._under_way: set[Future[Any]] = set()
@@ -139,7 +139,7 @@ class BackgroundTasks(QObject):
             return
         channel, done, failed = self._wanted.pop(task)
         error = task.exception()
-        failed = failed or partial(self.board.post_error, channel)
+        failed = failed or partial(self.notice_board.post_error, channel)
         if isinstance(error, FieldrayError):
             failed(error)
         elif error is not None:
@@ -237,7 +237,7 @@ class Services:
 
     session: Session
     library: PackLibrary
-    memory: RememberedPacks
+    remembered_packs: RememberedPacks
     are_empty_folders: Callable[[Sequence[Path]], bool]
     may_lack_ages: Callable[[Sequence[Path]], bool]
     drives: DriveWatch
@@ -282,7 +282,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     return Services(
         session=session,
         library=library,
-        memory=RememberedPacks(data_folder()),
+        remembered_packs=RememberedPacks(data_folder()),
         are_empty_folders=are_empty_folders,
         may_lack_ages=may_lack_ages,
         drives=drives,

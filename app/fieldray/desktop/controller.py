@@ -18,10 +18,8 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import BackgroundTasks, EventBridge, OpenServices, Services
-from fieldray.desktop.comparing import ComparisonController
+from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.image_painting import DisplaySwitches
-from fieldray.desktop.judging import ReadMarks, VerdictController
-from fieldray.desktop.list_reader import WorkListRow, pack_title
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
@@ -33,8 +31,10 @@ from fieldray.desktop.past_runs import (
     PastRuns,
 )
 from fieldray.desktop.screening import RUN_NOTICE_PREFIX, ScreeningController, notice_level
+from fieldray.desktop.verdict_controller import ReadMarks, VerdictController
 from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.worklist_model import WorkListModel
+from fieldray.desktop.worklist_rows import WorkListRow, pack_title
 from fieldray.domain.finding import FailedOutcome, Outcome, count_of_outcome
 from fieldray.domain.history import DeletionResult
 from fieldray.domain.model import BackendName, Manifest
@@ -94,14 +94,14 @@ class Controller(QObject):
         self._open_services = open_services
         self._is_opening = self._is_closing = self._is_ending = self._has_ended = False
         self._last_bug: Reason | None = None
-        self.bridge, self.board = EventBridge(), NoticeBoard()
-        self.background = background(self.board)
+        self.event_bridge, self.notice_board = EventBridge(), NoticeBoard()
+        self.background = background(self.notice_board)
         self.packs = PackChoice(self.background, settings)
         self.screening = ScreeningController(self.background, self.packs)
         self.auditing = AuditController(self.screening)
         self.past_runs = PastRuns(self.screening)
-        self.machine = ComputerLoad(self.screening)
-        self.checking = ConstancyTestController(self.screening)
+        self.computer_load = ComputerLoad(self.screening)
+        self.constancy_test = ConstancyTestController(self.screening)
         self.exporting = ExportController(self.background)
         self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the position of the pack
         self._lost_files = 0
@@ -111,7 +111,7 @@ class Controller(QObject):
         self.image = OpenImage(self.background)
         self.judging = VerdictController(self.background, self._why_not_judged)
         self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
-        self.reading = ReadMarks(self.background, self.image, self._why_not_judged)
+        self.read_marks = ReadMarks(self.background, self.image, self._why_not_judged)
         self.second_image = OpenImage(self.background, channel="second image")
         self.comparing = ComparisonController(
             self.background, self.rows, image=self.image, second_image=self.second_image
@@ -122,7 +122,7 @@ class Controller(QObject):
         self._connect()
 
     def _connect(self) -> None:
-        self.bridge.published.connect(self.handle_event)
+        self.event_bridge.published.connect(self.handle_event)
         self.screening.started.connect(self._run_started)
         self.screening.started.connect(self._look_for_folders)
         self.packs.model_changed.connect(self._note_other_pack)
@@ -133,7 +133,7 @@ class Controller(QObject):
         self.rows.replaced.connect(self.image.mark_replaced)
         self.judging.changed.connect(self.rows.verdict_changed)
         self.judging.verdict_about_to_change.connect(self._note_read)
-        self.reading.changed.connect(self.rows.reading_changed)
+        self.read_marks.changed.connect(self.rows.reading_changed)
         self.judging.all_saved.connect(self._go_on_closing)
         self.past_runs.opened.connect(lambda _row_id, past: self._show_past(past))
         self.past_runs.deleted.connect(self._forget_deleted)
@@ -145,13 +145,13 @@ class Controller(QObject):
         """Open the services of the program in the background."""
         if self._is_opening or self._is_closing:
             return
-        self.board.withdraw("open")
+        self.notice_board.withdraw("open")
         self._is_opening = True
         self.background.run(self._open_here, channel="open", done=self._opened, failed=self._not_opened)
 
     def _open_here(self) -> Services:
         """Open the services in a background thread. If the program is already closing, close the services at once."""
-        services = self._open_services(self.settings, self.bridge.publish)
+        services = self._open_services(self.settings, self.event_bridge.publish)
         if self._is_ending:
             _close(services)
         return services
@@ -167,7 +167,7 @@ class Controller(QObject):
     def _not_opened(self, error: FieldrayError) -> None:
         self._is_opening = False
         self._go_on_closing()
-        self.board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
+        self.notice_board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
 
     def close(self) -> None:
         """Cancel running work, and close the services in the background as soon as they are open.
@@ -177,11 +177,11 @@ class Controller(QObject):
         if self._is_closing:
             return
         self._is_closing = True
-        self.board.post("closing", lambda t: t.text("Closing…"))
+        self.notice_board.post("closing", lambda t: t.text("Closing…"))
         for image in (self.image, self.second_image):
             image.discard_pending_results()
         self.rows.end()
-        self.machine.stop()
+        self.computer_load.stop()
         self.judging.commit()
         QTimer.singleShot(_PATIENCE_MS, self, self._offer_to_go)
         QTimer.singleShot(_CLOSING_ENDS_MS, self, self._go)
@@ -194,7 +194,7 @@ class Controller(QObject):
         """
         if self.judging.is_saving:
             return
-        self.board.post(
+        self.notice_board.post(
             "closing",
             lambda t: t.text("Closing… A drive or network folder may not be answering. All results so far are saved."),
             action=Action(lambda t: t.text("Close now"), self._go),
@@ -230,7 +230,7 @@ class Controller(QObject):
 
     def _finish_closing(self, _: None = None) -> None:
         self._has_ended = True
-        self.bridge.close()
+        self.event_bridge.close()
         self.background.close()
         self.closed.emit()
 
@@ -243,14 +243,14 @@ class Controller(QObject):
             return reason("not_judged_none")
         if image.is_replaced or not self.rows.holds(image.row):
             return reason("not_judged_replaced")
-        if self.rows.is_selecting_another_image or not image.is_in_sight:
+        if self.rows.is_selecting_another_image or not image.is_visible:
             return reason("not_judged_yet")
         if not self.rows.index_of(image.packs[0].row_id).isValid():
             return reason("not_judged_not_listed")
         return None
 
     def _image_changed(self) -> None:
-        self.board.withdraw("replaced")
+        self.notice_board.withdraw("replaced")
         self.judging.open(self.image.row)
 
     def _image_replaced(self) -> None:
@@ -260,7 +260,7 @@ class Controller(QObject):
         """
         self.judging.open(None)
         again = Action(lambda t: t.text("Open the new image"), self.show_newer_result)
-        self.board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
+        self.notice_board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
 
     def show_newer_result(self) -> None:
         """Show the newer result of the current image, which the work list already has."""
@@ -275,7 +275,7 @@ class Controller(QObject):
 
         row  the row with the old result
         """
-        self.rows.answer_replaced(row, outcome)
+        self.rows.show_new_result(row, outcome)
         if row is self.image.row:
             self.show_newer_result()
 
@@ -286,7 +286,7 @@ class Controller(QObject):
             and row.result_id == judged.result_id
             and self.judging.verdicts.state_for(judged).wanted is not None
         ):
-            self.reading.mark_read()
+            self.read_marks.mark_read()
 
     def refresh_all(self) -> None:
         """Read the work list again, because another window may have changed it. Images that were deleted are closed."""
@@ -299,7 +299,7 @@ class Controller(QObject):
                 channel="open images",
                 newest_only=True,
                 done=lambda found: self._close_deleted(rows, {image.row_id for image in found}),
-                failed=lambda error: self.board.post_error("list", error),
+                failed=lambda error: self.notice_board.post_error("list", error),
             )
 
     def _close_deleted(self, rows: Sequence[WorkListRow], present: Collection[int]) -> None:
@@ -309,7 +309,7 @@ class Controller(QObject):
             image.show(None)
         if closed:
             self.comparing.forget()
-            self.board.post_reason("deleted", reason("image_deleted"), level="warning")
+            self.notice_board.post_reason("deleted", reason("image_deleted"), level="warning")
 
     # ---- events
 
@@ -317,14 +317,14 @@ class Controller(QObject):
         """Handle one event of the services, for example a saved image or the end of a run."""
         match event:
             case ImageDone():
-                self.rows.image_done(event.image)
+                self.rows.show_saved_image(event.image)
                 for answer in event.image.results:
                     self._count_patient(answer.outcome, answer.position)
             case Progress():
                 self.screening.handle_progress(event)
             case Speed():
                 self.speed = event
-                self.machine.add_speed(event)
+                self.computer_load.add_speed(event)
                 self.speed_measured.emit(event)
             case RunChanged():
                 self._handle_run_changed(event)
@@ -335,7 +335,7 @@ class Controller(QObject):
             case DeviceChanged():
                 self._take_device(event)
             case StoreRepaired() | StoreUnwritable() | StoreUpdating():
-                self.board.post_reason("store", event.reason, level="warning")
+                self.notice_board.post_reason("store", event.reason, level="warning")
 
     def _handle_run_changed(self, event: RunChanged) -> None:
         self.screening.handle_run_changed(event)
@@ -345,7 +345,9 @@ class Controller(QObject):
         if not self.screening.is_busy:
             self._note_patients()
             if self._lost_files:
-                self.board.post_reason(f"{RUN_NOTICE_PREFIX}files_lost", reason("files_lost", count=self._lost_files))
+                self.notice_board.post_reason(
+                    f"{RUN_NOTICE_PREFIX}files_lost", reason("files_lost", count=self._lost_files)
+                )
         if event.state in ("finished", "failed"):
             self.ended.emit()
 
@@ -356,7 +358,7 @@ class Controller(QObject):
         self._lost_files = 0
         self.judging.verdicts.forget_last()
         for key in ("other_pack", "taken_back"):
-            self.board.withdraw(key)
+            self.notice_board.withdraw(key)
 
     def _look_for_folders(self) -> None:
         """Add the opened folders to the recently opened folders, if the setting allows this.
@@ -412,7 +414,7 @@ class Controller(QObject):
     def _forget_gone(self) -> None:
         """Close the visible run, because another program deleted the run or all its images."""
         if not self.screening.is_busy:
-            self.board.post_reason("deleted", reason("images_deleted", run=self.rows.run_id), level="warning")
+            self.notice_board.post_reason("deleted", reason("images_deleted", run=self.rows.run_id), level="warning")
             self._forget_run()
 
     def _forget_run(self) -> None:
@@ -443,17 +445,17 @@ class Controller(QObject):
         for note in notes:
             key = RUN_NOTICE_PREFIX + (f"{number} {note.code}" if number else note.code)
             text = partial(_note_of_pack, note, packs[number], is_named=len(packs) > 1)
-            self.board.post(key, text, level=notice_level(note))
+            self.notice_board.post(key, text, level=notice_level(note))
 
     def _note_other_pack(self) -> None:
         """Show a notice if the list was made with other packs than those in use."""
         before, after = self.screening.run_models, self.packs.models
         was, now = ([(one.pack_name, one.model_sha256) if one else None for one in packs] for packs in (before, after))
         if self.screening.manifest is None or not after or was == now or self.rows.run_id is None:
-            self.board.withdraw("other_pack")
+            self.notice_board.withdraw("other_pack")
             return
         packs = self.screening.manifest, *self.rows.other_packs
-        self.board.post(
+        self.notice_board.post(
             "other_pack",
             lambda t: t.text(
                 "These results were made with the pack “{before}”. To screen with the pack “{after}”, press Start.",
@@ -468,7 +470,7 @@ class Controller(QObject):
         self.backends[event.backend] = event
         was_ready, why = before is not None and before.state == "ready", event.reason
         if event.state == "unavailable" and was_ready and why and why.code != _NOT_COMPILED:  # no image was on it
-            self.board.post(
+            self.notice_board.post(
                 _lost(event.backend),
                 lambda t: t.text(
                     "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
@@ -477,7 +479,7 @@ class Controller(QObject):
                 action=Action(lambda t: t.text("Try again"), lambda: self.screening.retry_backend(event.backend)),
             )
         elif event.state == "ready":
-            self.board.withdraw(_lost(event.backend))
+            self.notice_board.withdraw(_lost(event.backend))
         if event.backend == EDGE_TPU.name:
             self._note_not_compiled()
         self.backends_changed.emit()
@@ -488,10 +490,12 @@ class Controller(QObject):
         advice = (event.reason, *event.notes) if event.reason else event.notes
         self._note_not_compiled()
         if event.state == "absent" or not advice:
-            self.board.withdraw(event.backend)
+            self.notice_board.withdraw(event.backend)
         else:
             again = Action(lambda t: t.text("Try again"), lambda: self.screening.retry_backend(event.backend))
-            self.board.post_reason(event.backend, advice[0], level="warning", action=again if event.reason else None)
+            self.notice_board.post_reason(
+                event.backend, advice[0], level="warning", action=again if event.reason else None
+            )
         self.backends_changed.emit()
 
     def _note_not_compiled(self) -> None:
@@ -499,9 +503,9 @@ class Controller(QObject):
         device, backend = self.devices.get(EDGE_TPU.name), self.backends.get(EDGE_TPU.name)
         is_there = device is None or device.state != "absent"
         if is_there and backend and backend.reason and backend.reason.code == _NOT_COMPILED:
-            self.board.post_reason(_NOT_COMPILED, backend.reason, level="info")
+            self.notice_board.post_reason(_NOT_COMPILED, backend.reason, level="info")
         else:
-            self.board.withdraw(_NOT_COMPILED)
+            self.notice_board.withdraw(_NOT_COMPILED)
 
     # ---- commands
 
@@ -562,7 +566,7 @@ class Controller(QObject):
         why = reason("internal", detail=type(error).__name__)
         if why != self._last_bug:  # otherwise an error while painting a notice would repeat for ever
             self._last_bug = why
-            self.board.post_reason("bug", why)
+            self.notice_board.post_reason("bug", why)
 
 
 def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translator, *, is_named: bool) -> str:

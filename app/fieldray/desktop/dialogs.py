@@ -274,9 +274,9 @@ class DocumentDialog(QDialog):
         QShortcut(QKeySequence.StandardKey.Find, self, self.search.setFocus)
         side, close = QWidget(), push_button(translator.text("Close"))
         close.setAutoDefault(False)  # Enter in the search field goes to the next match
-        self.nothing = label(translator.text("Nothing found."), role="warning")
-        self.nothing.hide()
-        column_layout(side, self.search, self.nothing, (self.contents, 1), spacing=6)
+        self.no_match_label = label(translator.text("Nothing found."), role="warning")
+        self.no_match_label.hide()
+        column_layout(side, self.search, self.no_match_label, (self.contents, 1), spacing=6)
         panes = make_splitter(side, self.page, [240, 880])
         panes.setStretchFactor(1, 1)
         column_layout(self, (panes, 1), dialog_buttons(self, close), margins=(12, 12, 12, 12))
@@ -284,7 +284,7 @@ class DocumentDialog(QDialog):
     def _show_first(self) -> None:
         """Scroll to the first match of the search. Without a match, scroll to the beginning and show a message."""
         self.page.moveCursor(QTextCursor.MoveOperation.Start)
-        self.nothing.setVisible(not self.page.find(self.search.text()) and bool(self.search.text()))
+        self.no_match_label.setVisible(not self.page.find(self.search.text()) and bool(self.search.text()))
 
     def _show_next(self) -> None:
         """Scroll to the next match of the search; after the last match, to the first."""

@@ -68,7 +68,7 @@ class HistoryPage(Page):
         self._inside = column_layout(None, filters, self.count, self.table, hint, buttons, self.problem, spacing=6)
         self._column.insertWidget(1, card(self._inside))
         self.quality: QWidget | None = None
-        self._taken = runs.quality
+        self._taken = runs.quality_by_day
         self.comparison: QWidget | None = None
         self.refresh_on(runs.changed)
         runs.deletion_planned.connect(self._ask)
@@ -82,7 +82,7 @@ class HistoryPage(Page):
     # ---- building
 
     def _make_filters(self) -> QHBoxLayout:
-        translator, wanted = self._translator, self._runs.wanted
+        translator, wanted = self._translator, self._runs.run_filter
         self.search = search_field(translator.text("Search pack or folder"), wanted.text)
         self.search.setMaximumWidth(_SEARCH_WIDTH)
         self.search.textChanged.connect(lambda _: self._filter())
@@ -231,9 +231,9 @@ class HistoryPage(Page):
         """Show the past runs and the last comparison of two runs, without patients' names while names are hidden."""
         runs, translator = self._runs, self._translator
         are_other_names, self._hides_names = self._hides_names != translator.hides_names(), translator.hides_names()
-        if are_other_names or runs.shown != self._listed:
-            self._relist(runs.shown)
-        if self._taken is not runs.quality:
+        if are_other_names or runs.filtered_runs != self._listed:
+            self._relist(runs.filtered_runs)
+        if self._taken is not runs.quality_by_day:
             self._show_quality()
         if are_other_names or self._compared is not runs.comparison:
             self._show_comparison()
@@ -261,7 +261,7 @@ class HistoryPage(Page):
 
         Hidden if no image has a note on quality.
         """
-        translator, self._taken = self._translator, self._runs.quality
+        translator, self._taken = self._translator, self._runs.quality_by_day
         remove_widgets(self.quality)
         self.quality = None
         rows = [

@@ -23,9 +23,8 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
-from fieldray.desktop.comparing import ComparisonController
+from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.image_painting import TOOLS, DisplaySwitches, ViewState, matching_window
-from fieldray.desktop.list_reader import WorkListRow, image_title, pack_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.prior_view import PriorView, study_date_text
 from fieldray.desktop.style import Theme, colour, icon, restoring_painter, scaled_font
@@ -39,6 +38,7 @@ from fieldray.desktop.widgets import (
     set_surface,
     without_markup,
 )
+from fieldray.desktop.worklist_rows import WorkListRow, image_title, pack_title
 from fieldray.formatting import format_dicom_date, research_only_notice
 from fieldray.translation import Translator
 
@@ -57,13 +57,13 @@ class ImageArea(QWidget):
         super().__init__()
         self._comparing, self.switches, self._translator = comparing, switches, translator
         self._image, self._kept = image, kept = comparing.image, comparing.second_image
-        self.is_linked, self.has_two = True, False
+        self.is_linked, self.has_second_image = True, False
         self.viewer, self.second_viewer = (Viewer(one, switches, translator, theme) for one in (image, kept))
         self.prior_view = PriorView(comparing, switches, self.viewer, translator)
         self.second_viewer.setAccessibleName(translator.text("Pinned image"))
         named = translator.text("Unpin the image")
         close = push_button("", lambda: self._kept.show(None), icon=icon("close", theme), named=named)
-        self._heads = _Head(), _Head(close)
+        self._heads = _ImageHeading(), _ImageHeading(close)
         self._splitter = QSplitter(Qt.Orientation.Horizontal)
         self._splitter.setChildrenCollapsible(False)
         self._parts = QWidget(), QWidget()
@@ -96,9 +96,9 @@ class ImageArea(QWidget):
         return {
             **{name: partial(self.switches.toggle, name) for name in _SWITCHES},
             "network_view": lambda: self.active.show_network_view(not self.active.shows_network_view),
-            "keep_image": self.keep_or_close,
+            "keep_image": self.pin_or_close_image,
             "link": self._link_or_unlink,
-            "invert": turned(ViewState.inverse),
+            "invert": turned(ViewState.with_grey_swapped),
             "rotate_right": turned(lambda state: state.turned(1)),
             "rotate_left": turned(lambda state: state.turned(-1)),
             "flip_left_right": turned(ViewState.flipped_left_right),
@@ -129,7 +129,7 @@ class ImageArea(QWidget):
         for viewer in self.viewers:
             viewer.cancel_drag()
 
-    def keep_or_close(self) -> None:
+    def pin_or_close_image(self) -> None:
         """Pin the current image, so that it stays in sight while others are opened.
 
         If an image is pinned, close that image.
@@ -189,8 +189,8 @@ class ImageArea(QWidget):
 
     def _show_kept(self) -> None:
         comes_soon = self._comparing.may_find_prior_soon and self._parts[1].isVisibleTo(self)
-        self.has_two = self._kept.row is not None or comes_soon
-        is_seen = self.has_two and self.prior_view.mode == "side_by_side"
+        self.has_second_image = self._kept.row is not None or comes_soon
+        is_seen = self.has_second_image and self.prior_view.mode == "side_by_side"
         if not is_seen and self.second_viewer.hasFocus():
             self.viewer.setFocus()
         self._parts[1].setVisible(is_seen)
@@ -223,7 +223,7 @@ class ImageArea(QWidget):
         )
 
 
-class _Head(QWidget):
+class _ImageHeading(QWidget):
     """The line with the name above an image. The line has a close button if the image can be closed."""
 
     def __init__(self, *close: QWidget) -> None:
@@ -319,12 +319,12 @@ class ViewTools(QWidget):
             **{f"tool_{tool}": tool == switches.tool for tool in TOOLS},
             **{name: getattr(switches, name) for name in _SWITCHES if name in self.buttons},
             "network_view": area.viewer.shows_network_view,
-            "keep_image": area.has_two,
+            "keep_image": area.has_second_image,
             "link": area.is_linked,
         }
         for command, is_pressed in pressed.items():
             self.buttons[command].setChecked(is_pressed)
-        self.buttons["link"].setEnabled(area.has_two)
+        self.buttons["link"].setEnabled(area.has_second_image)
         self._fit()
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QImage, QPainter, QPainterPath, QTransform
 
-from fieldray.desktop.list_reader import WorkListRow
 from fieldray.desktop.style import restoring_painter
+from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain import heat_map
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sample_at
 from fieldray.domain.image import Image, PixelMap, Window
@@ -31,14 +31,14 @@ _PRESET_PERCENTILES: Final = ((0.0, 100.0), (1.0, 75.0), (25.0, 99.8), (10.0, 90
 class Pyramid:
     """An image at several resolutions, for fast painting at any zoom.
 
-    levels        pixels of each resolution; levels[k] has 1 / 2**k of the image's rows and columns
-    start_window  the display window in which the image is shown first
-    presets       display windows of the keys 1 to 5; None for the display window of the file
+    levels          pixels of each resolution; levels[k] has 1 / 2**k of the image's rows and columns
+    initial_window  the display window in which the image is shown first
+    presets         display windows of the keys 1 to 5; None for the display window of the file
     """
 
     image: Image
     levels: tuple[Pixels, ...]
-    start_window: Window
+    initial_window: Window
     presets: tuple[Window | None, ...]
 
     @property
@@ -84,7 +84,7 @@ def pyramid_of(image: Image) -> Pyramid:
         levels.append(_halved(levels[-1]))
     start = default_window(image)
     presets = tuple(_percentile_window(levels[-1], low, high) for low, high in _PRESET_PERCENTILES)
-    return Pyramid(image=image, levels=tuple(levels), start_window=start, presets=(None, *presets))
+    return Pyramid(image=image, levels=tuple(levels), initial_window=start, presets=(None, *presets))
 
 
 def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
@@ -96,7 +96,7 @@ def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> 
     if window in pyramid.presets:
         return other.presets[pyramid.presets.index(window)]
     assert window is not None
-    own, its = pyramid.start_window, other.start_window
+    own, its = pyramid.initial_window, other.initial_window
     ratio = its.width / own.width
     return replace(window, width=window.width * ratio, center=its.center + (window.center - own.center) * ratio)
 
@@ -324,7 +324,7 @@ class ViewState:
         """Return the view flipped top-bottom on the screen: a left-right flip, then half a turn."""
         return self.flipped_left_right().turned(2)
 
-    def inverse(self) -> ViewState:
+    def with_grey_swapped(self) -> ViewState:
         """Return the view with black and white swapped."""
         return replace(self, inverted=not self.inverted)
 
@@ -486,7 +486,7 @@ def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: 
     shrink = step / here.row_scale * there.row_scale  # pixels of the prior image for one pixel of the result
     pixels = _bent(prior, pair, shape=(-(-rows // step), -(-columns // step)), step=step, shrink=shrink)
     image = replace(prior.image, pixels=pixels, full_rows=0, full_columns=0, spacing_mm=None, step=1)
-    bent = Pyramid(image=image, levels=(pixels,), start_window=prior.start_window, presets=prior.presets)
+    bent = Pyramid(image=image, levels=(pixels,), initial_window=prior.initial_window, presets=prior.presets)
     matches = (match for match in aligned.alignment.matches if match.is_kept)
     boxes = (region.box for region in aligned.regions)
     return ImageOverlays(

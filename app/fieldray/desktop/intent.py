@@ -57,19 +57,19 @@ class PackInUse:
 class AvailablePacks:
     """The packs that are available at one moment, with the facts needed to choose a pack for images.
 
-    used               the pack in use, or None
-    point              operating point of the pack in use, "" for its first; None if a person chose the operating point
-    others             additional packs that screen together with the pack in use
-    ready              packs that need no question, the pack in use first
-    is_persons_choice  whether a person chose the pack in use, or connected the pack's drive
-    is_settled         whether packs are listed, none is being loaded, and no question about a pack is open
+    pack_in_use          the pack in use, or None
+    point                operating point of the pack in use, "" for its first; None if a person chose the point
+    others               additional packs that screen together with the pack in use
+    ready                packs that need no question, the pack in use first
+    is_chosen_by_person  whether a person chose the pack in use, or connected the pack's drive
+    is_settled           whether packs are listed, none is being loaded, and no question about a pack is open
     """
 
-    used: PackInUse | None = None
+    pack_in_use: PackInUse | None = None
     point: str | None = ""
     others: tuple[PackInUse, ...] = ()
     ready: tuple[PackCandidate, ...] = ()
-    is_persons_choice: bool = False
+    is_chosen_by_person: bool = False
     is_settled: bool = False
 
     def named(self, name: str) -> PackCandidate | None:
@@ -82,30 +82,30 @@ class AvailablePacks:
 
     def is_in_use(self, name: str) -> bool:
         """Return whether the pack in use has this name."""
-        return self.used is not None and bool(packs_named(name, [self.used.source]))
+        return self.pack_in_use is not None and bool(packs_named(name, [self.pack_in_use.source]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """A person's wish to screen some paths, with the answers given so far.
 
-    number            number of earlier intents, which distinguishes two intents with equal folder and pack
-    paths             files and folders to screen
-    images            number of images in the shown list; 0 if the list belongs to other paths
-    chosen            the pack on whose card a person clicked
-    is_chosen_here    whether the card was clicked after this folder was opened, not before
-    needs_card_click  whether only a click on a card decides the pack, because an earlier question was lost or declined
-    pack              the pack to use; None until it is known
-    others            additional packs at the time when the ages were last decided
-    ages_confirmed    whether a person confirmed the ages; None until that is known
-    watches           whether new images in these folders are screened, too
+    number               number of earlier intents, which distinguishes two intents with equal folder and pack
+    paths                files and folders to screen
+    images               number of images in the shown list; 0 if the list belongs to other paths
+    chosen               the pack on whose card a person clicked
+    is_chosen_for_paths  whether the card was clicked after this folder was opened, not before
+    needs_card_click     whether only a click on a card decides the pack, after a question that was lost or declined
+    pack                 the pack to use; None until it is known
+    others               additional packs at the time when the ages were last decided
+    ages_confirmed       whether a person confirmed the ages; None until that is known
+    watches              whether new images in these folders are screened, too
     """
 
     number: int
     paths: tuple[Path, ...]
     images: int = 0
     chosen: PackCandidate | None = None
-    is_chosen_here: bool = False
+    is_chosen_for_paths: bool = False
     needs_card_click: bool = False
     pack: PackInUse | None = None
     others: tuple[PackInUse, ...] = ()
@@ -212,7 +212,7 @@ class IntentStateMachine:
         paths   the files and folders to screen
         images  number of images in the shown list; 0 if the list belongs to other paths
         """
-        used, folders = self._packs.used, tuple(paths)
+        used, folders = self._packs.pack_in_use, tuple(paths)
         watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
         return self._begin(Intent(number=self._count, paths=folders, images=images, pack=used, watches=watches))
 
@@ -263,7 +263,8 @@ class IntentStateMachine:
         default  names of the site's default pack and of its operating point; "" for no default
         """
         self._packs, self._default = packs, default
-        if packs.is_settled and self._prepared and not (packs.used and packs.used.is_same_pack(self._prepared)):
+        used = packs.pack_in_use
+        if packs.is_settled and self._prepared and not (used and used.is_same_pack(self._prepared)):
             self._prepared = None
         return self._advance()
 
@@ -284,8 +285,8 @@ class IntentStateMachine:
             self._prepared = candidate
         elif self.question is not None:
             has_said_ages = candidate.problem is None and _ages_of(candidate) is not None
-            self._change(chosen=candidate, is_chosen_here=True, ages_confirmed=has_said_ages or None)
-        if self._packs.used and self._packs.used.is_same_pack(candidate):
+            self._change(chosen=candidate, is_chosen_for_paths=True, ages_confirmed=has_said_ages or None)
+        if self._packs.pack_in_use and self._packs.pack_in_use.is_same_pack(candidate):
             return self._advance()
         self._tried = UsePack(candidate, "", is_by_card=True)
         return (self._tried,)
@@ -307,13 +308,13 @@ class IntentStateMachine:
             return ()
         if intent.pack is None:
             return self._settle_pack(intent)
-        if intent.pack != packs.used:
+        if intent.pack != packs.pack_in_use:
             self._ask_for_card()
             return (ReportDropped(intent, has_other_pack=True),)
         return self._settle_ages(intent)
 
     def _settle_pack(self, intent: Intent) -> Commands:
-        packs, used, chosen = self._packs, self._packs.used, intent.chosen
+        packs, used, chosen = self._packs, self._packs.pack_in_use, intent.chosen
         name, point = self._wanted(intent)
         if (
             used
@@ -327,7 +328,7 @@ class IntentStateMachine:
         known = chosen if name and chosen else packs.named(name)
         wanted = UsePack(known, point, is_by_card=known is chosen) if known else None
         if wanted is None or wanted == self._tried:
-            self._change(chosen=None, is_chosen_here=False, ages_confirmed=None)
+            self._change(chosen=None, is_chosen_for_paths=False, ages_confirmed=None)
             self.question = IntentQuestion("pack", self.intent or intent)
             return ()
         self._tried = wanted
@@ -343,12 +344,12 @@ class IntentStateMachine:
         remembered, chosen, packs = self._known[0], intent.chosen, self._packs
         if chosen is not None:
             is_doubtful = (
-                not intent.is_chosen_here and remembered is not None and not packs_named(remembered.pack, [chosen])
+                not intent.is_chosen_for_paths and remembered is not None and not packs_named(remembered.pack, [chosen])
             )
             return ("" if is_doubtful else chosen.signed_id), ""
         if remembered is not None and not intent.needs_card_click:
             return remembered.pack, remembered.operating_point
-        is_other = packs.is_persons_choice and packs.used is not None and not packs.is_in_use(self._default[0])
+        is_other = packs.is_chosen_by_person and packs.pack_in_use is not None and not packs.is_in_use(self._default[0])
         return ("", "") if is_other or intent.needs_card_click else self._default
 
     def _settle_ages(self, intent: Intent) -> Commands:

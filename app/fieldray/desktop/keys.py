@@ -19,25 +19,25 @@ from fieldray.desktop.widgets import card, column_layout, in_scroll_area, label,
 from fieldray.domain.run import VERDICT_VALUES
 from fieldray.translation import LocalText, Translator
 
-Group = Literal["list", "view", "compare", "tools", "program"]
+KeyGroup = Literal["list", "view", "compare", "tools", "program"]
 
 
-Place = Literal["window", "images", "reading"]
+KeyScope = Literal["window", "images", "reading"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Key:
     """One command of the window with its keyboard shortcuts.
 
-    place  where the keys work: in the whole window; while images are shown, except in fields for text or values; or
+    scope  where the keys work: in the whole window; while images are shown, except in fields for text or values; or
            only while list or image has the focus, because elsewhere the key has another use
     """
 
     command: str
     keys: tuple[str, ...]
-    group: Group
+    group: KeyGroup
     text: LocalText
-    place: Place = "window"
+    scope: KeyScope = "window"
 
 
 # fmt: off
@@ -174,9 +174,9 @@ def cyrillic_equivalents(keys: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(start + letter.translate(_CYRILLIC) for start, letter in letters)
 
 
-def group_title(translator: Translator, group: Group) -> str:
+def group_title(translator: Translator, group: KeyGroup) -> str:
     """Return the heading of a group of keys in the list of keys."""
-    titles: dict[Group, str] = {
+    titles: dict[KeyGroup, str] = {
         "list": translator.text("Work list"),
         "view": translator.text("Image"),
         "compare": translator.text("Prior image"),
@@ -189,7 +189,7 @@ def group_title(translator: Translator, group: Group) -> str:
 def make_actions(
     commands: Mapping[str, Callable[[], None]], translator: Translator, *, window: QWidget, reading: tuple[QWidget, ...]
 ) -> dict[str, QAction]:
-    """Return a QAction for each command. The keys of an action work where `Key.place` says.
+    """Return a QAction for each command. The keys of an action work where `Key.scope` says.
 
     commands  functions by the name of the command
     window    the window
@@ -205,7 +205,7 @@ def make_actions(
         action.setIconText(caption)
         set_tooltip(action, f"{caption} ({written})")
         action.triggered.connect(lambda _=False, run=commands[key.command]: run())
-        for widget in reading if key.place == "reading" else (window,):
+        for widget in reading if key.scope == "reading" else (window,):
             _listen(widget, key, action)
         actions[key.command] = action
     return actions
@@ -223,7 +223,7 @@ def enable_image_actions(
     is_field = isinstance(focused, QLineEdit | QTextEdit | QAbstractSpinBox | QAbstractSlider)
     for key in KEYS:
         if key.command in _ON_IMAGE or (key.group != "program" and key.command != "full_screen"):
-            actions[key.command].setEnabled(is_image_visible and not (is_field and key.place == "images"))
+            actions[key.command].setEnabled(is_image_visible and not (is_field and key.scope == "images"))
 
 
 def key_name(key: str) -> str:
@@ -241,19 +241,19 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     shortcut.setKeys([QKeySequence(text) for text in (*key.keys, *cyrillic_equivalents(key.keys))])
     shortcut.setAutoRepeat(key.command not in _ONCE)
     within = Qt.ShortcutContext.WidgetWithChildrenShortcut
-    shortcut.setContext(within if key.place == "reading" else Qt.ShortcutContext.WindowShortcut)
+    shortcut.setContext(within if key.scope == "reading" else Qt.ShortcutContext.WindowShortcut)
     shortcut.activated.connect(action.trigger)
     shortcut.activatedAmbiguously.connect(action.trigger)
-    if key.place == "images":
+    if key.scope == "images":
         action.enabledChanged.connect(shortcut.setEnabled)  # on other pages, tables use these keys
 
 
 _MARGINS: Final = (12, 12, 12, 12)
 _THREE_COLUMNS: Final = 1100
-_COLUMNS: tuple[tuple[Group, ...], ...] = (("list", "tools"), ("view",), ("compare", "program"))
+_COLUMNS: tuple[tuple[KeyGroup, ...], ...] = (("list", "tools"), ("view",), ("compare", "program"))
 
 
-class KeySheet(QDialog):
+class KeyListDialog(QDialog):
     """The dialog that lists all keys, made from the table of keys."""
 
     def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
@@ -269,7 +269,7 @@ class KeySheet(QDialog):
         column_layout(self, (in_scroll_area(page), 1), dialog_buttons(self, translator.text("Close")), margins=_MARGINS)
 
 
-def _group_card(translator: Translator, group: Group) -> QWidget:
+def _group_card(translator: Translator, group: KeyGroup) -> QWidget:
     grid = QGridLayout()
     grid.setColumnStretch(1, 1)
     lines = [(",  ".join(map(key_name, key.keys)), key.text(translator)) for key in KEYS if key.group == group]

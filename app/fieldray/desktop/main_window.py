@@ -29,8 +29,7 @@ from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, print_picture
 from fieldray.desktop.image_painting import TOOLS
 from fieldray.desktop.intent import IntentQuestion
-from fieldray.desktop.judging import close_when_saved
-from fieldray.desktop.keys import Group, HeldKeys, KeySheet, enable_image_actions, group_title, make_actions
+from fieldray.desktop.keys import HeldKeys, KeyGroup, KeyListDialog, enable_image_actions, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
@@ -39,6 +38,7 @@ from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import StatusBar, Toolbar
+from fieldray.desktop.verdict_controller import close_when_saved
 from fieldray.desktop.welcome import Welcome, ages_box
 from fieldray.desktop.widgets import (
     ask_for_paths,
@@ -62,7 +62,7 @@ _MENU: Final = (
     ("prior", "keep_image"),
     ("copy",),
 )
-_SUBMENUS: Final[Mapping[Group, tuple[str, ...]]] = {
+_SUBMENUS: Final[Mapping[KeyGroup, tuple[str, ...]]] = {
     "tools": (*(f"tool_{tool}" for tool in TOOLS), "magnifier", *(f"preset_{n}" for n in range(1, 6))),
     "view": ("rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom", "link", "reset", "undo", "print"),
     "compare": ("prior_side_by_side", "prior_swipe", "prior_blink", "prior_difference", "prior_mesh"),
@@ -93,13 +93,13 @@ class MainWindow(QMainWindow):
         self.area = ImageArea(controller.comparing, controller.switches, translator, theme)
         self.viewer = self.area.viewer
         self.prior_card = PriorCard(controller, translator, theme, self)
-        self.result = ResultPanel(controller, self.prior_card, translator, theme)
+        self.result_panel = ResultPanel(controller, self.prior_card, translator, theme)
         reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = about = QAction(translator.text("About Fieldray"), self)
         about.triggered.connect(lambda: AboutDialog(translator, self).open())
         self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, self._choose)
-        self.banners = BannerArea(controller.board, translator, theme)
+        self.banners = BannerArea(controller.notice_board, translator, theme)
         self.packs_page = PacksPage(controller, translator, theme)
         self.audit_page = AuditPage(controller.auditing, translator, theme)
         self.history_page = HistoryPage(controller.past_runs, translator, theme)
@@ -123,7 +123,7 @@ class MainWindow(QMainWindow):
         self.panes = QSplitter(Qt.Orientation.Horizontal)
         self.panes.setChildrenCollapsible(False)
         self.panes.setHandleWidth(6)
-        for widget, stretch in ((self.work_list, 3), (image, 6), (self.result, 2)):
+        for widget, stretch in ((self.work_list, 3), (image, 6), (self.result_panel, 2)):
             self.panes.addWidget(widget)
             self.panes.setStretchFactor(self.panes.count() - 1, stretch)
         self.panes.setSizes([340, 688, 322])  # of 1366 pixels: half for the image, and no word of the result is cut
@@ -151,13 +151,13 @@ class MainWindow(QMainWindow):
         self.work_list.filter_bar.search.returnPressed.connect(self._focus_list)
         for box in (self.work_list.filter_bar.verdicts, self.work_list.filter_bar.devices):
             box.activated.connect(self._focus_list)
-        self.result.verdict.note_finished.connect(self._focus_list)
+        self.result_panel.verdict.note_finished.connect(self._focus_list)
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_requested.connect(self._show_menu)
             viewer.full_screen_requested.connect(self._toggle_full_screen)
         for turned in (self.work_list.row_chosen, self.pages.currentChanged):
-            turned.connect(lambda _: bench.board.withdraw("copied"))
+            turned.connect(lambda _: bench.notice_board.withdraw("copied"))
         bench.switches.changed.connect(self._show_names)
         bench.comparing.changed.connect(self._give_room)
         # The result may need another width now, or a second image was opened.
@@ -175,7 +175,7 @@ class MainWindow(QMainWindow):
         focus_changed.connect(self._ask, Qt.ConnectionType.QueuedConnection)
         focus_changed.connect(self._allow_keys, Qt.ConnectionType.QueuedConnection)
         bench.packs.card_read.connect(self._show_card)
-        self.result.card_requested.connect(self._show_card_of_run)
+        self.result_panel.card_requested.connect(self._show_card_of_run)
         bench.screening.started.connect(self._show_images_or_welcome)
         bench.rows.all_deleted.connect(self._leave_deleted_run)
 
@@ -185,12 +185,12 @@ class MainWindow(QMainWindow):
         return {
             "next_image": lambda: rows.step(1),
             "previous_image": lambda: rows.step(-1),
-            "next_study": lambda: rows.step_study(1),
-            "previous_study": lambda: rows.step_study(-1),
+            "next_study": lambda: rows.select_next_study(1),
+            "previous_study": lambda: rows.select_next_study(-1),
             "next_unread": lambda: self._bench.rows.find_unread(rows.table.currentIndex().row()),
-            "unread": self._bench.reading.toggle,
-            "first_image": lambda: rows.choose_end(last=False),
-            "last_image": lambda: rows.choose_end(last=True),
+            "unread": self._bench.read_marks.toggle,
+            "first_image": lambda: rows.select_first_or_last(last=False),
+            "last_image": lambda: rows.select_first_or_last(last=True),
             "search": rows.filter_bar.search.setFocus,
             **self.area.commands(),
             "prior_file": self._choose_prior,
@@ -207,7 +207,7 @@ class MainWindow(QMainWindow):
             "history": lambda: self._toggle(self.history_page),
             "status": lambda: self._toggle(self.status_page),
             "settings": self._open_settings,
-            "copy": lambda: copy_picture(self.area.active, self._translator, self._bench.board),
+            "copy": lambda: copy_picture(self.area.active, self._translator, self._bench.notice_board),
             "print": lambda: print_picture(self.area.active, self._translator),
             "export": self._export,
             **{
@@ -218,7 +218,7 @@ class MainWindow(QMainWindow):
             "undo": self._undo,
             "cancel": self._cancel,
             "guide": lambda: guide_dialog(self._translator, self).open(),
-            "keys": lambda: KeySheet(self._translator, self).open(),
+            "keys": lambda: KeyListDialog(self._translator, self).open(),
         }
 
     # ---- commands
@@ -231,7 +231,7 @@ class MainWindow(QMainWindow):
         say  function that gives the verdict
         """
         if self.work_list.filter_bar.search.hasFocus():
-            self._bench.board.post_reason("verdict_not_given", reason("not_judged_searching"), level="warning")
+            self._bench.notice_board.post_reason("verdict_not_given", reason("not_judged_searching"), level="warning")
         else:
             say()
 
@@ -291,7 +291,7 @@ class MainWindow(QMainWindow):
     def _open_settings(self) -> None:
         dialog = SettingsDialog(self._bench.settings, self._translator, self)
         dialog.accepted.connect(lambda: self.settings_changed.emit(dialog.changes()))
-        dialog.accepted.connect(self.result.verdict.refresh)  # the verdict bar names the reader
+        dialog.accepted.connect(self.result_panel.verdict.refresh)  # the verdict bar names the reader
         dialog.open()
 
     def _show_card(self, card: str) -> None:
@@ -318,10 +318,10 @@ class MainWindow(QMainWindow):
             self._box.deleteLater()
         self._asked = self._box = None
         if question is not None and is_input_in_progress():
-            action = Action(lambda t: t.text("Answer the question…"), self.setFocus, is_offer=True)
-            bench.board.post_reason("asked", reason("question_waits"), level="info", action=action)
+            action = Action(lambda t: t.text("Answer the question…"), self.setFocus, waits_for_click=True)
+            bench.notice_board.post_reason("asked", reason("question_waits"), level="info", action=action)
             return
-        bench.board.withdraw("asked")
+        bench.notice_board.withdraw("asked")
         self._asked = question
         if isinstance(question or before, IntentQuestion):
             self._show_images_or_welcome()
@@ -356,7 +356,7 @@ class MainWindow(QMainWindow):
         scrolling.
         """
         half, least = (self.width() + 1) // 2, self.area.minimumSizeHint().width()
-        beside = self.result.minimumWidth() + 2 * self.panes.handleWidth()
+        beside = self.result_panel.minimumWidth() + 2 * self.panes.handleWidth()
         has_list = self.width() >= MIN_WIDTH + least + beside
         self.work_list.setMinimumWidth(MIN_WIDTH if has_list else NARROW_WIDTH)
         has_room = self.width() >= self.work_list.minimumWidth() + half + beside
@@ -378,7 +378,8 @@ class MainWindow(QMainWindow):
         switched  names of the changed switches
         """
         if "hide_patient" in switched:
-            for part in (self.banners, self.welcome, self.result, self.prior_card, self.audit_page, self.history_page):
+            pages = self.welcome, self.audit_page, self.history_page
+            for part in (self.banners, *pages, self.result_panel, self.prior_card):
                 part.refresh()
 
     @property
@@ -395,9 +396,9 @@ class MainWindow(QMainWindow):
 
     def _show_panels(self, shown: bool) -> None:
         """Show list and result next to the image, or the image alone."""
-        if shown and self.work_list.isHidden() and not self.result.isHidden():
+        if shown and self.work_list.isHidden() and not self.result_panel.isHidden():
             self._show_list(True)
-        for panel in (self.work_list, self.result):
+        for panel in (self.work_list, self.result_panel):
             panel.setVisible(shown)
         self.prior_bar.list_key.setVisible(not shown)
         self._reading.setFocus()
@@ -412,7 +413,7 @@ class MainWindow(QMainWindow):
         if gives == self._gave_room:
             return
         self._gave_room = gives
-        if not self.result.isHidden():  # otherwise the image is shown alone
+        if not self.result_panel.isHidden():  # otherwise the image is shown alone
             self._show_list(not gives)
         self.prior_bar.list_key.setVisible(self.work_list.isHidden())
 
@@ -453,16 +454,16 @@ class MainWindow(QMainWindow):
         if row_id:
             self.work_list.choose(row_id, may_show_all=True)
         else:
-            self.work_list.choose_end(last=False)
+            self.work_list.select_first_or_last(last=False)
 
     def _leave_note(self) -> None:
         """Take the focus out of the field for a note, so that a person does not type into the note of another image."""
-        if self.result.verdict.note.hasFocus():
+        if self.result_panel.verdict.note.hasFocus():
             self._focus_list()
 
     def _allow_keys(self) -> None:
         is_seen = self.pages.currentWidget() is self.images
-        self._bench.reading.is_covered = not is_seen
+        self._bench.read_marks.is_image_covered = not is_seen
         enable_image_actions(self.actions_by_name, is_image_visible=is_seen, focused=QApplication.focusWidget())
 
     def _focus_list(self) -> None:
@@ -495,8 +496,8 @@ class MainWindow(QMainWindow):
 
     def _cancel(self) -> None:
         """Cancel or close the first of these that is active: typing a note, a page, a question, full screen."""
-        if self.result.verdict.note.hasFocus():
-            self.result.verdict.discard_note()
+        if self.result_panel.verdict.note.hasFocus():
+            self.result_panel.verdict.discard_note()
             return
         if self.pages.currentWidget() not in (self.images, self.welcome):
             self._show_images_or_welcome()
@@ -533,7 +534,7 @@ class MainWindow(QMainWindow):
         for url in event.mimeData().urls():
             if not _local_paths([url]):
                 why = reason("path_is_address", address=url.toDisplayString())
-                self._bench.board.post_reason("path_is_address", why, level="warning")
+                self._bench.notice_board.post_reason("path_is_address", why, level="warning")
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Close the window when all operations have ended; during a run, ask the person first."""

@@ -36,14 +36,14 @@ NoticeLevel = Literal["info", "warning", "error"]
 class Action:
     """A button on a notice in the window.
 
-    text      text of the button, in a language
-    command   function called after a click
-    is_offer  whether the program waits for a click on the button; the notice then stays in sight
+    text             text of the button, in a language
+    command          function called after a click
+    waits_for_click  whether the program waits for a click on the button; the notice then stays in sight
     """
 
     text: LocalText
     command: Callable[[], object]
-    is_offer: bool = False
+    waits_for_click: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class NoticeBoard(QObject):
         if self._notices.pop(key, None):
             self.changed.emit()
 
-    def withdraw_all(self, start: str) -> None:
+    def withdraw_by_prefix(self, start: str) -> None:
         """Remove all notices whose key begins with `start`, because newer work makes them obsolete."""
         for key in [key for key in self._notices if key.startswith(start)]:
             self.withdraw(key)
@@ -145,11 +145,11 @@ class BannerArea(QWidget):
         self._banners: dict[Notice, Banner] = {}
         self._is_unfolded = False
         self._shown: Sequence[Notice] = ()
-        self.more = push_button("", self._turn, role="fold")
+        self.more_button = push_button("", self._turn, role="fold")
         banners = QWidget()
         self._layout = column_layout(banners, spacing=0)
         row_layout(
-            self, self.more, (banners, 1), margins=(8, 0, 0, 0), spacing=8
+            self, self.more_button, (banners, 1), margins=(8, 0, 0, 0), spacing=8
         )  # the buttons that close notices do not move
         board.changed.connect(self.refresh)
         self.refresh()
@@ -181,9 +181,9 @@ class BannerArea(QWidget):
         for notice in notices:
             self._banners[notice].setVisible(notice in self._shown or self._is_unfolded)
         more = self._translator.plural("{count} more message", "{count} more messages", folded)
-        self.more.setText(self._translator.text("Collapse the messages") if self._is_unfolded else more)
-        self.more.setIcon(icon("open" if self._is_unfolded else "folded", self._theme))
-        self.more.setVisible(folded > 0)
+        self.more_button.setText(self._translator.text("Collapse the messages") if self._is_unfolded else more)
+        self.more_button.setIcon(icon("open" if self._is_unfolded else "folded", self._theme))
+        self.more_button.setVisible(folded > 0)
         self.setVisible(bool(notices))
 
     def leaveEvent(self, event: QEvent) -> None:
@@ -200,7 +200,7 @@ class BannerArea(QWidget):
         keys = {notice.key for notice in self._shown} if self.underMouse() else ()
         staying = [notice for notice in notices if notice.key in keys]
         gravest = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
-        return staying or [one for one in notices if one is gravest or (one.action and one.action.is_offer)]
+        return staying or [one for one in notices if one is gravest or (one.action and one.action.waits_for_click)]
 
     def _keep_banner(self, notice: Notice) -> None:
         """Keep the banner if only the text of its notice has changed, because a click on its button may be near.

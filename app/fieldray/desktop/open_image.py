@@ -11,7 +11,7 @@ from PySide6.QtGui import QImage
 
 from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.image_painting import Pyramid, pyramid_of
-from fieldray.desktop.list_reader import WorkListRow
+from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, ScreenedOutcome, lungs_of
 from fieldray.domain.image import Box, Image, Window
 from fieldray.domain.model import InputSpec
@@ -30,8 +30,8 @@ class OpenImage(QObject):
     The shown result never changes by itself. If the image gets another result, `is_replaced` becomes True, and only
     `show` opens the other result. A newer request replaces an older request.
 
-    is_in_sight     whether the pixels are painted, and every key pressed before that was handled
-    pixels_content  SHA-256 of the file content that `pyramid` shows; "" if no pixels are loaded
+    is_visible     whether the pixels are painted, and every key pressed before that was handled
+    pixels_sha256  SHA-256 of the file content that `pyramid` shows; "" if no pixels are loaded
     """
 
     changed = Signal()
@@ -42,15 +42,15 @@ class OpenImage(QObject):
 
     def __init__(self, background: BackgroundTasks, *, channel: str = "image") -> None:
         super().__init__()
-        self._background, self._board, self._channel = background, background.board, channel
+        self._background, self._board, self._channel = background, background.notice_board, channel
         self.row: WorkListRow | None = None
         self.packs: tuple[WorkListRow, ...] = ()  # the results of all packs for the image, `row` included
         self.pyramid: Pyramid | None = None
         self.network_image: Pyramid | None = None
         self.problem: Reason | None = None
         self.preview_note: Reason | None = None
-        self.is_loading = self.is_screening = self.is_in_sight = self.is_replaced = False
-        self.pixels_content = ""
+        self.is_loading = self.is_screening = self.is_visible = self.is_replaced = False
+        self.pixels_sha256 = ""
         self._chosen: tuple[int | None, int] | None = None  # run, and position of the chosen pack in the run
         self._asked_again: WorkListRow | None = None
 
@@ -86,10 +86,10 @@ class OpenImage(QObject):
 
     def _open(self, row: WorkListRow | None, *, keeps_pixels: bool) -> None:
         if not keeps_pixels:
-            self.pyramid, self.pixels_content = None, ""
+            self.pyramid, self.pixels_sha256 = None, ""
         self.row, self.network_image, self.problem = row, None, None
         self.preview_note = None
-        self.is_loading, self.is_in_sight = row is not None, False
+        self.is_loading, self.is_visible = row is not None, False
         self._background.forget(self._channel)
         self.changed.emit()
         if row is None:
@@ -157,7 +157,7 @@ class OpenImage(QObject):
     def _has_loaded(self, row: WorkListRow) -> None:
         """Handle the end of loading an image. The image counts as in sight when the window's thread is idle."""
         self.is_loading = False
-        self.pixels_content = row.outcome.facts.content_sha256 if self.pyramid is not None else ""
+        self.pixels_sha256 = row.outcome.facts.content_sha256 if self.pyramid is not None else ""
         self.loaded.emit()
         self._soon_in_sight(row)
 
@@ -166,7 +166,7 @@ class OpenImage(QObject):
 
     def _has_painted(self, row: WorkListRow) -> None:
         if row is self.row and (self.pyramid is not None or not self.is_loading):
-            self.is_in_sight = True
+            self.is_visible = True
 
     def _not_read(self, row: WorkListRow, why: Reason) -> None:
         """Show the stored preview of an image whose file cannot be read, with a notice.

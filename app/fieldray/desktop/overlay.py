@@ -41,7 +41,7 @@ def corner_texts(
     percent  the zoom: at 100, one image pixel covers one pixel of the screen
     """
     header, hides_names = ref.header, translator.hides_names()
-    window = state.window or pyramid.start_window
+    window = state.window or pyramid.initial_window
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
     width = window.width * abs(pyramid.image.value_scale)
     # A file name is cut into lines, because it has no spaces at which lines could break.
@@ -201,7 +201,7 @@ def angle_degrees(first: Line, second: Line, image: Image) -> float:
     return math.degrees(math.atan2(abs(cross), abs(dot)))
 
 
-def region_figures(line: Line, image: Image) -> tuple[float, float, float] | None:
+def region_statistics(line: Line, image: Image) -> tuple[float, float, float] | None:
     """Return (mean, standard deviation, area) of a rectangle of the image; None if the rectangle contains no pixel.
 
     line  a diagonal of the rectangle
@@ -246,7 +246,7 @@ def measurement_text(translator: Translator, state: ViewState, index: int, image
 
 
 def _region_text(translator: Translator, line: Line, image: Image) -> str:
-    figures = region_figures(line, image)
+    figures = region_statistics(line, image)
     if figures is None:
         return ""
     mean, deviation, area = (format_number(translator, figure, digits=1) for figure in figures)
@@ -277,7 +277,7 @@ def spacing_plane_text(translator: Translator, plane: SpacingPlane) -> str:
     }.get(plane, translator.text("plane not stated"))
 
 
-def outline_of(lungs: LungFields | None) -> QPainterPath | None:
+def lung_outline_path(lungs: LungFields | None) -> QPainterPath | None:
     """Return the outline of the lungs as a path in image pixels; None without usable lung fields."""
     if lungs is None or lungs.refusal:
         return None

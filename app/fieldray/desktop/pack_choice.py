@@ -63,19 +63,19 @@ class PackChoice(QObject):
 
     def __init__(self, background: BackgroundTasks, settings: Settings) -> None:
         super().__init__()
-        self._background, self._board, self._settings = background, background.board, settings
+        self._background, self._board, self._settings = background, background.notice_board, settings
         self.candidates: tuple[PackCandidate, ...] = ()
         self._drives: Sequence[Path] = ()
         self.model: Model | None = None
         self.source: PackCandidate | None = None
         self.loading: PackCandidate | None = None
         self.is_listed = False
-        self.is_persons_choice = False  # or by connecting a drive; not a remembered or default pack
+        self.is_chosen_by_person = False  # or by connecting a drive; not a remembered or default pack
         self.point_name: str | None = None
         self.is_persons_point = False  # for all folders, until another pack is loaded
         self.question: PackQuestion | None = None
         self._offered: PackCandidate | None = None
-        self.may_switch = True  # False during a run
+        self.may_change_pack = True  # False during a run
         self.others = AdditionalPacks(background)
         for signal in (self.model_changed, self.packs_listed):
             self.others.changed.connect(signal)
@@ -102,7 +102,7 @@ class PackChoice(QObject):
         point      name of the operating point; "" for the pack's first operating point
         confirmed  questions about the pack that a person has answered with yes
         """
-        self.loading, self.question, self.is_persons_choice = candidate, None, True
+        self.loading, self.question, self.is_chosen_by_person = candidate, None, True
         for key in ("pack", "offer", "drive", "pack_content_changed"):
             self._board.withdraw(key)
         self.question_changed.emit()
@@ -123,7 +123,7 @@ class PackChoice(QObject):
         point  name of the operating point; "" for the pack's first operating point
         """
         self.use(candidate, point=point)
-        self.is_persons_choice = False
+        self.is_chosen_by_person = False
 
     def answer(self, question: PackQuestion, *, is_yes: bool) -> None:
         """Handle a person's answer to a question about a pack.
@@ -180,7 +180,7 @@ class PackChoice(QObject):
     @property
     def models(self) -> tuple[Model, ...]:
         """The models of the pack in use and of the additional packs; empty without a pack in use."""
-        return (self.model, *(model for _, model in self.others.taken)) if self.model is not None else ()
+        return (self.model, *(model for _, model in self.others.ticked_packs)) if self.model is not None else ()
 
     def uses(self, candidate: PackCandidate) -> bool:
         """Return whether the pack in use was loaded from the folder of a listed pack."""
@@ -192,11 +192,11 @@ class PackChoice(QObject):
         entries = (self.source, *self.candidates) if self.is_source_available else self.candidates
         is_busy = self.loading is not None or self.question is not None or bool(self.others.loading)
         return AvailablePacks(
-            used=PackInUse.from_model(self.source, self.model) if self.source and self.model else None,
+            pack_in_use=PackInUse.from_model(self.source, self.model) if self.source and self.model else None,
             point=None if self.is_persons_point else self.point_name or "",
-            others=tuple(PackInUse.from_model(*entry) for entry in self.others.taken),
+            others=tuple(PackInUse.from_model(*entry) for entry in self.others.ticked_packs),
             ready=tuple(entry for entry in entries if entry and entry.problem is None),
-            is_persons_choice=self.is_persons_choice,
+            is_chosen_by_person=self.is_chosen_by_person,
             is_settled=self.is_listed and not is_busy,
         )
 
@@ -255,7 +255,7 @@ class PackChoice(QObject):
 
     def _fit_other_packs(self) -> None:
         self.others.remove_unsuitable(
-            self.model, {entry.folder for entry in self.candidates} if self.may_switch else None
+            self.model, {entry.folder for entry in self.candidates} if self.may_change_pack else None
         )
 
     def _listed(self, found: tuple[PackCandidate, ...]) -> None:
@@ -267,7 +267,7 @@ class PackChoice(QObject):
         new = [entry for entry in found if entry.origin == "drive" and entry.folder not in known]
         if self._offered is not None and not any(_is_same(self._offered, entry) for entry in found):
             self._board.withdraw("offer")
-        if not self.is_source_available and not self.may_switch:
+        if not self.is_source_available and not self.may_change_pack:
             self._say(lambda t: t.text("The drive was removed. This run finishes with the copy of the pack in memory."))
         elif any(map(self.uses, new)):
             self._board.withdraw("drive")  # the drive of the pack in use was connected again
@@ -275,12 +275,12 @@ class PackChoice(QObject):
         self._fit_other_packs()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # usable packs come first
         has_pack = self.loading is not None or (self.model is not None and self.is_source_available)
-        if best and best.problem is None and self.may_switch and not has_pack and self.default is None:
+        if best and best.problem is None and self.may_change_pack and not has_pack and self.default is None:
             self.use(best)
             return
-        if best and self.may_switch:
+        if best and self.may_change_pack:
             self._board.withdraw("drive")
-        if self.may_switch:
+        if self.may_change_pack:
             self.fall_back_to_default()
         if best and self.loading is not best:
             self._offer(best)
@@ -290,7 +290,7 @@ class PackChoice(QObject):
         self._board.post(
             "pack",
             lambda t: t.text("The key is trusted now. The pack {name} is not in use yet.", name=candidate.pack_name),
-            action=Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate), is_offer=True),
+            action=Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate), waits_for_click=True),
         )
         self._put(None)
         self.find_packs()  # the list shows which keys are trusted
@@ -322,7 +322,7 @@ class PackChoice(QObject):
         self.packs_listed.emit()
         kind = _KINDS.get(error.reason.code)
         if candidate is None or kind is None:
-            if candidate is not None and candidate != self.default and self.may_switch:
+            if candidate is not None and candidate != self.default and self.may_change_pack:
                 self.fall_back_to_default()
             self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.find_packs))
         elif _is_about(error.reason, candidate):
@@ -362,7 +362,7 @@ class PackChoice(QObject):
         use = Action(
             lambda t: t.text("Review this pack…") if why else t.text("Use this pack"),
             lambda: self.use(candidate),
-            is_offer=True,
+            waits_for_click=True,
         )
         if why is not None:
             self._board.post_reason("offer", why, level="warning", action=use if candidate.can_screen else None)
@@ -433,23 +433,25 @@ def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
 class AdditionalPacks(QObject):
     """The packs that screen in addition to the pack in use, in the order in which a person ticked them.
 
-    taken    additional packs that are loaded
-    loading  additional packs that are being loaded
+    ticked_packs  additional packs that are loaded
+    loading       additional packs that are being loaded
     """
 
     changed = Signal()
 
     def __init__(self, background: BackgroundTasks) -> None:
         super().__init__()
-        self._background, self._board = background, background.board
+        self._background, self._board = background, background.notice_board
         self._used: Model | None = None
         self._here: Collection[Path] | None = None
-        self.taken: tuple[tuple[PackCandidate, Model], ...] = ()
+        self.ticked_packs: tuple[tuple[PackCandidate, Model], ...] = ()
         self.loading: tuple[PackCandidate, ...] = ()
 
     def is_ticked(self, candidate: PackCandidate) -> bool:
         """Return whether a person ticked a pack as an additional pack."""
-        return candidate.folder in {entry.folder for entry in (*self.loading, *(entry for entry, _ in self.taken))}
+        return candidate.folder in {
+            entry.folder for entry in (*self.loading, *(entry for entry, _ in self.ticked_packs))
+        }
 
     def tick(self, candidate: PackCandidate, *, is_on: bool) -> None:
         """Add or remove a pack that screens in addition to the pack in use, from the next run on.
@@ -467,7 +469,7 @@ class AdditionalPacks(QObject):
                 done=lambda model: self._loaded(candidate, model),
                 failed=lambda error: self._failed(candidate, error.reason),
             )
-        self._take(entry for entry in self.taken if entry[0].folder != candidate.folder)
+        self._take(entry for entry in self.ticked_packs if entry[0].folder != candidate.folder)
 
     def remove_unsuitable(self, used: Model | None, here: Collection[Path] | None) -> None:
         """Remove the additional packs that no longer fit the pack in use, or are no longer available.
@@ -479,15 +481,15 @@ class AdditionalPacks(QObject):
               which has its packs in memory; then no pack is removed for this reason
         """
         self._used, self._here = used, here
-        if self.taken:
-            self._take(self.taken)
+        if self.ticked_packs:
+            self._take(self.ticked_packs)
 
     def _loaded(self, candidate: PackCandidate, model: Model) -> None:
         if candidate in self.loading and not is_same_pack(model, candidate):
             self._failed(candidate, reason("pack_another_there", pack=candidate.pack_name))
         elif candidate in self.loading:  # otherwise a person has removed the pack
             self.loading = tuple(entry for entry in self.loading if entry is not candidate)
-            self._take((*self.taken, (candidate, model)))
+            self._take((*self.ticked_packs, (candidate, model)))
             self._background.run_with_services(
                 lambda services: services.library.warnings(model),
                 channel="packs",
@@ -514,7 +516,7 @@ class AdditionalPacks(QObject):
 
         entries  the packs, each as listed and as loaded
         """
-        before, self.taken = [self._used] if self._used else [], ()
+        before, self.ticked_packs = [self._used] if self._used else [], ()
         for candidate, model in entries:
             ages = common_ages(one.manifest.accepted.ages_years for one in (*before, model))
             if self._here is not None and candidate.folder not in self._here:
@@ -523,7 +525,7 @@ class AdditionalPacks(QObject):
                 self._say("other_pack_apart", model, before)
             elif not any(is_same_pack(one, candidate) for one in before):
                 before.append(model)
-                self.taken = (*self.taken, (candidate, model))
+                self.ticked_packs = (*self.ticked_packs, (candidate, model))
         self.changed.emit()
 
     def _say(self, code: str, model: Model, others: Sequence[Model] = ()) -> None:

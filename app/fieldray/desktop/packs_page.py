@@ -14,7 +14,6 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, Q
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons
-from fieldray.desktop.list_reader import WorkListRow, pack_title, result_text
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.performance_bars import PerformanceBars
@@ -37,6 +36,7 @@ from fieldray.desktop.widgets import (
     set_tooltip,
     without_markup,
 )
+from fieldray.desktop.worklist_rows import WorkListRow, pack_title, result_text
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.purpose import patients_sentence, performance_sentences
 from fieldray.formatting import border_text, format_percent, label_meaning
@@ -142,7 +142,7 @@ class PacksPage(Page):
         self._make_constancy()
         self._is_stale = True
         self.refresh_on(packs.packs_listed, packs.model_changed)
-        controller.checking.changed.connect(self._show_constancy)
+        controller.constancy_test.changed.connect(self._show_constancy)
 
     # ---- building
 
@@ -185,12 +185,12 @@ class PacksPage(Page):
 
     def _make_constancy(self) -> None:
         self.constancy = label()
-        self.check_button = push_button(self._translator.text("Run constancy test"), self._bench.checking.check)
+        self.check_button = push_button(self._translator.text("Run constancy test"), self._bench.constancy_test.check)
         self._show_constancy()
 
     def _show_constancy(self) -> None:
         """Show the state of the constancy test of the pack in use, or that the test is running."""
-        checking, translator = self._bench.checking, self._translator
+        checking, translator = self._bench.constancy_test, self._translator
         said = map(translator.reason, (*checking.state_sentences, *([checking.problem] if checking.problem else [])))
         self.constancy.setText(*([translator.text("Constancy test running…")] if checking.is_busy else said))
         self.check_button.setEnabled(checking.can_check)
@@ -416,7 +416,7 @@ class AdditionalPackBox(QCheckBox):
 
     def refresh(self) -> None:
         """Show whether the pack is ticked now. Hide the checkbox if the pack cannot be an additional pack."""
-        used = self._packs.available_packs.used
+        used = self._packs.available_packs.pack_in_use
         self.setChecked(self._packs.others.is_ticked(self._candidate))
         self.setVisible(self._candidate.problem is None and not (used and used.is_same_pack(self._candidate)))
 

@@ -52,7 +52,7 @@ class RunOperations(QObject):
 
     def __init__(self, screening: ScreeningController) -> None:
         super().__init__()
-        self._background, self._board = screening.background, screening.background.board
+        self._background, self._board = screening.background, screening.background.notice_board
         self._screening, self._packs = screening, screening.packs
         screening.changed.connect(self.changed)
 
@@ -87,9 +87,9 @@ class RunOperations(QObject):
 class PastRuns(RunOperations):
     """The list of past runs as read last, the filter of the list, and the last comparison of two runs.
 
-    summaries   all past runs with their counts
-    comparison  the last comparison of two runs, or None
-    quality     number of images with each note on image quality, by day
+    summaries       all past runs with their counts
+    comparison      the last comparison of two runs, or None
+    quality_by_day  number of images with each note on image quality, by day
     """
 
     opened = Signal(int, object)  # row id of the image to open (0 for none), and the RunWithPacks
@@ -98,24 +98,24 @@ class PastRuns(RunOperations):
     summaries: tuple[RunSummary, ...] = ()
     wanted = RunFilter()
     comparison: RunComparison | None = None
-    quality: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    quality_by_day: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
     @property
-    def shown(self) -> tuple[RunSummary, ...]:
+    def filtered_runs(self) -> tuple[RunSummary, ...]:
         """The runs that match the filter, the newest run first."""
-        return tuple(found for found in self.summaries if self.wanted.accepts(found))
+        return tuple(found for found in self.summaries if self.run_filter.accepts(found))
 
     # ---- commands of a person
 
     def filter(self, wanted: RunFilter) -> None:
         """Change the filter. The list then shows only runs that match the filter."""
-        self.wanted = wanted
+        self.run_filter = wanted
         self.changed.emit()
 
     def refresh(self) -> None:
         """Read the list of past runs from the results database again."""
         self._ask(lambda history: history.runs(), self._listed)
-        self._ask(lambda history: history.quality_by_day(), partial(setattr, self, "quality"))
+        self._ask(lambda history: history.quality_by_day(), partial(setattr, self, "quality_by_day"))
 
     def open(self, run_id: int, *, row_id: int = 0) -> None:
         """Show a stored run in the window.
@@ -200,7 +200,7 @@ class AuditController(RunOperations):
         super().__init__(screening)
         self._model: Model | None = None
         self.report: AuditReport | None = None
-        self.others: tuple[Run, ...] = ()
+        self.comparable_runs: tuple[Run, ...] = ()
         screening.started.connect(self.forget)
 
     @property
@@ -226,7 +226,7 @@ class AuditController(RunOperations):
         def listed(found: Sequence[RunSummary]) -> None:
             paths = {path for each in found if each.run.run_id == own for path in each.run.spec.paths}
             others = (each.run for each in found if each.run.run_id != own or len(each.run.spec.packs) > 1)
-            self.others = tuple(run for run in others if paths & set(run.spec.paths))
+            self.comparable_runs = tuple(run for run in others if paths & set(run.spec.paths))
             self.changed.emit()
 
         self._background.run_with_services(lambda services: services.history.runs(), channel="others", done=listed)
@@ -340,7 +340,7 @@ class ExportController(QObject):
 
     def __init__(self, background: BackgroundTasks) -> None:
         super().__init__()
-        self._background, self._board = background, background.board
+        self._background, self._board = background, background.notice_board
         self._work: dict[StoppableTask, Future[Any] | None] = {}  # the running task first, then waiting tasks
         self._action = Action(lambda t: t.text("Stop"), self.cancel)
 
@@ -356,7 +356,7 @@ class ExportController(QObject):
             )
         )
         work.progressed.connect(self._show)
-        self._board.withdraw_all("export ")
+        self._board.withdraw_by_prefix("export ")
         self._work[work] = self._background.run_with_services(
             work,
             channel="export",

@@ -9,10 +9,9 @@ from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QPainter, QPaintEvent
 from PySide6.QtWidgets import QMessageBox, QSizePolicy, QWidget
 
-from fieldray.desktop.comparing import ComparisonController
+from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches, Size, ViewState, draw_heat_map, draw_image, heat_map_of
-from fieldray.desktop.list_reader import WorkListRow, result_text
 from fieldray.desktop.prior_view import PriorView, problem_text, study_date_text
 from fieldray.desktop.result_panel import FoldingCard
 from fieldray.desktop.style import Theme, icon, restoring_painter
@@ -29,6 +28,7 @@ from fieldray.desktop.widgets import (
     slider,
     without_markup,
 )
+from fieldray.desktop.worklist_rows import WorkListRow, result_text
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.prior import Prior, PriorOrigin, prior_warnings
 from fieldray.formatting import (
@@ -57,8 +57,8 @@ class PriorCard(QWidget):
         self.file = push_button(translator.text("Choose a file…"), self.file_requested.emit)
         for button in (self.start, self.file):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.said, self.scores, self.found = label(role="muted"), label(), label()
-        self.scores.setAccessibleName(translator.text("Scores of both images"))
+        self.state_label, self.score_label, self.region_label = label(role="muted"), label(), label()
+        self.score_label.setAccessibleName(translator.text("Scores of both images"))
         self.maps = PairMaps(comparing, translator)
         self.opacity = slider(switches.difference_opacity)
         self.opacity.setAccessibleName(translator.text("Opacity of the difference colours"))
@@ -77,7 +77,7 @@ class PriorCard(QWidget):
     def _lay_out(self, switches: DisplaySwitches, theme: Theme) -> None:
         row_layout(self._strength, label(self._translator.text("Opacity of the difference colours")), (self.opacity, 1))
         buttons = column_layout(None, self.start, self.file, spacing=6)
-        parts = self.said, self.priors, buttons, self.scores, self.maps, self.found, self._strength
+        parts = self.state_label, self.priors, buttons, self.score_label, self.maps, self.region_label, self._strength
         title = self._translator.text("Prior image")
         column_layout(self, FoldingCard("prior", title, *parts, switches=switches, theme=theme))
 
@@ -94,18 +94,18 @@ class PriorCard(QWidget):
             translator.text("Stop comparing") if comparing.is_on else translator.text("Compare with prior image (E)")
         )
         self.start.setEnabled(comparing.is_on or bool(comparing.priors))
-        self.said.setText(self._said())
+        self.state_label.setText(self._said())
         self._show_priors(row)
         is_pair = comparing.is_on and comparing.prior is not None and second_row is not None
-        for widget in (self.scores, self.maps):
+        for widget in (self.score_label, self.maps):
             widget.setVisible(is_pair)
         if is_pair and second_row is not None:
-            self.scores.setText(*self._score_lines(row, second_row))
+            self.score_label.setText(*self._score_lines(row, second_row))
             self.maps.update()
         found = self._found_lines()
-        self.found.setText(*found)
-        self.found.setVisible(bool(found))
-        self._strength.setVisible(comparing.laid is not None)
+        self.region_label.setText(*found)
+        self.region_label.setVisible(bool(found))
+        self._strength.setVisible(comparing.overlays is not None)
 
     def _said(self) -> str:
         comparing, translator = self._comparing, self._translator
@@ -317,7 +317,7 @@ class PriorBar(QWidget):
         self.warnings.setVisible(bool(warnings))
         self.state.setText(self._state())
         self.state.setVisible(bool(self.state.text()))
-        can_lay = comparing.laid is not None
+        can_lay = comparing.overlays is not None
         for mode in _MODES:
             button = self.buttons[f"prior_{mode}"]
             button.setChecked(self._view.mode == mode)
@@ -331,6 +331,6 @@ class PriorBar(QWidget):
             return "" if comparing.priors and not comparing.is_searching else _search_text(translator, comparing)
         if comparing.problem is not None:
             return problem_text(translator, comparing)
-        if comparing.laid is not None:
+        if comparing.overlays is not None:
             return ""
         return translator.text("Comparing…")

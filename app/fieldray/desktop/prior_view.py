@@ -12,7 +12,7 @@ from typing import Final, Literal
 from PySide6.QtCore import QEvent, QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QMouseEvent, QPainter, QPainterPath, QPen, QTransform
 
-from fieldray.desktop.comparing import ComparisonController
+from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.image_painting import (
     DisplaySwitches,
     ImageOverlays,
@@ -59,7 +59,7 @@ class PriorView(QObject):
     @property
     def mode(self) -> DisplayMode:
         """The current display mode. The mode is "side_by_side" until the images are found to be comparable."""
-        return self._wanted if self._comparing.laid is not None else "side_by_side"
+        return self._wanted if self._comparing.overlays is not None else "side_by_side"
 
     def commands(self) -> dict[str, Callable[[], None]]:
         """Return the functions of the display modes that keys and buttons call, by the name of the command."""
@@ -100,7 +100,7 @@ class PriorView(QObject):
         self._refresh()
 
     def _refresh(self) -> None:
-        is_laid = self._comparing.laid is not None and (self.mode != "side_by_side" or self.switches.prior_mesh)
+        is_laid = self._comparing.overlays is not None and (self.mode != "side_by_side" or self.switches.prior_mesh)
         self._viewer.show_prior(self if is_laid else None)
         self.changed.emit()
 
@@ -108,7 +108,7 @@ class PriorView(QObject):
 
     def draw(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
         """Draw the prior image, or the colours of the differences, over the current image."""
-        laid, mode, transform = self._comparing.laid, self.mode, state.transform(pyramid.size, view)
+        laid, mode, transform = self._comparing.overlays, self.mode, state.transform(pyramid.size, view)
         if laid is None:
             return
         if mode == "swipe":
@@ -127,7 +127,7 @@ class PriorView(QObject):
 
     def draw_label(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
         """Draw the labels of both images and of the difference colours. Returns the part of the area without labels."""
-        laid, mode, middle = self._comparing.laid, self.mode, Qt.AlignmentFlag.AlignHCenter
+        laid, mode, middle = self._comparing.overlays, self.mode, Qt.AlignmentFlag.AlignHCenter
         prior, own = self._names()
         painter.setFont(font)
         if mode == "swipe":

@@ -12,11 +12,10 @@ from PySide6.QtWidgets import QCheckBox, QFrame, QScrollArea, QSizePolicy, QVBox
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches
-from fieldray.desktop.judging import VerdictBar
-from fieldray.desktop.list_reader import WorkListRow
 from fieldray.desktop.packs_page import PackButtons, card_button
 from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled_font
+from fieldray.desktop.verdict_controller import VerdictBar
 from fieldray.desktop.widgets import (
     Part,
     PlainButton,
@@ -31,6 +30,7 @@ from fieldray.desktop.widgets import (
     set_surface,
     slider,
 )
+from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain.finding import (
     Outcome,
     RefusedOutcome,
@@ -105,7 +105,7 @@ class ResultPanel(QScrollArea):
         self.packs = PackButtons(self._image, translator, theme)
         self._head = self._make_head()
         self._kept = label(role="warning")
-        self.open_replacing = push_button(translator.text("Open the new image"), controller.show_newer_result)
+        self.open_newer_button = push_button(translator.text("Open the new image"), controller.show_newer_result)
         self._result, self._measured = QWidget(), QWidget()
         self._heat_map = self._make_heat_map()
         self.lungs = LungsCard(self._folding, translator)
@@ -113,7 +113,7 @@ class ResultPanel(QScrollArea):
         self._verdict_card = card(label(translator.text("Your verdict"), role="heading"), self.verdict)
         self._pack = QWidget()
         self._inside = QWidget()
-        above = self._head, self._kept, self.open_replacing, self._result, self._verdict_card, self._measured
+        above = self._head, self._kept, self.open_newer_button, self._result, self._verdict_card, self._measured
         self._layout = column_layout(self._inside, *above, self._heat_map, self.lungs, prior, self._pack, spacing=10)
         column_layout(page, self._empty, self.packs, self._inside, 1, margins=(10, 14, 10, 14), spacing=10)
         self.setWidget(page)
@@ -172,7 +172,7 @@ class ResultPanel(QScrollArea):
         said += [reason("image_replaced")] if is_replaced else []
         self._kept.setText(" ".join(map(self._translator.reason, said)))
         self._kept.setVisible(bool(said))
-        self.open_replacing.setVisible(is_replaced)
+        self.open_newer_button.setVisible(is_replaced)
         self._verdict_card.setVisible(self._judging.verdicts.open_image is not None)
         self.verdict.refresh()
 

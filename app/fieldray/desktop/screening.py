@@ -56,7 +56,7 @@ class ScreeningController(QObject):
 
     def __init__(self, background: BackgroundTasks, packs: PackChoice) -> None:
         super().__init__()
-        self.background, self._board, self.packs = background, background.board, packs
+        self.background, self._board, self.packs = background, background.notice_board, packs
         self._playbook = IntentStateMachine()
         self._models: tuple[Model, ...] = ()  # packs of the next run
         self._used: tuple[Model, ...] = ()
@@ -71,7 +71,7 @@ class ScreeningController(QObject):
         self.manifest: Manifest | None = None
         self.run_models: tuple[Model | None, ...] = ()
         self.progress: Progress | None = None
-        self.past: Run | None = None
+        self.past_run: Run | None = None
         packs.packs_listed.connect(self._see_packs)
         packs.model_changed.connect(self._see_packs)
         packs.question_changed.connect(self._see_packs)
@@ -113,8 +113,8 @@ class ScreeningController(QObject):
             self._say_next()
             return
         if self.state != "waiting":
-            self._before = self.state, self.paths, self.past, self.progress
-        self.paths, self.past, self.progress = tuple(paths), None, None
+            self._before = self.state, self.paths, self.past_run, self.progress
+        self.paths, self.past_run, self.progress = tuple(paths), None, None
         self._enter("waiting")
         self._do(self._playbook.open(paths, watches=watches))
 
@@ -164,7 +164,7 @@ class ScreeningController(QObject):
         self._forget_notes()
         self._do(self._playbook.drop())
         self._name_waiting()
-        self.paths, self.past = tuple(map(Path, run.spec.paths)), run
+        self.paths, self.past_run = tuple(map(Path, run.spec.paths)), run
         self.run_models, model = models, models[0]
         self.manifest = model.manifest if model else uninstalled_manifest(run.spec.packs[0].trust)
         self.run_id, self.progress = run.run_id, None
@@ -174,11 +174,11 @@ class ScreeningController(QObject):
     def forget_run(self) -> None:
         """Close the visible run, which was deleted, and remove the notices about its end."""
         self._forget_notes()
-        self._board.withdraw_all(_failed(self.paths))
+        self._board.withdraw_by_prefix(_failed(self.paths))
         self._board.withdraw(_unscreened(self.paths))
         self._do(self._playbook.drop())
         self._name_waiting()
-        self.paths, self.past, self.run_id, self.run_models, self.manifest = (), None, None, (), None
+        self.paths, self.past_run, self.run_id, self.run_models, self.manifest = (), None, None, (), None
         self.progress = None
         self._enter("empty")
 
@@ -200,7 +200,7 @@ class ScreeningController(QObject):
             return
         self._enter(event.state)
         if event.reason is not None:
-            self._board.withdraw_all("watch")  # watching has ended
+            self._board.withdraw_by_prefix("watch")  # watching has ended
             self._post_failure(event.reason)
         self.show_notes(event.notes)
         if not self.is_busy:
@@ -213,7 +213,7 @@ class ScreeningController(QObject):
             # A notice that a drive has no images stays until a person closes it, as a failure does.
             key = note.text if note.code == "no_image_in" else _OF_WATCH.get(note.code, RUN_NOTICE_PREFIX + note.code)
             if note.code == "watch_stopped":
-                self._board.withdraw_all("watch")
+                self._board.withdraw_by_prefix("watch")
             self._board.post_reason(key, note, level=notice_level(note))
 
     def handle_progress(self, event: Progress) -> None:
@@ -240,10 +240,10 @@ class ScreeningController(QObject):
     def _forget_notes(self) -> None:
         """Remove the notices with notes on the run, because another run, or none, becomes visible."""
         for start in ("watch", RUN_NOTICE_PREFIX):
-            self._board.withdraw_all(start)
+            self._board.withdraw_by_prefix(start)
 
     def _enter(self, state: State) -> None:
-        self.state, self.packs.may_switch = state, state not in _BUSY
+        self.state, self.packs.may_change_pack = state, state not in _BUSY
         self.changed.emit()
 
     def _see_packs(self) -> None:
@@ -282,7 +282,7 @@ class ScreeningController(QObject):
         self.background.run_with_services(
             lambda services: (
                 services.are_empty_folders(intent.paths),
-                services.memory.find(intent.paths),
+                services.remembered_packs.find(intent.paths),
                 services.may_lack_ages(intent.paths),
             ),
             channel="whose",
@@ -311,7 +311,7 @@ class ScreeningController(QObject):
     def _restore(self) -> None:
         """Restore the choice of folders before the last choice, because the last choice is not screened."""
         if self.state == "waiting":
-            state, self.paths, self.past, self.progress = self._before
+            state, self.paths, self.past_run, self.progress = self._before
             self._enter(state)
             self._begin_next()
 
@@ -319,9 +319,9 @@ class ScreeningController(QObject):
         models = self._models
         self._forget_notes()
         self._board.withdraw("question")
-        self._board.withdraw_all(_failed(intent.paths))
+        self._board.withdraw_by_prefix(_failed(intent.paths))
         self.paths, self.manifest, self.run_models = intent.paths, models[0].manifest, models
-        self.progress = self.run_id = self.past = None
+        self.progress = self.run_id = self.past_run = None
         self.watches = intent.watches
         self._remember(intent, remembered)
         self._enter("starting")
@@ -363,7 +363,7 @@ class ScreeningController(QObject):
             )
         if ((pack.name, point) != known or additional != before) and pack.source.trust != "legacy":
             self.background.run_with_services(
-                lambda services: services.memory.remember(
+                lambda services: services.remembered_packs.remember(
                     intent.paths, pack.name, operating_point=point, additional=additional
                 ),
                 channel="whose",

@@ -27,7 +27,7 @@ class StatusPage(Page):
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         text = translator.text
         super().__init__(text("This computer"), text("This computer"), translator, theme)
-        self._bench, self._machine = controller, controller.machine
+        self._bench, self._machine = controller, controller.computer_load
         self.devices, self.figures = label(), QGridLayout()
         self._values = [label() for _ in range(6)]
         self.load = label(role="muted")

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import QMenu, QProgressBar, QSizePolicy, QStatusBar, QWid
 
 from fieldray.backends import CPU
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.list_reader import pack_title
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import ScreeningController
 from fieldray.desktop.style import Theme, icon
@@ -28,6 +27,7 @@ from fieldray.desktop.widgets import (
     set_tooltip,
     without_markup,
 )
+from fieldray.desktop.worklist_rows import pack_title
 from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients_sentence
 from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
@@ -253,8 +253,8 @@ def screening_label(translator: Translator, screening: ScreeningController) -> s
         "cancelled": translator.text("Stopped"),
         "failed": translator.text("The run failed"),
     }
-    if screening.past is not None:
-        number, day = screening.past.run_id, time_text(translator, screening.past.started_s)
+    if screening.past_run is not None:
+        number, day = screening.past_run.run_id, time_text(translator, screening.past_run.started_s)
         return translator.text("From the history: run {number}, {day}", number=number, day=day)
     if screening.watches and screening.state == "running" and (progress := screening.progress):
         waiting = progress.total - progress.done

@@ -23,17 +23,17 @@ State = Literal["saved", "saving", "not_saved"]
 class VerdictSubject:
     """The result that a verdict judges.
 
-    result_id  row id of the result in the database, which is never reused
-    outcome    the outcome that the person saw
-    result     hash of the judged facts of the outcome (`store.rows.result_hash`)
+    result_id    row id of the result in the database, which is never reused
+    outcome      the outcome that the person saw
+    result_hash  hash of the judged facts of the outcome (`store.rows.result_hash`)
     """
 
     result_id: int
     outcome: Outcome = field(compare=False)
-    result: bytes = field(init=False)
+    result_hash: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "result", result_hash(self.outcome))
+        object.__setattr__(self, "result_hash", result_hash(self.outcome))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +69,22 @@ class VerdictState:
 
     stored         the verdict in the database, as far as is known; None without a verdict
     wanted         the verdict that the person chose last; None without a verdict
-    draft          the note while a person types; None otherwise
+    draft_note     the note while a person types; None otherwise
     replaceable    verdicts that may be replaced without asking: those that the person saw, and those of the person that
                    could not be saved
     pending_write  the command with the verdict that is being saved, or None
     problem        the reason why the verdict was not saved, or None
-    needs_choice   whether `stored` is another window's verdict, so that the person must choose before anything is
+    has_conflict   whether `stored` is another window's verdict, so that the person must choose before anything is
                    written
     """
 
     stored: Verdict | None
     wanted: Verdict | None = field(init=False)
-    draft: str | None = None
+    draft_note: str | None = None
     replaceable: set[Verdict | None] = field(init=False)
     pending_write: WriteVerdict | None = None
     problem: Reason | None = None
-    needs_choice: bool = False
+    has_conflict: bool = False
 
     def __post_init__(self) -> None:
         self.mark_saved(self.stored)
@@ -92,30 +92,30 @@ class VerdictState:
     def mark_saved(self, stored: Verdict | None) -> None:
         """Record that the verdict `stored` is in the database, and that nothing is left to save."""
         self.stored = self.wanted = stored
-        self.replaceable, self.problem, self.needs_choice = {stored}, None, False
+        self.replaceable, self.problem, self.has_conflict = {stored}, None, False
 
     def show(self, stored: Verdict | None) -> None:
         """Show the verdict that another window stored, and discard the note that was typed for the previous verdict."""
         self.mark_saved(stored)
-        self.draft = None
+        self.draft_note = None
 
     def mark_conflict(self, stored: Verdict | None) -> None:
         """Record that the person must choose a verdict, because another window stored a different verdict."""
-        self.stored, self.problem, self.needs_choice = stored, None, True
+        self.stored, self.problem, self.has_conflict = stored, None, True
 
     @property
     def state(self) -> State | None:
         """The state of saving the verdict: "saving", "saved" or "not_saved"; None without a verdict."""
         if self.pending_write is not None:
             return "saving"
-        if self.problem is not None or self.needs_choice:
+        if self.problem is not None or self.has_conflict:
             return "not_saved"
         return "saved" if self.wanted is not None else None
 
     @property
     def note(self) -> str:
         """The text for the field of the note: the typed note, or the note of the verdict."""
-        return self.draft if self.draft is not None else self.wanted.note if self.wanted else ""
+        return self.draft_note if self.draft_note is not None else self.wanted.note if self.wanted else ""
 
     @property
     def has_unsaved_note(self) -> bool:
@@ -126,9 +126,9 @@ class VerdictState:
         return self.wanted is not None and self.note.strip() != self.wanted.note
 
     @property
-    def is_needed(self) -> bool:
+    def must_be_kept(self) -> bool:
         """Whether this object must be kept in memory, because the database lacks its verdict or its note."""
-        return self.state in ("saving", "not_saved") or bool(self.draft)
+        return self.state in ("saving", "not_saved") or bool(self.draft_note)
 
 
 class Verdicts:
@@ -180,7 +180,7 @@ class Verdicts:
         """
         commands = self.commit()
         self.open_image, self.is_repeated = judged, False
-        self._given = {key: given for key, given in self._given.items() if given.is_needed or key == judged}
+        self._given = {key: given for key, given in self._given.items() if given.must_be_kept or key == judged}
         if judged is None:
             return commands
         self._given.setdefault(judged, VerdictState(stored))
@@ -197,18 +197,18 @@ class Verdicts:
         """
         given = self.state_for(self.open_image)
         if given.wanted is not None:
-            given.draft = note
+            given.draft_note = note
 
     def commit(self) -> Commands:
         """Add the typed note to the verdict on the current image, if the image has a verdict."""
         given = self.state_for(self.open_image)
-        if given.wanted is None or given.draft is None:
+        if given.wanted is None or given.draft_note is None:
             return ()
-        return self._want(Verdict(choice=given.wanted.choice, note=given.draft.strip()))
+        return self._want(Verdict(choice=given.wanted.choice, note=given.draft_note.strip()))
 
     def discard_note(self) -> None:
         """Discard the note that a person is typing on the current image, and restore the saved note."""
-        self.state_for(self.open_image).draft = None
+        self.state_for(self.open_image).draft_note = None
 
     def choose(self, choice: VerdictChoice) -> Commands:
         """Give a verdict on the current image, with the typed note.
@@ -225,7 +225,7 @@ class Verdicts:
         given = self.state_for(self.open_image)
         if given.wanted is None:
             return ()
-        given.wanted, given.draft = Verdict(choice=given.wanted.choice, note=given.note.strip()), None
+        given.wanted, given.draft_note = Verdict(choice=given.wanted.choice, note=given.note.strip()), None
         return self._want(None)
 
     @property
@@ -235,7 +235,7 @@ class Verdicts:
             return None
         judged, _, after = self._last
         given = self._given.get(judged)  # None for an image whose verdict is saved
-        return judged if given is None or (given.wanted == after and not given.needs_choice) else None
+        return judged if given is None or (given.wanted == after and not given.has_conflict) else None
 
     def forget_last(self) -> None:
         """Forget the last change of a verdict, so that it cannot be undone.
@@ -275,7 +275,7 @@ class Verdicts:
         given = self.state_for(judged)
         if given.state != "not_saved":
             return ()
-        given.wanted, given.draft = given.stored, None
+        given.wanted, given.draft_note = given.stored, None
         return self._save(judged, given) or (ReadVerdict(judged),)
 
     # ---- the database
@@ -343,7 +343,7 @@ class Verdicts:
             return ()
         given = self._given[judged]
         self.is_repeated, self._last = False, (judged, given.wanted, verdict)
-        given.wanted, given.draft = verdict, None
+        given.wanted, given.draft_note = verdict, None
         return self._save(judged, given)
 
     def _save(self, judged: VerdictSubject, given: VerdictState) -> Commands:
@@ -353,12 +353,12 @@ class Verdicts:
         """
         if given.pending_write is not None:
             return ()
-        if given.wanted == given.stored and (given.needs_choice or given.replaceable == {given.stored}):
+        if given.wanted == given.stored and (given.has_conflict or given.replaceable == {given.stored}):
             given.mark_saved(given.stored)
             return ()
-        return () if given.needs_choice else self._send(judged, given)
+        return () if given.has_conflict else self._send(judged, given)
 
     def _send(self, judged: VerdictSubject, given: VerdictState) -> Commands:
-        given.problem, given.needs_choice = None, False
+        given.problem, given.has_conflict = None, False
         given.pending_write = WriteVerdict(judged, given.wanted, frozenset(given.replaceable))
         return (given.pending_write,)

@@ -37,8 +37,8 @@ from fieldray.desktop.overlay import (
     draw_lines,
     draw_outline,
     legend_strip,
+    lung_outline_path,
     measurement_text,
-    outline_of,
 )
 from fieldray.desktop.style import Theme, colour, restoring_painter, scaled_font
 from fieldray.desktop.widgets import without_markup
@@ -388,8 +388,8 @@ class Viewer(QWidget):
     def _windowed(self, before: ViewState, by: tuple[float, float]) -> ViewState:
         pyramid = self.pyramid
         assert pyramid is not None
-        gain = pyramid.start_window.width / _WINDOW_POINTS
-        return replace(before, window=dragged_window(before.window or pyramid.start_window, by, gain=gain))
+        gain = pyramid.initial_window.width / _WINDOW_POINTS
+        return replace(before, window=dragged_window(before.window or pyramid.initial_window, by, gain=gain))
 
     # ---- lines and positions
 
@@ -417,7 +417,7 @@ class Viewer(QWidget):
         self.shows_network_view = False
         row = self._open_image.row
         self._heat_map = heat_map_of(row) if row is not None else None
-        self._outline = outline_of(lungs_of(row.outcome)) if row is not None else None
+        self._outline = lung_outline_path(lungs_of(row.outcome)) if row is not None else None
         self._show_switched()
 
     @property

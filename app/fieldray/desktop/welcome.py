@@ -15,7 +15,6 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout,
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.intent import IntentQuestion
-from fieldray.desktop.list_reader import pack_title
 from fieldray.desktop.packs_page import PackCard, pack_search_text
 from fieldray.desktop.screening import ScreeningController
 from fieldray.desktop.style import Theme, icon
@@ -33,6 +32,7 @@ from fieldray.desktop.widgets import (
     set_tooltip,
     without_markup,
 )
+from fieldray.desktop.worklist_rows import pack_title
 from fieldray.packs.naming import PackCandidate
 from fieldray.translation import Translator
 

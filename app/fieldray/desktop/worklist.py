@@ -21,7 +21,6 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.backends import BACKENDS
-from fieldray.desktop.list_reader import KEYS, WorkListRow
 from fieldray.desktop.style import Theme, icon, scaled_font
 from fieldray.desktop.widgets import (
     PlainButton,
@@ -43,6 +42,7 @@ from fieldray.desktop.worklist_delegate import (
     demibold,
 )
 from fieldray.desktop.worklist_model import WorkListModel
+from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import ReadingFilter, ResultFilter
 from fieldray.domain.model import Manifest
@@ -317,20 +317,20 @@ class WorkListTable(QTableView):
         width  width of the table in points
         """
         taken = self._fit_other_packs(width)
-        for column, key in enumerate(KEYS):
+        for column, key in enumerate(COLUMN_KEYS):
             room = width if key == "image" else width - taken
             shown = self._chosen_columns.get(key, room >= _SHOWN_FROM.get(key, 0))
             self.setColumnHidden(column, not shown)
         self._delegate.date_below, self._delegate.score_below = (
-            self.isColumnHidden(KEYS.index(key)) for key in ("date", "score")
+            self.isColumnHidden(COLUMN_KEYS.index(key)) for key in ("date", "score")
         )
-        others = (width for key, width in _WIDTHS.items() if not self.isColumnHidden(KEYS.index(key)))
+        others = (width for key, width in _WIDTHS.items() if not self.isColumnHidden(COLUMN_KEYS.index(key)))
         room = width - sum(others) - taken - _NAME
         wide = self.class_column_width
         if room < wide and not self._rows.is_by_larger_output:
             wide = self.below_width if room >= self.below_width else SHAPE_COLUMN_WIDTH
         self._delegate.class_below = wide == self.below_width < self.class_column_width
-        self.setColumnWidth(KEYS.index("class"), wide)
+        self.setColumnWidth(COLUMN_KEYS.index("class"), wide)
 
     def _fit_other_packs(self, width: int) -> int:
         """Set the widths of the columns of additional packs, and return their sum.
@@ -339,12 +339,12 @@ class WorkListTable(QTableView):
 
         width  width of the table in points
         """
-        widths, header, first = self.pack_widths, self.horizontalHeader(), KEYS.index("score") + 1
+        widths, header, first = self.pack_widths, self.horizontalHeader(), COLUMN_KEYS.index("score") + 1
         if width < _NAME + _WIDTHS["image"] + _WIDTHS["score"] + self.class_column_width + sum(widths):
             widths = [SHAPE_COLUMN_WIDTH] * len(widths)
         for number, wide in enumerate(widths):
-            self.setColumnWidth(len(KEYS) + number, wide)
-            header.moveSection(header.visualIndex(len(KEYS) + number), first + number)
+            self.setColumnWidth(len(COLUMN_KEYS) + number, wide)
+            header.moveSection(header.visualIndex(len(COLUMN_KEYS) + number), first + number)
         return sum(widths)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -360,7 +360,7 @@ class WorkListTable(QTableView):
 
     def _say_if_empty(self) -> None:
         rows = self._rows
-        is_without_match = rows.is_whole and not rows.rowCount() and rows.total() > 0
+        is_without_match = rows.is_fully_read and not rows.rowCount() and rows.total() > 0
         caption = self._translator.text("No image matches the search and the filters.")
         self.setAccessibleDescription(caption if is_without_match else "")
         self.viewport().update()
@@ -370,10 +370,10 @@ class WorkListTable(QTableView):
         rows.hide()
         rows.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         rows.setDefaultSectionSize(ROW_HEIGHT)
-        for column, key in enumerate(KEYS):
+        for column, key in enumerate(COLUMN_KEYS):
             if key in _WIDTHS:
                 self.setColumnWidth(column, _WIDTHS[key])
-        columns.setSectionResizeMode(KEYS.index("patient"), QHeaderView.ResizeMode.Stretch)
+        columns.setSectionResizeMode(COLUMN_KEYS.index("patient"), QHeaderView.ResizeMode.Stretch)
         columns.setMinimumSectionSize(48)
         columns.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         columns.setHighlightSections(False)
@@ -388,14 +388,14 @@ class WorkListTable(QTableView):
 
     def _sort(self, column: int, order: Qt.SortOrder) -> None:
         """Sort the list by a column. A column of an additional pack restores the order by the first pack's classes."""
-        if column >= len(KEYS):
+        if column >= len(COLUMN_KEYS):
             self.horizontalHeader().setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         else:
             self._rows.sort(column, order)
 
     def _choose_columns(self, at: QPoint) -> None:
         menu = QMenu(self)
-        for column, key in enumerate(KEYS):
+        for column, key in enumerate(COLUMN_KEYS):
             title = str(self.model().headerData(column, Qt.Orientation.Horizontal))
             action = QAction(title, menu)
             action.setCheckable(True)
@@ -478,7 +478,7 @@ class WorkList(QWidget):
         """Move the selection by a number of rows: 1 selects the next image, -1 the previous image."""
         self._choose_row(self.table.currentIndex().row() + rows)
 
-    def step_study(self, direction: int) -> None:
+    def select_next_study(self, direction: int) -> None:
         """Select the first image of another study.
 
         direction  1 for the next study, -1 for the previous study
@@ -486,7 +486,7 @@ class WorkList(QWidget):
         here = max(self.table.currentIndex().row(), 0)
         self._model.find_study(here, direction)
 
-    def choose_end(self, *, last: bool) -> None:
+    def select_first_or_last(self, *, last: bool) -> None:
         """Select the first or the last image of the work list, as soon as that image is listed.
 
         last  True for the last image, False for the first image
@@ -511,7 +511,7 @@ class WorkList(QWidget):
 
         If the whole list was read and lacks the row, forget the request.
         """
-        row, is_whole = self._row_of_goal(), self._model.is_whole
+        row, is_whole = self._row_of_goal(), self._model.is_fully_read
         if row is not None or is_whole:
             self._goal, self._model.awaits_row = None, False
         if row is not None:
@@ -524,14 +524,14 @@ class WorkList(QWidget):
         if self._goal == "first":
             return 0
         if self._goal == "last":
-            return count - 1 if self._model.is_whole else None
+            return count - 1 if self._model.is_fully_read else None
         index = self._model.index_of(self._goal)
         return index.row() if index.isValid() else None
 
     def _choose_row(self, row: int) -> None:
         count = self._model.rowCount()
         if count:
-            index = self._model.index(min(max(row, 0), count - 1), KEYS.index("patient"))
+            index = self._model.index(min(max(row, 0), count - 1), COLUMN_KEYS.index("patient"))
             self.table.setCurrentIndex(index)
             self.table.scrollTo(index)
 
@@ -545,7 +545,7 @@ class WorkList(QWidget):
         current = self.table.currentIndex()
         if not current.isValid():
             return
-        before, self._chosen_id = self._chosen_id, self._model.id_at(current)
+        before, self._chosen_id = self._chosen_id, self._model.row_id_at(current)
         row = self._model.row_at(current)
         self._model.read_around(current.row())
         if row is not self._chosen and (before != self._chosen_id or self._chosen is None):
@@ -568,5 +568,5 @@ class WorkList(QWidget):
             if self._chosen is not None:
                 self._chosen = None
                 self.row_chosen.emit(None)
-        elif self._chosen_id is not None and self._goal is None and self._model.is_another:
-            self.choose_end(last=False)
+        elif self._chosen_id is not None and self._goal is None and self._model.reads_other_list:
+            self.select_first_or_last(last=False)

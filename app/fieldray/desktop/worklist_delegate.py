@@ -20,11 +20,11 @@ from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPen, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from fieldray.desktop.image_painting import draw_thumbnail
-from fieldray.desktop.list_reader import KEYS, WorkListRow, image_title, score_cell
 from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_verdict, scaled_font
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import without_markup
-from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
+from fieldray.desktop.worklist_model import EARLIER_DAY_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
+from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow, image_title, score_cell
 from fieldray.domain.finding import override_notes
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
 from fieldray.domain.image import ImageHeader, parse_dicom_date
@@ -82,7 +82,7 @@ class _Cell:
         return self.verdict or (None if self.row.is_read else "unread")
 
     @property
-    def look(self) -> tuple[Hashable, ...]:
+    def appearance(self) -> tuple[Hashable, ...]:
         states = tuple(row.object_number for row in self.row.result_rows)
         return states, self.key, self.text, self.font.key(), self.is_selected, self.mark, self.group, self.is_earlier
 
@@ -103,13 +103,13 @@ class WorkListDelegate(QStyledItemDelegate):
             self._paint_ground(painter, option.rect, None, is_selected=bool(option.state & _SELECTED))
             return
         column, rect, ratio = index.column(), option.rect, painter.device().devicePixelRatioF()
-        key = KEYS[column] if column < len(KEYS) else str(column - len(KEYS) + 1)  # else the position of a pack
+        key = COLUMN_KEYS[column] if column < len(COLUMN_KEYS) else str(column - len(COLUMN_KEYS) + 1)  # of a pack
         text = "" if key in _SYNTHETIC else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
-        verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, GROUP_ROLE, EARLIER_ROLE))
+        verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, GROUP_ROLE, EARLIER_DAY_ROLE))
         cell = _Cell(row, key, text, option.font, is_selected, verdict, group, is_earlier)
         arranged = self._translator.hides_names(), self.date_below, self.score_below, self.class_below
-        look = (*cell.look, rect.width(), rect.height(), ratio, *arranged)
+        look = (*cell.appearance, rect.width(), rect.height(), ratio, *arranged)
         known = self._kept.get(look)
         if known is None:
             known = QPixmap(math.ceil(rect.width() * ratio), math.ceil(rect.height() * ratio))

@@ -18,9 +18,9 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 
 from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.image_painting import DisplaySwitches
-from fieldray.desktop.list_reader import COLUMNS, KEYS, RowCache, WorkListRow, columns_of
 from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
 from fieldray.desktop.widgets import plain_tooltip, without_markup
+from fieldray.desktop.worklist_rows import COLUMN_KEYS, WORK_LIST_COLUMNS, RowCache, WorkListRow, columns_of
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
 from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, group_at
 from fieldray.domain.model import Manifest
@@ -36,7 +36,7 @@ Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
 VERDICT_ROLE: Final = ROW_ROLE + 1
 GROUP_ROLE: Final = VERDICT_ROLE + 1
-EARLIER_ROLE: Final = GROUP_ROLE + 1
+EARLIER_DAY_ROLE: Final = GROUP_ROLE + 1
 _PAGE: Final = 32
 _MARGIN: Final = 8
 _CHANNEL: Final = "list"
@@ -65,11 +65,11 @@ class WorkListModel(QAbstractTableModel):
 
     While a new list is being read, the old list is shown.
 
-    changed      emitted when a new list was read
-    loaded       emitted when rows that a view requested were read
-    all_deleted  emitted when all images of the list were deleted
-    is_another   whether the list that is being read has another filter, search text or run
-    awaits_row   whether a row will be selected as soon as it is listed
+    changed           emitted when a new list was read
+    loaded            emitted when rows that a view requested were read
+    all_deleted       emitted when all images of the list were deleted
+    reads_other_list  whether the list that is being read has another filter, search text or run
+    awaits_row        whether a row will be selected as soon as it is listed
     """
 
     counts_changed = Signal()
@@ -90,13 +90,13 @@ class WorkListModel(QAbstractTableModel):
     ) -> None:
         super().__init__(parent)
         self._translator, self._verdicts, self.switches = translator, verdicts, switches
-        self._background, self._board = background, background.board
+        self._background, self._board = background, background.notice_board
         self._rows = RowCache(background, self)
-        self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, COLUMNS
+        self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, WORK_LIST_COLUMNS
         self._is_earlier = _NONE_EARLIER
         self._counts: Mapping[Category, int] = {}
-        self.is_another = self.awaits_row = self._is_finding = False
-        self.is_whole, self.is_by_larger_output = True, False
+        self.reads_other_list = self.awaits_row = self._is_finding = False
+        self.is_fully_read, self.is_by_larger_output = True, False
         self.run_id: int | None = None  # run of the listed rows
         self.wanted, self._order = ResultFilter(), ResultOrder(by_patient=switches.by_patient)
         self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # arguments of `sort`
@@ -119,7 +119,7 @@ class WorkListModel(QAbstractTableModel):
         """
         self.is_by_larger_output = any(one is not None and one.is_bare for one in manifests[:1])
         self._forget((manifests or (None,)) if run_id is not None else ())
-        self.is_whole = run_id is None
+        self.is_fully_read = run_id is None
         self._stop()
         self.run_id, self._is_new = run_id, True
         self._read()
@@ -129,15 +129,15 @@ class WorkListModel(QAbstractTableModel):
         self._stop()
         self.run_id, self._has_ended = None, True
 
-    def image_done(self, image: StoredImage) -> None:
+    def show_saved_image(self, image: StoredImage) -> None:
         """Handle an image that was saved: a new image, or a listed image with a new result."""
         if self._rows.replace(image):
             self._row_changed(image.row_id)
         self.refresh()
 
-    def answer_replaced(self, row: WorkListRow, outcome: Outcome) -> None:
+    def show_new_result(self, row: WorkListRow, outcome: Outcome) -> None:
         """Show the new outcome of a row after its image was screened again."""
-        if self._rows.replace_answer(row, outcome):
+        if self._rows.replace_result(row, outcome):
             self._row_changed(row.row_id)
         self.refresh()
 
@@ -176,12 +176,12 @@ class WorkListModel(QAbstractTableModel):
     @property
     def is_current(self) -> bool:
         """Whether the list is up to date: all rows are read, and no image was saved since. True without a run."""
-        return self.run_id is None or (self.is_whole and not (self._is_old or self._is_reading))
+        return self.run_id is None or (self.is_fully_read and not (self._is_old or self._is_reading))
 
     @property
     def is_selecting_another_image(self) -> bool:
         """Whether another image may soon be selected, because the next image or a changed list is being read."""
-        return self._is_finding or self.awaits_row or self.is_another
+        return self._is_finding or self.awaits_row or self.reads_other_list
 
     @property
     def manifest(self) -> Manifest | None:
@@ -214,7 +214,7 @@ class WorkListModel(QAbstractTableModel):
         if "verdict" not in changes:
             self._filter(**changes)
             return
-        self.is_another = True
+        self.reads_other_list = True
         # After the verdicts that are being saved
         self._background.run(
             lambda: None,
@@ -256,7 +256,7 @@ class WorkListModel(QAbstractTableModel):
             if 0 <= near < len(self._ids):
                 self._row(near)
 
-    def id_at(self, index: Index) -> int | None:
+    def row_id_at(self, index: Index) -> int | None:
         """Return the row id of the image at a Qt model index; None for an invalid index. The row need not be read."""
         return int(self._ids[index.row()]) if index.isValid() else None
 
@@ -329,8 +329,8 @@ class WorkListModel(QAbstractTableModel):
         column, translator = self._columns[index.column()], self._translator
         state = self._verdicts.state_of(row.result_id, row.outcome, row.verdict) if column.key == "patient" else None
         is_earlier = index.row() < len(self._is_earlier) and bool(self._is_earlier[index.row()])
-        if role in (VERDICT_ROLE, GROUP_ROLE, EARLIER_ROLE):
-            own = {VERDICT_ROLE: state, EARLIER_ROLE: is_earlier}
+        if role in (VERDICT_ROLE, GROUP_ROLE, EARLIER_DAY_ROLE):
+            own = {VERDICT_ROLE: state, EARLIER_DAY_ROLE: is_earlier}
             return own[role] if role in own else group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
             return without_markup(column.text(translator, row))
@@ -370,7 +370,7 @@ class WorkListModel(QAbstractTableModel):
         order   ascending or descending
         """
         self.sorted_by, is_descending = (column, order), order == Qt.SortOrder.DescendingOrder
-        key: ListColumn = "class" if column < 0 else KEYS[column]
+        key: ListColumn = "class" if column < 0 else COLUMN_KEYS[column]
         self._order = ResultOrder(key, column >= 0 and is_descending, self.switches.by_patient)
         self._read()
         self.order_changed.emit()
@@ -379,7 +379,7 @@ class WorkListModel(QAbstractTableModel):
     def sort_column_title(self) -> str:
         """The title of the column by which the list is sorted; "" if it is sorted by urgency."""
         column, order = self.sorted_by
-        is_by_urgency = column < 0 or (KEYS[column] == "class" and order == Qt.SortOrder.AscendingOrder)
+        is_by_urgency = column < 0 or (COLUMN_KEYS[column] == "class" and order == Qt.SortOrder.AscendingOrder)
         return "" if is_by_urgency else self._columns[column].title(self._translator)
 
     # ---- reading
@@ -397,7 +397,7 @@ class WorkListModel(QAbstractTableModel):
 
     def _forget(self, manifests: Sequence[Manifest | None]) -> None:
         self.beginResetModel()
-        self._ids, self._begins, self._counts, self.is_whole = _NO_ROWS, _NO_GROUPS, {}, True
+        self._ids, self._begins, self._counts, self.is_fully_read = _NO_ROWS, _NO_GROUPS, {}, True
         self._is_earlier = _NONE_EARLIER
         self._rows.clear(manifests)
         self._columns = columns_of(manifests)
@@ -405,8 +405,8 @@ class WorkListModel(QAbstractTableModel):
         self.counts_changed.emit()
 
     def _filter(self, **changes: Any) -> None:
-        self.wanted, self.is_another = replace(self.wanted, **changes), True
-        self.is_whole = self.run_id is None
+        self.wanted, self.reads_other_list = replace(self.wanted, **changes), True
+        self.is_fully_read = self.run_id is None
         self._read()
 
     def _read(self) -> None:
@@ -445,13 +445,13 @@ class WorkListModel(QAbstractTableModel):
         self._take(found, is_whole=limit is None or len(found.row_ids) < limit)
         if self._is_reading:  # a new request was sent meanwhile
             return
-        if not self.is_whole:
+        if not self.is_fully_read:
             self._read()
         elif self._is_old:
             self.refresh()
 
     def _not_read(self, error: FieldrayError) -> None:
-        self._is_reading = self.is_another = False
+        self._is_reading = self.reads_other_list = False
         self._board.post_error("list", error)
 
     def _take(self, found: WorkListRows, *, is_whole: bool) -> None:
@@ -459,15 +459,15 @@ class WorkListModel(QAbstractTableModel):
 
         is_whole  whether the list has all rows
         """
-        self.is_whole = is_whole
+        self.is_fully_read = is_whole
         self._begins, self._is_earlier = found.group_starts, found.is_earlier
-        if self.is_another or len(found.row_ids) < len(self._ids):
+        if self.reads_other_list or len(found.row_ids) < len(self._ids):
             self.beginResetModel()
             self._ids = found.row_ids
             self.endResetModel()
         elif not np.array_equal(found.row_ids, self._ids):
             self._rearrange(found.row_ids)
-        self.is_another = False
+        self.reads_other_list = False
         is_gone = self.total() > 0 and not any(found.counts.values())
         if found.counts != self._counts:
             self._counts = found.counts

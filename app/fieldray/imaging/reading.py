@@ -270,7 +270,7 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
                 # The check of several scans decodes the whole image: a low resolution hides cut scans.
                 is_in_check = tall.row == 0 and image.mode == "L" and step == 1
                 if step > 1:
-                    image.draft("L", (image.width // step, image.height // step))
+                    image.draft_note("L", (image.width // step, image.height // step))
                 values = None if is_in_check else np.asarray(image)
     except (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error) as error:
         is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)

@@ -55,7 +55,7 @@ def used(entry: PackCandidate) -> PackInUse:
 def reach(
     entry: PackCandidate | None = None, *, ready: tuple[PackCandidate, ...] = (CHILDREN, ADULTS)
 ) -> AvailablePacks:
-    return AvailablePacks(used=used(entry) if entry else None, ready=ready, is_settled=True)
+    return AvailablePacks(pack_in_use=used(entry) if entry else None, ready=ready, is_settled=True)
 
 
 def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentStateMachine:

@@ -117,7 +117,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
     with JpegImageFile(io.BytesIO(tall.data)) as image:
         if image.mode != "L":
             return None
-        image.draft("L", (image.width // step, image.height // step))
+        image.draft_note("L", (image.width // step, image.height // step))
         values = np.asarray(image)
     return None if tall.may_lack_pixels(values[tall.row // step, :1]) else (values[: -(-tall.rows // step)], step)
 

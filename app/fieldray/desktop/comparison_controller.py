@@ -15,9 +15,9 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.image_painting import ImageOverlays, Point, image_overlays
-from fieldray.desktop.list_reader import WorkListRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.worklist_model import WorkListModel
+from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.patient import match_patients
@@ -52,7 +52,7 @@ class ComparisonController(QObject):
         self, background: BackgroundTasks, rows: WorkListModel, *, image: OpenImage, second_image: OpenImage
     ) -> None:
         super().__init__()
-        self._background, self._board, self._rows = background, background.board, rows
+        self._background, self._board, self._rows = background, background.notice_board, rows
         self.image, self.second_image = image, second_image
         self._listed: tuple[WorkListRow, ...] = ()
         self._gone, self._before, self._chosen_files = 0, tuple[StoredResult, ...](), tuple[Outcome, ...]()
@@ -65,7 +65,7 @@ class ComparisonController(QObject):
         self.priors: tuple[Prior, ...] = ()
         self.prior: Prior | None = None
         self.comparison: PairComparison | None = None
-        self.laid: ImageOverlays | None = None
+        self.overlays: ImageOverlays | None = None
         self.problem: Reason | None = None
         image.changed.connect(self._image_changed)
         second_image.changed.connect(self._second_image_changed)
@@ -330,7 +330,7 @@ class ComparisonController(QObject):
         if services is not None and self.is_running:
             services.priors.cancel()
         self._background.forget(_COMPARE)
-        self.prior = self.comparison = self.laid = self.problem = None
+        self.prior = self.comparison = self.overlays = self.problem = None
         self.is_running = False
 
     def _begin(self) -> None:
@@ -369,7 +369,7 @@ class ComparisonController(QObject):
     def _has_compared(
         self, prior: Prior, row: WorkListRow, comparison: PairComparison, laid: ImageOverlays | None
     ) -> None:
-        self.comparison, self.laid, self.is_running = comparison, laid, False
+        self.comparison, self.overlays, self.is_running = comparison, laid, False
         self.problem = comparison.problem.reason if comparison.problem else None
         self._keep(pair_record(prior, row.outcome, comparison))
         self.changed.emit()

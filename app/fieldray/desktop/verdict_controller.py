@@ -15,7 +15,6 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 
 from fieldray.desktop.background import BackgroundTasks
-from fieldray.desktop.list_reader import WorkListRow, image_title
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.verdicts import Commands, ReadVerdict, State, Verdicts, VerdictState, VerdictSubject, WriteVerdict
@@ -29,6 +28,7 @@ from fieldray.desktop.widgets import (
     set_tooltip,
     without_markup,
 )
+from fieldray.desktop.worklist_rows import WorkListRow, image_title
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import FieldrayError
 from fieldray.formatting import verdict_line, verdict_names
@@ -59,7 +59,7 @@ class VerdictController(QObject):
 
     def __init__(self, background: BackgroundTasks, why_not: ReasonNotToJudge) -> None:
         super().__init__()
-        self._background, self._board, self._why_not = background, background.board, why_not
+        self._background, self._board, self._why_not = background, background.notice_board, why_not
         self.verdicts = Verdicts()
         self.given_s = 0.0  # time of the last change of a verdict, by the monotonic clock
         self._shown: list[tuple[VerdictSubject, object]] = []
@@ -216,7 +216,7 @@ class VerdictController(QObject):
         image = image_title(translator, judged.result_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
-        if given.needs_choice:
+        if given.has_conflict:
             return translator.text(
                 "Another window changed the verdict on {image}. To choose between the two verdicts, open the image.",
                 image=image,
@@ -243,16 +243,16 @@ def _taken_back(judged: VerdictSubject, verdict: Verdict | None, translator: Tra
 class ReadMarks(QObject):
     """Records which images a person has read. An image counts as read if it was visible for two seconds, or judged.
 
-    changed     emitted with the row whose read mark changed
-    is_covered  function that returns whether another page covers the image
+    changed           emitted with the row whose read mark changed
+    is_image_covered  function that returns whether another page covers the image
     """
 
     changed = Signal(object)
 
     def __init__(self, background: BackgroundTasks, image: OpenImage, why_not: ReasonNotToJudge) -> None:
         super().__init__()
-        self._background, self._board, self._image, self._why_not = background, background.board, image, why_not
-        self.is_covered = False
+        self._background, self._board, self._image, self._why_not = background, background.notice_board, image, why_not
+        self.is_image_covered = False
         self._soon = QTimer(self, singleShot=True, interval=_READ_MS)
         self._soon.timeout.connect(self._look)
         image.changed.connect(self._soon.stop)
@@ -292,7 +292,7 @@ class ReadMarks(QObject):
 
     def _look(self) -> None:
         is_looked_at = QApplication.activeWindow() is not None and QApplication.activeModalWidget() is None
-        if is_looked_at and not self.is_covered:
+        if is_looked_at and not self.is_image_covered:
             self.mark_read()
         else:
             self._soon.start()
@@ -342,14 +342,14 @@ class VerdictBar(QWidget):
         self.note.returnPressed.connect(self.note_finished)
         self._meaning, self._how = label(), label()
         self._why_not = label(role="warning")
-        self.again = push_button("", lambda: self._answer(judging.keep_own_verdict))
+        self.retry_button = push_button("", lambda: self._answer(judging.keep_own_verdict))
         self.keep_stored_verdict = push_button("", lambda: self._answer(judging.keep_stored_verdict))
         self.withdraw = push_button(translator.text("Withdraw"), judging.withdraw)
         set_tooltip(self.withdraw, translator.text("Withdraw my verdict") + " (Ctrl+0)")
         choices = row_layout(None, *((button, 1) for button in self.buttons.values()), spacing=6)
         # One below the other, so that long words in a narrow column are not cut.
         answers = column_layout(
-            None, self.again, self.keep_stored_verdict, row_layout(None, self.withdraw, 1), spacing=6
+            None, self.retry_button, self.keep_stored_verdict, row_layout(None, self.withdraw, 1), spacing=6
         )
         column_layout(self, self._meaning, choices, self.note, self._how, self._why_not, answers)
         judging.changed.connect(self.refresh)
@@ -386,12 +386,12 @@ class VerdictBar(QWidget):
         self._how.setText(kept if verdicts.is_repeated else captions[given.state])
         self._why_not.setText(*self._problem(given) if is_lost else ())
         self._how.setVisible(not is_lost)
-        for widget in (self._why_not, self.again, self.keep_stored_verdict):
+        for widget in (self._why_not, self.retry_button, self.keep_stored_verdict):
             widget.setVisible(is_lost)
         self.withdraw.setVisible(not is_lost and given.wanted is not None)
-        self.again.setText(text("Save my verdict") if given.needs_choice else text("Try again"))
+        self.retry_button.setText(text("Save my verdict") if given.has_conflict else text("Try again"))
         keeps = text("Keep my verdict") if given.wanted is None else text("Withdraw")
-        self.keep_stored_verdict.setText(text("Keep the saved verdict") if given.needs_choice else keeps)
+        self.keep_stored_verdict.setText(text("Keep the saved verdict") if given.has_conflict else keeps)
 
     def discard_note(self) -> None:
         """Discard the note that a person typed, after the key Esc."""
@@ -400,7 +400,7 @@ class VerdictBar(QWidget):
 
     def _problem(self, given: VerdictState) -> tuple[str, ...]:
         text = self._translator.text
-        if given.needs_choice:
+        if given.has_conflict:
             theirs = text(
                 "Another window changed the verdict on this image: {verdict}.", verdict=self._said(given.stored)
             )

@@ -59,7 +59,7 @@ class RowCache(QObject):
 
     def __init__(self, background: BackgroundTasks, parent: QObject) -> None:
         super().__init__(parent)
-        self._background, self._board = background, background.board
+        self._background, self._board = background, background.notice_board
         self.manifests: Sequence[Manifest | None] = ()  # manifests of the run's packs, by position
         self._kept: deque[WorkListRow] = deque(maxlen=_MOST_KEPT)
         self._alive: weakref.WeakValueDictionary[int, WorkListRow] = weakref.WeakValueDictionary()
@@ -99,7 +99,7 @@ class RowCache(QObject):
         row = self._alive.get(image.row_id)
         if row is None:
             row, *others = (self._made(answer) for answer in image.results)
-            row.others = tuple(others)
+            row.other_rows = tuple(others)
             self._alive[image.row_id] = row
         return row
 
@@ -108,7 +108,7 @@ class RowCache(QObject):
         is_held = image.row_id in self._alive  # most images are not in sight and need no row
         return self._replace(image.row_id, [self._made(answer) for answer in image.results] if is_held else ())
 
-    def replace_answer(self, before: WorkListRow, outcome: Outcome) -> bool:
+    def replace_result(self, before: WorkListRow, outcome: Outcome) -> bool:
         """Replace the row of a result after its image was screened again.
 
         Returns whether the image's row is in memory.
@@ -147,7 +147,7 @@ class RowCache(QObject):
         before = {one.position: one for one in listed.result_rows}
         now = before | {one.position: _kept_or(one, before.get(one.position)) for one in answers}
         row, *others = (now[position] for position in sorted(now))
-        row.others = tuple(others)
+        row.other_rows = tuple(others)
         self._alive[row_id] = row
         self._kept.append(row)
         for position, one in before.items():
@@ -204,7 +204,7 @@ class WorkListRow:
     run_id         id of the run; None for an image of no run
     result_id      row id of the result in the results database; 0 for an image of no run
     position       position of the pack in the run
-    others         rows of the packs after this pack; only in the row of the first listed pack
+    other_rows     rows of the packs after this pack; only in the row of the first listed pack
     finding        the finding that decides the class; None without a score
     object_number  a number that no other row object has, by which a repeated paint is recognised
     """
@@ -217,7 +217,7 @@ class WorkListRow:
     run_id: int | None = None
     result_id: int = 0
     position: int = 0
-    others: tuple[WorkListRow, ...] = ()
+    other_rows: tuple[WorkListRow, ...] = ()
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
     object_number: int = field(init=False)
@@ -230,7 +230,7 @@ class WorkListRow:
     @property
     def result_rows(self) -> tuple[WorkListRow, ...]:
         """The rows with the results of all packs for the image; this row is the first."""
-        return (self, *self.others)
+        return (self, *self.other_rows)
 
     def row_of_pack(self, position: int) -> WorkListRow | None:
         """Return the row with the result of another pack of the run; None if that pack has no result for the image.
@@ -323,7 +323,7 @@ def _status_text(translator: Translator, row: WorkListRow) -> str:
     return " ".join(map(translator.reason, said)) if said else translator.text("Screened")
 
 
-COLUMNS: Final[tuple[Column, ...]] = (
+WORK_LIST_COLUMNS: Final[tuple[Column, ...]] = (
     Column("image", lambda t: t.text("Image"), lambda _, __: ""),
     Column("patient", lambda t: t.text("Patient"), lambda t, row: image_title(t, row.row_id, row.outcome)),
     Column("date", lambda t: t.text("Date"), lambda t, row: format_dicom_date(t, row.header.study_date)),
@@ -338,7 +338,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("ms", lambda t: t.text("Time, ms"), _time_text),
     Column("status", lambda t: t.text("Status"), _status_text),
 )
-KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
+COLUMN_KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
 
 
 def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
@@ -348,9 +348,9 @@ def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
            pack
     """
     if len(packs) < 2:
-        return COLUMNS
+        return WORK_LIST_COLUMNS
     titles = [partial(pack_title, manifest=manifest) for manifest in packs]
-    own = (replace(column, title=titles[0]) if column.key == "class" else column for column in COLUMNS)
+    own = (replace(column, title=titles[0]) if column.key == "class" else column for column in WORK_LIST_COLUMNS)
     return *own, *(Column("pack", title, partial(_text_of_pack, number)) for number, title in enumerate(titles[1:], 1))
 
 
