@@ -27,7 +27,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.surroundings import usable_cores
+from fieldray.process_environment import usable_cores
 
 USUAL_KINDS: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
 _IMAGE_SIZES: Final = 6  # number of image sizes, from the smallest to the largest

@@ -33,9 +33,9 @@ from fieldray.errors import InputProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
 from fieldray.pipeline.screen import screen_image
+from fieldray.process_environment import usable_cores
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import Workers, open_workers
 from fieldray.workers.readiness import ModelReadiness
 

@@ -24,8 +24,8 @@ from fieldray.bench.benchmark_case import BenchmarkReport, Block, BulletList, Ta
 from fieldray.commands.console import Console
 from fieldray.commands.options import load_pack, pack_library, pack_to_measure
 from fieldray.domain.model import Model
+from fieldray.process_environment import usable_cores
 from fieldray.processes.wire import Message
-from fieldray.surroundings import usable_cores
 
 _STARTING_IMAGES: Final = 12
 

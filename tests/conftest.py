@@ -12,7 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from fieldray.surroundings import usable_cores
+from fieldray.process_environment import usable_cores
 from program import Fieldray, runner
 from tiny_packs import fingerprint, write_tiny_pack
 from waiting import left_behind, running

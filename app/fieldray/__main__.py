@@ -101,7 +101,7 @@ def _prepare() -> None:
 
     The console module is imported only after foreign code is kept out.
     """
-    from fieldray.surroundings import disable_core_dumps, restrict_environment
+    from fieldray.process_environment import disable_core_dumps, restrict_environment
 
     restrict_environment()
     disable_core_dumps()
@@ -113,7 +113,7 @@ def _prepare() -> None:
 def _open_window(paths: Sequence[Path]) -> int:
     """Open the window for some paths: in the installed window program if there is one, else in this process."""
     from fieldray.paths import installed_program_path
-    from fieldray.surroundings import run_window_program
+    from fieldray.process_environment import run_window_program
 
     program = installed_program_path("fieldray-window")
     return run_window_program(program, paths) if program else _show(paths)
@@ -127,7 +127,7 @@ def _show(paths: Sequence[Path]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from fieldray.commands.console import system_console
     from fieldray.errors import FieldrayError
-    from fieldray.surroundings import has_screen
+    from fieldray.process_environment import has_screen
 
     if not has_screen():
         from fieldray.reasons import reason

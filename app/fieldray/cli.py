@@ -42,8 +42,8 @@ from fieldray.errors import (
 )
 from fieldray.paths import HOME_VARIABLE, VERSION, data_folder
 from fieldray.plain_text import make_visible
+from fieldray.process_environment import shutdown_signals
 from fieldray.reasons import Reason, reason
-from fieldray.surroundings import shutdown_signals
 
 log = logging.getLogger(__name__)
 

@@ -38,13 +38,13 @@ from fieldray.paths import VERSION, data_folder
 from fieldray.persistence import storage_problem
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.session import system_engine
+from fieldray.process_environment import usable_cores
 from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.pictures import picture_row, thumbnail_of
 from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray.store.schema import reason_of, reason_text
-from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import number_of_workers, open_workers
 from fieldray_cluster.node import worker_cores
 from fieldray_cluster.object_server import ObjectServer, is_address

@@ -43,9 +43,9 @@ from distributed.scheduler import WorkerState
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import scratch_folder
+from fieldray.process_environment import usable_cores
 from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import Reason, reason
-from fieldray.surroundings import usable_cores
 from fieldray_cluster.certificates import Role, make_certificates, require_certificates
 from fieldray_cluster.node import (
     NodeGroup,

@@ -117,7 +117,7 @@ def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
 STARTS_PROGRAMS = {
     "fieldray.processes.child": "our own child, which begins with the guard",
     "fieldray.desktop.past_runs": "the system's window on a folder, where a person asks to see what was saved",
-    "fieldray.surroundings": "the installed window, which begins with the guard",
+    "fieldray.process_environment": "the installed window, which begins with the guard",
     "fieldray_cluster.node": "processes of a cluster, which begin with the guard and speak by asyncio",
     "fieldray_cluster.connection": "none: a coroutine is run on the loop of Dask's client",
     "fieldray_cluster.workflow.tasks": "the guard of a command",

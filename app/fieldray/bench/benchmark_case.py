@@ -32,11 +32,11 @@ from fieldray.imaging.synthetic import write_studies
 from fieldray.inference.backend import Backend, BackendKind, BackendOptions, known_backend_kinds
 from fieldray.inference.worker import cpu_kind
 from fieldray.paths import VERSION
+from fieldray.process_environment import Priority, set_priority
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import BulletList, Table
 from fieldray.reports.outputs import open_output
 from fieldray.settings import Settings
-from fieldray.surroundings import Priority, set_priority
 from fieldray.workers.pool import Workers
 
 START_UP_IMAGES: Final = 2  # images at the start of a repetition that are reported separately

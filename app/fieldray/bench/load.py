@@ -41,10 +41,10 @@ from fieldray.domain.run import ProgressHandler
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import data_folder, scratch_folder
 from fieldray.persistence import require_regular_file, write_atomically
+from fieldray.process_environment import usable_cores
 from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason
-from fieldray.surroundings import usable_cores
 from fieldray.typed_json import parse_json
 
 # Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.

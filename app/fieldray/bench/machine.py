@@ -26,9 +26,9 @@ from typing import Final
 import numpy as np
 import psutil
 
+from fieldray.process_environment import usable_cores
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
-from fieldray.surroundings import usable_cores
 
 _BUSY_S = 0.5
 

@@ -22,8 +22,8 @@ from fieldray.commands.options import (
 )
 from fieldray.errors import UsageProblem
 from fieldray.paths import data_folder
+from fieldray.process_environment import usable_cores
 from fieldray.reasons import reason
-from fieldray.surroundings import usable_cores
 
 if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, BenchmarkReport, LoadedImage, MeasurementSize

@@ -23,9 +23,9 @@ from fieldray.commands.options import (
 from fieldray.errors import UsageProblem
 from fieldray.paths import data_folder
 from fieldray.persistence import SHARED_MODE, storage_problem, write_atomically
+from fieldray.process_environment import has_window
 from fieldray.reasons import reason
 from fieldray.settings import load
-from fieldray.surroundings import has_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

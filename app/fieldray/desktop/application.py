@@ -40,9 +40,9 @@ from fieldray.desktop.notices import NotifyRunEnd, notify_run_end, run_end_text
 from fieldray.desktop.style import program_icon
 from fieldray.log_file import configure_logging
 from fieldray.offline import block_further_connections
+from fieldray.process_environment import shutdown_signals
 from fieldray.reasons import Reason
 from fieldray.settings import Settings, Value, load
-from fieldray.surroundings import shutdown_signals
 from fieldray.translation import Translator, best_language
 
 log = logging.getLogger(__name__)

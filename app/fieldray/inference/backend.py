@@ -19,9 +19,9 @@ from fieldray.domain.model import BackendName, GoldenVectors, InputSpec, Model, 
 from fieldray.domain.pack_setup import scores_of
 from fieldray.domain.run import BackendState, Publish
 from fieldray.errors import BackendProblem
+from fieldray.process_environment import Priority
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
-from fieldray.surroundings import Priority
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

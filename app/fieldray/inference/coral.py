@@ -40,9 +40,9 @@ from fieldray.inference.operators import EDGETPU_OPERATOR
 from fieldray.inference.worker import DelegateSpec, WorkerBackend
 from fieldray.paths import data_folder
 from fieldray.persistence import FileLock, LockHeldError
+from fieldray.process_environment import Priority
 from fieldray.processes.child import ChildDied, ChildTimeout, handler_of
 from fieldray.reasons import Reason, reason
-from fieldray.surroundings import Priority
 
 # The library built for "max" runs at the highest clock unless an option lowers it. The library built for "std" never
 # runs at the highest clock.

@@ -20,9 +20,9 @@ from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.backend import BackendKind, BackendOptions, NetworkOutput, model_file_for
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
+from fieldray.process_environment import Priority, set_priority, usable_cores
 from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout
 from fieldray.reasons import Reason, reason
-from fieldray.surroundings import Priority, set_priority, usable_cores
 
 log = logging.getLogger(__name__)
 

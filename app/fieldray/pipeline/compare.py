@@ -44,11 +44,11 @@ from fieldray.errors import (
 from fieldray.imaging.discover import discover
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import data_folder
+from fieldray.process_environment import set_priority
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.work_list import HistoryQuery
-from fieldray.surroundings import set_priority
 from fieldray.workers.calls import AnalyseRequest
 from fieldray.workers.pool import Workers, open_workers
 

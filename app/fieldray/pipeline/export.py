@@ -22,6 +22,7 @@ from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsagePr
 from fieldray.paths import data_folder
 from fieldray.persistence import remove_unfinished_files
 from fieldray.pipeline.run_warnings import run_warnings
+from fieldray.process_environment import lower_priority
 from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
@@ -41,7 +42,6 @@ from fieldray.reports.images import MapFileNames, overlay_spec, write_class_map,
 from fieldray.settings import SETTING_ROWS, Settings, Value
 from fieldray.store.results import ResultQuery
 from fieldray.store.work_list import HistoryQuery
-from fieldray.surroundings import lower_priority
 from fieldray.workers.calls import AnalyseRequest
 from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
 from fieldray.errors import FieldrayError, Unreadable
+from fieldray.process_environment import shutdown_signals
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
-from fieldray.surroundings import shutdown_signals
 
 log = logging.getLogger(__name__)
 

@@ -37,10 +37,10 @@ from fieldray.imaging.source import FileStamper
 from fieldray.imaging.whole_file import hash_file
 from fieldray.inference.backend import NetworkOutput, run_self_test
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
+from fieldray.process_environment import lower_priority
 from fieldray.processes.child import handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
-from fieldray.surroundings import lower_priority
 from fieldray.workers import calls
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, Unreadable, Unusable, WorkerProblem
 from fieldray.paths import child_command
+from fieldray.process_environment import usable_cores
 from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, handler_of
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import Reason, reason
-from fieldray.surroundings import usable_cores
 
 # Everything else is imported where it is used: the children start first, and import what they need meanwhile.
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fieldray.inference.worker import cpu_kind
-from fieldray.surroundings import Priority, set_priority
+from fieldray.process_environment import Priority, set_priority
 from tiny_models import tiny_model
 
 
@@ -48,7 +48,7 @@ def test_without_a_process_there_is_nothing_to_do() -> None:
 def test_nothing_is_raised_for_a_program_that_a_person_has_lowered() -> None:
     code = (
         "import os; os.nice(5)\n"
-        "from fieldray.surroundings import set_priority\n"
+        "from fieldray.process_environment import set_priority\n"
         "print(set_priority(os.getpid(), 'raised'), os.getpriority(os.PRIO_PROCESS, 0))"
     )
     mine = os.getpriority(os.PRIO_PROCESS, 0)

@@ -1,4 +1,4 @@
-"""The surroundings of this process: environment variables, signals that end the process, the screen, and the CPU.
+"""The environment of this process: environment variables, signals that end the process, the screen, and the CPU.
 
 This program and its children keep only known environment variables. Any other variable may name code: libraries and
 plugins (Qt, GTK, OpenSSL, the C library), graphics drivers, or configurations that name libraries or drivers (Dask,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.paths import child_command, installed_program_path, program_command
-from fieldray.surroundings import has_screen, restrict_environment
+from fieldray.process_environment import has_screen, restrict_environment
 from program import python
 
 _CODE = """
