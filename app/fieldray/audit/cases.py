@@ -66,7 +66,7 @@ class ClassNames:
     negative: frozenset[str] = NEGATIVE_NAMES
 
 
-USUAL_CLASS_NAMES: Final = ClassNames()  # English names
+USUAL_CLASSES: Final = ClassNames()  # English names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class ReferenceLabels:
 
 
 def labels_from_folders(
-    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_CLASS_NAMES
+    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_CLASSES
 ) -> ReferenceLabels:
     """Label each image by the name of the folder that contains the image file.
 
@@ -102,7 +102,7 @@ def labels_from_folders(
     Raises UsageProblem if the folders are not of two classes, or if the positive class is unknown.
     """
     classes = {ref.key: _folder(ref) for ref in refs}
-    is_positive = truth_by_class_name(set(classes.values()), positive=positive, usual=usual)
+    is_positive = truth_by_class(set(classes.values()), positive=positive, usual=usual)
     return ReferenceLabels(
         truths={key: is_positive[name] for key, name in classes.items()}, notes=_counted(is_positive, usual)
     )
@@ -113,9 +113,7 @@ def _folder(ref: ImageRef) -> str:
     return parts[-2] if len(parts) > 1 else ref.path.parent.name
 
 
-def truth_by_class_name(
-    names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_CLASS_NAMES
-) -> dict[str, bool]:
+def truth_by_class(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_CLASSES) -> dict[str, bool]:
     """Return for each class name whether the class is positive.
 
     With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
@@ -167,7 +165,7 @@ def labels_from_table(
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    usual: ClassNames = USUAL_CLASS_NAMES,
+    usual: ClassNames = USUAL_CLASSES,
 ) -> ReferenceLabels:
     """Read labels from a CSV file with a header line: one row per image, or one row per image and reader.
 
@@ -183,7 +181,7 @@ def labels_from_table(
     recognised as well.
 
     refs      the images screened or to be screened
-    positive  the labels that mean positive; see `truth_by_class_name`
+    positive  the labels that mean positive; see `truth_by_class`
     columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
     usual     class names that are recognised without `positive`
 
@@ -203,7 +201,7 @@ def check_table(
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    usual: ClassNames = USUAL_CLASS_NAMES,
+    usual: ClassNames = USUAL_CLASSES,
 ) -> None:
     """Raise UsageProblem for an unusable label table, before any image is searched for.
 
@@ -216,7 +214,7 @@ def check_table(
     found.check_rows()
     labels = _certain({one.text for one in found.read}, positive)
     if not layout.has_several_classes and (positive or len({label.casefold() for label in labels}) < 2):
-        truth_by_class_name(labels, positive=positive, usual=usual)
+        truth_by_class(labels, positive=positive, usual=usual)
     if layout.has_several_classes:
         finding_predicate(found.read, positive, negatives=usual.negative)
 
@@ -409,7 +407,7 @@ class _LabelTableMatcher:
             truth = finding_predicate(self.read, positive, negatives=self._usual.negative)
         else:
             certain = _certain({row.text for row in self.read}, positive)
-            is_positive = truth_by_class_name(certain, positive=positive, usual=self._usual)
+            is_positive = truth_by_class(certain, positive=positive, usual=self._usual)
             counted = _counted(is_positive, self._usual)
 
             def truth(row: LabelRow) -> bool | None:

@@ -282,8 +282,8 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
     """
     parts = [_EDGETPU_STATES[edgetpu.state]]
     parts += [f"{usb.port}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb_devices]
-    if edgetpu.runtime_report:
-        parts.append(f"runtime {edgetpu.runtime_report.runtime_version or '?'} ({edgetpu.runtime_report.library})")
+    if edgetpu.runtime:
+        parts.append(f"runtime {edgetpu.runtime.runtime_version or '?'} ({edgetpu.runtime.library})")
     elif edgetpu.library_problem:
         is_missing = edgetpu.library_problem.code == "coral_no_library"
         parts.append("no runtime" if is_missing else edgetpu.library_problem.text)

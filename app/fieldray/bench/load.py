@@ -210,7 +210,7 @@ class StoredLoadCell:
     fps_max: float
 
     @property
-    def published_increase(self) -> float | None:
+    def published(self) -> float | None:
         """The increase that Taran's dissertation (2022) states for this backend and load; None if not stated."""
         return DISSERTATION_INCREASES.get((self.backend, self.level.name))
 

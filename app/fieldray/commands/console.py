@@ -27,10 +27,8 @@ class Console:
     """The output of a command: one stream for results, one for errors and progress.
 
     is_output_for_program  whether a program reads standard output. Texts for a person then go to standard error
-    logs_progress          whether progress is written as lines if standard error is not a terminal, at most one line in
-                           ten seconds
-    has_failed_stream      whether a stream stopped accepting output (`| head`, a full disk). No exception is raised
-                           then
+    logs_progress          whether progress is written as lines, one in ten seconds, if standard error is no terminal
+    has_failed_stream      whether a stream stopped accepting output (`| head`, a full disk), without an exception
     has_failed_output      whether a part of the results was lost because a stream stopped accepting output
 
     Every text for a person is one line, even if a name in the text has line breaks. Some characters are replaced by

@@ -345,9 +345,8 @@ class Controller(QObject):
         if not self.screening.is_busy:
             self._note_patients()
             if self._lost_files:
-                self.notice_board.post_reason(
-                    f"{RUN_NOTICE_PREFIX}files_lost", reason("files_lost", count=self._lost_files)
-                )
+                lost = reason("files_lost", count=self._lost_files)
+                self.notice_board.post_reason(f"{RUN_NOTICE_PREFIX}files_lost", lost)
         if event.state in ("finished", "failed"):
             self.ended.emit()
 
@@ -493,9 +492,8 @@ class Controller(QObject):
             self.notice_board.withdraw(event.backend)
         else:
             again = Action(lambda t: t.text("Try again"), lambda: self.screening.retry_backend(event.backend))
-            self.notice_board.post_reason(
-                event.backend, advice[0], level="warning", action=again if event.reason else None
-            )
+            action = again if event.reason else None
+            self.notice_board.post_reason(event.backend, advice[0], level="warning", action=action)
         self.backends_changed.emit()
 
     def _note_not_compiled(self) -> None:

@@ -449,9 +449,8 @@ class AdditionalPacks(QObject):
 
     def is_ticked(self, candidate: PackCandidate) -> bool:
         """Return whether a person ticked a pack as an additional pack."""
-        return candidate.folder in {
-            entry.folder for entry in (*self.loading, *(entry for entry, _ in self.ticked_packs))
-        }
+        ticked = (*self.loading, *(entry for entry, _ in self.ticked_packs))
+        return candidate.folder in {entry.folder for entry in ticked}
 
     def tick(self, candidate: PackCandidate, *, is_on: bool) -> None:
         """Add or remove a pack that screens in addition to the pack in use, from the next run on.

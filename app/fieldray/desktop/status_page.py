@@ -154,9 +154,7 @@ class StatusPage(Page):
                 format_number(translator, cell.mean_ms, digits=2),
                 " / ".join(figures),
                 _share(translator, cell.increase, digits=1) if cell.level.share else "",
-                ""
-                if cell.published_increase is None or study.is_disturbed
-                else _share(translator, cell.published_increase, digits=1),
+                "" if cell.published is None or study.is_disturbed else _share(translator, cell.published, digits=1),
             )
 
 

@@ -211,7 +211,7 @@ class CoralStatus:
     """
 
     usb_devices: tuple[UsbDevice, ...]
-    runtime_report: RuntimeReport | None
+    runtime: RuntimeReport | None
     reason: Reason | None
     notes: tuple[Reason, ...] = ()
     library_problem: Reason | None = None
@@ -221,7 +221,7 @@ class CoralStatus:
         """The state of the first Edge TPU; "absent" if there is no Edge TPU."""
         if self.usb_devices:
             return self.usb_devices[0].state
-        return "ready" if self.runtime_report and self.runtime_report.devices else "absent"
+        return "ready" if self.runtime and self.runtime.devices else "absent"
 
     @property
     def event(self) -> DeviceChanged:
@@ -272,11 +272,11 @@ def find_status(*, ask: QueryRuntime = query_runtime, find: FindDevices = find_u
         # A computer without an Edge TPU needs no runtime.
         why = problem.reason if usb else reason("edgetpu_not_here")
         return CoralStatus(
-            usb_devices=usb, runtime_report=None, reason=why, notes=notes_on(usb), library_problem=problem.reason
+            usb_devices=usb, runtime=None, reason=why, notes=notes_on(usb), library_problem=problem.reason
         )
     not_listed = "coral_no_permission" if usb and usb[0].is_writable is False else "coral_not_listed"
     unlisted = None if answer.devices else reason(not_listed if usb else "edgetpu_not_here")
-    return CoralStatus(usb_devices=usb, runtime_report=answer, reason=unlisted, notes=notes_on(usb))
+    return CoralStatus(usb_devices=usb, runtime=answer, reason=unlisted, notes=notes_on(usb))
 
 
 def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
@@ -434,17 +434,17 @@ class DeviceWatch:
     def _status(self, devices: tuple[UsbDevice, ...]) -> CoralStatus:
         if devices or self._has_board():
             return find_status(ask=self._ask, find=self._find)
-        return CoralStatus(usb_devices=(), runtime_report=None, reason=reason("edgetpu_not_here"))
+        return CoralStatus(usb_devices=(), runtime=None, reason=reason("edgetpu_not_here"))
 
     def _report(self, devices: tuple[UsbDevice, ...], change: ConnectionChange) -> None:
         log.info("the Edge TPU: %s", change)
         if change == "plugged":
             self._plugged()
-            found = CoralStatus(usb_devices=devices, runtime_report=None, reason=None, notes=notes_on(devices))
+            found = CoralStatus(usb_devices=devices, runtime=None, reason=None, notes=notes_on(devices))
         else:
             why = reason("coral_flapping" if change == "flapping" else "coral_unplugged")
             self._unplugged(why)
-            found = CoralStatus(usb_devices=(), runtime_report=None, reason=why)
+            found = CoralStatus(usb_devices=(), runtime=None, reason=why)
         self._publish_event(found.event)
 
     def _publish_event(self, event: DeviceChanged) -> None:

@@ -213,9 +213,8 @@ class PackLibrary:
         changed since its last run on this computer. Raises StorageProblem.
         """
         unreadable = self.site_points.problem()
-        before = [
-            (one, self.trust_store.manifest_hash_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)
-        ]
+        known_hash = self.trust_store.manifest_hash_of
+        before = [(one, known_hash(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)]
         changed = [one.pack_name for one, content in before if content not in (None, one.content_sha256)]
         return (*([unreadable] if unreadable else []), *(reason("pack_content_changed", pack=name) for name in changed))
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from fieldray.audit import drift
 from fieldray.audit.cases import (
-    USUAL_CLASS_NAMES,
+    USUAL_CLASSES,
     ClassNames,
     ReferenceLabels,
     check_table,
@@ -316,7 +316,7 @@ def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> ReferenceLabe
 @functools.cache
 def usual_class_names() -> ClassNames:
     """Return the usual class names for positive and negative, in English and all other languages of the program."""
-    positive, negative = set(USUAL_CLASS_NAMES.positive), set(USUAL_CLASS_NAMES.negative)
+    positive, negative = set(USUAL_CLASSES.positive), set(USUAL_CLASSES.negative)
     for translator in map(Translator, catalogue_paths()):
         # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
         yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")

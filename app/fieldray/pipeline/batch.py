@@ -62,7 +62,7 @@ class _ScreenedImage:
     resumed: frozenset[int]
 
     @property
-    def failed_or_first(self) -> Outcome:
+    def decisive(self) -> Outcome:
         """The first failed outcome; if none failed, the first outcome."""
         return next((outcome for outcome in self.outcomes if isinstance(outcome, FailedOutcome)), self.outcomes[0])
 
@@ -280,9 +280,7 @@ class Batch:
                 for event in image_events(store, taken) if self._ports.resume_options.reports_each_image else [taken]:
                     self._publish(event)
                 done += len(arrived.images)
-            elif kept := [
-                one for one in arrived if watch is None or watch.is_final(one.failed_or_first, is_new=one.is_new)
-            ]:
+            elif kept := [one for one in arrived if watch is None or watch.is_final(one.decisive, is_new=one.is_new)]:
                 for event in recorder.save(store, [(one.outcomes, one.resumed) for one in kept]):
                     self._publish(event)
                 done += len(kept)

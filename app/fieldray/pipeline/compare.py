@@ -204,9 +204,8 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> PairImage:
     """
     if ref.problem:
         return PairImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-    seen = readers.analyse(
-        AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame_spec=FRAME_INPUT), model=finder
-    )
+    question = AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame_spec=FRAME_INPUT)
+    seen = readers.analyse(question, model=finder)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
         ref = replace(ref, kind=seen.kind, header=seen.header)

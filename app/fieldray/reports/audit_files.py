@@ -105,11 +105,9 @@ def _plan(report: AuditReport) -> dict[str, object] | None:
         return None
     chosen = report.proposal.threshold
     return {
-        "prevalence": found.prevalence,
-        "prices": found.prices and asdict(found.prices),
-        "units": found.units,
+        **{name: getattr(found, name) for name in ("prevalence", "units", "positives_not_assessed")},
         "not_assessed": found.units_not_assessed,
-        "positives_not_assessed": found.positives_not_assessed,
+        "prices": found.prices and asdict(found.prices),
         "shown": [asdict(found.groups[ALL_UNITS][threshold]) for threshold in found.shown_thresholds],
         "groups": [{"group": by, "name": name, **asdict(steps[chosen])} for (by, name), steps in found.groups.items()],
     }

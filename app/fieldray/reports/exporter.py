@@ -247,9 +247,8 @@ def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
     """
     header = ref.header
     if stored.options.names_people:
-        return replace(
-            header, patient_name=make_visible(header.patient_name), patient_id=make_visible(header.patient_id)
-        )
+        name, number = map(make_visible, (header.patient_name, header.patient_id))
+        return replace(header, patient_name=name, patient_id=number)
     alias = pseudonym(header, ref.patient_study_key, key=stored.pseudonym_key)
     return replace(
         header, patient_name=alias, patient_id=alias, patient_birth_date="", study_id="", accession_number=""

@@ -73,11 +73,9 @@ class AnalyseRequest:
     frame_spec           specification of a network input that is made of the whole image, in place of the classifier's
                          input; None for the classifier's input
     finds_lungs          whether the lungs are searched for
-    points               operating points in use, by label; if the score is close to one, the image is read again in
-                         finer detail
+    points               operating points in use, by label; an image with a score close to one is read again finely
     overrides            reasons for refusal that a person overrules for this image
-    detail               minimum detail in which the image is read: "needed" for the networks' inputs, "fine", "finer",
-                         or "full"
+    detail               minimum detail of reading: "needed" for the networks' inputs, "fine", "finer", or "full"
     classifier_location  where the classifier runs: "here" in the worker, "elsewhere" on a device of the parent process,
                          or "nowhere": the answer then contains the classifier's input
     stamp_key            hexadecimal key with which a stamp of the file is made, to recognise the unchanged file later;

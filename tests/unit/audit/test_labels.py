@@ -13,7 +13,7 @@ from fieldray.audit.cases import (
     check_table,
     labels_from_folders,
     labels_from_table,
-    truth_by_class_name,
+    truth_by_class,
 )
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
@@ -131,14 +131,14 @@ def test_folders_are_labels(tmp_path: Path) -> None:
 
 def test_classes_that_are_not_two_need_a_word() -> None:
     with pytest.raises(UsageProblem, match="mean positive"):
-        truth_by_class_name({"mild", "severe"}, positive=())
-    assert truth_by_class_name({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
+        truth_by_class({"mild", "severe"}, positive=())
+    assert truth_by_class({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
         "mild": True,
         "severe": True,
         "none": False,
     }
     with pytest.raises(UsageProblem, match="No image is labelled grave"):
-        truth_by_class_name({"mild", "severe"}, positive=("grave",))
+        truth_by_class({"mild", "severe"}, positive=("grave",))
 
 
 @pytest.mark.parametrize(

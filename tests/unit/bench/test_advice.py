@@ -81,12 +81,12 @@ def test_what_slows_a_computer_down(changes: dict[str, Any], found: list[str]) -
 
 NO_LIBRARY = reason("coral_no_library", name="libedgetpu.so.1")
 BAD_LIBRARY = reason("coral_bad_library", name="libedgetpu.so.1")
-ABSENT = CoralStatus(usb_devices=(), runtime_report=None, reason=reason("edgetpu_not_here"), library_problem=NO_LIBRARY)
+ABSENT = CoralStatus(usb_devices=(), runtime=None, reason=reason("edgetpu_not_here"), library_problem=NO_LIBRARY)
 ANSWER = RuntimeReport(library="libedgetpu.so.1", runtime_version=14, devices=("usb",))
-THERE = CoralStatus(usb_devices=(EDGETPU,), runtime_report=ANSWER, reason=None)
+THERE = CoralStatus(usb_devices=(EDGETPU,), runtime=ANSWER, reason=None)
 SLOW = replace(THERE, usb_devices=(replace(EDGETPU, port_mbit=480),), notes=(reason("coral_usb2"),))
-BARRED = CoralStatus(usb_devices=(EDGETPU,), runtime_report=None, reason=reason("coral_no_permission"))
-UNEQUIPPED = CoralStatus(usb_devices=(EDGETPU,), runtime_report=None, reason=NO_LIBRARY, library_problem=NO_LIBRARY)
+BARRED = CoralStatus(usb_devices=(EDGETPU,), runtime=None, reason=reason("coral_no_permission"))
+UNEQUIPPED = CoralStatus(usb_devices=(EDGETPU,), runtime=None, reason=NO_LIBRARY, library_problem=NO_LIBRARY)
 NO_FILE = replace(TRIAL, has_edgetpu_file=False)
 
 
