@@ -23,7 +23,7 @@ def status(edgetpu: DoubleEdgeTpu) -> CoralStatus:
 def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     found = status(edgetpu)
-    assert found.answer == RuntimeReport(library=str(edgetpu.library), runtime_version=14, devices=("usb",))
+    assert found.runtime == RuntimeReport(library=str(edgetpu.library), runtime_version=14, devices=("usb",))
     assert (found.state, found.event.port_mbit, found.reason, found.notes) == ("ready", 5000, None, ())
     edgetpu.order(edgetpu="absent")  # the runtime does not see it
     found = status(edgetpu)

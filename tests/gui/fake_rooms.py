@@ -527,7 +527,7 @@ class FakeRooms:
         self.outcomes: list[Outcome] = []
         self.of_others: dict[str, list[Outcome]] = {}
         self.library = FakeLibrary()
-        self.memory = RememberedPacks(data_folder())
+        self.remembered_packs = RememberedPacks(data_folder())
         self.lacks_ages = False
         self.drives = FakeDrives()
         self.audit = FakeAudit()
@@ -572,7 +572,7 @@ class FakeRooms:
         return Services(
             session=self.session,
             library=self.library,
-            remembered_packs=self.memory,
+            remembered_packs=self.remembered_packs,
             are_empty_folders=are_empty_folders,
             may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,

@@ -77,12 +77,12 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     page.steps.cellActivated.emit(1, 0)
     desk.until(lambda: len(desk.rooms.audit.requests) == 2)
     (_, first, _), (run_id, again, _) = desk.rooms.audit.requests
-    assert (run_id, first.wanted.threshold, again.wanted.threshold) == (
+    assert (run_id, first.goal.threshold, again.goal.threshold) == (
         PackOfRun(own or 0),
         None,
         plan.shown_thresholds[1],
     )
-    assert (again.prices, again.against) == (Prices(screening=2.5), PackOfRun(other))
+    assert (again.prices, again.compared_pack) == (Prices(screening=2.5), PackOfRun(other))
     text = texts(page)
     assert "of 1000 patients screened are referred" in text
     assert "The area under the ROC curve does not differ significantly between the packs." in text

@@ -30,7 +30,7 @@ def test_a_single_frame_needs_no_number() -> None:
 
 def test_a_study_is_named_by_its_uid_else_by_its_only_image() -> None:
     assert ImageRef(path=PATH, header=ImageHeader(study_instance_uid="1.2.3")).patient_study_key == "1.2.3"
-    assert ImageRef(path=PATH).patient_study_key == ImageRef(path=PATH).study == str(PATH)
+    assert ImageRef(path=PATH).patient_study_key == ImageRef(path=PATH).study_or_image_key == str(PATH)
 
 
 def test_a_study_of_two_patients_is_two() -> None:

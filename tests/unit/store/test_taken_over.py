@@ -176,7 +176,7 @@ def test_nothing_is_replaced_in_a_run_that_another_program_works_on(store: Resul
     run_id = store.open_run(SPEC)
     row_id = store.save(run_id, refused(), spec=SPEC).row_id
     with ResultStore(path) as other, pytest.raises(UsageProblem) as caught:
-        other.replace(row_id, screened(refused().ref), run=other.run(run_id))
+        other.replace_result(row_id, screened(refused().ref), run=other.run(run_id))
     assert caught.value.reason == reason("again_busy")
     store.replace_result(row_id, screened(refused().ref), run=store.run(run_id))  # its own
     assert store.result(row_id).outcome.status == "screened"
@@ -194,7 +194,7 @@ def test_of_a_run_that_ended_any_program_replaces_and_pictures_are_kept_if_asked
     store.replace_result(row_id, other_bytes[1], run=run, keeps_preview=False)
     assert store.result(row_id).outcome.facts.thumbnail is None
     with ResultStore(path) as another:
-        another.replace(row_id, other_bytes[2], run=run)
+        another.replace_result(row_id, other_bytes[2], run=run)
     assert store.result(row_id).outcome.facts.content_sha256 == "d" * 64
 
 
