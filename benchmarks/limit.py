@@ -82,7 +82,7 @@ def read_reduced(data: bytes, side: float) -> NDArray[np.float32]:
     if data[:2] == b"\xff\xd8":
         image = Picture.open(io.BytesIO(data))
         step = _step(image.size, side, JPEG_REDUCTIONS)
-        image.draft_note("L", (image.width // step, image.height // step))
+        image.draft("L", (image.width // step, image.height // step))
         values = np.asarray(image)
         return block_means(values, _step(values.shape, side)).astype(np.float32)
     if data[:4] == b"\x89PNG":

@@ -60,7 +60,7 @@ def audit_report(
     thresholds = proposal.threshold, point.threshold
     return AuditReport(
         subject=subject,
-        compute_audit=compute_audit(cases, points, rule=rule),
+        audit=compute_audit(cases, points, rule=rule),
         rows_without_image={True: 0, False: 0},
         drifts=(measure_drift([60, 0], [0, 60], of="scores"),),
         proposal=proposal,

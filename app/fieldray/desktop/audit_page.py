@@ -266,7 +266,7 @@ class AuditPage(Page):
         return row_layout(None, self.save_button, self.take_button, 1)
 
     def _make_disagreements(self, audit: AuditText) -> QWidget:
-        found, cases = audit.misclassified(), audit.report.audit.misclassified
+        found, cases = audit.disagreements(), audit.report.audit.misclassified
         heading = label(found.title, role="heading")
         if not cases:
             return card(heading)

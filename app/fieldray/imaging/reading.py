@@ -268,14 +268,14 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
                 step = step if image.mode == "L" else 1  # colour is recognised in single pixels only
                 turned = _TURNS[_orientation(image)]
                 # The check of several scans decodes the whole image: a low resolution hides cut scans.
-                is_in_check = tall.row == 0 and image.mode == "L" and step == 1
+                is_in_check = tall.test_row == 0 and image.mode == "L" and step == 1
                 if step > 1:
-                    image.draft_note("L", (image.width // step, image.height // step))
+                    image.draft("L", (image.width // step, image.height // step))
                 values = None if is_in_check else np.asarray(image)
     except (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error) as error:
         is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)
         raise Unreadable(reason("truncated") if is_short else reason("damaged", detail=_NOT_DECODED)) from error
-    if values is None or tall.may_lack_pixels(np.ravel(values[tall.row // step, 0])):
+    if values is None or tall.may_lack_pixels(np.ravel(values[tall.test_row // step, 0])):
         from fieldray.imaging.codecs.jpeg import check_scans  # pydicom takes a third of a second to load
 
         whole = check_scans(data)

@@ -216,7 +216,7 @@ class TrustStore:
         """Return the highest version of a pack, signed by this key, that ran on this computer; None if none ran."""
         return self._read().seen.get(fingerprint, {}).get(pack_id)
 
-    def signers(self, pack_id: str) -> set[str]:
+    def known_signers(self, pack_id: str) -> set[str]:
         """Return the fingerprints of the signers of all packs with this id that ran on this computer."""
         return {key for key, packs in self._read().seen.items() if pack_id in packs}
 

@@ -118,7 +118,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
         notes += ConstancyRecords(database.parent).state_sentences(model)
     return AuditReport(
         subject=_subject(judged, request, label, model),
-        compute_audit=dataclasses.replace(found, notes=notes),
+        audit=dataclasses.replace(found, notes=notes),
         rows_without_image=reference.rows_without_image,
         drifts=drifts,
         proposal=proposal,
@@ -242,7 +242,7 @@ class Auditor:
     def __init__(self, database: Path, points: SitePointFile) -> None:
         self._database, self._points = database, points
 
-    def compute_audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
+    def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
         """Audit the results of one pack in a stored run. Parameters, result and exceptions are those of `audit_run`."""
         return audit_run(self._database, of, request, model=model)
 

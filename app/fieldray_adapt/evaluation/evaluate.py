@@ -371,7 +371,7 @@ def measure_part(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
         calibration_error=metrics.calibration_error(
             scores, truth, bins=len(calibration_bins(scores, truth, patients=patients))
         ),
-        score_histogram=tuple(score_histogram(scores.tolist())),
+        score_counts=tuple(score_histogram(scores.tolist())),
         points={point.name: point_figures(cases[point.name], point) for point in points},
     )
 

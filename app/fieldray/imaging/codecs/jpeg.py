@@ -74,10 +74,10 @@ def decode_jpeg(source: bytes) -> NDArray[Any]:
     """
     source = with_end_marker(source)
     tall = extend_jpeg(source)
-    if tall.row == 0:
+    if tall.test_row == 0:
         return check_scans(source)
     values = decode_checked_jpeg(tall.data)
-    if tall.may_lack_pixels(np.ravel(values[tall.row, 0])):
+    if tall.may_lack_pixels(np.ravel(values[tall.test_row, 0])):
         check_scans(source)
     return values[: tall.rows]
 
@@ -112,14 +112,14 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
     if step == 1:
         return None
     tall = extend_jpeg(frame.codestream)
-    if tall.row == 0:  # several scans, of which a low resolution would hide a missing part
+    if tall.test_row == 0:  # several scans, of which a low resolution would hide a missing part
         return None
     with JpegImageFile(io.BytesIO(tall.data)) as image:
         if image.mode != "L":
             return None
-        image.draft_note("L", (image.width // step, image.height // step))
+        image.draft("L", (image.width // step, image.height // step))
         values = np.asarray(image)
-    return None if tall.may_lack_pixels(values[tall.row // step, :1]) else (values[: -(-tall.rows // step)], step)
+    return None if tall.may_lack_pixels(values[tall.test_row // step, :1]) else (values[: -(-tall.rows // step)], step)
 
 
 CODEC: Final = Codec(
