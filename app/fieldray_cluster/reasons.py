@@ -32,8 +32,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                              "the same versions on every computer.",
     "cluster_no_pack": "The node cannot use the pack {pack}: {detail}",
     "cluster_other_pack": "The node has another pack under the name {pack}. Install the same pack on every computer.",
-    "cluster_other_settings": "The node and this computer have different local operating points for {pack}. Use the "
-                              "same local operating points on every computer.",
+    "cluster_other_settings": "The node and this computer have different local operating points (thresholds chosen in "
+                              "audits) for {pack}. Use the same local operating points on every computer.",
     "cluster_no_path": "The folder {path} is missing or empty on the node. Mount the shared folder on the node, or "
                        "send the images with --send-files.",
     "cluster_other_answer": "The node sent an invalid answer. Install the program on the node again. Then start the "

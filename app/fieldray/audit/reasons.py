@@ -23,14 +23,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "-1 or empty: {values}. Lines that match several images (write more of the path): "
                             "{several}. Lines that give one image two labels: {two_labels}. Lines with patient IDs "
                             "that differ only by case, blanks, leading zeros or letters that look alike: {numbers}.",
-    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. An "
-                            "image after the sign ≠ has the file name of that line, but is in another folder.",
+    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. The sign "
+                            "≠ precedes an image with the same file name in another folder.",
     "audit_rows_unknown": Plural("{count} row of the table matches no image of this run and was left out. Line: "
-                                 "{rows}. An image after the sign ≠ has the file name of that line, but is in "
-                                 "another folder.",
+                                 "{rows}. The sign ≠ precedes an image with the same file name in another folder.",
                                  "{count} rows of the table match no image of this run and were left out. Lines: "
-                                 "{rows}. An image after the sign ≠ has the file name of that line, but is in "
-                                 "another folder.",
+                                 "{rows}. The sign ≠ precedes an image with the same file name in another folder.",
                                  count_parameter="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier row and was counted once.",
                                  "{count} rows of the table repeat an earlier row and were counted once.", count_parameter="count"),
@@ -60,12 +58,13 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_unseen": "The figures are valid only if the pack {pack} was not trained on images of these patients. The "
                     "model card names the training images.",
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
-    "audit_which_positive": "The labels are: {known}. Choose which of these labels mean positive.",
-    "audit_one_class": "All labels are equal ({known}). An audit needs positive and negative images.",
-    "audit_one_class_scored": "An audit needs two groups: with the condition and without the condition. Of {units} "
-                              "with a label, {scored} have a score. All {scored} are in one group. A patient with both kinds "
-                              "of images counts once, in the group with the condition. If this is the cause, audit by "
-                              "image or by examination.",
+    "audit_which_positive": "The labels are: {known}. Choose which of these labels mean “with the condition”.",
+    "audit_one_class": "All labels are equal ({known}). An audit needs images with the condition and images without "
+                       "the condition.",
+    "audit_one_class_scored": "An audit needs results with the condition and results without the condition. Results "
+                              "with a label: {units}. Results with a label and a score: {scored}. All results with a "
+                              "score are in one of the two groups. A patient with both kinds of images counts once, in "
+                              "the group with the condition. If this is the cause, audit by image or by examination.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
     "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",
@@ -92,8 +91,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                               "one patient. If patients have several studies, the confidence intervals "
                               "are too narrow.",
     "audit_no_results": "There are no results to audit in {path}.",
-    "site_points_unreadable": "The local operating points in {path} cannot be read, so no local operating point is "
-                              "used: {detail}. Move or restore the file.",
+    "site_points_unreadable": "The local operating points (thresholds chosen in audits) in {path} cannot be read, so "
+                              "no local operating point is used: {detail}. Move or restore the file.",
     "audit_no_label": "The pack has no label {label}. The labels of the pack are: {known}.",
     "audit_no_verdicts": "No image of run {run} has a verdict Agree or Disagree, so the audit has no labels. Give "
                          "verdicts in the window, or take the labels from folders or a table.",

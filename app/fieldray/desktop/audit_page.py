@@ -94,7 +94,7 @@ class AuditPage(Page):
         )
         rules = (
             (text("Read first, or a score at or above the threshold"), "above"),
-            (text("Also a score in the uncertain zone"), "unsure"),
+            (text("Read first, or a score in or above the uncertain zone"), "unsure"),
         )
         self.unit = choice_box(units, named=text("Count images, examinations or patients"))
         self.refers = choice_box(rules, named=text("Images that count as referred"))
@@ -109,7 +109,7 @@ class AuditPage(Page):
             field.setFixedWidth(_FIELD_WIDTH)
         rows = form_layout(
             (text("Source of the reference labels"), row_layout(None, self.labels, self.table_button, 1)),
-            (text("Label that means positive"), self.positive),
+            (text("Label that means “with the condition”"), self.positive),
             (text("Count images, examinations or patients"), self.unit),
             (text("Images that count as referred"), self.refers),
             (text("Prevalence among your patients, %"), self.prevalence),

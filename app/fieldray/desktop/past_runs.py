@@ -282,8 +282,8 @@ class AuditController(RunOperations):
         self._board.post(
             "site_points",
             lambda t: t.text(
-                "The local operating point “{name}” was saved. To use this operating point, choose the operating "
-                "point on the Packs page.",
+                "The local operating point “{name}” was saved. To use this operating point, choose “{name}” on the "
+                "Packs page.",
                 name=t.pick(point.titles),
             ),
         )

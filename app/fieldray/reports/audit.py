@@ -163,8 +163,8 @@ class AuditText(AuditWords):
             ]
         out = [translator.reason(drift.summary) for drift in drifts if drift.exceeds_limit]
         steady = translator.text(
-            "No drift was found. The scores, the share of images that are not suitable, and the exposure were "
-            "compared as far as there are enough images."
+            "No drift was found. Compared where there were enough images: the scores, the exposure, and the share of "
+            "images that are not suitable."
         )
         return out or [steady]
 

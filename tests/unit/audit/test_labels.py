@@ -105,7 +105,7 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
         ("path,label\nx.png,1\n", "matches a screened image"),
         (b"\x89PNG\r\n\0\0", "not a text file"),
         ("path,label\nb.dcm,1\ntrain/a.png,1\n", "All labels are equal"),
-        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Choose which of these labels mean positive."),
+        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "which of these labels mean “with the condition”"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, said: str) -> None:
@@ -130,7 +130,7 @@ def test_folders_are_labels(tmp_path: Path) -> None:
 
 
 def test_classes_that_are_not_two_need_a_word() -> None:
-    with pytest.raises(UsageProblem, match="mean positive"):
+    with pytest.raises(UsageProblem, match="mean “with the condition”"):
         truth_by_class({"mild", "severe"}, positive=())
     assert truth_by_class({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
         "mild": True,
