@@ -356,8 +356,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "not_judged_searching": "No verdict was given: the search field is active, so keys write text. Press Enter to "
                             "go to the list, then press the key again.",
     "open_files": "The operating system lets the program open {limit} files at the same time, but the program needs "
-                  "{needed}. Raise the limit of the operating system, or read fewer files at the same time (see the "
-                  "settings).",
+                  "{needed} open files. Raise the limit of the operating system, or read fewer files at the same time "
+                  "(see the settings).",
     "memory_limit": "The operating system lets the program use {limit_mb} MB of memory, but the program needs "
                     "{needed_mb} MB. Raise the limit of the operating system, or read fewer files at the same time "
                     "(see the settings).",

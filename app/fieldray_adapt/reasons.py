@@ -58,8 +58,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "data_patients_alike": "The patient IDs {patient} ({first}) and {other} ({second}) differ only by case, blanks, "
                            "leading zeros or letters that look alike. Write the ID of a patient always in the same "
                            "way.",
-    "data_named_twice": "The image {path} has two entries that differ in class, patient or part: {first}; {second}. "
-                        "Delete or correct one of the two entries.",
+    "data_named_twice": "The image {path} has two entries that differ in class, patient or part of the split: {first}; "
+                        "{second}. Delete or correct one of the two entries.",
     "data_changed": "The images or tables have changed, so {path} no longer matches. Run the command again: every "
                     "step that uses the images or tables is repeated.",
     "data_split": "No row is for training: the split column has the values {values}. In the recipe's key splits, "
@@ -93,7 +93,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike the training images of the pack. Such an image "
                          "is screened with a note if the lungs are found. If no lungs are found, the image is not "
                          "suitable.",
-    "training_not_divided": "A recipe of the kind {kind} can only be trained by one process. Remove --mode and "
-                            "--workers.",
+    "training_not_divided": "Only one process can train with a recipe of the kind {kind}. Remove --mode and --workers.",
 }
 # fmt: on

@@ -173,7 +173,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                      "program. Use another folder, or delete the folder of the sweep.",
     "sweep_diverged": "The trial recorded no value of {metric}.",
     "sweep_none": "No trial of the sweep finished, so there is no best trial. See the cause with: fieldray workflow "
-                  "status RECIPE. Then increase the key trials of the recipe, and run the sweep again.",
+                  "status RECIPE. Then raise the number of trials (key trials of the recipe), and run the sweep again.",
     "objects_left": Plural("{count} object of {address} was not copied. The first problem was with {name}: {detail} "
                            "Run the command again.",
                            "{count} objects of {address} were not copied. The first problem was with {name}: "

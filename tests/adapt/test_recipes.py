@@ -215,9 +215,13 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
         (
             "c.png,sick,p3",
             "b.png,sick,p3",
-            "differ in class, patient or part: rows.csv, line 3; rows.csv, line 4",
+            "differ in class, patient or part of the split: rows.csv, line 3; rows.csv, line 4",
         ),
-        ("c.png,sick,p3", "a.png,sick,p3", "differ in class, patient or part: rows.csv, line 2; rows.csv, line 4"),
+        (
+            "c.png,sick,p3",
+            "a.png,sick,p3",
+            "differ in class, patient or part of the split: rows.csv, line 2; rows.csv, line 4",
+        ),
     ],
 )
 def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, instead: str, complaint: str) -> None:

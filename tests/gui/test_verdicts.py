@@ -810,16 +810,16 @@ def test_the_panel_says_what_reports_print_of_the_verdict(desk: Desk) -> None:
     screen(desk)
     desk.open_row(1)
     panel = desk.window.result_panel.verdict
-    assert "Reports will say: Verdict of the reader: not given." in texts(panel)
+    assert "Reports will say “Verdict of the reader: not given”." in texts(panel)
     desk.bench.judging.choose("disagree")
     desk.until(lambda: "Your verdict was saved." in texts(panel))
     printed = f"Verdict of the reader: Disagree · {time_text(Translator(), time.time())[:10]}"
-    assert f"Reports will say: {printed}" in texts(panel) and "enter your name in the settings" in texts(panel)
+    assert f"Reports will say “{printed}" in texts(panel) and "enter your name in the settings" in texts(panel)
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)
     dialog.fields["reader"].setText("Dr Reader")
     dialog.accept()
-    assert "Reports will say: Verdict of the reader: Disagree · Dr Reader · 20" in texts(panel)
+    assert "Reports will say “Verdict of the reader: Disagree · Dr Reader · 20" in texts(panel)
     assert "enter your name" not in texts(panel)
 
 

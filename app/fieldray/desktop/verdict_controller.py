@@ -418,7 +418,7 @@ class VerdictBar(QWidget):
         """
         text, reader = self._translator.text, self._reader()
         said = text(
-            "Reports will say: Verdict of the reader: {verdict}.",
+            "Reports will say “Verdict of the reader: {verdict}”.",
             verdict=verdict_line(self._translator, verdict, reader=reader),
         )
         named = text("To print your name too, enter your name in the settings.")

@@ -59,10 +59,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                    "the larger output decides the class.",
     "pack_legacy_no_cpu": "The legacy model has only a file for the Edge TPU ({found}). Copy the file for the CPU "
                           "({missing}) into the same folder.",
-    "pack_namesake": "This pack has the name of a pack that is known on this computer ({pack}), but another signer. "
-                     "The pack is used only if you confirm.",
-    "pack_namesake_shipped": "This pack has the name of a pack that comes with the program ({pack}), but another "
-                             "signer. The pack is used only if you confirm.",
+    "pack_namesake": "This pack has the same name as a pack that is known on this computer ({pack}), but a different "
+                     "signer. The pack is used only if you confirm.",
+    "pack_namesake_shipped": "This pack has the same name as a pack that comes with the program ({pack}), but a "
+                             "different signer. The pack is used only if you confirm.",
     "pack_several_signers": "Several signers have packs with this name. Name one pack: {first} or {second}",
     "pack_companion_other_signer": "This pack needs the pack {companion}, signed by the same signer or supplied "
                                    "with the program. The pack {companion} that was found is signed with another "

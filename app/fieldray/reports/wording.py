@@ -152,7 +152,10 @@ class Wording:
         if manifest is None:
             return (
                 *fields,
-                Field(text("Note"), text("The pack is not available: texts of the pack and heat maps are missing.")),
+                Field(
+                    text("Note"),
+                    text("The pack is not available, so the texts of the pack and the heat maps are missing."),
+                ),
             )
         purpose, limits = self.translator.pick(manifest.intended_use), self.translator.pick(manifest.limits)
         return (*fields, Field(text("What this pack is for"), purpose), Field(text("Limits of this pack"), limits))
