@@ -50,7 +50,7 @@ def said_by(script: str) -> str:
         # 32 and 6 for each of two
         (
             "(20, 20)",
-            "The operating system lets the program open 20 files at the same time, but the program needs 44 open files.",
+            "The operating system lets the program open 20 files at the same time, but the program needs 44 open",
         ),
         ("(20, 44)", "(44, 44)"),
         ("(44, 44)", "(44, 44)"),
