@@ -66,7 +66,7 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
         "for each image",
     )
     group.add_argument(
-        "--positive", action="append", default=[], metavar="NAME", help="a label that means positive; may be repeated"
+        "--positive", action="append", default=[], metavar="NAME", help="label of images with the condition; repeatable"
     )
     for name in _COLUMNS:
         group.add_argument(f"--{name}-column", metavar="NAME", help=f"the column of the table with the {name}")
@@ -80,15 +80,15 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
         "--refer",
         choices=("above", "unsure"),
         default="above",
-        help="rule for a referral: above (default) refers read first and scores at or above the threshold; unsure "
-        "also refers uncertain results",
+        help="rule for a referral: above (default), Read first, or a score at or above the threshold; unsure, also "
+        "uncertain results",
     )
     group.add_argument("--label", metavar="CODE", help="the label of the pack to audit (default: its first)")
     group.add_argument(
         "--prevalence",
         type=float,
         metavar="SHARE",
-        help="share of positives among the patients to be screened, for predictive values (default: as in the images)",
+        help="share with the condition among the patients to screen, for predictive values (default: as in the images)",
     )
     group.add_argument(
         "--run",
@@ -140,15 +140,15 @@ def _add_local_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.9,
         metavar="SHARE",
-        help="propose a local operating point with this sensitivity, the share referred of all with the condition "
-        "(default: 0.9)",
+        help="propose a local operating point with this sensitivity (share of all with the condition that are "
+        "referred; default: 0.9)",
     )
     group.add_argument(
         "--specificity",
         type=float,
         metavar="SHARE",
-        help="propose a local operating point with this specificity, the share not referred of all without the "
-        "condition",
+        help="propose a local operating point with this specificity (share of all without the condition that are not "
+        "referred)",
     )
     group.add_argument(
         "--accept-local",

@@ -72,14 +72,16 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
         (
             "--power-w",
             "WATTS",
-            "power draw of a device where it cannot be measured, to report images per second and watt",
+            "power draw of a device that cannot be measured here, to report images per second per watt",
         ),
-        ("--price-usd", "DOLLARS", "price of a device, to report images per second and dollar"),
+        ("--price-usd", "DOLLARS", "price of a device, to report images per second per dollar"),
     ):
         device.add_argument(option, type=_of_backend, action="append", default=[], metavar=f"DEVICE={unit}", help=text)
     load = add_command(actions, "load", "measure the time per image under CPU load", run=run_load)
     load.add_argument("--pack", type=text_option, action=SinglePackAction, metavar="DIR|ID", help="the pack to measure")
-    host = add_command(actions, "host", "compare the speed with more threads or another device", run=run_host)
+    host = add_command(
+        actions, "host", "compare the speed of a pack with more threads or on other devices", run=run_host
+    )
     host.add_argument(
         "--pack", type=text_option, action=SinglePackAction, metavar="DIR|ID", help="the pack to measure with"
     )
@@ -278,7 +280,7 @@ def _measured_after_rehearsal(
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", nargs="?", type=path_option, help="folder of images to use (default: the program draws some)"
+        "folder", nargs="?", type=path_option, help="folder of images to use (default: generated images)"
     )
     add_pack_acceptance_options(parser)
     least = whole_number_from(3)  # the first two are reported separately

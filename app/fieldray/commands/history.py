@@ -56,8 +56,10 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     showing.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     _add_filters(showing, "results")
     comparing = add_command(actions, "compare", "compare two runs on the images that are in both", run=run_compare)
-    comparing.add_argument("first", type=pack_of_run_option, metavar="FIRST", help="a run, or its second pack as RUN.2")
-    comparing.add_argument("second", type=pack_of_run_option, metavar="SECOND", help="another run, or a pack of it")
+    comparing.add_argument("first", type=pack_of_run_option, metavar="FIRST", help="a run; RUN.2 is its second pack")
+    comparing.add_argument(
+        "second", type=pack_of_run_option, metavar="SECOND", help="another run; RUN.2 is its second pack"
+    )
     comparing.add_argument("--all", action="store_true", help="list images in the same class as well")
     _add_json(comparing)
     saving = add_command(actions, "export", "export the results of a run to files again", run=run_export)
@@ -92,7 +94,9 @@ def _add_upkeep(actions: argparse._SubParsersAction[Any]) -> None:
     saving = add_command(
         actions, "backup", "back up the results database to a folder, even during a run", run=run_backup
     )
-    saving.add_argument("folder", type=path_option, metavar="DIR", help="a folder without a backup")
+    saving.add_argument(
+        "folder", type=path_option, metavar="DIR", help="folder for the backup, without an earlier backup"
+    )
     saving.add_argument("--without-pictures", action="store_true", help="leave the previews out")
     restoring = add_command(actions, "restore", "replace the results database by a backup", run=run_restore)
     restoring.add_argument("folder", type=path_option, metavar="DIR", help="the folder of the backup")

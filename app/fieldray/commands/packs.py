@@ -29,9 +29,7 @@ from fieldray.settings import load
 if TYPE_CHECKING:
     from fieldray.packs.naming import PackCandidate
 
-_PACK_HELP = (
-    "folder of a pack, a drive, or the id of a pack (id or id-version, perhaps with @FINGERPRINT of its signer)"
-)
+_PACK_HELP = "folder of a pack, a drive, or ID of a pack (ID or ID-VERSION; @FINGERPRINT selects a signer)"
 
 
 def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
@@ -53,7 +51,7 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
         "pack",
         nargs="?",
         metavar="ID",
-        help="a pack's id or id-version, perhaps with @FINGERPRINT of its signer (default: show the default pack)",
+        help="ID of a pack, or ID-VERSION; @FINGERPRINT selects a signer (default: show the default pack)",
     )
     default.add_argument(
         "--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)"

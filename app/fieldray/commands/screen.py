@@ -69,9 +69,9 @@ def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         "demo",
         run=run_demo,
-        description="Screen openly licensed images with the pack for them, and open the window if there is a "
-        "display. The name of each file gives the published label. Some images are examples of refused "
-        "images.",
+        description="Screen openly licensed images with the pack for them, and open the window if there is a display. "
+        "The name of each file gives the published label. Some of the images are not suitable on purpose, "
+        "as examples.",
     )
     parser.add_argument(
         "part",
@@ -95,8 +95,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--anyway",
         action="store_true",
-        help="also screen images that are refused for view, body part or lungs, as raw or subtracted images, or as "
-        "unlike the pack's images; their results say so",
+        help="also screen images that are not suitable because of view, body part or lungs, because they are raw or "
+        "subtracted images, or because they are unlike the pack's images; each result notes this",
     )
     parser.add_argument(
         "--turn",
@@ -131,7 +131,7 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operating-point",
         metavar="NAME",
-        help="operating point; a pack without this point uses its first (the default)",
+        help="name of the operating point; a pack without this operating point uses its first (the default)",
     )
     parser.add_argument(
         "--ages-confirmed",
@@ -147,7 +147,7 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="read every file completely before an earlier result is reused, not only size, times and a sample",
+        help="before a result is reused, compare the whole file, not only size, times and a sample",
     )
 
 

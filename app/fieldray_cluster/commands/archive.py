@@ -30,7 +30,7 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
     screen = add_command(
         actions, "screen", "screen every image of an archive; resume after an interruption", run=run_screen
     )
-    what = "a file or folder to screen, or one address of s3, http, https or sftp alone, such as s3://BUCKET/PREFIX"
+    what = "a file or folder to screen; or only one s3, http, https or sftp address, such as s3://BUCKET/PREFIX"
     screen.add_argument("paths", nargs="+", type=text_option, metavar="PATH", help=what)
     add_pack_options(screen)
     screen.add_argument(

@@ -63,7 +63,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         type=whole_number(1, 256),
         default=1,
         metavar="N",
-        help="processes on this computer without --cluster (default: 1)",
+        help="number of processes on this computer, if --cluster is not given (default: 1)",
     )
     add_cluster_options(parser)
 

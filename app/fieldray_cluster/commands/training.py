@@ -65,7 +65,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--placement",
         choices=("even", "whole"),
         default="even",
-        help="parts of distributed servers: equal, or whole tensors by Šlampa's published algorithm (default: even)",
+        help="what each distributed server stores: even, an equal part of the weights; whole, whole tensors by "
+        "Šlampa's published algorithm (default: even)",
     )
     group.add_argument(
         "--staleness",
@@ -76,7 +77,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--take-turns",
         action="store_true",
-        help="serialise a server's transfers, first come, first served (the semaphore that Šlampa proposes)",
+        help="let one worker at a time transfer, first come, first served (the semaphore that Šlampa proposes)",
     )
     add_cluster_options(group)
 
@@ -162,7 +163,7 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
         actions, "measure-cluster", "measure whether several workers are worth using", run=run_measure_cluster
     )
     action.add_argument(
-        "recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file), with its data step done"
+        "recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file), after fieldray adapt data"
     )
     action.add_argument(
         "--repeats", type=whole_number(2, 1000), default=10, metavar="N", help="number of measurements (default: 10)"
@@ -257,7 +258,7 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
         type=_number(minimum=0.0),
         default=0.0,
         metavar="SECONDS",
-        help="time of one machine to update all weights by a gradient (default: 0, the update is left out)",
+        help="time to update all weights with a gradient on one machine (default: 0, no update)",
     )
     group.add_argument(
         "--slowest",
