@@ -129,7 +129,9 @@ def screen_images(trial: InstallTrial) -> None:
         chosen = trial.root.run(PROGRAM, "packs", "default", PACK, user=person)  # as at a children's hospital
         verify(chosen, output=(rf"Default pack: {PACK}",))
     made = trial.root.run(PROGRAM, "demo", "drawn", "--pack", PACK, "--no-window", "--folder", IMAGES, user=user)
-    verify(made, output=(r"Drawing synthetic studies in .*", r"They are drawings, not X-rays\. .*", *_work_list()))
+    verify(
+        made, output=(r"Drawing synthetic studies in .*", r"The studies are drawings, not X-rays\. .*", *_work_list())
+    )
     again = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
     verify(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     results = [json.loads(line) for line in again.output]

@@ -220,9 +220,9 @@ def _explain(error: FieldrayError, console: Console) -> int:
     for choice in error.choices if isinstance(error, PackNotChosen) else ():
         console.print_error(f"  {choice}")
     if isinstance(error, PackNotTrusted):
-        console.print_error(f"If this is the right key: --trust {error.fingerprint}")
+        console.print_error(f"If you trust this key, add: --trust {error.fingerprint}")
     if option := dict(error.reason.parameters).get("command_option"):  # the window has buttons instead
-        console.print_error(f"The option for it: {option}")
+        console.print_error(f"To confirm, add the option: {option}")
     if isinstance(error, UsageProblem):
         return 2
     return 3 if isinstance(error, PackProblem | BackendProblem) else 1

@@ -250,7 +250,7 @@ def test_a_law_is_named_by_the_key_that_it_has_for_itself(written: dict[str, obj
     ("written", "wrong"),
     [
         ({"start": 1.0, "step": 0.5, "factor": 2.0}, "has keys of several laws: step, factor"),
-        ({"start": 1.0, "bounds": {}}, "is not known; there are start"),
+        ({"start": 1.0, "bounds": {}}, "is not known; known keys: start"),
         (3.0, "must be a table of keys, not 3.0"),
     ],
 )

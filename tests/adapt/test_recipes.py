@@ -372,7 +372,7 @@ def test_a_table_becomes_a_dataclass() -> None:
     [
         (
             {"kind": "a", "inner": {"size": 2, "rat": 1}},
-            "inner.rat is not known (is rate meant?); there are size, rate",
+            "inner.rat is not known (is rate meant?); known keys: size, rate",
         ),
         ({"kind": "a", "inner": {}}, "inner.size is missing"),
         ({"kind": "c", "inner": {"size": 2}}, "kind must be one of a, b, not c"),

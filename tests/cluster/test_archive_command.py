@@ -43,7 +43,7 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     done = fieldray(*archive).ends_with(1)
     assert stored(home) == stored(other)
     count = len(stored(home))
-    done.prints(f"{count - 1} images. Of {count} files, 0 from an earlier start.")  # the letter is none
+    done.prints(f"{count - 1} images. Finished earlier: 0 of {count} files.")  # the letter is none
     done.prints("1 image failed. To try the image again, start the command again.\nA file that could not ")
     (note,) = (line for line in alone.out.splitlines() if "pack (age or body part)" in line)
     assert note in done.out.splitlines()
@@ -53,10 +53,10 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     ]
     assert taken_over[0] and taken_over[0] == taken_over[1]
     shutil.copy(next(images.glob("*0.png")), images / "damaged.png")
-    fieldray(*archive).ends_with(0).prints(f"Of {count} files, {count - 1} from an earlier start.")
+    fieldray(*archive).ends_with(0).prints(f"Finished earlier: {count - 1} of {count} files.")
     last = fieldray(*archive).ends_with(0)
     said = re.search(r"All images \((\d+)\) that were listed on 20\d\d-\d\d-\d\d have results: run \d+ .*", last.out)
-    assert said and "Images added since then need another folder" in said[0]
+    assert said and "To screen images added since then" in said[0]
 
 
 def test_the_yes_to_a_legacy_model_reaches_each_process(tmp_path: Path, home: Path, fieldray: Fieldray) -> None:
@@ -113,7 +113,7 @@ def test_an_archive_killed_in_the_middle_is_resumed_and_leaves_nothing(
     kill_in_the_middle(arguments, out, is_whole=bool(options))
     kept = len(list((out / "chunks").glob("*.parquet")))
     done = fieldray(*arguments).ends_with(1)
-    resumed = re.search(r"(\d+) from an earlier start", done.out)
+    resumed = re.search(r"Finished earlier: (\d+)", done.out)
     assert resumed and 2 * kept - 1 <= int(resumed[1]) <= 2 * kept, done.out  # one image is damaged
     assert stored(home) == stored(other)
     with ResultQuery(home / "results.sqlite") as query:
@@ -254,7 +254,7 @@ OPEN = "everybody who reaches the port of this computer can run programs"
         ("join 127.0.0.1:8786 --host 127.0.0.1", OPEN),
         ("start --host 127.0.0.1 --certificates there --unencrypted", OPEN),
         ("start --host 127.0.0.1 --unencrypted --network 192.168.1.10/24", "is 192.168.1.0/24 meant?"),
-        ("start --host 127.0.0.1 --unencrypted --network ward-net", "is no network in numbers"),
+        ("start --host 127.0.0.1 --unencrypted --network ward-net", "is not a numeric IP network"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(fieldray: Fieldray, words: str, said: str) -> None:

@@ -361,7 +361,7 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
         and "tries again for up to 5 minutes" not in errors
     )
     assert again.returncode == 1 and "1 image failed." in output, errors
-    assert "has changed on its server since, needs another folder (--out)" in output
+    assert "or has changed on its server since then, start a new run with another folder (--out)" in output
     assert stored(home, moved=("s3:/box/in", str(images))) == stored(other)
     assert not list((home / "cluster").rglob("objects*"))
     fieldray(*begin, "--send-files").ends_with(2).complains("To screen images on a server, name only the address")

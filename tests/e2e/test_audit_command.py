@@ -87,11 +87,11 @@ def test_a_local_point_is_accepted_used_and_removed(
     fieldray(*usual, "--accept-local", "ours").ends_with(2)  # nobody said yes
     fieldray("screen", images, *pack_options, "--operating-point", "local:ours").ends_with(2)
     done = well(*usual, "--accept-local", "ours", "--name", "A. Physicist", "--sensitivity", "0.8")
-    done.prints("Accepted by A. Physicist: use it with --operating-point local:ours")
+    done.prints("Local operating point of A. Physicist saved. To use it: --operating-point local:ours")
     used = fieldray("screen", images, *pack_options, "--operating-point", "local:ours", "--json", "-")
     assert {line["operating_point"] for line in used.lines} == {"local:ours"}
     fieldray(*usual).prints("Operating point Local: ours")
-    fieldray("audit", "--remove-local", "ours", *pack_options).prints("Removed local:ours")
+    fieldray("audit", "--remove-local", "ours", *pack_options).prints("Removed the local operating point local:ours")
     fieldray("audit", "--remove-local", "ours", *pack_options).ends_with(2)
 
 

@@ -103,7 +103,7 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, we
     assert "Tuberculosis, adults" in heads
     for name in ("Normal or abnormal, adults", "Tuberculosis, adults"):
         assert f"\n{name}: read first " in done.out
-    assert "A device beside the CPU" not in done.out  # no pack has a file for one
+    assert "An Edge TPU runs only" not in done.out  # no pack has a file for one
     lines = done.out.splitlines()
     at = next(place for place, line in enumerate(lines) if line.endswith("child.dcm"))
     assert lines[at].startswith("not suitable") and lines[at].count("not suitable") == 2

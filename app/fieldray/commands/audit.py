@@ -202,7 +202,7 @@ def _wrong_usage(options: argparse.Namespace) -> str:
     if not options.labels:
         return "--labels says where the labels are: folders, verdicts, or a CSV file"
     if options.accept_local and not options.name:
-        return "--accept-local needs --name: the person who accepts the operating point"
+        return "--accept-local needs --name: the name of the person who accepts the operating point"
     return ""
 
 
@@ -295,7 +295,9 @@ def _accept(report: AuditReport, options: argparse.Namespace, console: Console, 
     point = adopt_local_point(
         SitePointFile(data_folder()), report, name=options.accept_local, person=options.name, model=model, day=today
     )
-    console.print_line(f"Accepted by {options.name.strip()}: use it with --operating-point {point.name}")
+    console.print_line(
+        f"Local operating point of {options.name.strip()} saved. To use it: --operating-point {point.name}"
+    )
 
 
 def _remove(options: argparse.Namespace, console: Console) -> int:
@@ -303,7 +305,7 @@ def _remove(options: argparse.Namespace, console: Console) -> int:
     model = load_pack(library, options.pack, options, print_error=console.print_error)
     name = options.remove_local.removeprefix("local:")
     library.site_points.remove(name, model.pack_name, model.model_sha256)
-    console.print_line(f"Removed local:{name} of {model.pack_name}")
+    console.print_line(f"Removed the local operating point local:{name} of {model.pack_name}")
     return 0
 
 
@@ -317,7 +319,7 @@ def _print(report: AuditReport, console: Console) -> None:
     shown = texts.disagreements(_SHOWN)
     console.print_lines(("", texts.title, *console_lines((*texts.before_charts(), *others, shown))))
     if (left := len(report.audit.misclassified) - len(shown.rows)) > 0:
-        console.print_line(f"  and {left} more; --json FILE and --out DIR have all of them")
+        console.print_line(f"  and {left} more mistakes; --json FILE or --out DIR writes all mistakes")
 
 
 def _write(report: AuditReport, options: argparse.Namespace, console: Console) -> None:

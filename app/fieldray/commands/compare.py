@@ -77,12 +77,12 @@ def _print(pair: ComparedPair, console: Console) -> None:
         print_line(f"The images are not comparable. {names[comparison.problem.image]}{comparison.problem.reason.text}")
     alignment, aligned = comparison.alignment, comparison.aligned
     if alignment and aligned:
-        similar = f"{alignment.similarity_before:.2f} before, {alignment.similarity_after:.2f} after"
-        print_line(f"Comparable. Likeness inside the lungs: {similar}.")
-        print_line(f"Matches: {alignment.kept_count} kept, {alignment.rejected_count} rejected.")
+        similar = f"{alignment.similarity_before:.2f} before alignment, {alignment.similarity_after:.2f} after"
+        print_line(f"The images are comparable. Similarity inside the lungs: {similar}.")
+        print_line(f"Matching points: {alignment.kept_count} accepted, {alignment.rejected_count} rejected.")
         print_line(f"Regions that differ by more than the noise: {len(aligned.regions)}")
         for region in aligned.regions:
             box, what = region.box, "denser" if region.is_denser else "less dense"
             where = f"left {box.left:.0f}, top {box.top:.0f}, {box.columns:.0f} x {box.rows:.0f}"
-            print_line(f"  {where} px of 512: {what}, {abs(region.strength):.1f} times the noise")
+            print_line(f"  {what}, {abs(region.strength):.1f} times the noise: {where} px of 512 x 512 px")
     print_line(pair_notice())

@@ -146,7 +146,7 @@ def text_option(text: str) -> str:
     Raises argparse.ArgumentTypeError for an empty value, which usually comes from an unset variable of a script.
     """
     if not text:
-        raise argparse.ArgumentTypeError("it is empty; write . for the current folder")
+        raise argparse.ArgumentTypeError("the value is empty; write . for the current folder")
     return text
 
 

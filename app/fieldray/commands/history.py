@@ -258,7 +258,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
     for why in left_out:
         console.print_error(why.text)
     if not written:
-        console.print_line("Nothing to write: no result of this run has what these formats need.")
+        console.print_line("Nothing was written: these formats need screened images, and this run has none.")
     return 1 if left_out else 0
 
 

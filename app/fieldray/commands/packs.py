@@ -110,7 +110,7 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
     trusted = keys.trusted()
     console.print_lines(f"{key}  since {day}" for key, day in trusted.items())
     if not trusted:
-        console.print_line("No key is trusted on this computer. The packs that come with the program need none.")
+        console.print_line("No key is trusted on this computer. The packs of the program need no trusted key.")
     return 0
 
 
@@ -131,7 +131,7 @@ def run_default(options: argparse.Namespace, console: Console) -> int:
     name, point = str(settings["pack"]), str(settings["operating_point"])
     at = f", operating point {point}" if point else ""
     console.print_line(
-        f"Default pack: {name}{at}" if name else "There is no default pack. Every run names one with --pack."
+        f"Default pack: {name}{at}" if name else "There is no default pack. Name a pack with --pack in every run."
     )
     return 0
 

@@ -255,7 +255,7 @@ class RunReport:
         for pack, of_run in zip(self._packs, spec.packs, strict=True):
             self._introduce(pack, of_run.operating_points, ages_confirmed=ages_confirmed)
         if len(self._packs) > 1 and len(self._packs[0].model.files) > 1:  # there is a network for another device, too
-            self._console.print_line("A device beside the CPU runs the first pack alone; the CPU runs the others.")
+            self._console.print_line("An Edge TPU runs only the first pack. The CPU runs the other packs.")
 
     def _introduce(self, pack: PackSummary, points: Sequence[OperatingPoint], *, ages_confirmed: bool) -> None:
         model = pack.model
@@ -365,7 +365,7 @@ class RunReport:
             self._console.print_error(why.text)
         for name in formats:
             if not any(path.name.endswith(exporters()[name].suffix) for path in written):
-                self._console.print_line(f"Nothing to write as {name}: no result of this run has what it needs.")
+                self._console.print_line(f"Nothing was written as {name}: this format needs screened images.")
         return not left_out
 
     def _list(self, run_id: int, database: Path) -> None:

@@ -295,7 +295,7 @@ def _write_synthetic(folder: Path, console: Console) -> None:
         require_own_output(path, "demo")  # a clinic's own studies may have such names
     console.print_line(f"Drawing synthetic studies in {folder}")
     console.print_line(
-        "They are drawings, not X-rays. Their results show how the program works, not how well the pack performs."
+        "The studies are drawings, not X-rays. They show how the program works, not how well a pack works."
     )
     write_studies(folder)
 
@@ -312,10 +312,10 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
     for name, content in _files_to_write(part, folder, is_own=options.folder is None):
         write_atomically(folder / name, content, mode=SHARED_MODE)
     console.print_line(
-        f"Images of {part.patients} in {folder}. Their names give the published labels; some are to be refused."
+        f"Images of {part.patients} in {folder}. File names give the published labels. Some images are not suitable."
     )
     console.print_line(
-        f"They were chosen to show every kind of answer, not how well the pack performs: {credits_path()}"
+        f"The images show every kind of result, not how well the pack performs. Sources: {credits_path()}"
     )
     if options.pack is None:
         options.pack = part.pack

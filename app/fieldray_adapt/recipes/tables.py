@@ -339,7 +339,7 @@ class _Reading:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f" (is {near[0]} meant?)" if near else ""
-                self._wrong((*at, name), f"is not known{hint}; there are {', '.join(known)}")
+                self._wrong((*at, name), f"is not known{hint}; known keys: {', '.join(known)}")
         for name in known:
             if known[name].is_needed and name not in value:
                 self._wrong((*at, name), "is missing")

@@ -162,16 +162,16 @@ def _sum_up(console: Console, summary: PackSummary, progress: ArchiveProgress, r
     summary.set_counts(result_counts_of_run(database, run_id)[0])
     print_line, counts = console.print_line, summary.counts
     images, files = image_count(counts), sum(counts.values())
-    print_line(f"{_counted(images, 'image')}. Of {_counted(files, 'file')}, {progress.resumed} from an earlier start.")
+    print_line(f"{_counted(images, 'image')}. Finished earlier: {progress.resumed} of {_counted(files, 'file')}.")
     console.print_lines((*summary.summary_lines(), *summary.drift_sentences(database, PackOfRun(run_id))))
     if progress.nodes:
         print_line(f"By node: {_nodes(progress)}")
-    print_line(f"In the history as run {run_id}.")
+    print_line(f"The history lists these results as run {run_id}.")
     if failed := counts["failed"]:
         print_line(reason("archive_failed", count=failed).text)
         print_line(
-            "A file that could not be read when it was listed, or has changed on its server since, "
-            "needs another folder (--out)."
+            "If a file was unreadable when it was listed, or has changed on its server since then, "
+            "start a new run with another folder (--out)."
         )
     print_line(NOTICE)
     return 1 if failed else 0 if images else NO_IMAGES_EXIT_CODE
@@ -185,7 +185,7 @@ def _all_done(folder: ArchiveFolder, run_id: int) -> str:
     """Return a sentence about a finished archive: number of images, date of listing, and number of the run."""
     with folder.open_list() as images:
         listed = f"All images ({len(images)}) that were listed on {folder.listed_on.isoformat()} have results"
-    return f"{listed}: run {run_id} of the history. Images added since then need another folder (--out)."
+    return f"{listed}: run {run_id} of the history. To screen images added since then, name another folder (--out)."
 
 
 def _nodes(progress: ArchiveProgress) -> str:

@@ -196,7 +196,7 @@ def run_stop(options: argparse.Namespace, console: Console) -> int:
 
     with open_client(_to_look(options, "client")) as client:
         client.shutdown()
-    console.print_line("The cluster was ended.")
+    console.print_line("The cluster was stopped.")
     return 0
 
 
@@ -210,7 +210,7 @@ def run_certificates(options: argparse.Namespace, console: Console) -> int:
 
     for path in make_certificates(options.folder):
         console.print_line(f"Written: {path}")
-    console.print_line("Copy the folder to each computer of the cluster. Whoever has it can join.")
+    console.print_line("Copy the folder to each computer of the cluster. Everybody who has the folder can join.")
     console.print_line("A computer that only gives out work needs no node.pem and no node.key.")
     return 0
 
@@ -289,4 +289,4 @@ def _network(text: str) -> str:
         with contextlib.suppress(ValueError):
             meant = ipaddress.ip_network(text, strict=False)
             raise argparse.ArgumentTypeError(f"{text} is an address within a network; is {meant} meant?") from error
-        raise argparse.ArgumentTypeError(f"{text} is no network in numbers, such as 192.168.1.0/24") from error
+        raise argparse.ArgumentTypeError(f"{text} is not a numeric IP network, such as 192.168.1.0/24") from error

@@ -306,10 +306,10 @@ def print_estimate(
         f"one machine."
     )
     if server == "central":
-        console.print_line(f"Worst case {one.lowest_speed_up:.3f}, best case {one.highest_speed_up:.3f}.")
+        console.print_line(f"Speed-up: worst case {one.lowest_speed_up:.3f}, best case {one.highest_speed_up:.3f}.")
     console.print_line(f"Training takes {one.time_range.mean_s:.4g} s; on one machine {measured.serial_s:.4g} s.")
     if not math.isclose(one.printed_speed_up, one.speed_up):
-        console.print_line(f"By the formulas as printed, without corrections: {one.printed_speed_up:.3f}.")
+        console.print_line(f"Speed-up by the published formulas, without corrections: {one.printed_speed_up:.3f}.")
     _print_advice(console, measured, mode, asked, workers)
 
 

@@ -88,7 +88,7 @@ def run_cancel(options: argparse.Namespace, console: Console) -> int:
     from fieldray_cluster.workflow.run import cancel_run
 
     cancel_run(options.recipe)
-    console.print_line("The run stops. What is done is kept.")
+    console.print_line("The workflow is being stopped. Finished tasks are kept.")
     return 0
 
 
