@@ -441,14 +441,14 @@ class AuditText(AuditWords):
         all_of_them = self.report.audit.misclassified
         missed = sum(case.truth for case in all_of_them)
         title = text(
-            "The pack disagrees with the reference labels ({units}): {missed} missed, {falsely} falsely referred",
+            "Disagreements with the reference labels: {missed} {units} missed, {falsely} {units} falsely referred",
             missed=missed,
             falsely=len(all_of_them) - missed,
             units=self._units(),
         )
         return Table(
             title,
-            (text("Mistake of the pack"), text("Score"), "", text("Image"), text("Pack")),
+            (text("Mistake of the pack"), text("Score"), "", text("Image"), text("Class")),
             rows,
             widths=(30.0, 18.0, 6.0, 100.0, 24.0),
             categories=tuple((case.category,) for case in found),
