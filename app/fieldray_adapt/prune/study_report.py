@@ -30,13 +30,13 @@ _HEAD: Final = (
     "test, from random weights",
     *("times faster: int8", "float32, batches of 100"),
 )
-_CURVES: Final = """Accuracy on the test part against the iteration (dotted: on the validation part before retraining),
-how many times faster the int8 file is than the original's, and one against the other. Crosses are one-shot pruning."""
-_NOTE: Final = """Accuracy before and after retraining is of the validation part; "test" is the float network on the
-test part, which chose nothing, and "test, int8" the int8 file; "from random weights" is an equal shape without the
-pruned weights: the median of its seeds, the least and the largest. The last two columns are times faster than the
-original of the same kind on one thread: the int8 file image by image, and float32 in the engine that trains in
-batches of 100. All networks were timed alternating in one run."""
+_CURVES: Final = """Left: test accuracy by iteration (dotted: validation accuracy before retraining). Middle: how many
+times faster the int8 file is than that of the original. Right: accuracy by speed. Crosses show one-shot pruning."""
+_NOTE: Final = """Accuracy before and after retraining is measured on the validation part. The column "test" shows the
+float network on the test part, and "test, int8" the int8 file. The column "from random weights" shows a network of the
+same shape, trained from random weights: median, minimum and maximum of its seeds. The last two columns show how many
+times faster than the original a network runs on one thread: the int8 file image by image, and the float32 network in
+batches of 100 in the training engine. All networks were timed alternately in one run."""
 
 
 def write_report(path: Path, results: StudyResults) -> None:

@@ -48,23 +48,23 @@ from fieldray_adapt.training.profile import PROFILE_NAME, Profile, profile_repor
 from fieldray_adapt.training.steps import run_converted_file
 
 _DOES: Final = {
-    "data": "read the images and freeze their split",
+    "data": "read the images and fix their split into parts",
     "train": "train the network",
     "prune": "make the network smaller",
-    "quantise": "convert it to int8",
-    "placement": "forecast the Edge TPU",
-    "evaluate": "choose operating points, measure",
+    "quantise": "convert the network to int8",
+    "placement": "predict which operators run on the Edge TPU",
+    "evaluate": "choose operating points and evaluate the network",
     "pack": "write the signed pack",
 }
 _POINT_HEAD: Final = (
     *("operating point", "detected, of all with the finding", "falsely referred, of all without"),
     *("sensitivity", "specificity", "detected, if uncertain is referred too"),
 )
-_COUNTED: Final = """Count, share and 95 % interval, of images as the program screens them. Read first is referred
-whatever the score, so that an operating point may lie beside the ROC curve, which is of the scores."""
-SCORES_CAPTION: Final = """Left: ROC curve; dots are the operating points. Middle: the share of images with the finding
-among those of about the same score; a well calibrated score follows the dotted line. Right: how many images got which
-score, with and without the finding, on a logarithmic axis; lines are the thresholds."""
+_COUNTED: Final = """Each cell: count, share and 95 % interval. Images are counted as the program classifies them.
+Images of the class Read first are always referred, so an operating point may lie off the ROC curve of the scores."""
+SCORES_CAPTION: Final = """Left: the ROC curve, with operating points as dots. Middle: the share of images with the
+finding, by score. A well calibrated score follows the dotted line. Right: the number of images by score, with and
+without the finding, on a logarithmic axis. Lines show the thresholds."""
 
 
 def report_step(run: Run) -> StepFacts:
@@ -143,8 +143,8 @@ def _gate(gate: OodCheckFigures) -> list[ReportPart]:
         side = f"{gate.side} x {gate.side} pixels" if gate.side else "their own size"
         rows["out-of-distribution images refused"] = figure_text(gate.ood_refused)
         rows[f"test images refused when first shrunk to {side}"] = figure_text(gate.images_refused_at_equal_resolution)
-    text = "The gate refuses images that are unlike the training images. Shares are given with 95 % intervals."
-    return [Paragraph(text), facts_table({**rows, "limit of the distance": gate.limit})]
+    text = "The out-of-distribution check finds images unlike the training images. Shares have 95 % intervals."
+    return [Paragraph(text), facts_table({**rows, "largest accepted distance": gate.limit})]
 
 
 def _profile(run: Run) -> list[ReportPart]:
@@ -181,7 +181,7 @@ def _pruning(run: Run) -> list[ReportPart]:
         *("iteration", "parameters", "removed", "multiply-adds per image, millions", "times fewer", "times faster"),
         *("AUC before retraining", "AUC after"),
     )
-    caption = "AUC is of the validation images. Speed is of the float network, relative to the network as trained."
+    caption = "The AUC counts validation images. Speed: the float network, compared with the network before pruning."
     return [
         Figure(svg=pruning_plots([curve], quality="validation AUC", points={}), caption=caption),
         Table(head=head, rows=cells),
@@ -249,15 +249,15 @@ def _examples(run: Run) -> list[ReportPart]:
     chosen = order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)]
     found = run_converted_file(run, "int8", samples.images[chosen], "examples")
     truths = samples.targets[chosen, run.recipe.labels.index(label)]
-    known = {0.0: "without", 1.0: "with"}
+    known = {0.0: "without finding", 1.0: "with finding"}
     titles = [
-        f"raw score {score:.2f}, {known.get(float(truth), 'not known')}"
+        f"raw score {score:.2f}, {known.get(float(truth), 'finding not known')}"
         for score, truth in zip(found.scores[:, 0], truths, strict=True)
     ]
     svg = class_map_plots(samples.images[chosen, :, :, 0], found.class_maps[:, 0], titles=titles)
     caption = (
-        f"Test images from the lowest to the highest score of {label.meaning['en']}, as the network sees them, with "
-        "the evidence for (red) and against (blue) laid over them, and whether they are with or without the finding."
+        f"Test images as the network sees them, from the lowest to the highest score of {label.meaning['en']}. Red: "
+        "evidence for the finding. Blue: evidence against the finding. The titles say whether the finding is present."
     )
     return [Figure(svg=svg, caption=caption)]
 
@@ -275,11 +275,11 @@ REPORT_STEP: Final = Step(
 )
 
 
-_CROSS: Final = """Each fold's images were scored by a network trained on the other folds, so no network was trained on
-images of a patient it is evaluated on. Intervals are 95 % over patients. The border's pixels alone and a thumbnail were
-fitted and evaluated on the same images in the same folds: a network whose result is near theirs has learned little of
-the lungs. Each network was pruned where the recipe prunes, and converted to int8 as a pack's is; figures without a
-stage are those of the int8 file."""
+_CROSS: Final = """The images of each fold were scored by a network trained on the other folds. No network was evaluated
+on a patient of its training images. The 95 % intervals count patients. Two simple classifiers, of the border pixels and
+of a thumbnail, were fitted in the same folds. A network that is hardly better has learned little about the lungs. If
+the recipe prunes, each network was pruned. Each network was converted to int8. Figures that name no stage belong to the
+int8 file."""
 _STAGES: Final = {"trained": "as trained", "pruned": "pruned", "int8": "int8 file"}
 Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
 """Scores (n,) in 0..1 and truth (n,) of the evaluated images."""
