@@ -181,7 +181,7 @@ def labels_from_table(
     recognised as well.
 
     refs      the images screened or to be screened
-    positive  the labels that mean positive; see `truth_by_class`
+    positive  the labels that mean “with the condition”; see `truth_by_class`
     columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
     usual     class names that are recognised without `positive`
 

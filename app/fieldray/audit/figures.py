@@ -365,7 +365,7 @@ def images_needed_for_interval(value: float) -> int:
     """Return the number of images for a 95 % interval that extends at most `MAX_INTERVAL_HALF_WIDTH` to either side of
     a share.
 
-    The interval is Wilson's interval of a share around `value`, with each image of another patient. The images are of
+    The interval is Wilson's interval of a share around `value`, for images of different patients. The images are of
     one class: positives for a sensitivity, negatives for a specificity.
     """
 

@@ -72,8 +72,8 @@ class ThresholdProposal:
     specificity              share not referred of all units without the condition
     images, patients         numbers of images and patients of the audit
 
-    If the goal is a sensitivity, the interval of the specificity is wider than usual, and the reverse: the threshold
-    was chosen on the same images.
+    If the goal is a sensitivity, the interval of the specificity is wider than usual, because the threshold was chosen
+    on these images. If the goal is a specificity, the interval of the sensitivity is wider.
     """
 
     label: str

@@ -159,7 +159,7 @@ class ComparisonController(QObject):
 
     @property
     def warnings(self) -> Sequence[Reason]:
-        """The warnings to show with the comparison in sight."""
+        """The warnings to show with the visible comparison."""
         row, note = self.image.row, self.second_image.preview_note
         if row is None or self.prior is None:
             return ()
@@ -186,7 +186,7 @@ class ComparisonController(QObject):
 
         to_prior  True for points of the current image, False for points of the prior image
 
-        Returns None if no comparable images are in sight.
+        Returns None if no comparable images are visible.
         """
         pair = self.comparison
         if pair is None or not pair.is_comparable:

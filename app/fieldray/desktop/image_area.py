@@ -130,7 +130,7 @@ class ImageArea(QWidget):
             viewer.cancel_drag()
 
     def pin_or_close_image(self) -> None:
-        """Pin the current image, so that it stays in sight while others are opened.
+        """Pin the current image, so that the image stays visible while other images are opened.
 
         If an image is pinned, close that image.
         """

@@ -216,7 +216,7 @@ def enable_image_actions(
 ) -> None:
     """Enable or disable the actions that act on images.
 
-    is_image_visible  whether the images are in sight, not covered by another page
+    is_image_visible  whether the images are visible, not covered by another page
     focused           the widget with the focus, or None; in a field for text, numbers or values the keys of the list
                       are disabled
     """

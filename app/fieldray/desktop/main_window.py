@@ -299,7 +299,7 @@ class MainWindow(QMainWindow):
         DocumentDialog(self._translator.text("Model card"), text, self._translator, self).open()
 
     def _show_card_of_run(self) -> None:
-        """Show the model card of the pack whose result is in sight."""
+        """Show the model card of the pack whose result is visible."""
         row, models = self._bench.image.row, self._bench.screening.run_models
         if model := next((model for model in models if model and row and model.manifest is row.manifest), None):
             self._show_card(model.card)
@@ -352,7 +352,7 @@ class MainWindow(QMainWindow):
     def _fit_image(self) -> None:
         """Reserve half of the window for the image, if list and result have space next to it.
 
-        In a narrower window the image shrinks first, and then the list. So the result is always in sight without
+        In a narrower window the image shrinks first, and then the list. So the result is always visible without
         scrolling.
         """
         half, least = (self.width() + 1) // 2, self.area.minimumSizeHint().width()

@@ -36,9 +36,9 @@ NoticeLevel = Literal["info", "warning", "error"]
 class Action:
     """A button on a notice in the window.
 
-    text             text of the button, in a language
-    command          function called after a click
-    waits_for_click  whether the program waits for a click on the button; the notice then stays in sight
+    text      text of the button, in a language
+    command   function called after a click
+    waits_for_click  whether the program waits for a click on the button; the notice then stays visible
     """
 
     text: LocalText
@@ -192,9 +192,9 @@ class BannerArea(QWidget):
         self.refresh()
 
     def _never_folded(self, notices: Sequence[Notice]) -> Sequence[Notice]:
-        """Return the notices that stay in sight: the newest of the most severe notices, and all that need an answer.
+        """Return the notices that stay visible: the newest of the most severe notices, and all that need an answer.
 
-        While the mouse pointer is over the notices, those in sight do not change, because a person may be about to
+        While the mouse pointer is over the notices, the visible notices do not change, because a person may be about to
         click.
         """
         keys = {notice.key for notice in self._shown} if self.underMouse() else ()

@@ -155,7 +155,7 @@ class OpenImage(QObject):
             self._has_loaded(row)
 
     def _has_loaded(self, row: WorkListRow) -> None:
-        """Handle the end of loading an image. The image counts as in sight when the window's thread is idle."""
+        """Handle the end of loading an image. The image counts as visible when the window's thread is idle."""
         self.is_loading = False
         self.pixels_sha256 = row.outcome.facts.content_sha256 if self.pyramid is not None else ""
         self.loaded.emit()

@@ -138,7 +138,7 @@ class RowCache(QObject):
     def _renew(self, row_id: int, answers: Sequence[WorkListRow]) -> bool:
         """Replace the rows of an image whose results have changed. Returns whether the image's row is in memory.
 
-        The old row object keeps its result. The old row object may be open in the window, and the result in sight must
+        The old row object keeps its result. The old row object may be open in the window, and the visible result must
         not change by itself.
         """
         listed = self._alive.get(row_id)

@@ -45,7 +45,7 @@ class Prior:
     """An image that can be compared with the current image, usually an earlier image of the patient.
 
     outcome        the outcome of the image; for a file that a person chose, the result of `unscreened_outcome`
-    origin         "run": the run in sight; "history": an earlier run; "file": a file that a person chose
+    origin         "run": the visible run; "history": an earlier run; "file": a file that a person chose
     patient_match  whether both images are of one patient
     order          whether the prior image was made before or after the current image
     """

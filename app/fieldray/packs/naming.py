@@ -206,7 +206,7 @@ class PackCandidate:
         """How far the pack is from being usable; 0 is the best.
 
         0  the pack can be used
-        1  the pack has a `problem`; a person may be able to allow the pack all the same
+        1  the pack has a `problem`; a person may be able to allow the pack nevertheless
         2  the pack is unsigned (a legacy model), so a person must allow the pack
         3  the pack cannot screen
         """

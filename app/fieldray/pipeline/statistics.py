@@ -32,12 +32,10 @@ class _Latencies:
     """Inference times of one device in milliseconds. The first two images (warm-up) do not count in the mean.
 
     first_ms, second_ms  times of the first and the second image; None before
-    count                number of images from the third on
-    total_ms sum of the times from the third image on
-
-
-    low_ms, high_ms shortest and longest time from the third image on recent_ms latest times from the third image on,
-    for percentiles
+    count                number of images from the third image on
+    total_ms             sum of the times from the third image on
+    low_ms, high_ms      shortest and longest time from the third image on
+    recent_ms            latest times from the third image on, for percentiles
     """
 
     first_ms: float | None = None

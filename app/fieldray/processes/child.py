@@ -403,7 +403,7 @@ class Call(Generic[Q, A]):
     response_type: type[A]
 
     def ask(self, child: Child, question: Q, *, timeout_s: float, reply: Handler | None = None) -> A:
-        """Call the function in a child process and return its result.
+        """Call this function with an argument in a running child process, and return the result.
 
         timeout_s  time limit in seconds, for each stage that the child process announces
         reply      as in `Child.call`
@@ -413,7 +413,7 @@ class Call(Generic[Q, A]):
         return child.ask(encode_message(question, call=self.name), self.decode_answer, timeout_s=timeout_s, reply=reply)
 
     def ask_parent(self, question: Q) -> A:
-        """Send a question to the parent process and return the answer.
+        """Call this function in the parent process, and return the result.
 
         Only a child process that answers a call may do this.
 
@@ -424,7 +424,7 @@ class Call(Generic[Q, A]):
         return self.decode_answer(answer)
 
     def run_in_child(self, child: Child, question: Q, *, progress: ProgressHandler, timeout_s: float) -> A:
-        """Call the function in a child process that is started for this call alone, and return the result.
+        """Start a child process, call this function in the child process, and return the result.
 
         progress   function called with (done, total) for each stage that the child process announces as
                    `announce("3/12")`. An exception raised in this function cancels the call, and the child process is
