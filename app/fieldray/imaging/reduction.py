@@ -4,11 +4,10 @@
 read at the largest step (one pixel for step x step pixels of the file) that its format offers and that leaves at least
 
 - `BLOCK_OVERSAMPLING` times the needed size, if a lower resolution costs almost no quality: JPEG by a smaller transform
-(steps 1, 2,
-  4, 8), and files that must be decoded in full and are then averaged over blocks (any step);
+  (steps 1, 2, 4, 8), and files that must be decoded in full and are then averaged over blocks (any step);
 - `WAVELET_OVERSAMPLING` times the needed size, for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has
-levels).
-  Each further level takes four times as long to decode. A level is low-pass filtered, not made by skipping pixels.
+  levels). Each further level takes four times as long to decode. A level is low-pass filtered, not made by skipping
+  pixels.
 
 Some files are read in full and averaged afterwards: files with colour or a palette; streams that are tiled, have fewer
 levels or differ from their header; and wavelets with pixel padding, whose value would be blended with its neighbours.
