@@ -41,9 +41,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_freed": "The results database is now {freed_mb} MB smaller.",
     "history_copies_left": "The deleted results may still be in damaged files that the program kept in {folder}: "
                            "{names}. Delete the files that you do not need.",
-    "history_not_wiped": "The results are deleted, but the data of these results may still be readable on the disk: "
-                         "another program is using the results database, or the disk is full. Close the other "
-                         "program or free disk space, then repeat the deletion.",
+    "history_not_wiped": "The results are deleted, but the data of these results may still be readable on the disk. "
+                         "Another program is using the results database, or the disk is full. Close the other program "
+                         "or free disk space, then repeat the deletion.",
     "history_files_gone": Plural("The file of {count} image no longer exists. The window still shows its result, "
                                  "heat map and preview.",
                                  "The files of {count} images no longer exist. The window still shows their "
@@ -53,7 +53,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "store_whole": "The results database is not damaged. Results: {results}. Verdicts: {verdicts}. Previews: "
                    "{pictures}. The files take {size_mb} MB of disk space.",
     "store_compacted": "The results database and the preview file are now {freed_mb} MB smaller.",
-    "store_not_compacted": "Disk space was only partly freed: another program is using the results database, or the "
+    "store_not_compacted": "Disk space was only partly freed. Another program is using the results database, or the "
                            "disk is full. Close the other program or free disk space, then try again.",
     "store_pictures_dropped": Plural("The preview of {count} image was deleted. No result is lost. The preview file "
                                      "is now {freed_mb} MB smaller.",
