@@ -94,7 +94,7 @@ class AuditPage(Page):
         )
         rules = (
             (text("Read first, or a score at or above the threshold"), "above"),
-            (text("Read first, or a score in or above the uncertain zone"), "unsure"),
+            (text("Read first, or an uncertain or higher score"), "unsure"),
         )
         self.unit = choice_box(units, named=text("Count images, examinations or patients"))
         self.refers = choice_box(rules, named=text("Images that count as referred"))
