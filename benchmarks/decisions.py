@@ -124,7 +124,9 @@ class DecisionComparison:
         return sum(set(pair.decisions) == {"above", "below"} for pair in self.pairs)
 
 
-def run_benchmark(model: Model, *, folder: Path, max_images: int, kinds: Sequence[str], notify: Notify) -> BenchmarkReport:
+def run_benchmark(
+    model: Model, *, folder: Path, max_images: int, kinds: Sequence[str], notify: Notify
+) -> BenchmarkReport:
     """Compare decisions at reduced and full resolution on up to `max_images` images of a folder. Returns the report.
 
     Raises BackendProblem, UsageProblem (nothing_to_measure).
