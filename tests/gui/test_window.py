@@ -33,7 +33,7 @@ from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import DocumentDialog, SettingsDialog, choice_label
-from fieldray.desktop.keys import COLUMN_KEYS, KeyListDialog, cyrillic_equivalents
+from fieldray.desktop.keys import KEYS, KeyListDialog, cyrillic_equivalents
 from fieldray.desktop.notices import notify_run_end
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet

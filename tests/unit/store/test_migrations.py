@@ -19,7 +19,7 @@ import pytest
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.run import Event, StoredResult, StoreUpdating
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.paths import SCHEMA_VERSION as PROGRAM
+from fieldray.paths import VERSION as PROGRAM
 from fieldray.paths import results_path
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
