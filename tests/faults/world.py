@@ -178,7 +178,7 @@ class Clinic:
         self.packs: Final = PackLibrary(self.home, builtin_root=folder / "no packs")
         compiled = edgetpu_model().files["edgetpu"]
         self.pack_folder: Final = write_tiny_pack(self.drive / "fieldray", edgetpu_file=compiled)
-        self.packs.keys.trust(fingerprint(self.pack_folder))
+        self.packs.trust_store.trust(fingerprint(self.pack_folder))
         self.record: Final = Record()
         self.verdicts: Final = Verdicts()
         self.settings: Final = Settings()

@@ -33,7 +33,7 @@ def drive(tmp_path: Path) -> Path:
 @pytest.fixture
 def library(home: Path, tmp_path: Path) -> PackLibrary:
     made = PackLibrary(home, builtin_root=tmp_path / "no-models")
-    made.keys.trust(FINGERPRINT)
+    made.trust_store.trust(FINGERPRINT)
     return made
 
 
@@ -128,7 +128,7 @@ def shipping(home: Path, tmp_path: Path) -> PackLibrary:
     manifest = read_verified_manifest(folder)
     table = {folder.name: manifest.manifest_sha256}
     made = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table, builtin_lungs=folder.name)
-    made.keys.trust(FINGERPRINT)
+    made.trust_store.trust(FINGERPRINT)
     return made
 
 
@@ -150,7 +150,7 @@ def test_the_newest_lung_fields_of_who_was_meant_are_taken_else_those_that_ship(
     shipping: PackLibrary, tmp_path: Path, *, installed: Made, on_drive: Made | None, required: PackRequirement | None,
     taken: tuple[str, str],
 ) -> None:  # fmt: skip
-    shipping.keys.trust(OTHER)
+    shipping.trust_store.trust(OTHER)
     kept = make_lung_fields(tmp_path / "kept", version=installed[0], key_number=installed[1])
     shipping.install(kept, signer=fingerprint(kept))
     if on_drive:

@@ -43,7 +43,7 @@ def drive(tmp_path: Path) -> Path:
 @pytest.fixture
 def library(home: Path, tmp_path: Path, drive: Path) -> PackLibrary:
     made = PackLibrary(home, drives=lambda: [drive], builtin_root=tmp_path / "no-models")
-    made.keys.trust(FINGERPRINT)
+    made.trust_store.trust(FINGERPRINT)
     return made
 
 

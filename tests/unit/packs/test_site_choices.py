@@ -32,7 +32,7 @@ def pack(tmp_path: Path) -> Path:
 def library(tmp_path: Path, pack: Path) -> PackLibrary:
     (tmp_path / "home").mkdir()
     made = PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none")
-    made.keys.trust(fingerprint(pack))
+    made.trust_store.trust(fingerprint(pack))
     return made
 
 

@@ -138,7 +138,7 @@ def test_every_image_ends_in_the_list_and_in_the_store(tmp_path: Path) -> None:
         assert decoder.run(run.batch.run_id).state == "finished"
         for event in run.of(ImageDone):
             assert (
-                decoder.answer(event.image.most_urgent_result.result_id).outcome.ref
+                decoder.result(event.image.most_urgent_result.result_id).outcome.ref
                 == event.image.most_urgent_result.outcome.ref
             )
     last = run.of(Progress)[-1]
@@ -152,7 +152,7 @@ def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
     def look(event: Event) -> None:
         if isinstance(event, ImageDone):
             with ResultQuery(tmp_path / "results.sqlite") as decoder:
-                seen.append(decoder.answer(event.image.most_urgent_result.result_id).outcome.ref.path.name)
+                seen.append(decoder.result(event.image.most_urgent_result.result_id).outcome.ref.path.name)
 
     run = Run(tmp_path, [f"dark{number}.png" for number in range(20)], listener=look).finish()
     assert seen == run.names

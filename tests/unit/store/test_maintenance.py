@@ -128,7 +128,7 @@ def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
 
 def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Path) -> None:
     with ResultStore(path) as window:
-        window.answer(1)
+        window.result(1)
         deleted, is_overwritten, freed_bytes = drop_pictures(path)
         assert (deleted, is_overwritten) == (COUNT, True)
         assert freed_bytes > COUNT * 5000

@@ -67,7 +67,7 @@ def test_an_outcome_comes_back_as_it_was(store: ResultStore, outcome: Outcome) -
     run_id = store.open_run(SPEC)
     row_id = store.save(run_id, outcome, spec=SPEC).row_id
     with ResultQuery(store.path) as decoder:
-        result = decoder.answer(row_id)
+        result = decoder.result(row_id)
     assert as_values(result.outcome) == as_values(outcome)
     assert (result.run_id, result.is_reused, result.verdict) == (run_id, False, None)
 
@@ -227,7 +227,7 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
             for number in range(1000):
                 store.save(run_id, screened(image_ref(f"{number}.dcm")), spec=SPEC)
     with ResultQuery(path) as decoder:
-        assert decoder.answer(kept).outcome.status == "screened"
+        assert decoder.result(kept).outcome.status == "screened"
         assert decoder.run(run_id).state == "interrupted"  # it was let go without an end
 
 

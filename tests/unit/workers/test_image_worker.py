@@ -178,11 +178,11 @@ class Coarse(PaintedFile):
 class FailsAtTheSecond:
     """A network that is unsure of its first image, and runs no other."""
 
-    ran = 0
+    run_count = 0
 
     def run(self, _: NDArray[np.uint8]) -> NetworkOutput:
-        self.ran += 1
-        if self.ran > 1:
+        self.run_count += 1
+        if self.run_count > 1:
             raise BackendProblem(reason("worker_died"))
         return NetworkOutput(scores=np.array([0.42], np.float32), class_maps=None, features=None, latency_ms=1.0)
 
