@@ -31,8 +31,10 @@ _CALLED_BY_OTHERS: Final = (
     "call",
     "DECODER_DEPENDENCIES",
     # The table of backends looks up these names.
-    "system_kind",
+    "make_backend_kind",
     "OpenDelegate",
+    # The entry of the installed window program calls this name.
+    "open_in_window",
     "__call__",
     "footer",
     "normalize_text",

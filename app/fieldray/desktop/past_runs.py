@@ -96,7 +96,7 @@ class PastRuns(RunOperations):
     deletion_planned = Signal(object)  # a DeletionPlan that a person must confirm
     deleted = Signal(object)  # a Deletion
     summaries: tuple[RunSummary, ...] = ()
-    wanted = RunFilter()
+    run_filter = RunFilter()
     comparison: RunComparison | None = None
     quality_by_day: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
