@@ -33,8 +33,6 @@ _CALLED_BY_OTHERS: Final = (
     # The table of backends looks up these names.
     "make_backend_kind",
     "OpenDelegate",
-    # The entry of the installed window program calls this name.
-    "open_in_window",
     "__call__",
     "footer",
     "normalize_text",
@@ -46,6 +44,8 @@ _CALLED_BY_OTHERS: Final = (
     "missing_host_key",
     "verify_request",
     "finish_request",
+    # The entry of the installed window program calls this name.
+    "open_in_window",
 )
 
 
