@@ -2,7 +2,7 @@
 
     python tests/attack/run_attack.py [--only PART] [--program PATH] [--list]
 
-One line a case; figures in build/attack.json; ends with 1 if any case failed. See docs/attack.md.
+One line a case; figures in build/attack.json; ends with 1 if any case failed. See docs/contributing.md.
 """
 
 from __future__ import annotations
