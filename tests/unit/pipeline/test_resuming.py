@@ -420,15 +420,15 @@ def test_a_run_of_two_packs_is_resumed_after_a_stop(images: Path) -> None:
 def test_a_pack_takes_over_what_it_said_in_a_run_of_its_own(images: Path) -> None:
     alone = Run(images)
     both = Run(images, setups=BOTH)
-    assert ways_of_packs(both, "is_resumed") == {(0, True): 5, (1, False): 5}
+    assert ways_of_packs(both, "is_reused") == {(0, True): 5, (1, False): 5}
     (why,) = next(event.notes for event in both.events if isinstance(event, RunChanged))
     assert why.code == "points_differ" and "strict-1.0.0: strict" in why.text
     again = Run(images, setups=BOTH)
     assert again.readers.hashed == again.readers.read_names == []
-    assert ways_of_packs(again, "is_sampled") == {(0, True): 5, (1, True): 5}
+    assert ways_of_packs(again, "is_recognised_by_sample") == {(0, True): 5, (1, True): 5}
     strict = Run(images, setups=(STRICT,))  # from the second place in a run to the first
     assert strict.readers.hashed == strict.readers.read_names == []
-    assert ways_of_packs(strict, "is_sampled") == {(0, True): 5}
+    assert ways_of_packs(strict, "is_recognised_by_sample") == {(0, True): 5}
     with HistoryQuery(alone.database) as query:
         assert len(query.runs()) == 4
 
@@ -438,7 +438,7 @@ def test_answers_of_two_runs_of_one_pack_each_make_a_run_of_two(images: Path) ->
     Run(images, setups=(STRICT,))
     both = Run(images, setups=BOTH)
     assert both.readers.hashed == both.readers.read_names == []
-    assert ways_of_packs(both, "is_sampled") == {(0, True): 5, (1, True): 5}
+    assert ways_of_packs(both, "is_recognised_by_sample") == {(0, True): 5, (1, True): 5}
     codes = [[note.code for note in notes] for notes in both.pack_notes]
     assert codes == [["taken_over"], ["taken_over"]]
 

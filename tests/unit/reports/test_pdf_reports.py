@@ -227,7 +227,7 @@ def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> No
     stored = run_with([], options=options, absent_images=("/b.dcm",), superseded_verdicts=(verdict, verdict))
     assert Wording(stored).run_remarks() == (
         "1 знімка цього сеансу вже немає на місці. Його результат збережено, але в переліку його більше немає.",
-        "2 оцінки лікаря дано щодо результатів, які відтоді змінилися. Ці оцінки є у файлі JSON.",
+        "2 оцінки лікаря дано щодо результатів, які відтоді змінилися. Ці оцінки є в експорті JSON.",
     )
 
 
