@@ -68,7 +68,7 @@ def test_an_engine_learns_and_unknown_targets_teach_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("kind", ["vgg16", "squeezenet", "googlenet", "resnet34"])
+@pytest.mark.parametrize("kind", ["vgg16", "vgg19", "squeezenet", "googlenet", "resnet34"])
 def test_every_network_learns(name: str, kind: str) -> None:
     network = NETWORKS[kind](height=32, width=32, labels=2).scaled(0.125)
     seed_dropout(0, name=name)

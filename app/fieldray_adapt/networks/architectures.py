@@ -23,7 +23,7 @@ layers are not taken from the pack, because these layers belong to the pack's la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -51,7 +51,8 @@ LABELS_CHANNEL_SET: Final = "labels"
 HEAD_LAYER: Final = "class_maps"
 """The name of a classifier's last convolution, whose outputs are the class maps."""
 _RESNET_BLOCKS: Final = (3, 4, 6, 3)
-_VGG_BLOCKS: Final = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+_VGG16_BLOCKS: Final = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels and number of the convolutions
+_VGG19_BLOCKS: Final = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 _VGG_DENSE: Final = 4096
 _SQUEEZES: Final = (16, 16, 32, 32, 48, 48, 64, 64)  # channels of the fire modules 2 to 9
 # Channels of the convolutions of an inception module: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 after pool.
@@ -170,7 +171,7 @@ def vgg16_dense(
     0 hidden layers, the network has 14,718,666 parameters (Taran 2022), and a dropout follows the convolutions.
     """
     made = _Layers()
-    last = made.add("flatten", "flatten", _vgg_blocks(made))
+    last = made.add("flatten", "flatten", _vgg_blocks(made, _VGG16_BLOCKS))
     if not dense_layers:
         last = made.add("dropout", "dropout", last, rate=dropout)
     for name in (f"fc{number}" for number in range(1, dense_layers + 1)):
@@ -195,11 +196,23 @@ def vgg16(**head: int) -> Specification:
 
     The layer fc1 is a 7x7 convolution; fc2 and the head are 1x1 convolutions.
     """
+    return _vgg("vgg16", _VGG16_BLOCKS, **head)
+
+
+def vgg19(**head: int) -> Specification:
+    """Return the specification of VGG-19, which is configuration E of Simonyan and Zisserman (arXiv:1409.1556).
+
+    Layers and arguments as in `vgg16`.
+    """
+    return _vgg("vgg19", _VGG19_BLOCKS, **head)
+
+
+def _vgg(name: str, blocks: Sequence[tuple[int, int]], **head: int) -> Specification:
     made = _Layers()
-    last = _vgg_blocks(made)
-    for name, kernel in (("fc1", 7), ("fc2", 1)):
-        last = made.add(f"{name}_dropout", "dropout", made.conv(name, last, _VGG_DENSE, kernel=kernel), rate=0.5)
-    return made.with_class_maps("vgg16", last, **head)
+    last = _vgg_blocks(made, blocks)
+    for layer, kernel in (("fc1", 7), ("fc2", 1)):
+        last = made.add(f"{layer}_dropout", "dropout", made.conv(layer, last, _VGG_DENSE, kernel=kernel), rate=0.5)
+    return made.with_class_maps(name, last, **head)
 
 
 def squeezenet(**head: int) -> Specification:
@@ -247,6 +260,7 @@ NETWORKS: Final[Mapping[str, Callable[..., Specification]]] = {
     "resnet34": resnet34,
     "mobilenet": mobilenet,
     "vgg16": vgg16,
+    "vgg19": vgg19,
     "squeezenet": squeezenet,
     "googlenet": googlenet,
 }
@@ -296,9 +310,9 @@ class _Layers:
         )
 
 
-def _vgg_blocks(layers: _Layers) -> str:
+def _vgg_blocks(layers: _Layers, blocks: Sequence[tuple[int, int]]) -> str:
     last = INPUT
-    for block, (count, convolutions) in enumerate(_VGG_BLOCKS, start=1):
+    for block, (count, convolutions) in enumerate(blocks, start=1):
         for number in range(1, convolutions + 1):
             last = layers.conv(f"block{block}_conv{number}", last, count, kernel=3)
         last = layers.pool(f"block{block}_pool", last, kernel=2)

@@ -125,7 +125,7 @@ class PackTexts:
 class NetworkChoice:
     """The network to train, and its initial weights."""
 
-    kind: Literal["resnet50", "resnet34", "mobilenet", "vgg16", "squeezenet", "googlenet"] = key(
+    kind: Literal["resnet50", "resnet34", "mobilenet", "vgg16", "vgg19", "squeezenet", "googlenet"] = key(
         "Architecture of the network.", default="resnet50"
     )
     width: float = key("Factor for the number of channels of every hidden layer.", default=1.0, above=0, high=2)

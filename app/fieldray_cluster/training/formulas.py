@@ -458,34 +458,21 @@ def _require_sizes(sizes: Sequence[int], *, servers: int) -> None:
 # ---- tensor sizes of known networks, in the order of their layers
 
 # Networks whose training Šlampa predicts and measures. The sizes of their tensors decide how evenly algorithm 3.7
-# places them on servers. Most are taken from `networks.architectures`. VGG-16E (VGG-19) and the auxiliary heads of
-# GoogLeNet are counted here, because this program cannot train them.
+# places them on servers. The auxiliary heads of GoogLeNet are counted here, because this program cannot train them.
 
 _CHANNELS: Final = 3
 _CLASSES: Final = 1000
 _SIDE: Final = 224
-_VGG_GROUPS: Final = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
-_VGG_DENSE: Final = 4096
 _AUXILIARY_AFTER: Final = {"inception_4a_projection/bias": 512, "inception_4d_projection/bias": 528}
 _AUXILIARY_SIDE: Final = 4  # of the image before its dense layers
-
-
-def vgg16e_sizes() -> tuple[int, ...]:
-    """Return the number of elements of each tensor of VGG-16E (VGG-19), in total 143,667,240 for 1000 classes."""
-    sizes, inputs = list[int](), _CHANNELS
-    for channels, count in _VGG_GROUPS:
-        for _ in range(count):
-            sizes += _conv(inputs, channels, kernel=3)
-            inputs = channels
-    dense = (*_conv(inputs, _VGG_DENSE, kernel=7), *_conv(_VGG_DENSE, _VGG_DENSE), *_conv(_VGG_DENSE, _CLASSES))
-    return (*sizes, *dense)
 
 
 def trained_network_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
     """Return the number of elements of each trained tensor of a network of the kind `kind`.
 
     Statistics of batch normalisation are left out. The totals for 1000 classes are: SqueezeNet 1.0 1,248,424, ResNet-34
-    21,797,672, GoogLeNet 6,998,552, and GoogLeNet with `has_auxiliary_heads` 13,378,280.
+    21,797,672, VGG-19 (Šlampa's VGG-16E) 143,667,240, GoogLeNet 6,998,552, and GoogLeNet with `has_auxiliary_heads`
+    13,378,280.
     """
     # Imported here, because the formulas need no toolchain.
     from fieldray_adapt.networks.architectures import NETWORKS
@@ -512,7 +499,7 @@ def _conv(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
 
 
 REFERENCE_NETWORKS: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
-    "vgg-16e": vgg16e_sizes,
+    "vgg-16e": lambda: trained_network_sizes("vgg19"),
     "googlenet": lambda: trained_network_sizes("googlenet"),
     "googlenet-auxiliary": lambda: trained_network_sizes("googlenet", has_auxiliary_heads=True),
     "squeezenet": lambda: trained_network_sizes("squeezenet"),

@@ -304,7 +304,7 @@ def test_every_mode_and_server_in_words_and_as_a_table(
     code, out, _ = estimate(*ASKED, "--mode", mode, "--server", server)
     assert code == 0
     assert f"{expected} times as fast as one machine." in out.splitlines()[0]
-    assert ("as printed" in out) == (mode == "sync-split")
+    assert ("without corrections" in out) == (mode == "sync-split")
     code, out, error = estimate(*ASKED, "--mode", mode, "--server", server, "--output", "csv")
     assert code == 0
     rows = [line.split(";") for line in out.splitlines()]
@@ -327,12 +327,12 @@ def test_corrections_are_named() -> None:
     plain = ("--t-grad", "1", "--t-comm", "0.1", "--workers", "3", "--batches", "128")
     # 128 / (128/3 * (0.4/3 + 1)) = 2.647; rounded up to 43 rounds 2.627
     _, out, _ = estimate(*plain, "--ceil")
-    assert "2.627 times" in out and "as printed, without corrections: 2.647." in out
+    assert "2.627 times" in out and "by the published formulas, without corrections: 2.647." in out
     # the slowest takes twice as long: 3 / (0.4/3 + 2)
     _, out, _ = estimate(*plain, "--slowest", "2")
     assert "1.406 times" in out
     _, out, _ = estimate(*ASKED, "--network", "squeezenet")
-    assert "as printed, without corrections: 7.434." in out
+    assert "by the published formulas, without corrections: 7.434." in out
 
 
 def test_an_update_that_is_left_out_is_told() -> None:
@@ -343,7 +343,7 @@ def test_an_update_that_is_left_out_is_told() -> None:
     )  # 60 / (4 * (8/3 + 5))
     _, out, _ = estimate(*plain, "--t-update", "1")
     assert "2.250 times" in out and "(--t-update)" not in out  # 72 / 32
-    assert "as printed, without corrections: 1.957." in out
+    assert "by the published formulas, without corrections: 1.957." in out
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_the_same_bytes_model_and_settings_are_found_again(store: ResultStore) -
     row_id = store.save(run_id, screened(), spec=SPEC).row_id
 
     def earlier(**changes: object) -> Outcome | None:
-        wanted = {"content_sha256": "c" * 64, "frame": 0, "up_to_answer_id": row_id, **changes}
+        wanted = {"content_sha256": "c" * 64, "frame": 0, "up_to_result_id": row_id, **changes}
         return store.reusable_outcome(wanted.pop("spec", SPEC).packs[0], **wanted)
 
     assert isinstance(earlier(), ScreenedOutcome)

@@ -123,7 +123,7 @@ def test_who_was_too_young_is_asked_for_again_another_day(store: ResultStore) ->
     young = dataclasses.replace(refused(image_ref("a")), reason=why, facts=stamped("a").facts)
     row = store.save(run_id, young, spec=SPEC).row_id
     assert store.image_stamps(run_id, b"", limit=10) == (file("a", row, None),)
-    asked = {"content_sha256": young.facts.content_sha256, "frame": 0, "up_to_answer_id": store.last_result_id()}
+    asked = {"content_sha256": young.facts.content_sha256, "frame": 0, "up_to_result_id": store.last_result_id()}
     assert store.reusable_outcome(SPEC.packs[0], **asked) is None
 
 
