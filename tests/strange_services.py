@@ -101,7 +101,7 @@ if __name__ == "__main__":
         call, value = message.body["call"], message.body["value"]
         if call == "look":
             read(message)
-        if call == "run" or (call == "look" and value[0]["runs"] == "here"):
+        if call == "run" or (call == "look" and value[0]["classifier_location"] == "here"):
             serving.announce("inference")
             os.abort()
         return handle(message)
@@ -111,7 +111,7 @@ if __name__ == "__main__":
         from fieldray.workers.image_worker import handle
 
         if message.body["call"] == "look" and any(
-            one["pack"] and one["runs"] == "here" for one in message.body["value"]
+            one["pack"] and one["classifier_location"] == "here" for one in message.body["value"]
         ):
             serving.announce("inference")
             os.abort()
