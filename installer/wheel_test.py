@@ -22,10 +22,11 @@ _ANSWERS: Final = 20  # number of results of `fieldray demo`
 # Prints a line for each missing file of the installed package.
 _LOOK: Final = """
 from importlib.metadata import files
-from fieldray.paths import asset, builtin_packs_folder, guide_folder
+from fieldray.paths import asset_path, builtin_packs_folder, guide_folder
 from fieldray.translation import languages
 wanted = [guide_folder() / f"{code}.md" for code in languages()]
-wanted += [asset(f"fonts/LICENSE-{name}.txt") for name in ("DejaVu", "Unifont")] + [asset("demonstration/CREDITS.md")]
+wanted += [asset_path(f"fonts/LICENSE-{name}.txt") for name in ("DejaVu", "Unifont")]
+wanted.append(asset_path("demonstration/CREDITS.md"))
 wanted += [file.locate() for file in files("fieldray") if file.name == "LICENSE"] or [guide_folder() / "no LICENSE"]
 packs = sorted(builtin_packs_folder().iterdir())
 wanted += [pack / "manifest.sig" for pack in packs] or [builtin_packs_folder() / "no packs"]

@@ -166,7 +166,7 @@ network.compile(loss="mse")
 network.fit(numpy.zeros((4, 8, 8, 1)), numpy.zeros((4, 1)), verbose=0)
 tensorflow.lite.TFLiteConverter.from_keras_model
 """
-_WINDOW: Final = "import sys; from fieldray.__main__ import window; sys.exit(window(sys.argv[1:]))"
+_WINDOW: Final = "import sys; from fieldray.__main__ import open_in_window; sys.exit(open_in_window(sys.argv[1:]))"
 
 
 def _with_drive(mount_point: Path, pack: Path) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     assert stored(home) == stored(other)
     count = len(stored(home))
     done.prints(f"{count - 1} images. Finished earlier: 0 of {count} files.")  # the letter is none
-    done.prints("1 image failed. To try the image again, start the command again.\nA file that could not ")
+    done.prints("1 image failed. To try the image again, start the command again.\nIf a file was unreadable ")
     (note,) = (line for line in alone.out.splitlines() if "pack (age or body part)" in line)
     assert note in done.out.splitlines()
     taken_over = [
@@ -82,8 +82,8 @@ def test_a_path_without_an_image_is_named_before_anything_is_screened(
     arguments = ("archive", "screen", letters, hollow, "--out", tmp_path / "out", *pack_options)
     fieldray(*arguments).ends_with(4).complains(f"There is no image file in {hollow}")
     shutil.copy(letters / "letter.txt", hollow)
-    for _ in range(2):
-        fieldray(*arguments).ends_with(4).prints("0 images. Of 2 files")
+    for earlier in (0, 2):
+        fieldray(*arguments).ends_with(4).prints(f"0 images. Finished earlier: {earlier} of 2 files.")
 
 
 def kill_in_the_middle(arguments: tuple[object, ...], out: Path, *, is_whole: bool) -> None:

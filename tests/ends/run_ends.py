@@ -31,7 +31,7 @@ _LONGEST_S: Final = 3.0
 _LIMIT_S: Final = 180.0  # the window gives up waiting for what it closes after 30 s; the load makes that longer
 _START_LIMIT_S: Final = 600.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_WINDOW: Final = "import sys; from fieldray.__main__ import window; sys.exit(window(sys.argv[1:]))"
+_WINDOW: Final = "import sys; from fieldray.__main__ import open_in_window; sys.exit(open_in_window(sys.argv[1:]))"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,11 +34,11 @@ def test_each_kind_of_work_has_its_own_rate_and_end() -> None:
 PROGRAM = """
 import os, sys
 from fieldray.commands.console import system_console
-from fieldray_adapt.adapt_command import toolchain
+from fieldray_adapt.adapt_command import report_missing_libraries
 console = system_console()
 console.print_error("before")
 try:
-    with toolchain(console):
+    with report_missing_libraries(console):
         os.write(2, b"I0000 cpu_feature_guard.cc\\n")
         print("a warning of a library", file=sys.stderr)
         console.print_error("within")

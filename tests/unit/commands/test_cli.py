@@ -110,7 +110,7 @@ def test_an_output_that_cannot_be_written_is_wrong_usage(
 )
 def test_an_empty_path_is_refused(arguments: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(list(arguments)) == 2
-    assert "it is empty" in capsys.readouterr().err
+    assert "the value is empty" in capsys.readouterr().err
     assert not list(here.iterdir())
 
 
