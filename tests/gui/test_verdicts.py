@@ -572,7 +572,7 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     assert stored(desk, 1) is None
 
 
-@pytest.mark.parametrize("answer", ["again", "keep_stored_verdict"])
+@pytest.mark.parametrize("answer", ["retry_button", "keep_stored_verdict"])
 def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: Desk, answer: str) -> None:
     for window in (desk, second_desk):
         window.open_row(1)
@@ -594,7 +594,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: D
     )
     getattr(bar, answer).click()
     desk.until(lambda: mark(desk, 1) == "saved")
-    kept = AGREE if answer == "again" else theirs
+    kept = AGREE if answer == "retry_button" else theirs
     assert stored(desk, 1) == kept
     second_desk.open_row(1)
     second_desk.until(second_desk.window.result_panel.verdict.buttons[kept.choice].isChecked)
