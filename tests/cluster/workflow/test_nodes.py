@@ -137,7 +137,7 @@ import json, sys
 from pathlib import Path
 from fieldray_cluster.workflow.tasks import TaskSpec, perform_task
 told = json.loads(sys.argv[1])
-places = {name: Path(told.pop(name)) for name in ("folder", "working_folder", "run", "stop")}
+places = {name: Path(told.pop(name)) for name in ("folder", "working_folder", "run_folder", "stop_file")}
 perform_task(TaskSpec(**told, **places, command=(sys.executable, "-c", told_command)))
 """.replace(
     "told_command",
@@ -150,7 +150,7 @@ perform_task(TaskSpec(**told, **places, command=(sys.executable, "-c", told_comm
 def test_an_outcome_counts_no_more_once_other_settings_were_begun(run: Path) -> None:
     assert perform_task(spec_in(run)).outcome.is_done
     spec = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "working_folder": str(run)}
-    spec |= {"run": str(run), "stop": str(run / "stop")}
+    spec |= {"run_folder": str(run), "stop_file": str(run / "stop")}
     done = python(KILLED, json.dumps(spec))
     assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
     assert perform_task(spec_in(run, 3)).outcome.is_done
