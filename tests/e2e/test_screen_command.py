@@ -159,7 +159,7 @@ def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Field
     fieldray("packs", "trust", fingerprint(pack)).ends_with(0)
     namesake = write_tiny_pack(tmp_path / "drive", pack_id="adult-normal-abnormal")
     done = fieldray("screen", tmp_path / "images", "--pack", namesake).ends_with(3)
-    done.complains("but another signer", f"--pack adult-normal-abnormal@{fingerprint(pack)}")
+    done.complains("but a different signer", f"--pack adult-normal-abnormal@{fingerprint(pack)}")
 
 
 def test_a_place_that_cannot_be_written_is_said_plainly(tmp_path: Path, screen: Fieldray) -> None:
