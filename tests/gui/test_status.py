@@ -80,7 +80,7 @@ def test_what_was_measured_last_is_shown_and_measured_again(desk: Desk, rooms: F
     open_page(desk)
     desk.until(lambda: rows(desk))
     assert rows(desk) == [
-        ["CPU", "without other load", "10.00", "50.0 / 100.0 / 110.0", "", ""],
+        ["CPU", "no added CPU load", "10.00", "50.0 / 100.0 / 110.0", "", ""],
         ["CPU", "40 %", "11.00", "50.0 / 90.9 / 110.0", "10.0 %", ""],
         ["CPU", "60 %", "12.00", "50.0 / 83.3 / 110.0", "20.0 %", ""],
         ["CPU", "100 %", "14.00", "50.0 / 71.4 / 110.0", "40.0 %", ""],

@@ -306,12 +306,17 @@ def test_an_angle_is_measured_between_two_lines_in_the_millimetres_of_the_image(
     level, steep = Line((0, 0), (10, 0), "angle"), Line((0, 0), (10, 10), "angle")
     back = Line((10, 10), (0, 0), "angle")
     square = Image(pixels=np.zeros((100, 100), np.uint8))
-    assert measured(square, level) == ["Draw the second line"]
+    assert measured(square, level) == ["Draw the second measuring line"]
     assert measured(square, level, steep) == measured(square, level, back) == ["", "45.0° (135.0°)"]
     # A row is twice as high as a column is wide: atan(2) is 63.4 degrees.
     tall = Image(pixels=np.zeros((100, 100), np.uint8), spacing_mm=(0.2, 0.1), spacing_plane="detector")
     assert measured(tall, level, steep)[1] == "63.4° (116.6°)"
-    assert measured(square, level, LINE, steep, level) == ["", "50.0 px", "45.0° (135.0°)", "Draw the second line"]
+    assert measured(square, level, LINE, steep, level) == [
+        "",
+        "50.0 px",
+        "45.0° (135.0°)",
+        "Draw the second measuring line",
+    ]
 
 
 def test_the_cardiothoracic_ratio_is_the_shorter_line_by_the_longer_one() -> None:

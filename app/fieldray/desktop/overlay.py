@@ -235,7 +235,7 @@ def measurement_text(translator: Translator, state: ViewState, index: int, image
         return _region_text(translator, line, image)
     if len(pair) == 1:
         is_last = not any(other.kind == line.kind for other in state.lines[index + 1 :])
-        return translator.text("Draw the second line") if is_last else ""
+        return translator.text("Draw the second measuring line") if is_last else ""
     if line.kind == "angle":
         angle = angle_degrees(pair[0], line, image)
         figures = [format_number(translator, degrees, digits=1) for degrees in (angle, 180 - angle)]

@@ -64,7 +64,7 @@ class StatusPage(Page):
             text("Lowest images per second"),
             text("Mean images per second"),
             text("Highest images per second"),
-            text("Time of the first image, ms"),
+            text("Time for the first image, ms"),
             text("Time per image, 95th percentile, ms"),
         )
         for index, (name, value) in enumerate(zip(names, self._values, strict=True)):
@@ -133,7 +133,7 @@ class StatusPage(Page):
         if machine.study is not None:
             headings = (
                 translator.text("Device"),
-                translator.text("Other load"),
+                translator.text("Added CPU load"),
                 translator.text("Time per image, ms"),
                 translator.text("Images per second, min / avg / max"),
                 translator.text("Measured slowdown"),
@@ -150,7 +150,7 @@ class StatusPage(Page):
             figures = (format_number(translator, fps, digits=1) for fps in (cell.fps_min, cell.fps_avg, cell.fps_max))
             yield (
                 backend_name(translator, cell.backend),
-                _share(translator, cell.level.share) if cell.level.share else translator.text("without other load"),
+                _share(translator, cell.level.share) if cell.level.share else translator.text("no added CPU load"),
                 format_number(translator, cell.mean_ms, digits=2),
                 " / ".join(figures),
                 _share(translator, cell.increase, digits=1) if cell.level.share else "",
@@ -170,7 +170,7 @@ def _state(translator: Translator, machine: ComputerLoad, done: int, total: int)
         return
     yield translator.text(
         "The program measures the speed of the pack in use for about a minute, on one thread. To imitate other "
-        "programs, all CPU cores are kept busy for the share of time in the column “Other load”. The last column "
+        "programs, all CPU cores are kept busy for the share of time in the column “Added CPU load”. The last column "
         "shows the slowdown that Taran published in 2022 for other computers."
     )
     if machine.problem is not None:

@@ -73,7 +73,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                      "the program no longer detects older versions of packs.",
     "pack_in_the_way": "Nothing was written: {path} is not a pack signed with this key, or contains files that are "
                        "not part of the pack. {detail} Move or delete the folder.",
-    "pack_other_signer": "The pack is signed with the key {there}, not with the key {here}.",
+    "pack_other_signer": "The pack in this folder is signed with the key {there}. The new pack is signed with the key "
+                         "{here}.",
     "pack_not_of_it": "The file {name} is not part of the pack.",
     "pack_passed_over": "The pack in {folder} cannot be used, so another pack is used. {detail}",
     "drive_gone": "The drive was removed during reading, or the drive is failing. Nothing was loaded. Plug the drive "

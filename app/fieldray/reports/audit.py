@@ -106,8 +106,8 @@ class AuditText(AuditWords):
                 at.falsely_referred,
             ),
             *self._classes(at),
-            self._share(translator.text("Sensitivity, assessed results only"), at.sensitivity),
-            self._share(translator.text("Specificity, assessed results only"), at.specificity),
+            self._share(translator.text("Sensitivity among assessed {units}", units=self._units()), at.sensitivity),
+            self._share(translator.text("Specificity among assessed {units}", units=self._units()), at.specificity),
             Figure(positive, "", self._percent(at.ppv)),
             Figure(negative, "", self._percent(at.npv)),
             Figure(translator.text("Patients needed for confidence intervals of ± 5 percentage points"), "", needed),
@@ -212,7 +212,10 @@ class AuditText(AuditWords):
         text, plan, chosen = self.translator.text, self.report.threshold_plan, self.report.proposal.threshold
         title = text("Threshold plan")
         if plan is None:
-            missing = text("A threshold plan needs results with the condition and results without the condition.")
+            missing = text(
+                "A threshold plan needs {units} with the condition and {units} without the condition.",
+                units=self._units(),
+            )
             return (BulletList(title, (missing,)),)
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
@@ -295,8 +298,8 @@ class AuditText(AuditWords):
             "falsely_referred": text(
                 "Share of all {units} without the condition that are falsely referred", units=self._units()
             ),
-            "sensitivity": text("Sensitivity, results that both packs assessed"),
-            "specificity": text("Specificity, results that both packs assessed"),
+            "sensitivity": text("Sensitivity among {units} that both packs assessed", units=self._units()),
+            "specificity": text("Specificity among {units} that both packs assessed", units=self._units()),
         }
         only = text("Only first pack correct"), text("Only second pack correct")
         columns = (
