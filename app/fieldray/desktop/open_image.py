@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 class OpenImage(QObject):
     """The image that is open in the window: one result, and the pixels, which are loaded in the background.
 
-    The shown result never changes by itself. If the image gets another result, `is_replaced` becomes True, and only
-    `show` opens the other result. A newer request replaces an older request.
+    The shown result never changes by itself. If the image gets a newer result, `is_replaced` becomes True. Only `show`
+    then opens the newer result. If another image is opened during loading, the pixels of the first image are dropped.
 
-    is_visible     whether the pixels are painted, and every key pressed before that was handled
+    is_visible     whether the image is painted, and all keys that were pressed before the painting are handled
     pixels_sha256  SHA-256 of the file content that `pyramid` shows; "" if no pixels are loaded
     """
 

@@ -140,9 +140,10 @@ def without_markup(*lines: str) -> str:
 
 
 def elide(button: PlainButton, *lines: str, room: int) -> None:
-    """Set the text of a button to these lines. A line that does not fit is cut and ends with `…`.
+    """Show lines of text on a button. A line wider than `room` is cut and ends with `…`.
 
-    room  width for the text in pixels
+    lines  the lines of text, from top to bottom
+    room   width for the text in pixels
     """
     metrics, right = button.fontMetrics(), Qt.TextElideMode.ElideRight
     button.setText(*(metrics.elidedText(without_markup(line), right, room) for line in lines))

@@ -124,9 +124,9 @@ def decide_by_larger_output(scores: Mapping[str, float]) -> tuple[Finding, ...]:
 
 
 def below_as_unsure(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings with every decision "below" replaced by "unsure".
+    """Return findings with every decision "below" (the uncertain zone) replaced by "unsure" (in the uncertain zone).
 
-    The replacement is for an image of which a part or the detail may be missing. Such an image is never called normal.
+    Used for an image that may lack a part of the chest or fine detail, because the missing part may show a finding.
     """
     return tuple(replace(found, decision="unsure") if found.decision == "below" else found for found in findings)
 
