@@ -312,7 +312,8 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
     for name, content in _files_to_write(part, folder, is_own=options.folder is None):
         write_atomically(folder / name, content, mode=SHARED_MODE)
     console.print_line(
-        f"Images of {part.patients} in {folder}. File names give the published labels. Some images are not suitable."
+        f"Images of {part.patient_group} in {folder}. File names give the published labels. "
+        "Some images are not suitable."
     )
     console.print_line(
         f"The images show every kind of result, not how well the pack performs. Sources: {credits_path()}"

@@ -214,7 +214,7 @@ class HistoryPage(Page):
             )
         more = " ".join(map(translator.reason, plan_sentences(plan)))
         answers = {translator.text("Delete…"): lambda: self._ask_again(plan)}
-        question_box(self, question, more, answers=answers, no=translator.text("Do not delete")).open()
+        question_box(self, question, more, answers=answers, decline_text=translator.text("Do not delete")).open()
 
     def _ask_again(self, plan: DeletionPlan) -> None:
         translator = self._translator
@@ -223,7 +223,7 @@ class HistoryPage(Page):
             "{count} result will be deleted for good.", "{count} results will be deleted for good.", plan.results
         )
         answers = {translator.text("Delete for good"): lambda: self._runs.delete(plan)}
-        question_box(self, question, more, answers=answers, no=translator.text("Do not delete")).open()
+        question_box(self, question, more, answers=answers, decline_text=translator.text("Do not delete")).open()
 
     # ---- display
 

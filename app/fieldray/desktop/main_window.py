@@ -559,7 +559,9 @@ class MainWindow(QMainWindow):
         text = self._translator.text
         more = text("Results so far are kept. If you open the folder again, the run continues.")
         answers = {text("Stop and close"): self._leave}
-        question_box(self, text("A run is in progress."), more, answers=answers, no=text("Continue the run")).open()
+        question_box(
+            self, text("A run is in progress."), more, answers=answers, decline_text=text("Continue the run")
+        ).open()
 
 
 def _local_paths(urls: Sequence[QUrl]) -> list[Path]:

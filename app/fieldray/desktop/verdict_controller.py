@@ -456,7 +456,7 @@ def close_when_saved(
     text = translator.text
     answers = {text("Close without saving"): give_up}
     lost = text("If you close the window now, these verdicts are lost:")
-    box = question_box(parent, lost, answers=answers, no=text("Keep the window open"))
+    box = question_box(parent, lost, answers=answers, decline_text=text("Keep the window open"))
 
     def refresh() -> None:
         lost = list(judging.verdicts.unsaved())

@@ -194,8 +194,10 @@ def ages_box(
         text("I do not know"): lambda: screening.answer(question, False),
     }
     asked = text("Are all patients aged {youngest} to {oldest} years?", youngest=youngest, oldest=oldest)
-    no, declined = text("Use another pack"), lambda: screening.answer(question, None)
-    return question_box(parent, asked, images, "", more, answers=answers, no=no, declined=declined)
+    decline_text, on_decline = text("Use another pack"), lambda: screening.answer(question, None)
+    return question_box(
+        parent, asked, images, "", more, answers=answers, decline_text=decline_text, on_decline=on_decline
+    )
 
 
 def _folders(translator: Translator, question: IntentQuestion) -> str:

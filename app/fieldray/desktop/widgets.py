@@ -383,17 +383,17 @@ def question_box(
     text: str,
     *more: str,
     answers: Mapping[str, Callable[[], object]],
-    no: str,
-    declined: Callable[[], object] = lambda: None,
+    decline_text: str,
+    on_decline: Callable[[], object] = lambda: None,
 ) -> QMessageBox:
     """Return a dialog with a question. Each answer is a button. The caller opens the dialog.
 
-    more      further lines below the question
-    answers   function of each answer, by the text of the button
-    no        text of the button that declines
-    declined  function called when a person declines
+    more          further lines below the question
+    answers       function of each answer, by the text of the button
+    decline_text  text of the button that declines
+    on_decline    function called when a person declines
 
-    The button `no` has the focus, and Escape triggers it, so that a key pressed by mistake declines.
+    The button that declines has the focus, and Escape triggers it, so that a key pressed by mistake declines.
     """
     box = QMessageBox(QMessageBox.Icon.Question, "Fieldray", without_markup(text), parent=parent)
     box.setTextFormat(Qt.TextFormat.PlainText)
@@ -402,8 +402,8 @@ def question_box(
         box.addButton(without_markup(caption), QMessageBox.ButtonRole.AcceptRole).clicked.connect(
             lambda _=False, act=act: act()
         )
-    refusal = box.addButton(without_markup(no), QMessageBox.ButtonRole.RejectRole)
-    refusal.clicked.connect(declined)
+    refusal = box.addButton(without_markup(decline_text), QMessageBox.ButtonRole.RejectRole)
+    refusal.clicked.connect(on_decline)
     box.setDefaultButton(refusal)
     box.setEscapeButton(refusal)
     box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)

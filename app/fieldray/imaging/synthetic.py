@@ -242,20 +242,22 @@ _FOR_CONSTANCY: Final = 6
 class DemoPart:
     """One part of the images of the demonstration. A single pack screens the part.
 
-    pack      id of the pack
-    patients  phrase that names the patients
-    has_ages  whether the patients' ages are published
+    pack           id of the pack
+    patient_group  phrase that names the patients
+    has_ages       whether the patients' ages are published
     """
 
     name: str
     pack: str
-    patients: str
+    patient_group: str
     has_ages: bool
 
 
 DEMO_PARTS: Final[tuple[DemoPart, ...]] = (
-    DemoPart(name="children", pack="pneumonia-paediatric", patients="children aged one to five years", has_ages=True),
-    DemoPart(name="adults", pack="adult-normal-abnormal", patients="patients with COVID-19", has_ages=False),
+    DemoPart(
+        name="children", pack="pneumonia-paediatric", patient_group="children aged one to five years", has_ages=True
+    ),
+    DemoPart(name="adults", pack="adult-normal-abnormal", patient_group="patients with COVID-19", has_ages=False),
 )
 
 

@@ -167,7 +167,7 @@ class Input(_Part, frozen=True, kw_only=True):
     crop_margin: Annotated[float, Meta(ge=0, le=0.5)] | UnsetType = UNSET
 
 
-class LabelText(_Part, frozen=True, kw_only=True):
+class CodedLabel(_Part, frozen=True, kw_only=True):
     """A finding that the classifier looks for: a code in a coding scheme, and its meaning by language."""
 
     code: _Name
@@ -325,7 +325,7 @@ class PackManifest(_Part, frozen=True, kw_only=True, tag_field="kind"):
 class ClassifierManifest(PackManifest, frozen=True, kw_only=True, tag="classifier"):
     """The manifest of a pack that screens images: scores by label, and their meaning."""
 
-    labels: Annotated[tuple[LabelText, ...], Meta(min_length=1, max_length=100)]
+    labels: Annotated[tuple[CodedLabel, ...], Meta(min_length=1, max_length=100)]
     class_names: ClassNames | UnsetType = UNSET
     warnings: _TextsLong | UnsetType = UNSET
     outputs: Outputs

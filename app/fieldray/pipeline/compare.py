@@ -106,7 +106,7 @@ class ComparedPair:
         return prior_warnings(prior_from(self.prior.outcome, current, "file"), current)
 
 
-def comparison_child() -> Child:
+def make_comparison_process() -> Child:
     """Return the child process that compares images. The process is not started yet."""
     return Child(SERVICE, memory_limit_mb=_MEMORY_LIMIT_MB)
 
@@ -124,7 +124,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         *,
         readers: Workers,
         finder: Model,
-        child: Callable[[], Child] = comparison_child,
+        child: Callable[[], Child] = make_comparison_process,
     ) -> None:
         self.workers, self._finder = readers, finder
         self._child = child()

@@ -227,7 +227,7 @@ def training_curves(history: Sequence[EpochFigures], *, labels: Sequence[str]) -
         return _svg(figure)
 
 
-def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, figure: str, best: str) -> str:
+def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, metric: str, best_trial: str) -> str:
     """Plot a measured figure, such as the AUC, of each trial by epoch, with the best trial highlighted.
 
     Returns SVG text.
@@ -236,23 +236,23 @@ def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, figure: s
     ----------
     trials
         Pairs of epoch and value, by name of the trial.
-    figure
+    metric
         The name of the measured figure.
-    best
+    best_trial
         The name of the best trial.
     """
     with rc_context(_STYLE):
         whole, (axes,) = _figure_of(1)
         for name, rows in trials.items():
-            is_best = name == best
+            is_best = name == best_trial
             axes.plot(
                 [epoch for epoch, _ in rows], [value for _, value in rows], "o-", markersize=2,
                 color=_BLUE if is_best else _GREY, linewidth=2 if is_best else 0.7, zorder=2 if is_best else 1,
                 label=name if is_best else None,
             )  # fmt: skip
-        axes.set(xlabel="epoch", ylabel=f"validation {figure}")
+        axes.set(xlabel="epoch", ylabel=f"validation {metric}")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if best in trials:
+        if best_trial in trials:
             axes.legend(frameon=False)
         return _svg(whole)
 

@@ -219,7 +219,7 @@ def _curves(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Figure]:
     best = next((row["trial"] for row in rows if row["is_best"]), "")
     if not curves:
         return []
-    svg = trial_curves(curves, figure=sweep.metric, best=best)
+    svg = trial_curves(curves, metric=sweep.metric, best_trial=best)
     return [Figure(svg=svg, caption=f"The validation {sweep.metric} of each trial against the epoch.")]
 
 

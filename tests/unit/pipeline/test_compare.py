@@ -17,7 +17,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import Cancelled, Unreadable, UsageProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import lung_mask
-from fieldray.pipeline.compare import PairComparer, comparison_child, find_only_image, lungs_in_frame
+from fieldray.pipeline.compare import PairComparer, find_only_image, lungs_in_frame, make_comparison_process
 from fieldray.processes.child import Child
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -114,7 +114,7 @@ def test_a_child_that_dies_costs_this_pair_alone() -> None:
 
 
 def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
-    child = comparison_child()
+    child = make_comparison_process()
     asked = threading.Event()
 
     class SlowReaders(ChestReaders):
@@ -160,5 +160,5 @@ def test_a_comparison_that_is_not_wanted_any_more_reads_no_image() -> None:
         def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
             raise AssertionError("an image was read")
 
-    with comparer(child=comparison_child, readers=NoReaders(FakeFinder(MASK))) as one, pytest.raises(Cancelled):
+    with comparer(child=make_comparison_process, readers=NoReaders(FakeFinder(MASK))) as one, pytest.raises(Cancelled):
         one.compare(named("a-1.png"), named("a-2.png"), is_wanted=lambda: False)
