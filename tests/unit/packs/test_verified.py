@@ -185,7 +185,7 @@ def _has_more(name: str) -> Callable[[Path], None]:
     [
         (_is_no_pack, ""),
         *((_has_more(name), Path(name).parts[0]) for name in ("thesis.docx", "images/a.dcm", ".hidden")),
-        (lambda folder: make_pack(folder, key_number=2), "not with the key"),
+        (lambda folder: make_pack(folder, key_number=2), "The new pack is signed with the key"),
         (lambda folder: (make_pack(folder) / "MODEL_CARD.md").write_text("edited by hand"), "MODEL_CARD.md"),
     ],
 )
