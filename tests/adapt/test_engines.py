@@ -73,7 +73,8 @@ def test_every_network_learns(name: str, kind: str) -> None:
     network = NETWORKS[kind](height=32, width=32, labels=2).scaled(0.125)
     seed_dropout(0, name=name)
     engine = _open(name, network)
-    losses = [engine.step(*_batch(network), learning_rate=3e-3) for _ in range(8)]
+    rate = 1e-3 if kind == "vgg19" else 3e-3  # the deepest network needs smaller steps
+    losses = [engine.step(*_batch(network), learning_rate=rate) for _ in range(12)]
     assert losses[0] == pytest.approx(math.log(2), rel=0.05) and losses[-1] < 0.9 * losses[0]
 
 
