@@ -206,7 +206,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
         compiled(shipped, output_folder=mine, signing_key=stranger)
     assert not mine.exists()
     # another key's pack is in the way: the key made for this one goes again, and the folder made for the key
-    with pytest.raises(PackProblem, match="The pack is signed with the key"):
+    with pytest.raises(PackProblem, match="The new pack is signed with the key"):
         compiled(shipped, output_folder=shipped.parent, signing_key=tmp_path / "keys" / "new.pem")
     assert not (tmp_path / "keys").exists() and read_verified_manifest(shipped).fingerprint == fingerprint(shipped)
 
