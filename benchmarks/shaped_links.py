@@ -235,8 +235,8 @@ def measure_cases(
                     updated = estimate_training(
                         replace(measured, update_s=update_s), mode=mode, server=server, workers=workers
                     ).time_range
-                    # Synchronous workers transfer at the same time (formula 4.9). Asynchronous workers transfer at
-                    # different times (4.15). In turns, each worker waits for the workers before it (4.6).
+                    # Synchronous workers transfer simultaneously (formula 4.9), asynchronous workers at different
+                    # times (4.15). With one transfer at a time, a worker waits for the transfers of others (4.6).
                     bound_s = span.best_s if mode == "async" or takes_turns else span.worst_s
                     bound_s += (batches if mode == "sync-split" else -(-batches // workers)) * (step_s - took_s)
                     yield (

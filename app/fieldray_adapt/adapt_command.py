@@ -157,7 +157,9 @@ def run_compile(options: argparse.Namespace, console: Console) -> int:
 
         path = compile_pack(options.pack, signing_key=options.key, output_folder=options.out, say=console.print_line)
     console.print_line(f"Written: {path}")
-    console.print_line(f"To use: fieldray packs install {path} --trust {read_verified_manifest(path).fingerprint}")
+    console.print_line(
+        f"To use the pack: fieldray packs install {path} --trust {read_verified_manifest(path).fingerprint}"
+    )
     return 0
 
 

@@ -234,7 +234,7 @@ def test_the_command_compiles_a_pack_and_says_what_is_missing(tmp_path: Path, ho
     made = tmp_path / "mine" / "tiny-1.0.0"
     assert done.out.splitlines()[-2:] == [
         f"Written: {made}",
-        f"To use: fieldray packs install {made} --trust {fingerprint(made)}",
+        f"To use the pack: fieldray packs install {made} --trust {fingerprint(made)}",
     ]
     for wrong, place, said in (
         (pack, tmp_path / "none", "edgetpu_compiler is not installed"),

@@ -204,7 +204,7 @@ class PatientCount:
     unstated_ages: int = 0
 
     def add(self, kind: ResultCount) -> None:
-        """Count a group of results, as `unintended_patients` or as `unstated_ages`.
+        """Add the number of a group's results to the counts `unintended_patients` and `unstated_ages`.
 
         kind  results with the same category and the same codes. Results refused because of age or body part count as
               `unintended_patients`. Results with the note that the age is not stated count as `unstated_ages`
