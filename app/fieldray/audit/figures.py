@@ -43,13 +43,13 @@ _NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
 class PointPerformance:
     """The performance of one operating point on the units (images, examinations or patients) of an audit.
 
-    detected          share referred of all units with the condition
-    falsely_referred  share referred of all units without the condition
-    classes           by truth and class, the share of units with this truth that are in the class
-    sensitivity       share referred of the assessed units with the condition
-    specificity       share not referred of the assessed units without the condition
-    positive_value, negative_value
-                      predictive values at the audit's prevalence, from `detected` and `falsely_referred`; None where a
+    detected          share of all units with the condition that were referred
+    falsely_referred  share of all units without the condition that were referred
+    classes           share of units in each class: for True among the units with the condition, for False among the
+                      others
+    sensitivity       share of the assessed units with the condition that were referred
+    specificity       share of the assessed units without the condition that were not referred
+    ppv, npv          predictive values at the audit's prevalence, from `detected` and `falsely_referred`; None where a
                       share is 0/0
 
     A unit that was not assessed counts as not referred.
@@ -310,8 +310,8 @@ def predictive_values(
     from the intervals of both shares (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section
     3).
 
-    sensitivity  share referred of the units with the condition
-    specificity  share not referred of the units without the condition
+    sensitivity  share of the units with the condition that were referred
+    specificity  share of the units without the condition that were not referred
     prevalence   0..1, exclusive
     """
     odds = (1 - prevalence) / prevalence
@@ -351,7 +351,8 @@ def _interval_of_ratio(above: Share, below: Share) -> tuple[float, float, float]
 def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[CalibrationBin, ...]:
     """Sort units (images, examinations or patients) by score and divide them into bins of equal size, low scores first.
 
-    There are at most ten bins, with 20 or more units each. Fewer than 40 units give a single bin.
+    There are at most ten bins, with 20 or more units each. Fewer than 40 units give a single bin. `patients` names the
+    patient of each unit, for the intervals.
     """
     number = max(1, min(_LARGEST_BINS, len(scores) // _IMAGES_PER_BIN))
     found = []

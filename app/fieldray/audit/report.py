@@ -68,8 +68,8 @@ class ThresholdProposal:
 
     wanted                   the goal of the choice
     unsure_low, unsure_high  the ends of the uncertain zone
-    sensitivity              share referred of all units with the condition
-    specificity              share not referred of all units without the condition
+    sensitivity              share of all units with the condition that were referred
+    specificity              share of all units without the condition that were not referred
     images, patients         numbers of images and patients of the audit
 
     If the goal is a sensitivity, the interval of the specificity is wider than usual, because the threshold was chosen
@@ -383,8 +383,8 @@ class ThresholdRow:
 
     Units are images, examinations or patients, as the audit's rule says.
 
-    sensitivity                 share referred of all units with the condition
-    specificity                 share not referred of all units without the condition
+    sensitivity                 share of all units with the condition that were referred
+    specificity                 share of all units without the condition that were not referred
     ppv, npv                    predictive values at the plan's prevalence; None where a share is 0/0
     referred, detected, missed  numbers of units
     unsure                      number of units in the uncertain zone; the audit's rule decides whether these units are
