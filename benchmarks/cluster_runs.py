@@ -167,7 +167,7 @@ def count_faults(home: Path, expected: ImageResults) -> dict[str, int]:
 
 
 def faults_sentence(counts: Mapping[str, int]) -> str:
-    """Return the numbers of `count_faulty_results` as a sentence."""
+    """Return the numbers of `count_faults` as a sentence."""
     return f"Lost {counts['lost']}, doubled {counts['doubled']}, other decisions {counts['differing']}."
 
 

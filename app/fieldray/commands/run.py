@@ -129,11 +129,11 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
 class PackSummary:
     """One pack of a run on the console, with the counts of the pack's results.
 
-    heading     name that distinguishes the pack from the other packs of the run
-    lead        beginning of each sentence about the pack if the run has several packs, else ""
-    folders     number of unreadable folders
-    resumed     number of results from an earlier run
-    read_first  number of images to be read first whose class is *abnormal* or *normal*; above 0 only for a bare model
+    heading      name that distinguishes the pack from the other packs of the run
+    line_prefix  beginning of each line about the pack if the run has several packs, else ""
+    folders      number of unreadable folders
+    resumed      number of results from an earlier run
+    read_first   number of images to be read first whose class is *abnormal* or *normal*; above 0 only for a bare model
     """
 
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:

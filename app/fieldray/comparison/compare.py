@@ -200,7 +200,7 @@ def outline_matches(prior: Points, current: Points, field: Displacement) -> tupl
     Parameters
     ----------
     prior, current
-        Outlines of the lungs (n, 2) each, as `outline` returns them.
+        Outlines of the lungs (n, 2) each, as `outline_points` returns them.
     field
         The displacement found so far, from the current frame to the prior's frame.
 

@@ -134,12 +134,12 @@ class PastRuns(RunOperations):
         self._ask(lambda history: history.compare(*sides), partial(setattr, self, "comparison"))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> None:
-        """Find out what a deletion of these runs would delete, and emit `planned` with the plan."""
+        """Find out what a deletion of these runs would delete, and emit `deletion_planned` with the plan."""
         if run_ids:
             self._ask(lambda history: history.plan_deletion(run_ids), self.deletion_planned.emit)
 
     def plan_patient_deletion(self, patient_id: str) -> None:
-        """Find out what the deletion of a patient's images would delete, and emit `planned` with the plan."""
+        """Find out what the deletion of a patient's images would delete, and emit `deletion_planned` with the plan."""
         self._ask(lambda history: history.plan_patient_deletion(patient_id), self.deletion_planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:

@@ -57,9 +57,9 @@ class NetworkOutput:
 def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, image_number: int) -> Prediction:
     """Return the `Prediction` of a classifier for one image, made from the output of its network.
 
-    answer    the output of the network
-    backend   name of the device that ran the network
-    sequence  number of the image since the device was opened, from 1
+    answer        the output of the network
+    backend       name of the device that ran the network
+    image_number  number of the image since the device was opened, from 1
     """
     return Prediction(
         pack_name=model.pack_name,

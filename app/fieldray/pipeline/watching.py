@@ -55,7 +55,7 @@ class _WatchedFile:
 
 
 class FolderWatch:
-    """The state of the files in watched folders. One thread uses `arrivals`, another thread all other methods.
+    """The state of the files in watched folders. One thread uses `new_images`, another thread all other methods.
 
     The constructor raises UsageProblem (watch_no_folder) for a path that is no folder.
     """

@@ -1,9 +1,9 @@
 """The file of a database: creating, opening and replacing the file, and converting errors of SQLite.
 
-A lock file next to the database (`swap_lock`) protects the file. A process holds the lock briefly while it opens the
-database. A process that creates, repairs or replaces the database holds the lock for the whole operation. A new file
-appears only when it is complete. In SQLite's WAL mode, queries never wait for the writer, and a commit survives a
-killed program. A damaged file is marked, and is not opened until it is repaired.
+A lock file next to the database (`database_file_lock`) protects the file. A process holds the lock briefly while it
+opens the database. A process that creates, repairs or replaces the database holds the lock for the whole operation. A
+new file appears only when it is complete. In SQLite's WAL mode, queries never wait for the writer, and a commit
+survives a killed program. A damaged file is marked, and is not opened until it is repaired.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class StoreConnection(sqlite3.Connection):
     def remember_file(self, path: Path) -> None:
         """Store the identity of the open file, by which `require_current_file` detects that the file was replaced.
 
-        The caller holds the lock `opening`. Raises OSError.
+        The caller holds `OPENING_LOCK`. Raises OSError.
         """
         self.path, self._identity, self._companions = path, _identity(path), _companions_at(path)
         _open_here.add(self)
@@ -113,7 +113,7 @@ class StoreConnection(sqlite3.Connection):
 
 
 def is_open_here(path: Path) -> bool:
-    """Return whether this process has a file open as a database. The caller holds the lock `opening`. Raises OSError.
+    """Return whether this process has a file open as a database. The caller holds `OPENING_LOCK`. Raises OSError.
 
     A file that is open must not be opened a second time without SQLite. Closing the second file handle would release
     all locks of this process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program could then delete

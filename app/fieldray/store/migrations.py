@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 def migrate(path: Path, *, keeps_old: bool = True) -> None:
     """Migrate a results database of an earlier version to this version.
 
-    The caller holds the lock of the file (`swap_lock`).
+    The caller holds the lock of the file (`database_file_lock`).
 
     keeps_old  whether the old file is kept under another name
 

@@ -58,7 +58,7 @@ class Duplicates:
 
     Attributes
     ----------
-    exact, near
+    exact_pairs, near_pairs
         Pairs of identical files, and pairs of nearly equal images.
     across_parts_count
         The number of pairs whose two images are in different parts, such as training and test.

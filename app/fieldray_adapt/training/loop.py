@@ -101,7 +101,7 @@ class CheckpointContent:
 
     Attributes
     ----------
-    training_progress
+    progress
         The figures of each epoch until now, and the number of steps until now.
     arrays
         The averaged weights, by name.

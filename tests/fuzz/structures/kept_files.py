@@ -226,7 +226,7 @@ def _value(chance: random.Random) -> Any:
 
 
 def read_row(data: bytes, _folder: Path) -> str | None:
-    """What the store does with a row: `damage_noticed` turns these errors, and no others, into a damaged file."""
+    """What the store does with a row: `invalid_rows_as_damage` treats these errors, and no others, as damage."""
     kind, _, text = data.partition(b"\n")
     columns = json.loads(text)
     row = {name: bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value for name, value in columns.items()}

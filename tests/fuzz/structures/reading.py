@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of some inputs. `longest_s` and `growth_mb` are the largest of one input, with its number."""
+    """What came of some inputs. `longest_s` has the longest time for one input, and the number of that input."""
 
     inputs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
