@@ -114,7 +114,7 @@ def findings_by_severity(parts: Iterable[ComputerPart]) -> tuple[HostFinding, ..
 
 
 def can_screen(found: Iterable[HostFinding]) -> bool:
-    """Return whether the computer can screen: no finding in `found` has the weight "stop"."""
+    """Return whether the computer can screen: no finding in `found` has the severity "stop"."""
     return all(finding.severity != "stop" for finding in found)
 
 
@@ -124,7 +124,7 @@ def can_screen(found: Iterable[HostFinding]) -> bool:
 def try_screening(load: Callable[[], Model]) -> ScreeningTrial:
     """Screen one synthetic image, from file to result, with the pack that `load` returns.
 
-    The function never raises. If the trial fails, `Trial.problem` is the reason.
+    The function never raises. If the trial fails, `ScreeningTrial.problem` is the reason.
     """
     pack_name = ""
     try:

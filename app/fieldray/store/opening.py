@@ -54,7 +54,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS_TABLES) -> StoreConnec
 
     A file of an earlier version is migrated first (`migrations`).
 
-    tables  `RESULTS_TABLES` for a results database, `PICTURES` for a picture database
+    tables  `RESULTS_TABLES` for a results database, `PICTURES_TABLES` for a picture database
 
     Raises StorageProblem: database_newer, database_too_old, database_damaged (pictures_damaged for pictures),
     store_in_use, disk_full, disk_failing, not_plain or not_writable. Later, `transaction` raises store_gone if the file

@@ -19,7 +19,7 @@ _BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*
 
 
 def write_json(path: Path, stored: StoredRun) -> None:
-    """Write a run as JSON: `{"about": {...}, "results": [...]}`. A result has the keys of `content.COLUMNS`.
+    """Write a run as JSON: `{"about": {...}, "results": [...]}`. A result has the keys of `content.EXPORT_COLUMNS`.
 
     `"about"` describes the first pack of the run. A list `"other_packs"` after `"about"` describes further packs.
     Raises UsageProblem, StorageProblem.
