@@ -36,8 +36,8 @@ NoticeLevel = Literal["info", "warning", "error"]
 class Action:
     """A button on a notice in the window.
 
-    text      text of the button, in a language
-    command   function called after a click
+    text             text of the button, in a language
+    command          function called after a click
     waits_for_click  whether the program waits for a click on the button; the notice then stays visible
     """
 

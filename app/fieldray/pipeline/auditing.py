@@ -60,18 +60,18 @@ _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
 class AuditRequest:
     """The request for an audit, as entered by a person.
 
-    labels      source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers), or
-                the path of a table
-    positive    class names that mean “with the condition”; empty for the usual names
-    columns     the table's column names, by meaning, if they are unusual (see `audit.cases.labels_from_table`)
-    label       code of the pack's label to audit; None for the pack's first label
-    unit        what all figures count, such as patients or images; None for patients if a table or a header names them,
-                else images
-    refers_from      the rule for referral (see `audit.units.CountingRule`)
-    prevalence  prevalence, 0..1, among the patients to be screened; None for the prevalence among the audited units
-    goal      goal of the local operating point that the audit proposes
-    prices      prices for a threshold plan with costs; None for a plan without costs
-    compared_pack     another pack of a run to compare with, or None
+    labels         source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers), or
+                   the path of a table
+    positive       class names that mean “with the condition”; empty for the usual names
+    columns        the table's column names, by meaning, if they are unusual (see `audit.cases.labels_from_table`)
+    label          code of the pack's label to audit; None for the pack's first label
+    unit           what all figures count, such as patients or images; None for patients if a table or a header names
+                   them, else images
+    refers_from    the rule for referral (see `audit.units.CountingRule`)
+    prevalence     prevalence, 0..1, among the patients to be screened; None for the prevalence among the audited units
+    goal           goal of the local operating point that the audit proposes
+    prices         prices for a threshold plan with costs; None for a plan without costs
+    compared_pack  another pack of a run to compare with, or None
     """
 
     labels: Literal["folders", "verdicts"] | Path
