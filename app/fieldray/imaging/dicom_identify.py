@@ -1,4 +1,4 @@
-"""Identification of a DICOM file by its header: an image, or an index of files (DICOMDIR)."""
+"""Identification of a DICOM file by its header: an image, or a DICOMDIR (an index of other files)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Identification of a file by its first bytes, never by its name: images, an index of files, or a zip file.
+"""Identification of a file by its first bytes, never by its name: images, a DICOMDIR, or a zip file.
 
-Every size that a file states is checked against the limits of `limits` before memory is allocated.
+Every size that a file states is checked before memory is allocated (see `imaging.limits`).
 """
 
 from __future__ import annotations
@@ -256,9 +256,9 @@ _JPEG_HEAD_BYTES = 2**18
 
 
 def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
-    """Identify the content of a file, read from a seekable stream: images, an index of files, or a zip file.
+    """Identify the content of a file, read from a seekable stream: images, a DICOMDIR, or a zip file.
 
-    Returns one reference for every frame, made from `ref`, or the index or zip file found. Raises OSError,
+    Returns one reference for every frame, made from `ref`, or the DICOMDIR or zip file found. Raises OSError,
     WorkerProblem. Raises Unreadable or Unusable for a file without a usable image, whatever exception the parser
     raised.
     """

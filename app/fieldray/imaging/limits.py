@@ -1,6 +1,6 @@
 """Limits for the sizes that a file states. The limits are checked before memory is allocated.
 
-The module also defines the results of identifying a file that is no image: an index of files, or a zip file.
+The module also defines the results of identifying a file that is no image: a DICOMDIR, or a zip file.
 """
 
 from __future__ import annotations
