@@ -124,7 +124,7 @@ class History:
         return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
 
     def warnings(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
-        """Return warnings about all results of a pack in a run together. Takes seconds for a million images.
+        """Return warnings about a pack's results in a run as a whole. Takes seconds for a million images.
 
         position  position of the pack in the run
         model     the loaded pack; None if the pack is not available

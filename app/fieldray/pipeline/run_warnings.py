@@ -1,4 +1,4 @@
-"""Warnings about all results of a pack in a run together.
+"""Warnings about a pack's results in a run as a whole, not about single images.
 
 One warning says that the images differ from those on which the pack was measured (drift). The other warning says that
 files share an identifier.

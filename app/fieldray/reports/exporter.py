@@ -101,7 +101,7 @@ class StoredPack:
     """The facts of one pack of a stored run.
 
     counts    number of images by category, according to the pack's results
-    warnings  warnings about all results of the pack together
+    warnings  warnings about the pack's results as a whole, not about single images
     manifest  the manifest of the pack; None if the pack is no longer installed
     """
 
@@ -161,7 +161,7 @@ class StoredRun:
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """The warnings about all results of the pack at `position` together."""
+        """The warnings about the results of the pack at `position` as a whole, not about single images."""
         return self.packs[self.position].warnings
 
     @property
