@@ -318,7 +318,7 @@ IDENTITY: Final = Affine(np.eye(2), np.zeros(2))
 def relax_mesh(
     points: Points, targets: Points, weights: NDArray[np.float64], *, rest: Affine, stiffness: float = 1.0
 ) -> tuple[Displacement, Points]:
-    """Return the displacement of the mesh at rest, where the pull of the matches and the springs balance.
+    """Return the displacement of the mesh when the pull of the matches balances the pull of the springs.
 
     Parameters
     ----------
@@ -333,8 +333,8 @@ def relax_mesh(
 
     Returns
     -------
-    The displacement over the frame (rows, columns, 2), and the displacement at the points (n, 2) float64. If no
-    stiffness prevents folds, both displacements are taken from `rest`.
+    The displacement over the frame (rows, columns, 2) float32, and the displacement at the points (n, 2) float64, both
+    in pixels. If no stiffness prevents folds, both displacements are taken from `rest`.
     """
     down, across = _weights(points[:, 0]), _weights(points[:, 1])
     basis = (down[:, :, None] * across[:, None, :]).reshape(len(points), -1)  # (n, nodes * nodes)

@@ -85,7 +85,7 @@ class Image:
     window                   the file's VOI window in the units of `pixels`; None if the file has no window
     voi_lut                  the file's VOI LUT as display values 0..65535, indexed by pixel value; or None
     padding                  pixel value that marks "no data" (DICOM Pixel Padding Value); or None
-    spacing_mm               (row, column) distance between the centres of these pixels; or None
+    spacing_mm               (row, column) distance in mm between the centres of adjacent elements of `pixels`; or None
     spacing_plane            the plane in which `spacing_mm` is measured
     view                     View Position
     step                     how many pixels of the file, down and across, each element of `pixels` stands for; elements

@@ -79,8 +79,9 @@ _PREDICT_BATCH: Final = 16
 class MaskEngine(KerasState):
     """A lung-field network in training, for images of `side` x `side` pixels.
 
-    The network maps images (n, side, side) uint8 to masks of `mask_side` x `mask_side` pixels, which cover the whole
-    image. True masks are (n, mask_side, mask_side, masks) float32 in 0..1, with `UNKNOWN_TARGET` for unknown pixels.
+    The network maps images (n, side, side) uint8 to one or two masks of `mask_side` x `mask_side` pixels, which cover
+    the whole image. True masks are (n, mask_side, mask_side, number of masks) float32 in 0..1, with `UNKNOWN_TARGET`
+    for unknown pixels.
     """
 
     def __init__(self, network: LungNetwork, side: int, training: LungTraining) -> None:
@@ -153,7 +154,8 @@ class MaskEngine(KerasState):
     def predict(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:
         """Run the network on images (n, rows, columns) uint8.
 
-        Returns masks (n, mask_side, mask_side, masks), and scores (n, checks) of the image checks, both in 0..1.
+        Returns masks (n, mask_side, mask_side, number of masks), and the scores of the image checks (n, number of
+        checks). Both are float32 in 0..1.
         """
         masks, checks = list[Batch](), list[Batch]()
         for start in range(0, len(images), _PREDICT_BATCH):

@@ -67,7 +67,8 @@ def run_tflite_file(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Run a lung-field network file on images (n, side, side) uint8, with the code of screening, on one thread.
 
-    Returns masks (n, rows, columns, masks), and scores (n, checks) of the image checks, both in 0..1.
+    Returns masks (n, rows, columns, number of masks), and the scores of the image checks (n, number of checks). Both
+    are in 0..1.
     """
     spec = InputSpec(height=images.shape[1], width=images.shape[2])
     roles = OutputRoles(scores=file.outputs["scores"], mask=file.outputs["mask"])

@@ -231,9 +231,9 @@ class StageSamples:
 def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
     """Return the true masks (rows, columns, masks) for both outputs of the network, from an image's only mask.
 
-    If the mask shows the visible lung: the visible lung belongs to the lung region, and outside of the bounding box of
-    the visible lung is no lung region. All other pixels of the lung region are unknown. If the mask shows the lung
-    region: outside of the region is no visible lung. Inside, the visible lung is unknown.
+    If the mask shows the visible lung, the visible lung also counts as lung region, and pixels outside its bounding box
+    are no lung region. For all other pixels, the lung region is unknown. If the mask shows the lung region, pixels
+    outside the region are no visible lung. For pixels inside, the visible lung is unknown.
 
     Parameters
     ----------

@@ -178,7 +178,7 @@ class ShardState:
         return ShardState(values, average, first, second, self.steps)
 
     def join(self) -> Vector:
-        """Return one vector (4 n,) for sending: weights, running mean, first moment, second moment."""
+        """Return one vector (4 n,) float32 for sending: n weights, their running mean, first moment, second moment."""
         return np.concatenate([self.values, self.average, self.first, self.second])
 
 
