@@ -213,7 +213,10 @@ class PatientCount:
         self.unstated_ages += kind.number * (AGE_NOTE_CODES[False] in kind.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
-        """Return notes on the number of images of unintended patients, and of images without a stated age."""
+        """Return notes on the number of images of unintended patients, and of images without a stated age.
+
+        accepted  the pack's header rules, from which the notes name the intended patients
+        """
         counts = {"other_patients": self.unintended_patients, "ages_not_stated": self.unstated_ages}
         intended = patients_sentence(accepted).text
         return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)

@@ -226,7 +226,8 @@ class PackCandidate:
 def packs_named(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
     """Return the packs that a name means.
 
-    A name without signer never means a pack that imitates the id of a shipped pack.
+    name  id or `id-version`, optionally followed by `@` and the signer's fingerprint. A name without fingerprint never
+          means a pack of another signer with the id of a shipped pack
     """
     _, signer = split_pack_name(name)
     called = (candidate for candidate in found if candidate.has_name(name))
