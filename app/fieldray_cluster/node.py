@@ -117,9 +117,10 @@ def use_program_settings(*networks: str) -> None:
 
 
 def allow_own_address(host: str) -> None:
-    """Allow this process to contact its own IP address, which it has in connections to `host`.
+    """Allow this process to contact its own IP address: the address from which it connects to `host`.
 
-    Dask looks up both ends of a connection. Raises OSError if there is no route to the host.
+    Dask looks up the addresses of both ends of a connection, which the offline guard would otherwise refuse. Raises
+    OSError if there is no route to the host.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as way:
@@ -277,7 +278,7 @@ class NodeProcess:
         return self._process.pid if self._process else None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` seconds until the process has ended for good. Returns whether it has."""
+        """Wait at most `timeout_s` seconds for the final end of the process. Returns whether the process has ended."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_over, timeout_s)
 

@@ -1,8 +1,8 @@
 """The status of the Edge TPU: whether an Edge TPU is connected and usable, and otherwise how to make it usable.
 
-The list of the Edge TPU runtime decides whether there is an Edge TPU. A child process queries the list, because an
-incompatible library crashes the querying process, and so does the removal of an Edge TPU during the query. The
-operating system's facts about USB are added, where the system has them.
+An Edge TPU is connected if the Edge TPU runtime lists a device. A child process queries the runtime, because an
+incompatible library, or the removal of an Edge TPU during the query, crashes the querying process. On Linux and
+Windows, the operating system's facts about the USB port are added.
 """
 
 from __future__ import annotations
