@@ -149,7 +149,7 @@ class ComparisonController(QObject):
 
     @property
     def image_at_fault(self) -> ImageOfPair:
-        """The image because of which the images cannot be compared: "prior", "current" or "both"."""
+        """The image that prevents the comparison: "prior", "current" or "both"."""
         comparison = self.comparison
         if comparison is not None:
             return comparison.problem.image if comparison.problem else "both"

@@ -81,7 +81,7 @@ class VerdictController(QObject):
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
 
     def set_draft_note(self, note: str) -> None:
-        """Store the note on the current image in memory while a person types."""
+        """Keep in memory the unfinished note that a person is typing on the current image."""
         if self._is_refused():
             self._carry_out((), self.verdicts.open_image)
             return

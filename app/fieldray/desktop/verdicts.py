@@ -191,9 +191,9 @@ class Verdicts:
         self._given, self._last, self.open_image = {}, None, None
 
     def set_draft_note(self, note: str) -> None:
-        """Store the note on the current image in memory while a person types.
+        """Keep in memory the unfinished note that a person is typing on the current image.
 
-        Ignored for an image without a verdict.
+        The note is ignored for an image without a verdict.
         """
         given = self.state_for(self.open_image)
         if given.wanted is not None:

@@ -227,7 +227,7 @@ class WorkListModel(QAbstractTableModel):
         return self._row(index.row()) if index.isValid() else None
 
     def row_of(self, image: StoredImage) -> WorkListRow:
-        """Return the row of an image of this run. The image may be hidden by the filter."""
+        """Return the `WorkListRow` of an image of this run, even if the filter hides the image."""
         return self._rows.row_of(image)
 
     def holds(self, row: WorkListRow) -> bool:
@@ -280,7 +280,7 @@ class WorkListModel(QAbstractTableModel):
     def find_unread(self, position: int) -> None:
         """Find the next image that nobody has read, and emit `study_found` with its row id.
 
-        The search begins below `position` and continues from the top of the list.
+        The search begins below `position` and continues from the top of the list. A notice says if no image is unread.
         """
         self._find(
             lambda rows, run_id, row_ids: rows.next_unread(run_id, row_ids, position),

@@ -363,7 +363,7 @@ def storage_problems(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def invalid_rows_as_damage(path: Path) -> Iterator[None]:
-    """Treat a row that this program never writes, read in a `with` block, as damage. Raises StorageProblem."""
+    """Mark a file as damaged if a `with` block reads an invalid row (`INVALID_ROW_ERRORS`). Raises StorageProblem."""
     try:
         yield
     except INVALID_ROW_ERRORS as error:

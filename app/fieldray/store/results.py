@@ -237,7 +237,7 @@ class ResultQuery:
         return self._made(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
-        """Return verdicts on earlier contents or results of a run's images, from any run, the oldest verdict first."""
+        """Return verdicts, from any run, on other content or another result of this run's images, the oldest first."""
         return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
