@@ -241,12 +241,12 @@ class Codec:
     lossy_syntaxes     the transfer syntaxes, out of `transfer_syntaxes`, that are not lossless
     decode             returns the values of a frame as encoded, (rows, columns) or (rows, columns, 3), which
                        `stored_values_of` then converts to stored values. May raise any exception for a damaged frame.
-                       The function must use only one library: a second decoder, tried on a damaged frame, has crashed
-                       the process more than once
+                       The function must use only one library, because a second decoder may crash the process when it
+                       is tried on a damaged frame
     decode_reduced     decodes a frame at a lower resolution that the compression offers, by the rule of
                        `imaging.reduction`. Returns the values and the step: one value for step x step of the frame
-                       (rounded up at the edges). Called only for unsigned plain grey. Returns None if there is no lower
-                       resolution; after an error the whole frame is read
+                       (rounded up at the edges). Called only for frames with unsigned values and `is_plain_grey`.
+                       Returns None if there is no lower resolution; after an error the whole frame is read
     runtime_modules    modules that the library imports by name, for the installer
     """
 

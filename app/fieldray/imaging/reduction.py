@@ -16,7 +16,7 @@ If the lower resolution cannot be decoded, the whole image is read, which report
 The preprocessing averages over blocks of an equal size before it maps grey levels. Averages taken in this module are
 not rounded, so the network input does not change. JPEG and wavelets give an input that differs by a fraction of a grey
 level; an image read from them is marked as approximate. If its result is borderline, screening reads the image again at
-`REFINEMENT` times the needed size, for JPEG usually in full resolution. The difference is then a seventh.
+`REFINEMENT` times the needed size, for JPEG usually in full resolution. The difference is then a seventh as large.
 """
 
 from __future__ import annotations

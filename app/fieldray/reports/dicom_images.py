@@ -286,7 +286,7 @@ def segmentation(subject: ReportedImage, mask: Mask, source: Source) -> Dataset:
     """Make the DICOM segmentation of the lungs.
 
     mask    (rows, columns) bool, the lungs on the pixel grid of the image
-    source  reference to the image that the segmentation divides
+    source  reference to the image whose lungs the mask shows, or to the image's secondary capture
     """
     dataset = new_object(subject, "seg", SOP_CLASS, title="lung fields")
     dataset.ImageType = ["DERIVED", "PRIMARY"]

@@ -69,7 +69,7 @@ class WholeFont(TTFFont):
 
     @property
     def codes(self) -> Mapping[int, int]:
-        """The number by which a PDF document refers to a letter in this font, by the letter's Unicode number."""
+        """The codes of the letters in PDF documents with this font. The keys are Unicode code points."""
         return cast("_Codes", self.subset).codes
 
 
