@@ -51,9 +51,10 @@ def copy_objects(
     Raises
     ------
     UsageProblem
-        objects_left if an object cannot be read, is gone, or has changed since listing; and as `iterate_objects`.
+        `objects_left` if an object cannot be read, is gone, or has changed since listing. Other reasons: see
+        `ObjectServer.iterate_objects`.
     EnvironmentProblem StorageProblem
-        As `ObjectServer.download`.
+        See `ObjectServer.download`.
     """
     whole, part = (folder.with_name(f"{folder.name}{suffix}") for suffix in (".json", ".part.json"))
     try:

@@ -205,7 +205,7 @@ def check_table(
 ) -> None:
     """Raise UsageProblem for an unusable label table, before any image is searched for.
 
-    The check covers only problems that do not depend on the images. The errors are those of `labels_from_table`.
+    Only problems that do not depend on the images are found. Parameters and errors are those of `labels_from_table`.
     """
     rows, layout = _laid_out(table, columns or {})
     found = _LabelTableMatcher(table, (), layout, usual)

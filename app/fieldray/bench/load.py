@@ -77,7 +77,7 @@ _QUIET: Final = 0.1  # share of the CPU that other programs may use, or by which
 def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str) -> BenchmarkReport:
     """Make the report of `bench load`.
 
-    cells     the measurements, including every case under no load
+    cells     a measurement of each case under each load level, and of each case without load
     problems  the reason why a case could not be measured, by case name
     images    phrase that names the measured images
     """
@@ -116,7 +116,7 @@ def relative_increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
     """Return the relative increase of a case's time per image under load, compared with no load; 0.273 means +27.3 %.
 
     cell   the measurement under load
-    cells  measurements, including a measurement of the same case under no load
+    cells  measurements, among them a measurement of the same case without load
     """
     (base,) = (one for one in cells if one.case is cell.case and one.level == NO_LOAD)
     return paired_ratio(cell.repetitions, base.repetitions) - 1

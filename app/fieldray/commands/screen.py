@@ -196,7 +196,7 @@ class FinishedRun:
 def screening_run(
     options: argparse.Namespace, console: Console, *, target: str | None, has_list: bool, watches: bool = False
 ) -> Iterator[FinishedRun]:
-    """Screen all images under `options.paths`, and yield the finished run. The session stays open during the block.
+    """Screen all images under `options.paths`, and yield the finished run, whose session is open in the `with` block.
 
     target    target of the JSON lines (see `json_lines`)
     has_list  whether the work list is printed at the end

@@ -228,8 +228,9 @@ def _verdict(area: float, shortcuts: Mapping[str, float]) -> str:
 def find_warnings(results: ClassifierFigures, *, meanings: Mapping[str, str]) -> list[Reason]:
     """Return warnings about a pack's figures.
 
-    Reasons for warnings are a shortcut that separates the classes well, few test images, and an out-of-distribution
-    check that refuses many images. `meanings` has the name of each label, by code, in the language of the warnings.
+    A warning is returned for a shortcut (a feature other than the finding) that separates the classes well, for few
+    test images, and for an out-of-distribution check that refuses many images. `meanings` has the name of each label,
+    by code, in the language of the warnings.
     """
     found = []
     for code, figures in results.labels.items():

@@ -305,13 +305,13 @@ def quantise_step(run: Run) -> StepFacts:
 def convert_network(
     recipe: ClassifierRecipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]
 ) -> NetworkFiles:
-    """Convert a network without its auxiliary labels to a float file and an int8 file.
+    """Remove the auxiliary labels of a network, and convert the network to a float file and an int8 file.
 
     Parameters
     ----------
     images
-        Training images (n, height, width, channels) uint8 in random order; `HEAD_IMAGES` are enough. The head is fitted
-        to all images. The ranges of the int8 values are measured on the first images; the recipe's key
+        Training images (n, height, width, channels) uint8 in random order; `HEAD_IMAGES` are enough. The int8 file's
+        head is fitted to all images. The ranges of the int8 values are measured on the first images; the recipe's key
         `calibration_images` is their number.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]

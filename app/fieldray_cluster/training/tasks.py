@@ -2,8 +2,8 @@
 
 All random numbers depend on seed, epoch, step and position in the batch. So several workers with parts of a batch use
 the images and augmentations that one worker with the whole batch would use. A worker that replaces a lost worker can
-continue at any step. A training in one process uses one sequence of random numbers, so that images and augmentations
-differ.
+continue at any step. A training in one process uses one sequence of random numbers. So the images and augmentations of
+one process differ from those of several workers.
 """
 
 from __future__ import annotations
