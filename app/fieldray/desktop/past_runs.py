@@ -94,7 +94,7 @@ class PastRuns(RunOperations):
 
     opened = Signal(int, object)  # row id of the image to open (0 for none), and the RunWithPacks
     deletion_planned = Signal(object)  # a DeletionPlan that a person must confirm
-    deleted = Signal(object)  # a Deletion
+    deleted = Signal(object)  # a DeletionResult
     summaries: tuple[RunSummary, ...] = ()
     run_filter = RunFilter()
     comparison: RunComparison | None = None

@@ -55,7 +55,7 @@ class RowCache(QObject):
 
     rows_read = Signal()
     rows_missing = Signal()
-    replaced = Signal(object)  # the old WorkRow of a changed result
+    replaced = Signal(object)  # the old WorkListRow of a changed result
 
     def __init__(self, background: BackgroundTasks, parent: QObject) -> None:
         super().__init__(parent)
