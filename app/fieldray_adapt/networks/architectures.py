@@ -86,7 +86,8 @@ def resnet50(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, 
     last_stride
         Stride of the last stage's first block. 1 keeps the class maps as fine as the stage before.
     head
-        Input size and number of labels, as for all networks with a class-map head.
+        The arguments of all networks with a class-map head: `height` and `width` of the input in pixels, number of
+        `labels`, and `input_channels` (by default 1).
     """
     return _resnet("resnet50", blocks, last_stride, kernels=(1, 3, 1), **head)
 
@@ -140,7 +141,7 @@ def _resnet(
 
 
 def mobilenet(**head: int) -> Specification:
-    """Return the specification of MobileNet v1. Arguments as `head` of `resnet50`.
+    """Return the specification of MobileNet v1. The arguments are those in `head` of `resnet50`.
 
     A depthwise layer has the channel set of its input.
     """
@@ -192,7 +193,7 @@ def vgg16_dense(
 
 
 def vgg16(**head: int) -> Specification:
-    """Return the specification of VGG-16 for images of any size. Arguments as `head` of `resnet50`.
+    """Return the specification of VGG-16 for images of any size. The arguments are those in `head` of `resnet50`.
 
     The layer fc1 is a 7x7 convolution; fc2 and the head are 1x1 convolutions.
     """
@@ -202,7 +203,7 @@ def vgg16(**head: int) -> Specification:
 def vgg19(**head: int) -> Specification:
     """Return the specification of VGG-19, which is configuration E of Simonyan and Zisserman (arXiv:1409.1556).
 
-    Layers and arguments as in `vgg16`.
+    The kinds of layers and the arguments are those of `vgg16`.
     """
     return _vgg("vgg19", _VGG19_BLOCKS, **head)
 
@@ -216,7 +217,7 @@ def _vgg(name: str, blocks: Sequence[tuple[int, int]], **head: int) -> Specifica
 
 
 def squeezenet(**head: int) -> Specification:
-    """Return the specification of SqueezeNet 1.0. Arguments as `head` of `resnet50`.
+    """Return the specification of SqueezeNet 1.0. The arguments are those in `head` of `resnet50`.
 
     The ReLU after the class maps is left out, because logits can be negative.
     """
@@ -235,7 +236,7 @@ def squeezenet(**head: int) -> Specification:
 def googlenet(**head: int) -> Specification:
     """Return the specification of GoogLeNet (Szegedy 2015) without the two auxiliary classifiers.
 
-    Arguments as `head` of `resnet50`.
+    The arguments are those in `head` of `resnet50`.
     """
     made = _Layers()
     last = made.pool("pool1", made.conv("conv1", INPUT, 64, kernel=7, stride=2))
