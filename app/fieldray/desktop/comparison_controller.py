@@ -58,7 +58,7 @@ class ComparisonController(QObject):
         self._gone, self._before, self._chosen_files = 0, tuple[StoredResult, ...](), tuple[Outcome, ...]()
         self._wanted: object | None = None  # identifies the running comparison
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
-        self.question: Prior | None = None  # an image of another patient, of which a person is asked
+        self.question: Prior | None = None  # an image of another patient, about which a person is asked
         self.is_on = False
         self.is_searching = False
         self.is_running = False

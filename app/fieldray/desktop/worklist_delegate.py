@@ -103,7 +103,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._paint_ground(painter, option.rect, None, is_selected=bool(option.state & _SELECTED))
             return
         column, rect, ratio = index.column(), option.rect, painter.device().devicePixelRatioF()
-        key = COLUMN_KEYS[column] if column < len(COLUMN_KEYS) else str(column - len(COLUMN_KEYS) + 1)  # of a pack
+        key = COLUMN_KEYS[column] if column < len(COLUMN_KEYS) else str(column - len(COLUMN_KEYS) + 1)  # a pack's
         text = "" if key in _SYNTHETIC else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
         verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, GROUP_ROLE, EARLIER_DAY_ROLE))

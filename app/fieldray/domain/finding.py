@@ -31,12 +31,13 @@ Category = Literal["read_first", "abnormal", "unsure", "normal", "not_assessed",
 # margin misses half of the changes by the out-of-distribution check.
 BORDERLINE_SCORE: Final = 0.05
 # Margin of the log-odds of the uncalibrated score. Near 0 and 1 a lower resolution moves scores by less than the margin
-# above, but log-odds by as much as elsewhere. Of 239 images of adults, read both ways, none moved by more than 0.77.
-# Of 399 decisions this margin missed none; a margin of 0.55 missed one, and 0.3 missed more.
+# above, but log-odds by as much as elsewhere. Of 239 images of adults, read reduced and in full, none moved by more
+# than 0.77. Of 399 decisions this margin missed none; a margin of 0.55 missed one, and 0.3 missed more.
 BORDERLINE_LOG_ODDS: Final = 0.8
 # The margin above is for images read near the resolution that the network needs. With an oversampling of 1.5 or more,
 # scores move less: by less than 0.2 for 99 of 100 images of children with the packs of 256 pixels. The scores of images
-# cropped to the lungs move by 0.3 to 0.5, because the crop moves. There a wider margin changed none of 397 decisions.
+# cropped to the lungs move by 0.3 to 0.5, because the crop moves. For them, a wider margin changed none of 397
+# decisions.
 FINE_OVERSAMPLING: Final = 1.5
 BORDERLINE_LOG_ODDS_FINE: Final = 0.2
 _INT8_STEP: Final = 1 / 256  # step of an uncalibrated int8 score; close to 0 and 1 this margin is the wider one

@@ -527,7 +527,7 @@ def _measured(found: LungMeasurement, side: LungSide) -> Reason:
         return reason("lungs_hardly_found", own=percents["own"], limit=percents["opposite"])
     if found.measure == "both":
         return reason("thirds_dense", left=densities["own"], right=densities["opposite"])
-    if found.measure != "smaller":  # where it is not denser, the outline alone decided: the network is in doubt there
+    if found.measure != "smaller":  # a third that is not denser was judged by its uncertain outline alone
         is_denser = value > against
         return (
             reason(f"{side}_{found.measure}_third_denser", **densities) if is_denser else reason(f"{side}_lung_unseen")

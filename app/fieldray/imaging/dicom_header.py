@@ -125,8 +125,8 @@ _BINARY: Final = frozenset(
 )
 
 
-# pydicom reports every departure from the standard, and archives are full of them. It also logs values, and names of
-# patients do not belong in a log. Relevant problems are in the image's notes or in the reason.
+# pydicom reports every departure from the standard, and archives are full of departures. pydicom also logs values, and
+# names of patients do not belong in a log. Relevant problems are in the image's notes or in the reason.
 config.settings.reading_validation_mode = config.IGNORE
 logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
 warnings.filterwarnings("ignore", module="pydicom")

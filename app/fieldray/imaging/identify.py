@@ -383,7 +383,7 @@ def identify_unless_own_report(
         if error.reason.code in ("not_an_image", "no_pixel_data") and _is_own(stream, is_own_report):
             return None
         raise
-    # A secondary capture in the folder of reports, or a map next to its image. It is refused and not left out, because
+    # A secondary capture in the folder of reports, or a map next to its image, is refused and not left out. Otherwise
     # anybody could hide a patient's image by adding the mark of a report.
     if isinstance(found, list) and found[0].kind in ("dicom", "png") and _is_own(stream, is_own_report):
         raise Unusable(reason("own_image"))

@@ -32,7 +32,7 @@ def open_file(path: Path) -> BinaryIO:
     name = str(path)
     if sys.platform == "win32" and len(name) > 240 and not name.startswith("\\\\"):
         name = "\\\\?\\" + os.path.abspath(name)  # noqa: PTH100 - pathlib resolves links, which this must not
-    # built in, because a path object would normalise the prefix away
+    # the built-in `open`, because a path object would remove the prefix
     return open(name, "rb", opener=_open_at_once)
 
 

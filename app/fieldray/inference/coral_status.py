@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 UsbState = Literal["uninitialised", "ready"]
 USB3_MBIT: Final = 5000
 
-# (vendor, product) of the Edge TPU: first before, then after its firmware was loaded. In between it disconnects.
+# USB ids (vendor, product) of the Edge TPU before and after its firmware is loaded. Loading disconnects the Edge TPU.
 STATE_BY_USB_ID: Final[Mapping[tuple[int, int], UsbState]] = {
     (0x1A6E, 0x089A): "uninitialised",
     (0x18D1, 0x9302): "ready",

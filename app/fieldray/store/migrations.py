@@ -196,7 +196,7 @@ _TABLES_11: Final[Tables] = (
     " failed INTEGER DEFAULT 0, not_an_image INTEGER DEFAULT 0) WITHOUT ROWID",
 )
 
-# The new run of each earlier one, and the position of its pack in it. The first pack's run gives the run its number.
+# For each old run: its new run, and its pack's position there. The new run has the number of the first pack's old run.
 _MEMBERS: Final = (
     "CREATE TEMP TABLE members (old_id INTEGER PRIMARY KEY, lead INTEGER, pass_number, position, size)",
     """INSERT INTO members
@@ -292,7 +292,7 @@ def _put_run(connection: sqlite3.Connection, run_id: int, of_packs: list[sqlite3
         )
 
 
-# By old version: its tables, and the function that fills the tables of the next version from it (`old`).
+# By old version: its tables, and the function that fills the tables of the next version from the old file (`old`).
 STEPS: Final[dict[int, tuple[Tables, Callable[[sqlite3.Connection], None]]]] = {
     11: (_TABLES_11, _give_runs_packs),
 }

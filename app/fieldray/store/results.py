@@ -82,8 +82,8 @@ SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, {_OF_VERDICT}, verdi
 # comes from an earlier run.
 ImageOutcomes = tuple[Sequence[Outcome], Collection[int]]
 _BATCH_ROWS = 256
-# Time to wait for another program that holds the file (a backup, a virus scan). It is long, because the result is
-# already computed, and a run whose result cannot be saved ends.
+# Time to wait for another program that holds the file (a backup, a virus scan). The time is long, because the result
+# is already computed, and a run whose result cannot be saved ends.
 WRITE_WAIT_S: Final = 120.0
 _NO_ROW = 2**63  # SQLite has no number as large as this
 

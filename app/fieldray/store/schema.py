@@ -44,8 +44,8 @@ Tables = tuple[str, ...]
 #
 # A resumed run has several passes. An image that the last pass did not see is absent. `stamp` identifies the state of
 # an image's file, and `is_resumed` is 2 if a result was taken over by the stamp alone. A verdict is on the result that
-# the person saw (`result_hash`). It is shown while its row in `answers` holds that result, and kept when the row holds
-# another one. A verdict without a `choice` records that a person read the image.
+# the person saw (`result_hash`). The verdict is shown while its row in `answers` has that result, and is kept when the
+# row has another result. A verdict without a `choice` records that a person read the image.
 #
 # The work list (see `bookkeeping`) is made again by a repair or a migration. The statements are short, so that the
 # schema fits one page: a file that lost one of several pages would be lost as a whole.
@@ -137,8 +137,8 @@ RESULTS_TABLES: Final[Tables] = (
     "CREATE INDEX work_list_by_patient_id ON work_list (patient_id, image_id) WHERE patient_id != x''",
 )
 
-# The picture database: small pictures, stored once for all results of one file content. It may be deleted without
-# losing results.
+# The picture database: small pictures, stored once for all results of one file content. The picture database may be
+# deleted without losing results.
 PICTURES_TABLES: Final[Tables] = (
     """CREATE TABLE pictures (
         id INTEGER PRIMARY KEY,

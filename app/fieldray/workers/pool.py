@@ -50,7 +50,7 @@ _KILLED: Final = -9  # SIGKILL by the system, short of memory: no call waits for
 _MOST_WORKERS: Final = 8
 # Memory for the networks of a pack, in addition to the image. The packs shipped need 560 MB.
 _NETWORKS_MB: Final = 768
-# Open files for each worker: its pipes, and the results database in two threads. Then those of all else, with a margin.
+# Open files for each worker: its pipes, and the results database in two threads. Then other open files, with a margin.
 _FILES_PER_WORKER: Final = 6
 _OTHER_FILES: Final = 32
 # Address space of this process, measured as VmPeak on 64-bit Linux with 1, 2, 4, 8 and 16 children: 1145, 1321, 1345,

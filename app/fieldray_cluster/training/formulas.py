@@ -11,7 +11,7 @@ best number of workers. So the speed-up is computed for each number from 1.
 The module also places the weights on parameter servers. The thesis (algorithm 3.7) places whole tensors in order, each
 on the server with the smallest load. A very large tensor makes one server the slowest in every transfer, although
 formulas 4.12 and 4.21 assume equal shards. `place_evenly_corrected` cuts tensors, so that the shards are equal. Both
-place every element exactly once.
+methods place every element exactly once.
 """
 
 from __future__ import annotations
