@@ -164,6 +164,7 @@ def measure(
     """Time every case on its images, in each scope and under each load, with interleaved repetitions.
 
     cases   for each case the images to run
+    effort  number of repetitions, and number of images in each repetition
     notify  receives a line of progress at the start of each round
 
     Raises BackendProblem if a backend fails, OSError if a process that makes load cannot start.

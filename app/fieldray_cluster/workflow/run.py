@@ -153,9 +153,9 @@ _STOPS: Final = "stops"
 def run_workflow(path: Path, *, say: LineHandler) -> StatusCounts:
     """Run all unfinished tasks of a workflow. Returns the number of tasks with each status.
 
-    `path` is the recipe. The run ends early after `cancel_run`. Ctrl-C stops running tasks, and KeyboardInterrupt is
-    raised. Raises UsageProblem for an invalid recipe, a run in use (run_in_use), or unusable nodes, and
-    EnvironmentProblem.
+    `path` is the recipe. `say` is called with lines of text for the user. The run ends early after `cancel_run`. Ctrl-C
+    stops running tasks, and KeyboardInterrupt is raised. Raises UsageProblem for an invalid recipe, a run in use
+    (run_in_use), or unusable nodes, and EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if workflow.sweep:
@@ -248,7 +248,8 @@ class WorkflowRun:
 def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> Iterator[WorkflowRun]:
     """Lock the run folder of a workflow during the block, open the journal, and yield the run.
 
-    `path` is the recipe. Raises UsageProblem (run_in_use, workflow_journal), StorageProblem.
+    `path` is the recipe. `say` is called with lines of text for the user. Raises UsageProblem (run_in_use,
+    workflow_journal), StorageProblem.
     """
     with lock_run_folder(workflow.run), Journal(workflow.run) as journal:
         stop = workflow.run / _STOPS / secrets.token_hex(8)

@@ -55,8 +55,9 @@ _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 def run_sweep(path: Path, *, say: LineHandler, trial_command: tuple[str, ...] = ()) -> SweepOutcome:
     """Run the unfinished trials of a sweep, and make the pack of the best trial. Returns how the sweep ended.
 
-    `path` is the workflow's recipe. `trial_command` is the command of another program that runs trials, with the order
-    as last argument; empty to use this program. Ctrl-C stops the trials, and KeyboardInterrupt is raised.
+    `path` is the workflow's recipe. `say` is called with lines of text for the user. `trial_command` is the command of
+    another program that runs trials, with the order as last argument; empty to use this program. Ctrl-C stops the
+    trials, and KeyboardInterrupt is raised.
 
     Raises UsageProblem for an invalid recipe, workflow_no_sweep, sweep_differs or sweep_none, and EnvironmentProblem.
     """
