@@ -13,7 +13,7 @@ import pytest
 from fieldray_adapt.networks.architectures import NETWORKS, mobilenet, resnet50, squeezenet, vgg16_dense
 from fieldray_adapt.networks.specification import Specification, initial_weights
 from fieldray_adapt.training.engine_choice import open_engine
-from fieldray_adapt.training.engine_interface import Engine, EngineSettings
+from fieldray_adapt.training.engine_interface import Engine, EngineSettings, averaging_matrix
 from fieldray_adapt.training.loop import seed_dropout
 from fieldray_adapt.training.profile import ProfileRow, profile_network, propose_batch_size, time_iterations
 from tiny_recipe import RECIPE, adapted
@@ -105,6 +105,28 @@ def test_labels_count_by_their_weights(name: str) -> None:
     assert engine.step(images, targets, learning_rate=1e-9) == pytest.approx((3 * 2.126928 + 1.313262) / 4, rel=1e-4)
     targets[:, 0] = np.nan
     assert engine.step(images, targets, learning_rate=1e-9) == pytest.approx(1.313262, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("side", [8, 10])
+def test_evidence_outside_lungs_counts_for_lung_masks_of_any_size(name: str, side: int) -> None:
+    engines = [_open(name, settings=EngineSettings(outside_weights=weights)) for weights in ((), (0.5, 1.0))]
+    images, targets = _batch()
+    lungs = np.zeros((len(images), side, side), np.float32)
+    lungs[:, : side // 2] = 1
+    for engine in engines:
+        weights = engine.weights()
+        weights["class_maps/kernel"] = np.zeros_like(weights["class_maps/kernel"])
+        weights["class_maps/bias"] = np.array([3.0, -1.0], np.float32)
+        engine.set_weights(weights)
+    without, with_outside = (engine.step(images, targets, learning_rate=1e-9, lungs=lungs) for engine in engines)
+    assert with_outside - without == pytest.approx(0.5 * 3.0 / 2, rel=1e-4)  # half of the map is outside the lungs
+
+
+def test_averages_of_sections_are_exact_for_any_two_sizes() -> None:
+    expected = [[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]]
+    np.testing.assert_allclose(averaging_matrix(5, 2), expected, atol=1e-7)
+    np.testing.assert_array_equal(averaging_matrix(2, 4), [[1, 0], [1, 0], [0, 1], [0, 1]])
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -45,6 +45,7 @@ from fieldray_adapt.recipes.shared import LabelRule, Source
 from fieldray_adapt.recipes.tables import Location, Problem
 from fieldray_adapt.run import SPLIT_NAME, Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples
+from fieldray_adapt.training.engine_interface import averaging_matrix
 
 _THUMBNAIL_SIDE: Final = 32
 _ALIKE: Final = 0.998
@@ -151,23 +152,11 @@ def _near(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...]:
 
 def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
     """Return side x side mean values of the first channel of images (n, rows, columns, channels), as (n, side²)."""
-    rows = _means_matrix(images.shape[1], side)
-    columns = _means_matrix(images.shape[2], side)
+    rows = averaging_matrix(images.shape[1], side)
+    columns = averaging_matrix(images.shape[2], side)
     small = [rows @ image[:, :, 0] @ columns.T for image in images]
     flat: NDArray[np.float64] = np.stack(small).reshape(len(images), -1)
     return flat
-
-
-def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
-    """Return a matrix (count, size) that averages a line of `size` pixels into `count` equal sections.
-
-    A pixel on the border of two sections counts in both, in proportion. So the averages are exact for any two sizes.
-    """
-    edges = np.arange(count + 1) * size / count
-    pixels = np.arange(size)
-    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    shares: NDArray[np.float64] = overlap.clip(0, None) * count / size
-    return shares
 
 
 def label_targets(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.domain.mask import overlaps
 from fieldray_adapt.networks.specification import Weights
 
 EngineName = Literal["auto", "tensorflow", "torch"]
@@ -75,9 +76,8 @@ class Engine(Checkpointable, Protocol):
         Parameters
         ----------
         lungs
-            Share of lung (n, rows, columns), 0..1, in a grid that divides each cell of the class maps evenly. If the
-            engine has `outside_weights`, the mean of the positive class-map values outside the lungs is added to the
-            loss.
+            Share of lung (n, rows, columns), 0..1, in a grid of any size. If the engine has `outside_weights`, the mean
+            of the positive class-map values outside the lungs is added to the loss.
         """
 
     def logits(self, images: Batch) -> Batch:
@@ -93,3 +93,12 @@ class Engine(Checkpointable, Protocol):
 
 STATISTIC_SUFFIXES: Final = ("/mean", "/variance")
 """The ends of the names of batch-normalisation statistics, which are measured and not trained by gradient."""
+
+
+def averaging_matrix(size: int, count: int) -> NDArray[np.float64]:
+    """Return a matrix (count, size) float64 that averages a line of `size` values into `count` equal sections.
+
+    A value on the border of two sections counts in both, in proportion. So the averages are exact for any two sizes.
+    """
+    edges, values = np.arange(count + 1) * size / count, np.arange(size + 1.0)
+    return overlaps(edges, values) * count / size

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import INPUT, Layer, Shape, Specification, Weights, layer_shapes
-from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings
+from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings, averaging_matrix
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
 
@@ -286,8 +286,9 @@ def _outside(settings: EngineSettings) -> Any:
 
     def outside(lungs: Any, maps: Any) -> Any:
         values, (rows, columns) = ops.cast(maps, "float32"), maps.shape[1:3]
-        block = (lungs.shape[1] // rows, lungs.shape[2] // columns)
-        shares = ops.average_pool(ops.cast(lungs, "float32"), block, strides=block)
+        matrices = averaging_matrix(lungs.shape[1], rows), averaging_matrix(lungs.shape[2], columns)
+        down, across = (ops.convert_to_tensor(matrix, "float32") for matrix in matrices)
+        shares = ops.einsum("rh,bhwc,sw->brsc", down, ops.cast(lungs, "float32"), across)
         return ops.sum(ops.mean(ops.relu(values) * (1 - shares), (0, 1, 2)) * weights)
 
     return outside

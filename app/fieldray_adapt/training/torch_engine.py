@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, channel_sets
-from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings
+from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings, averaging_matrix
 
 _MOMENTUM: Final = 0.1
 _LEAST_KNOWN: Final = 1e-6
@@ -133,7 +133,8 @@ class TorchEngine:
         return values[self._specification.outputs["logits"]].float()
 
     def _outside(self, maps: torch.Tensor, lungs: Batch) -> torch.Tensor:
-        shares = functional.adaptive_avg_pool2d(torch.from_numpy(lungs).to(self._device)[:, None], maps.shape[2:])
+        down, across = map(averaging_matrix, lungs.shape[1:], maps.shape[2:])
+        shares = torch.from_numpy((down @ lungs @ across.T).astype(np.float32)).to(self._device)[:, None]
         weights = torch.tensor(self._settings.outside_weights, device=self._device)
         return ((functional.relu(maps) * (1 - shares)).mean((0, 2, 3)) * weights).sum()
 
