@@ -317,6 +317,8 @@ class NodeProcess:
             while not self._is_closed:
                 began_s = time.monotonic()
                 code = self._run_once()
+                if not self._is_closed:
+                    log.warning("%s has ended: %s", self._settings.name or self._settings.role, self._end)
                 if code == 0 or (not self._address and code > 0):
                     return  # closed, or unable to start; a process killed during its start is started again
                 if time.monotonic() - began_s > _LONGEST_DELAY_S:

@@ -8,6 +8,7 @@ the last epoch.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections import Counter
@@ -44,6 +45,7 @@ from fieldray_cluster.training.worker import (
 from fieldray_cluster.worker_registry import WorkerLost, WorkerRegistry, converting_connection_errors, wait_for_result
 
 allow_pickled_classes(WorkerResult)
+log = logging.getLogger(__name__)
 
 LineHandler = Callable[[str], None]
 """A function that is called with a line of text for the user."""
@@ -254,6 +256,7 @@ class _Session:
             state = ShardState(arrays[0], arrays[1], arrays[2], arrays[3], found[-1]["steps"])
             return make_epoch(number, state, found)
         except (OSError, ValueError) as error:
+            log.warning("connection to a parameter server lost: %s", error)
             raise EnvironmentProblem(reason("training_server_lost")) from error
 
     def close(self) -> None:
@@ -287,6 +290,7 @@ class _Session:
         try:
             return wait_for_result(task, timeout_s=_PATIENCE_S)
         except WorkerLost as error:
+            log.warning("parameter server on %s not started: %s", host, error)
             raise EnvironmentProblem(reason("training_server_lost")) from error
         except TimeoutError as error:
             self._client.cancel([task])
@@ -297,7 +301,8 @@ class _Session:
         """Look once for lost workers, and replace them. Raises EnvironmentProblem, UsageProblem."""
         self._registry.refresh()
         there = self._registry.workers
-        if not there.keys() >= set(self._hosts):
+        if lost := set(self._hosts) - there.keys():
+            log.warning("processes of parameter servers have left the cluster: %s", ", ".join(sorted(lost)))
             raise EnvironmentProblem(reason("training_server_lost"))
         for worker, future in self._futures.items():
             # A task of a process that has left would never end.

@@ -208,7 +208,9 @@ def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: 
         list(_epochs(client, TrainingPlan(workers=2, mode="sync-split"), task))
 
 
-def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client, tmp_path: Path) -> None:
+def test_a_server_that_ends_is_said_and_logged_and_the_training_resumes(
+    own_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def kill(row: Any) -> None:
         if row.epoch == 1:
             psutil.Process(_processes(own_client)[2]).send_signal(signal.SIGKILL)
@@ -216,8 +218,10 @@ def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client,
     plan = TrainingPlan(workers=2, mode="async")
     with pytest.raises(EnvironmentProblem, match="process that stores the network's weights has ended"):
         _train(own_client, plan, tmp_path, epochs=12, progress=kill)
+    assert "parameter server" in caplog.text
     _, history = _train(own_client, plan, tmp_path, epochs=12)
     assert len(history) == 12
+    assert "has ended: -9" in caplog.text
 
 
 ALONE = TrainingPlan(mode="async")
