@@ -170,10 +170,8 @@ def perform_step(
 def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
     """Return the folder for local copies of the images of each source on a server, by the address of the source."""
     recipe = document.parsed(recipe_kind_of(document).schema)
-    if not isinstance(recipe, ClassifierRecipe):
-        return {}
     run = with_absolute_paths(recipe, document.path).run
-    addresses = (source.address for source in recipe.all_sources if source.address)
+    addresses = (address for source in getattr(recipe, "all_sources", ()) for address in source.addresses)
     return {address: object_copy_path(address, run_folder=run) for address in addresses}
 
 

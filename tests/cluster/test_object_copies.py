@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from cluster.test_objects import killed_at_random, served
+from drawn_data import draw_lungs
 from fieldray.errors import UsageProblem
 from fieldray_adapt.command import check_recipe, object_copy_folders
 from fieldray_adapt.data.image_set import read_rows, rows_digest
+from fieldray_adapt.lungs.masks import find_pairs
+from fieldray_adapt.lungs.recipe import LungRecipe, MaskSource
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import lock_run_folder
@@ -30,6 +33,14 @@ run = "run"
 pack = {{ id = "drawn" }}
 labels = [{{ code = "opacity" }}]
 data = [{{ path = "{path}" }}]
+"""
+
+LUNG_RECIPE = """
+kind = "lung-fields"
+pack = { id = "drawn" }
+split = { validation_share = 0.3, test_share = 0.3 }
+masks = [{ path = "s3://box/data/lungs.csv", where = { use = ["train"] } }]
+training = { stages = [{ side = 224, epochs = 1 }] }
 """
 
 
@@ -223,3 +234,27 @@ def test_an_image_that_changes_between_list_and_copy_is_never_trained_on(
     fieldray("adapt", "data", recipes["here"]).ends_with(0)
     facts = [json.loads((recipe.parent / "run/data/facts.json").read_bytes()) for recipe in recipes.values()]
     assert facts[0] == facts[1]
+
+
+@pytest.mark.adapt
+@pytest.mark.parametrize("server", [Bucket], indirect=True)
+def test_images_and_masks_of_a_lung_field_recipe_may_be_on_a_server(
+    server: Bucket, tmp_path: Path, fieldray: Fieldray
+) -> None:
+    draw_lungs(tmp_path, learnt=12, evaluated=2, side=32)
+    data = tmp_path / "shared" / "data"
+    for path in data.rglob("*"):
+        if path.is_file():
+            server.put(f"data/{path.relative_to(data).as_posix()}", path.read_bytes())
+    recipe = tmp_path / "lungs.toml"
+    recipe.write_text(LUNG_RECIPE)
+    with pytest.raises(UsageProblem, match="First fetch these images with: fieldray adapt fetch"):
+        check_recipe(recipe)
+    fieldray("adapt", "fetch", recipe).ends_with(0).prints("s3://box/data: ")
+    assert check_recipe(recipe) == []
+    masks = with_absolute_paths(RecipeDocument.read(recipe).parsed(LungRecipe), recipe).masks
+    copy = tmp_path / "run/objects/s3/box/data"
+    pairs, problems = find_pairs(masks[0])
+    assert len(pairs) == 12 and not problems and all(copy in pair.mask.parents for pair in pairs)
+    folders = MaskSource(path=Path("s3://box/images"), masks=Path("s3://box/masks"), layout="folders")
+    assert folders.addresses == ("s3://box/images", "s3://box/masks")

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 from fieldray_adapt.data.augmentation import PairAugmentation
 from fieldray_adapt.lungs.networks import COMPACT_CHANNELS, SIDE_MULTIPLE, published_mask_side
 from fieldray_adapt.recipes.classifier import PackRecipe, PatientSplit
-from fieldray_adapt.recipes.shared import Source, Split
+from fieldray_adapt.recipes.shared import Source, Split, server_addresses
 from fieldray_adapt.recipes.tables import Rules, key, table
 from fieldray_adapt.run import Run
 
@@ -22,7 +22,11 @@ class MaskSource:
     Mask pixels brighter than half of the mask's brightest pixel are lung.
     """
 
-    path: Path = key("Layout table: the CSV file. Layout folders: the folder of the images.", example="lungs.csv")
+    path: Path = key(
+        "Layout table: the CSV file. Layout folders: the folder of the images. The source may be on a server "
+        "(s3://BUCKET/FOLDER); `fieldray adapt fetch`, or the option --fetch of a step, then copies the images.",
+        example="lungs.csv",
+    )
     layout: Literal["table", "folders"] = key(
         "table: a CSV file with the columns film (the image), mask and patient_id; paths are relative to the CSV file. "
         "folders: a folder of images and a folder of masks, with equal file names apart from the suffix.",
@@ -51,6 +55,11 @@ class MaskSource:
     def defaults(self) -> Mapping[str, Any]:
         """Return the default value of the key `name`, which is made from the source's path."""
         return {"name": self.path.stem or "masks"}
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of the source's folders on servers, such as s3://BUCKET/FOLDER."""
+        return server_addresses(self.path if self.layout == "folders" else self.path.parent, self.masks)
 
     def rules(self) -> Rules:
         """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
@@ -171,6 +180,11 @@ class LungRecipe(PackRecipe):
     )
     training: LungTraining = key("Settings of the training.")
     evaluation: LungEvaluation = key("Settings of the evaluation.", default=LungEvaluation())
+
+    @property
+    def all_sources(self) -> tuple[MaskSource | Source, ...]:
+        """All sources of images, with or without masks."""
+        return (*self.masks, *self.chests, *self.ood_images)
 
     @property
     def region_sources(self) -> frozenset[str]:

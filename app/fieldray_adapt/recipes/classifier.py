@@ -22,9 +22,8 @@ from fieldray_adapt.recipes.shared import (
     Source,
     Split,
     Texts,
-    object_copy_path,
     pack_id_problem,
-    server_address,
+    with_copy_paths,
 )
 from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
 from fieldray_adapt.training.engine_interface import EngineName, Precision
@@ -434,34 +433,12 @@ def with_absolute_paths(recipe: RecipeT, path: Path) -> RecipeT:
     If the recipe names no file of credits, the path becomes NAME.credits.md for a recipe NAME.toml. The address of a
     source on a server is replaced by the path of the source's copy in the run folder.
     """
-    whole: Any = resolve_paths(recipe, path.resolve().parent)
-    if isinstance(recipe, ClassifierRecipe):
-        whole = _with_copies_of_objects(recipe, whole)
+    folder = path.resolve().parent
+    run_folder = (folder / cast("Any", recipe).run).resolve()
+    whole: Any = resolve_paths(with_copy_paths(recipe, run_folder=run_folder), folder)
     if (pack := getattr(whole, "pack", None)) and pack.credits is None:
-        whole = replace(whole, pack=replace(pack, credits=path.resolve().parent / f"{path.stem}.credits.md"))
+        whole = replace(whole, pack=replace(pack, credits=folder / f"{path.stem}.credits.md"))
     return cast("RecipeT", whole)
-
-
-def _with_copies_of_objects(recipe: ClassifierRecipe, whole: ClassifierRecipe) -> ClassifierRecipe:
-    """Return `whole`, in which the path of each source on a server is the path of the source's copy.
-
-    `recipe` is the recipe as written, with addresses. `whole` is the recipe with absolute paths.
-    """
-
-    def with_copy(own: Source, source: Source) -> Source:
-        address = server_address(own.path)
-        return replace(source, path=object_copy_path(address, run_folder=whole.run)) if address else source
-
-    measured: dict[str, Any] = {
-        name: with_copy(own, getattr(whole.evaluation, name))
-        for name in _EVALUATION_SOURCES
-        if (own := getattr(recipe.evaluation, name))
-    }
-    return replace(
-        whole,
-        data=tuple(with_copy(own, source) for own, source in zip(recipe.data, whole.data, strict=True)),
-        evaluation=replace(whole.evaluation, **measured),
-    )
 
 
 def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from fieldray.packs.look_alikes import is_visible_text
 from fieldray_adapt.recipes.tables import Key, Rules, key, table
 
+T = TypeVar("T")
 _LANGUAGE: Final = re.compile(
     r"[A-Za-z]{2,3}(-[A-Za-z]{4})?(-([A-Za-z]{2}|\d{3}))?(-([A-Za-z\d]{5,8}|\d[A-Za-z\d]{3}))*"
 )
-
-
 _PACK_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
@@ -75,6 +75,25 @@ def object_copy_path(address: str, *, run_folder: Path) -> Path:
     """Return the folder in `run_folder` to which `fieldray adapt fetch` copies the objects of an address."""
     protocol, _, rest = address.partition("://")
     return run_folder / "objects" / protocol / rest
+
+
+def with_copy_paths(value: T, *, run_folder: Path) -> T:
+    """Return a table of a recipe, in which each address is replaced by the path of the copy in the run folder."""
+    found: Any = value
+    if isinstance(value, Path) and (address := server_address(value)):
+        found = object_copy_path(address, run_folder=run_folder)
+    elif isinstance(value, tuple):
+        found = tuple(with_copy_paths(one, run_folder=run_folder) for one in value)
+    elif is_dataclass(value):
+        old = {known.name: getattr(value, known.name) for known in fields(value) if known.init}
+        new = {name: with_copy_paths(one, run_folder=run_folder) for name, one in old.items()}
+        found = replace(cast("Any", value), **new) if new != old else value
+    return cast("T", found)
+
+
+def server_addresses(*folders: Path | None) -> tuple[str, ...]:
+    """Return the addresses among the keys of folders; paths on this computer and absent keys are left out."""
+    return tuple(address for folder in folders if folder and (address := server_address(folder)))
 
 
 Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
@@ -196,9 +215,9 @@ class Source:
         return {"name": self.path.stem or "data", "group": self.name or self.path.stem or "data"}
 
     @property
-    def address(self) -> str:
-        """The address of the source's folder on a server, such as s3://BUCKET/FOLDER; "" if on this computer."""
-        return server_address(self.path if self.layout == "folders" else self.path.parent)
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of the source's folders on servers, such as s3://BUCKET/FOLDER."""
+        return server_addresses(self.path if self.layout == "folders" else self.path.parent, self.images)
 
     def rules(self) -> Rules:
         """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
