@@ -96,10 +96,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                            "nevertheless, use --unencrypted.",
     "cluster_certificates_there": "{folder} already contains {name}. Choose an empty folder: existing certificates "
                                   "are never replaced.",
-    "training_needs_mode": Plural("In this mode, only {workers} worker trains. Choose another mode for several "
-                                  "workers.",
-                                  "To train with {workers} workers, choose a mode: --mode sync-join, sync-split or "
-                                  "async.", count_parameter="workers"),
+    "training_needs_mode": "--workers {workers} needs a mode for several workers. Choose --mode sync-join, --mode "
+                           "sync-split or --mode async.",
     "training_staleness_sync": "--staleness needs --mode async: in the other modes the workers wait for each other. "
                                "Remove --staleness, or choose --mode async.",
     "training_staleness": Plural("With {workers} worker in --mode async, gradients are up to {least} updates late. "
@@ -182,16 +180,17 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "idle. Use at most as many workers as batches.",
     "estimate_most_workers": "The training time with {workers} workers cannot be estimated: at most {limit} "
                              "workers are possible.",
-    "estimate_no_update": "The prediction leaves out the time to update the weights (--t-update), as the published "
-                          "formulas do. Training of a large network may take far longer than predicted.",
-    "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
-    "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
-                                   "Train on one machine. With {mode}, no number of workers up to {workers} is "
+    "estimate_no_update": "Without --t-update, the prediction leaves out the time to update the weights. Training of "
+                          "a large network may take far longer than predicted.",
+    "estimate_best": "Training is fastest with {workers} workers, --mode {mode} and --server {server}: {speed_up} "
+                     "times as fast as on one machine.",
+    "estimate_one_machine": Plural("Train on one machine. With --mode {mode}, {workers} worker is not faster.",
+                                   "Train on one machine. With --mode {mode}, no number of workers up to {workers} is "
                                    "faster.", count_parameter="workers"),
-    "estimate_fewest": "Nine tenths of the highest speed are reached with {workers} workers and {server}: "
-                       "{speed_up} times as fast as on one machine.",
-    "estimate_second": "Two workers with {server} are {speed_up} times as fast as one machine.",
-    "estimate_second_not": "Do not add a second machine: two workers with {server} are {speed_up} times as fast as "
-                           "one machine.",
+    "estimate_fewest": "With {workers} workers and --server {server}, training reaches nine tenths of the highest "
+                       "speed: {speed_up} times as fast as on one machine.",
+    "estimate_second": "With 2 workers and --server {server}, training is {speed_up} times as fast as on one machine.",
+    "estimate_second_not": "Do not add a second machine: with 2 workers and --server {server}, training is {speed_up} "
+                           "times as fast as on one machine.",
 }
 # fmt: on

@@ -246,7 +246,7 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
         "--output",
         choices=("single", "csv"),
         default="single",
-        help="single: a sentence for N workers; csv: a table for 1 to N, divided by semicolons (default: single)",
+        help="single: a sentence for N workers; csv: a table for 1 to N workers, with semicolons (default: single)",
     )
     _add_corrections(parser)
 
@@ -271,7 +271,7 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--network",
         choices=REFERENCE_NETWORKS,
-        help="place whole tensors of this network on distributed servers, by the published algorithm",
+        help="with --server distributed: place whole tensors of this network, by the published algorithm",
     )
 
 
@@ -300,10 +300,9 @@ def print_estimate(
     """
     asked, server = server, server or _USUAL_SERVER
     one = estimate_training(measured, mode=mode, server=server, workers=workers)
-    name = {"central": "a central server", "distributed": "distributed servers"}[server]
     console.print_line(
-        f"{mode} on {workers} worker{'s' if workers > 1 else ''} with {name}: {one.speed_up:.3f} times as fast as "
-        f"one machine."
+        f"With {workers} worker{'s' if workers > 1 else ''}, --mode {mode} and --server {server}, training is "
+        f"{one.speed_up:.3f} times as fast as on one machine."
     )
     if server == "central":
         console.print_line(f"Speed-up: worst case {one.lowest_speed_up:.3f}, best case {one.highest_speed_up:.3f}.")

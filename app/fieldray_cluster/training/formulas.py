@@ -386,7 +386,7 @@ def _sentence(code: str, one: TrainingEstimate) -> Reason:
         code,
         mode=one.mode,
         workers=one.workers,
-        server="a central server" if one.server == "central" else "distributed servers",
+        server=one.server,
         speed_up=f"{one.speed_up:.2f}",
     )
 

@@ -184,7 +184,7 @@ def test_workers_that_wait_all_have_the_same_number_of_turns() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"workers": 2}, "choose a mode"),
+        ({"workers": 2}, "needs a mode for several workers"),
         ({"workers": 2, "mode": "sync-join", "staleness": 3}, "Remove --staleness"),
         ({"workers": 4, "mode": "async", "staleness": 2}, "up to 3 updates late"),
     ],
