@@ -23,12 +23,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "-1 or empty: {values}. Lines that match several images (write more of the path): "
                             "{several}. Lines that give one image two labels: {two_labels}. Lines with patient IDs "
                             "that differ only by case, blanks, leading zeros or letters that look alike: {numbers}.",
-    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. The sign "
-                            "≠ precedes an image with the same file name in another folder.",
+    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. An "
+                            "image after the sign ≠ has the same file name, but is in another folder.",
     "audit_rows_unknown": Plural("{count} row of the table matches no image of this run and was left out. Line: "
-                                 "{rows}. The sign ≠ precedes an image with the same file name in another folder.",
+                                 "{rows}. An image after the sign ≠ has the same file name, but is in another folder.",
                                  "{count} rows of the table match no image of this run and were left out. Lines: "
-                                 "{rows}. The sign ≠ precedes an image with the same file name in another folder.",
+                                 "{rows}. An image after the sign ≠ has the same file name, but is in another folder.",
                                  count_parameter="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier row and was counted once.",
                                  "{count} rows of the table repeat an earlier row and were counted once.", count_parameter="count"),
@@ -63,7 +63,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "the condition.",
     "audit_one_class_scored": "An audit needs results with the condition and results without the condition. Results "
                               "with a label: {units}. Results with a label and a score: {scored}. All results with a "
-                              "score are in one of the two groups. A patient with both kinds of images counts once, in "
+                              "score are in the same group. A patient with both kinds of images counts once, in "
                               "the group with the condition. If this is the cause, audit by image or by examination.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
@@ -76,7 +76,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_price": "A cost must be a number of 0 or more, not {value}.",
     "audit_pairs_one_class": "The runs cannot be compared. A comparison needs images with the condition and images "
                              "without the condition. Images with a label that are also in run {run}: {images}. "
-                             "Images with a score in both runs: {both}. All of these images are in one group.",
+                             "Images with a score in both runs: {both}. All of these images are in the same group.",
     "audit_no_score": Plural("{count} image with a label has no score, because the image is not suitable or failed.",
                              "{count} images with a label have no score, because these images are not suitable or "
                              "failed.",

@@ -73,8 +73,8 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--by",
         choices=("image", "exam", "patient"),
-        help="unit of every figure; an exam or a patient has the condition if any of its images has the condition "
-        "(default: patient where the table or a header has patients, else image)",
+        help="what the audit counts; an examination or a patient has the condition if any of the images has the "
+        "condition (default: patient where the table or a header has patients, else image)",
     )
     group.add_argument(
         "--refer",

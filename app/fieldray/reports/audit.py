@@ -96,13 +96,11 @@ class AuditText(AuditWords):
         return [
             Figure(self.point_title(at), "", ""),
             self._share(
-                translator.text("Share of all {units} with the condition that are detected", units=self._units()),
+                translator.text("Detected among all {units} with the condition", units=self._units()),
                 at.detected,
             ),
             self._share(
-                translator.text(
-                    "Share of all {units} without the condition that are falsely referred", units=self._units()
-                ),
+                translator.text("Falsely referred among all {units} without the condition", units=self._units()),
                 at.falsely_referred,
             ),
             *self._classes(at),
@@ -163,8 +161,8 @@ class AuditText(AuditWords):
             ]
         out = [translator.reason(drift.summary) for drift in drifts if drift.exceeds_limit]
         steady = translator.text(
-            "No drift was found. Compared where there were enough images: the scores, the exposure, and the share of "
-            "images that are not suitable."
+            "No drift was found. If there are enough images, the audit compares the scores, the exposure, the share of "
+            "images that are not suitable, and the position of the heat maps."
         )
         return out or [steady]
 
@@ -294,10 +292,8 @@ class AuditText(AuditWords):
             return ()
         names = {
             "auc": text("Area under the ROC curve (AUC) of the scores"),
-            "detected": text("Share of all {units} with the condition that are detected", units=self._units()),
-            "falsely_referred": text(
-                "Share of all {units} without the condition that are falsely referred", units=self._units()
-            ),
+            "detected": text("Detected among all {units} with the condition", units=self._units()),
+            "falsely_referred": text("Falsely referred among all {units} without the condition", units=self._units()),
             "sensitivity": text("Sensitivity among {units} that both packs assessed", units=self._units()),
             "specificity": text("Specificity among {units} that both packs assessed", units=self._units()),
         }
@@ -341,9 +337,9 @@ class AuditText(AuditWords):
         else:
             yield text("The area under the ROC curve does not differ significantly between the packs.")
         yield text(
-            "Images with a label in both runs: {images}, of {patients} patients. Of {all} {units}, {both} were "
-            "assessed by both packs, {first} only by the first pack and {second} only by the second pack. Images "
-            "that only the first run contains are left out: {elsewhere}.",
+            "Labelled images that are in both runs: {images}, of {patients} patients. Labelled images that are only "
+            "in the first run, and are left out: {elsewhere}. Number of {units} compared: {all}. Assessed by both "
+            "packs: {both}. Assessed by the first pack only: {first}. Assessed by the second pack only: {second}.",
             images=found.images,
             patients=found.patients,
             all=found.units,

@@ -57,7 +57,8 @@ class AuditWords:
         )
         images = translator.text("{images} of {patients} patients", images=found.images, patients=found.patients)
         missing = translator.text(
-            "{positives} rows with the condition, {negatives} rows without the condition. No figure counts these rows.",
+            "{positives} rows with the condition, {negatives} rows without the condition. The audit leaves these rows "
+            "out.",
             positives=self.report.rows_without_image[True],
             negatives=self.report.rows_without_image[False],
         )
@@ -160,17 +161,17 @@ def unit_label(translator: Translator, unit: Unit) -> str:
 def rule_text(translator: Translator, rule: CountingRule) -> str:
     """Return the counting rule of an audit in sentences.
 
-    The sentences say what every figure counts (images, examinations or patients), and what counts as referred.
+    The sentences say what the audit counts (images, examinations or patients), and what counts as referred.
     """
     text = translator.text
     counted = {
-        "image": text("Every figure counts images."),
+        "image": text("This audit counts images."),
         "exam": text(
-            "Every figure counts examinations. An examination has the condition if at least one image of this "
+            "This audit counts examinations. An examination has the condition if at least one image of this "
             "examination shows the condition."
         ),
         "patient": text(
-            "Every figure counts patients. A patient has the condition if at least one image of this patient shows "
+            "This audit counts patients. A patient has the condition if at least one image of this patient shows "
             "the condition."
         ),
     }

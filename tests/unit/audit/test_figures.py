@@ -151,7 +151,7 @@ def test_a_prevalence_that_is_none_is_refused(prevalence: float) -> None:
 
 
 def test_one_class_cannot_be_audited() -> None:
-    with pytest.raises(UsageProblem, match="are in one of the two groups"):
+    with pytest.raises(UsageProblem, match="are in the same group"):
         figures.compute_audit([case(i, 0.1 * i, True) for i in range(5)] + [case(9, None, False)], [POINT])
 
 
