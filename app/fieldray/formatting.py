@@ -335,15 +335,17 @@ def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values:
     text = translator.text
     if is_elsewhere and truth:
         return text(
-            "Per 100 images with the finding at another hospital: {classes}. Measured on {count} images.", **values
+            "Results per 100 images with the finding at another hospital: {classes}. Measured on {count} images.",
+            **values,
         )
     if is_elsewhere:
         return text(
-            "Per 100 images without the finding at another hospital: {classes}. Measured on {count} images.", **values
+            "Results per 100 images without the finding at another hospital: {classes}. Measured on {count} images.",
+            **values,
         )
     if truth:
-        return text("Per 100 test images with the finding: {classes}. Measured on {count} images.", **values)
-    return text("Per 100 test images without the finding: {classes}. Measured on {count} images.", **values)
+        return text("Results per 100 test images with the finding: {classes}. Measured on {count} images.", **values)
+    return text("Results per 100 test images without the finding: {classes}. Measured on {count} images.", **values)
 
 
 def format_per_hundred(translator: Translator, estimate: Estimate) -> str:

@@ -92,9 +92,9 @@ def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manife
     shares, text = classes.shares[truth], translator.text
     count = next(iter(shares.values())).of
     title = (
-        text("Per 100 images with the finding (measured on {count} images)", count=count)
+        text("Results per 100 images with the finding (measured on {count} images)", count=count)
         if truth
-        else text("Per 100 images without the finding (measured on {count} images)", count=count)
+        else text("Results per 100 images without the finding (measured on {count} images)", count=count)
     )
     numbers = counts_per_hundred(shares)
     parts = (

@@ -93,8 +93,8 @@ def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
     )
     assert [sum(part.number for part in bar.parts) for bar in found.bars] == [100, 100]
     assert [bar.title for bar in found.bars] == [
-        "Per 100 images with the finding (measured on 36 images)",
-        "Per 100 images without the finding (measured on 59 images)",
+        "Results per 100 images with the finding (measured on 36 images)",
+        "Results per 100 images without the finding (measured on 59 images)",
     ]
     assert found.bars[0].alt_text.endswith("Read first 8, Abnormal 17, Uncertain 67, Not flagged 8")
 
