@@ -150,7 +150,7 @@ def _of_trial(trial: ScreeningTrial) -> HostFinding:
     if trial.problem:
         return HostFinding("stop", trial.problem)
     seconds = f"{trial.seconds:.1f}"
-    return HostFinding("well", reason("host_trial_well", pack=trial.pack_name, backend=CPU.name, seconds=seconds))
+    return HostFinding("well", reason("host_trial_well", pack=trial.pack_name, backend=CPU.title, seconds=seconds))
 
 
 # ---- the parts

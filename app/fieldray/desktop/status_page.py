@@ -61,9 +61,9 @@ class StatusPage(Page):
         text = self._translator.text
         names = (
             text("Images per second now"),
-            text("Lowest images per second"),
-            text("Mean images per second"),
-            text("Highest images per second"),
+            text("Images per second, lowest"),
+            text("Images per second, mean"),
+            text("Images per second, highest"),
             text("Time for the first image, ms"),
             text("Time per image, 95th percentile, ms"),
         )

@@ -185,8 +185,8 @@ def ages_box(
     if intent.images:
         images = text("Images: {folder} ({count} in the list)", folder=folders, count=intent.images)
     more = text(
-        "PNG and JPEG files do not say how old a patient is. Your answer is written into every result. The pack in "
-        "use is {pack}.",
+        "PNG and JPEG files do not say how old a patient is. Your answer about the age is written into every result. "
+        "The pack in use is {pack}.",
         pack=" + ".join(f"{translator.pick(pack.source.names)} {pack.version}" for pack in intent.packs),
     )
     answers = {
