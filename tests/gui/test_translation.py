@@ -37,7 +37,7 @@ AUC ROC abnormal positive our clinic z
     Intel AMD Linux Ctrl N H O E x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
     coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
     yes all history compare list
-    pack splits weights none learning_rate fieldray adapt RECIPE FOLDER pip install
+    pack splits weights none learning_rate fieldray adapt RECIPE pip install
     cluster certificates join start workflow sweep out send files tcp tls
     fetch t update measure slowest simulate output plot picture svg png
     mode sync async split server central distributed staleness torch workers PyTorch
