@@ -80,8 +80,8 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
         "--refer",
         choices=("above", "unsure"),
         default="above",
-        help="rule for a referral: above (default), Read first, or a score at or above the threshold; unsure, also "
-        "uncertain results",
+        help="above: Read first and scores at or above the threshold are referred; unsure: uncertain results are "
+        "referred, too (default: above)",
     )
     group.add_argument("--label", metavar="CODE", help="the label of the pack to audit (default: its first)")
     group.add_argument(

@@ -58,15 +58,15 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--server",
         choices=SERVERS,
         default="central",
-        help="parameter server: central, one process has the weights; distributed, one part per worker (default: "
-        "central)",
+        help="central: one process has all weights (parameter server); distributed: one process per worker has a "
+        "part of the weights (default: central)",
     )
     group.add_argument(
         "--placement",
         choices=("even", "whole"),
         default="even",
-        help="what each distributed server stores: even, an equal part of the weights; whole, whole tensors by "
-        "Šlampa's published algorithm (default: even)",
+        help="with --server distributed. even: each process has an equal part of the weights; whole: each process has "
+        "whole tensors, by Šlampa's published algorithm (default: even)",
     )
     group.add_argument(
         "--staleness",
@@ -233,14 +233,14 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
         "--mode",
         choices=MODES,
         default="sync-join",
-        help="training mode: async; sync-join: a batch per worker; sync-split: a part of a batch per worker "
-        "(default: sync-join)",
+        help="sync-join: each worker computes a batch; sync-split: each worker computes a part of one batch; async: "
+        "no worker waits (default: sync-join)",
     )
     parser.add_argument(
         "--server",
         choices=SERVERS,
-        help="parameter server: central, all weights on one machine; distributed, a part on every machine (default: "
-        "distributed; the search for the best number of workers tries both)",
+        help="central: one machine has all weights (parameter server); distributed: each machine has a part of the "
+        "weights (default: distributed; the search for the best number of workers tries both)",
     )
     parser.add_argument(
         "--output",
