@@ -172,10 +172,10 @@ class History:
         """
         from fieldray.reports.exporter import is_own_pdf
         from fieldray.reports.outputs import write_output
-        from fieldray.reports.pdf_pages import month_document
+        from fieldray.reports.pdf_pages import pdf_of_month
 
         title, blocks = month_title(translator, month), month_blocks(month, translator)
-        write_output(path, is_own_pdf, month_document(title, blocks, month.first_day, translator))
+        write_output(path, is_own_pdf, pdf_of_month(title, blocks, month.first_day, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
         """Return the plan to delete these runs. Nothing is deleted. Raises UsageProblem (history_no_run)."""

@@ -198,13 +198,13 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
 
     Raises UsageProblem, StorageProblem.
     """
-    from fieldray.reports.pdf_pages import audit_pdf
+    from fieldray.reports.pdf_pages import pdf_of_audit
 
     figures, document, plan, images = (folder / name for name in (_FIGURES, _DOCUMENT, _PLAN, _IMAGES))
     require_audit_files(None, folder)  # raises before the first file is written
     report = report if names_people else _unnamed(report)
     wording = AuditText(report, Translator(language))
-    write_output(document, is_own_pdf, audit_pdf(wording))
+    write_output(document, is_own_pdf, pdf_of_audit(wording))
     write_output(figures, "json", audit_json(report, names_people=True).encode("ascii"))
     lines = [_line(case, report) | {"notice": NOTICE} for case in report.audit.cases]
     write_output(images, is_audit_table, _table(lines, wording.translator))

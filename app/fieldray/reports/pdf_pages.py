@@ -36,7 +36,7 @@ from fieldray.translation import Translator
 _IMAGE_SIDE: Final = 800  # pixels over 74 mm: 270 per inch
 
 
-def run_document(stored: StoredRun) -> bytes:
+def pdf_of_run(stored: StoredRun) -> bytes:
     """Return the PDF document of a whole run."""
     wording = Wording(stored)
     table, title = wording.table(), wording.translator.text("Results of a screening run")
@@ -51,7 +51,7 @@ def run_document(stored: StoredRun) -> bytes:
     return document.finished()
 
 
-def month_document(title: str, blocks: Sequence[Block], first: datetime.date, translator: Translator) -> bytes:
+def pdf_of_month(title: str, blocks: Sequence[Block], first: datetime.date, translator: Translator) -> bytes:
     """Return the PDF document of the report on a month.
 
     first  the first day of the month
@@ -63,7 +63,7 @@ def month_document(title: str, blocks: Sequence[Block], first: datetime.date, tr
     return document.finished()
 
 
-def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
+def pdfs_of_studies(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
     """Yield a file name and a PDF document for each study of a run, in the order of the studies in the work list.
 
     A file that is no image belongs to no study.
@@ -244,7 +244,7 @@ _FRAME: Final[Colour] = (160, 168, 175)
 _TICKS: Final = (0.0, 0.5, 1.0)
 
 
-def audit_pdf(audit: AuditText) -> bytes:
+def pdf_of_audit(audit: AuditText) -> bytes:
     """Return the PDF document of an audit."""
     title = shorten(audit.title)
     document = AuditDocument(title, audit.translator, made_s=audit.report.subject.audited_s)

@@ -11,9 +11,9 @@ from fieldray.reports.exporter import Exporter, StoredRun, is_own_pdf
 def write_pdf(path: Path, stored: StoredRun) -> None:
     """Write the PDF document of a run. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.outputs import write_output
-    from fieldray.reports.pdf_pages import run_document
+    from fieldray.reports.pdf_pages import pdf_of_run
 
-    write_output(path, is_own_pdf, run_document(stored), inputs=stored.inputs)
+    write_output(path, is_own_pdf, pdf_of_run(stored), inputs=stored.inputs)
 
 
 EXPORTER: Final = Exporter(

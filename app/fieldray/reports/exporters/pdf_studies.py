@@ -10,9 +10,9 @@ from fieldray.reports.outputs import folder_writer
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
-    from fieldray.reports.pdf_pages import study_documents
+    from fieldray.reports.pdf_pages import pdfs_of_studies
 
-    yield from study_documents(stored)
+    yield from pdfs_of_studies(stored)
 
 
 EXPORTER: Final = Exporter(
