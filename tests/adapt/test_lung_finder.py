@@ -262,10 +262,10 @@ def test_evidence_counts_above_the_operating_point_and_inside_the_lungs() -> Non
     maps = np.full((3, 4, 4), -1.0, np.float32)
     maps[0, 0, 0], maps[0, 0, 3] = 3.0, 1.0  # 2 inside and 0 outside above the threshold of 1
     maps[1, 1, 1], maps[1, 1, 2] = 2.0, 4.0  # 1 inside, 3 outside
-    shares = evidence_shares(maps, lungs, zero=1.0)
+    shares = evidence_shares(maps, lungs, evidence_threshold=1.0)
     np.testing.assert_allclose(shares[:2], [1.0, 0.25])
     assert np.isnan(shares[2])
-    found = evidence_figures(maps, lungs, zero=1.0)
+    found = evidence_figures(maps, lungs, evidence_threshold=1.0)
     assert (found.images, found.mean, found.chance) == (2, 0.625, 0.5) and found.limit == pytest.approx(0.2875)
 
 
@@ -273,6 +273,6 @@ def test_the_strongest_colour_is_what_half_of_the_images_called_abnormal_reach()
     maps = np.full((4, 2, 2), -3.0, np.float32)
     maps[:, 0, 1] = [99.0, 3.0, 5.0, 11.0]
     scores = np.array([0.49, 0.5, 0.9, 0.99])  # the first is below the threshold, and does not count
-    assert heat_map_span(maps, scores, threshold=0.5, zero=1.0) == 4.0
-    assert heat_map_span(maps, scores, threshold=0.5, zero=20.0) is None
-    assert heat_map_span(maps, scores, threshold=1.0, zero=1.0) is None
+    assert heat_map_span(maps, scores, threshold=0.5, evidence_threshold=1.0) == 4.0
+    assert heat_map_span(maps, scores, threshold=0.5, evidence_threshold=20.0) is None
+    assert heat_map_span(maps, scores, threshold=1.0, evidence_threshold=1.0) is None

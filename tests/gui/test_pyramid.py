@@ -76,18 +76,18 @@ def _shown(maps: NDArray[np.float32], of: Manifest) -> heat_map.ShownMap:
 )
 def test_evidence_at_zero_is_nothing_and_a_span_above_is_all(measured: dict[str, Any], span: float) -> None:
     shown = _shown(np.array([[[-9.0, 0.0, 3.0, 6.0, 99.0]]], np.float32), manifest(metrics=measured))
-    assert shown.zero == 0.0  # the point lies at -0.364
+    assert shown.evidence_threshold == 0.0  # the point lies at -0.364
     assert shown.span == span
     assert shown.strength.tolist() == [[0.0, 0.0, 3.0 / span, 6.0 / span, 1.0]]
 
 
 def test_zero_is_the_operating_point_behind_the_calibration_and_never_below_even_odds() -> None:
     # logit(0.5) = 0 = 2 x - 1 gives x = 0.5.
-    assert heat_map.zero_logit(0.5, Calibration(slope=2.0, intercept=-1.0)) == pytest.approx(0.5)
-    assert heat_map.zero_logit(0.5, Calibration(slope=2.0, intercept=1.0)) == 0.0
-    assert heat_map.zero_logit(None, Calibration(slope=2.0, intercept=-1.0)) == 0.0
-    assert heat_map.zero_logit(0.9, None) == pytest.approx(2.197, abs=1e-3)
-    assert heat_map.zero_logit(0.1, None) == 0.0
+    assert heat_map.evidence_threshold_logit(0.5, Calibration(slope=2.0, intercept=-1.0)) == pytest.approx(0.5)
+    assert heat_map.evidence_threshold_logit(0.5, Calibration(slope=2.0, intercept=1.0)) == 0.0
+    assert heat_map.evidence_threshold_logit(None, Calibration(slope=2.0, intercept=-1.0)) == 0.0
+    assert heat_map.evidence_threshold_logit(0.9, None) == pytest.approx(2.197, abs=1e-3)
+    assert heat_map.evidence_threshold_logit(0.1, None) == 0.0
 
 
 def test_softmax_evidence_is_against_all_other_labels() -> None:

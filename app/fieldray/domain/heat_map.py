@@ -58,7 +58,7 @@ def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest
     return difference
 
 
-def zero_logit(threshold: float | None, calibration: Calibration | None) -> float:
+def evidence_threshold_logit(threshold: float | None, calibration: Calibration | None) -> float:
     """Return the uncalibrated logit above which a cell counts as evidence for the finding.
 
     The result is the logit of the threshold, or 0 (even odds) if 0 is higher. The threshold of a sensitive operating
@@ -80,7 +80,7 @@ def zero_logit(threshold: float | None, calibration: Calibration | None) -> floa
 
 
 def colour_span_logits(label: str, manifest: Manifest) -> float:
-    """Return how many logits above the zero of a heat map (`zero_logit`) a cell has full colour.
+    """Return how many logits above the evidence threshold (`evidence_threshold_logit`) a cell has full colour.
 
     The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `DEFAULT_COLOUR_SPAN` if the manifest
     has no valid number.
@@ -92,13 +92,13 @@ def colour_span_logits(label: str, manifest: Manifest) -> float:
     return float(found) if is_number and _SPANS[0] <= found <= _SPANS[1] else DEFAULT_COLOUR_SPAN
 
 
-def evidence(logits: Grid, zero: float) -> Grid:
-    """Return the evidence for a finding in each cell of a class map: the cell's logit minus `zero`, at least 0.
+def evidence(logits: Grid, evidence_threshold: float) -> Grid:
+    """Return the evidence for a finding in each cell of a class map: logit minus `evidence_threshold`, at least 0.
 
-    logits  (rows, columns) float32, the class map
-    zero    the logit above which a cell counts as evidence (`zero_logit`)
+    logits              (rows, columns) float32, the class map
+    evidence_threshold  the logit above which a cell counts as evidence (`evidence_threshold_logit`)
     """
-    above: Grid = (logits - np.float32(zero)).clip(0, None)
+    above: Grid = (logits - np.float32(evidence_threshold)).clip(0, None)
     return above
 
 
@@ -123,22 +123,22 @@ def colours(shares: Grid) -> NDArray[np.uint8]:
 class ShownMap:
     """The class map of the finding that decides an image's class, with the scale of its colours.
 
-    logits  (rows, columns) float32
-    zero    the logit above which a cell counts as evidence for the finding
-    span    how many logits above zero a cell has full colour
-    cells   maps cells to pixels of the image
+    logits              (rows, columns) float32
+    evidence_threshold  the logit above which a cell counts as evidence for the finding
+    span                how many logits above the evidence threshold a cell has full colour
+    cells               maps cells to pixels of the image
     """
 
     finding: Finding
     logits: Grid
-    zero: float
+    evidence_threshold: float
     span: float
     cells: PixelMap
 
     @property
     def evidence(self) -> Grid:
-        """The evidence of each cell (rows, columns), at least 0: the logit of the cell minus `zero`."""
-        return evidence(self.logits, self.zero)
+        """The evidence of each cell (rows, columns), at least 0: the logit of the cell minus `evidence_threshold`."""
+        return evidence(self.logits, self.evidence_threshold)
 
     @property
     def strength(self) -> Grid:
@@ -167,7 +167,9 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
     return ShownMap(
         finding=finding,
         logits=logits,
-        zero=zero_logit(finding.point.threshold if finding.point else None, manifest.calibration.get(finding.label)),
+        evidence_threshold=evidence_threshold_logit(
+            finding.point.threshold if finding.point else None, manifest.calibration.get(finding.label)
+        ),
         span=colour_span_logits(finding.label, manifest),
         cells=pixel_map.for_cells((rows, columns), of=(manifest.input.height, manifest.input.width)),
     )

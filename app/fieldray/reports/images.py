@@ -296,8 +296,8 @@ def write_class_map(
         "threshold": finding.point.threshold if finding.point else None,
         "scale": {
             "unit": "logit",
-            "none": shown.zero,
-            "strongest": shown.zero + shown.span,
+            "none": shown.evidence_threshold,
+            "strongest": shown.evidence_threshold + shown.span,
         },
         "box": dict(zip(("left", "top", "width", "height"), shown.region, strict=True)),
         "rows": logits.shape[0],

@@ -102,7 +102,9 @@ def ood_distances(ood_check: OutOfDistributionCheck, features: Features) -> NDAr
 _LOW: Final = 0.05
 
 
-def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> NDArray[np.float64]:
+def evidence_shares(
+    maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, evidence_threshold: float
+) -> NDArray[np.float64]:
     """Return which share (n,) of each heat map's evidence lies inside the lungs; nan for a heat map without evidence.
 
     Parameters
@@ -111,10 +113,10 @@ def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero
         (n, rows, columns) logits of one label.
     lungs
         (n, cells, cells) uint8: the share of lung in the cells of the map's region, 255 for a cell that is all lung.
-    zero
-        The logit above which a cell is evidence, see `heat_map.zero_logit`.
+    evidence_threshold
+        The logit above which a cell is evidence, see `heat_map.evidence_threshold_logit`.
     """
-    evidence = heat_map.evidence(maps, zero).astype(np.float64)
+    evidence = heat_map.evidence(maps, evidence_threshold).astype(np.float64)
     inside = np.stack([_cells(own, evidence.shape[1:]) for own in lungs]) / 255
     total = evidence.sum((1, 2))
     shares = np.full(len(maps), np.nan)
@@ -122,12 +124,14 @@ def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero
     return shares
 
 
-def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> EvidenceFigures:
+def evidence_figures(
+    maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, evidence_threshold: float
+) -> EvidenceFigures:
     """Return which share of the heat maps' evidence lies inside the lungs, summarised over all images.
 
     The parameters are those of `evidence_shares`.
     """
-    shares = evidence_shares(maps, lungs, zero=zero)
+    shares = evidence_shares(maps, lungs, evidence_threshold=evidence_threshold)
     known = shares[~np.isnan(shares)]
     return EvidenceFigures(
         images=len(known),
@@ -137,11 +141,13 @@ def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zer
     )
 
 
-def heat_map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float, zero: float) -> float | None:
+def heat_map_span(
+    maps: NDArray[np.float32], scores: Scores, *, threshold: float, evidence_threshold: float
+) -> float | None:
     """Return the range of the heat map's colour scale, as a difference of logits.
 
     The range is the median, over all images with a score at or above the threshold, of the strongest cell's logit minus
-    `zero`. A cell with this difference is shown at full strength. None if no such image has evidence.
+    `evidence_threshold`. A cell with this difference is shown at full strength. None if no such image has evidence.
 
     Parameters
     ----------
@@ -151,10 +157,10 @@ def heat_map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float
         (n,) calibrated scores.
     threshold
         The threshold of the operating point, as a calibrated score.
-    zero
+    evidence_threshold
         The logit above which a cell is evidence.
     """
-    strongest = heat_map.evidence(maps[scores >= threshold], zero).max((1, 2), initial=0)
+    strongest = heat_map.evidence(maps[scores >= threshold], evidence_threshold).max((1, 2), initial=0)
     found = float(np.median(strongest)) if len(strongest) else 0.0
     return found or None
 

@@ -16,7 +16,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray.domain import metrics
-from fieldray.domain.heat_map import zero_logit
+from fieldray.domain.heat_map import evidence_threshold_logit
 from fieldray.domain.metrics import Share, share_of_hits
 from fieldray.domain.model import Calibration, Estimate, OperatingPoint, OutOfDistributionCheck
 from fieldray_adapt.data.dataset import Dataset, label_targets, load_dataset, read_network_inputs
@@ -260,15 +260,12 @@ def _map_figures(
     The scale is measured on validation images, the evidence on test images. `column` is the label's column in the
     outputs of the pack. The scale is None without evidence, the share of evidence is None without a lung-field pack.
     """
-    validation, test, zero = (
-        measured.int8_outputs["validation"],
-        measured.int8_outputs["test"],
-        zero_logit(threshold, calibration),
-    )
+    validation, test = measured.int8_outputs["validation"], measured.int8_outputs["test"]
+    logit = evidence_threshold_logit(threshold, calibration)
     scores = metrics.calibrate_scores(validation.scores[:, column], calibration)
-    span = heat_map_span(validation.class_maps[:, column], scores, threshold=threshold, zero=zero)
+    span = heat_map_span(validation.class_maps[:, column], scores, threshold=threshold, evidence_threshold=logit)
     lungs = measured.data.samples("test").lungs
-    evidence = None if lungs is None else evidence_figures(test.class_maps[:, column], lungs, zero=zero)
+    evidence = None if lungs is None else evidence_figures(test.class_maps[:, column], lungs, evidence_threshold=logit)
     return None if span is None else HeatMapScale(span=span), evidence
 
 

@@ -192,9 +192,9 @@ class Int8Comparison(Struct, frozen=True, kw_only=True):
 
 
 class HeatMapScale(Struct, frozen=True, kw_only=True):
-    """The colour scale of a heat map: a cell has full colour if its logit is `span` above the map's zero.
+    """The colour scale of a heat map: a cell has full colour if its logit is `span` above the evidence threshold.
 
-    The zero is the logit of the threshold.
+    The evidence threshold is the logit of the operating point's threshold, at least 0.
     """
 
     span: float
