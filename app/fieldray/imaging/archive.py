@@ -82,11 +82,11 @@ class ZipDirectory:
 class ZipArchive:
     """An open zip file. Two objects are equal if both opened the same file and the file did not change in between.
 
-    identity  state of the file, by which objects are compared
+    file_state  state of the file, by which objects are compared
     """
 
     stream: BinaryIO = field(compare=False)
-    identity: object
+    file_state: object
 
     @property
     def directory(self) -> ZipDirectory:
