@@ -350,7 +350,7 @@ class Outer:
 def _said_of(table: dict[str, object]) -> list[str]:
     found = parse_table(Outer, table)
     assert isinstance(found, list)
-    return [f"{problem.key} {problem.detail}" for problem in found]
+    return [f"{problem.key_path} {problem.detail}" for problem in found]
 
 
 def test_a_table_becomes_a_dataclass() -> None:

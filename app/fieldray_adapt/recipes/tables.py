@@ -226,7 +226,7 @@ class Problem:
     detail: str
 
     @property
-    def key(self) -> str:
+    def key_path(self) -> str:
         """The location in the notation of a person, for example `data[2].path`. The first item of a list is 1."""
         text = ""
         for part in self.location:
@@ -452,7 +452,7 @@ class RecipeDocument:
 
     def problem_lines(self, problems: Sequence[Problem]) -> list[str]:
         """Return a text for each problem, for example `line 12: training.epochs is missing`, in order of the lines."""
-        found = [(find_line(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
+        found = [(find_line(self.text, problem.location), f"{problem.key_path} {problem.detail}") for problem in problems]
         return [f"line {line}: {text}" for line, text in sorted(found, key=lambda item: item[0])]
 
 
