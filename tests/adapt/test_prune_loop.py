@@ -200,27 +200,27 @@ HALVED = ChangeRatios(parameter_ratio=0.5, loss_ratio=2.0, time_ratio=0.25, batc
 
 
 def test_constant_linear_and_multiplicative_do_not_look_at_the_context() -> None:
-    assert ConstantLaw(start=3.0).next(9.0, HALVED) == 3.0
-    assert LinearLaw(start=1.0, step=0.5).next(2.0, HALVED) == 2.5
-    assert MultiplicativeLaw(start=1.0, factor=1.5).next(2.0, HALVED) == 3.0
+    assert ConstantLaw(start=3.0).next_value(9.0, HALVED) == 3.0
+    assert LinearLaw(start=1.0, step=0.5).next_value(2.0, HALVED) == 2.5
+    assert MultiplicativeLaw(start=1.0, factor=1.5).next_value(2.0, HALVED) == 3.0
 
 
 def test_a_product_answers_by_powers_of_the_ratios() -> None:
     # time fell to a quarter: 10 * 0.25 ** -1 = 40; size 0.5 ** 1 = 0.5; loss 2 ** 1 = 2; batch 4 ** 0.5 = 2
-    assert ContextDependentLaw(start=10, time=-1).next(10, HALVED) == pytest.approx(40)
-    assert ContextDependentLaw(start=10, size=1, loss=1, batch=0.5).next(10, HALVED) == pytest.approx(10 * 0.5 * 2 * 2)
+    assert ContextDependentLaw(start=10, time=-1).next_value(10, HALVED) == pytest.approx(40)
+    assert ContextDependentLaw(start=10, size=1, loss=1, batch=0.5).next_value(10, HALVED) == pytest.approx(20)
 
 
 def test_a_sum_moves_by_doublings_and_may_cross_zero() -> None:
     # log2(0.5) = -1 and log2(2) = 1: -0.1 + 0.3 * -1 + 0.5 * 1 = 0.1
     law = ContextDependentLaw(start=-0.1, size=0.3, loss=0.5, form="sum")
-    assert law.next(-0.1, HALVED) == pytest.approx(0.1)
+    assert law.next_value(-0.1, HALVED) == pytest.approx(0.1)
 
 
 def test_values_stay_within_their_bounds() -> None:
-    assert LinearLaw(start=16, step=-6, bounds=Bounds(lowest=8)).next(10, ChangeRatios()) == 8
-    assert MultiplicativeLaw(start=1, factor=3, bounds=Bounds(highest=2)).next(1, ChangeRatios()) == 2
-    assert ContextDependentLaw(start=1, time=-1, bounds=Bounds(highest=3)).next(1, HALVED) == 3
+    assert LinearLaw(start=16, step=-6, bounds=Bounds(lowest=8)).next_value(10, ChangeRatios()) == 8
+    assert MultiplicativeLaw(start=1, factor=3, bounds=Bounds(highest=2)).next_value(1, ChangeRatios()) == 2
+    assert ContextDependentLaw(start=1, time=-1, bounds=Bounds(highest=3)).next_value(1, HALVED) == 3
 
 
 def test_bounds_and_factors_that_make_no_sense_are_refused() -> None:

@@ -73,7 +73,7 @@ class ConstantLaw:
 
     start: float = key("Value of the setting in all iterations.")
 
-    def next(self, previous: float, ratios: ChangeRatios) -> float:  # noqa: ARG002 - all laws have these parameters
+    def next_value(self, previous: float, ratios: ChangeRatios) -> float:  # noqa: ARG002 - all laws have these parameters
         """Return the setting's value for the next iteration: always the start value."""
         return self.start
 
@@ -86,7 +86,7 @@ class LinearLaw:
     step: float = key("Number that is added to the value after each iteration.")
     bounds: Bounds = key("Limits of the value.", default=Bounds())
 
-    def next(self, previous: float, ratios: ChangeRatios) -> float:  # noqa: ARG002
+    def next_value(self, previous: float, ratios: ChangeRatios) -> float:  # noqa: ARG002
         """Return the setting's value for the next iteration: `previous` plus the step, within the bounds."""
         return self.bounds.clip(previous + self.step)
 
@@ -99,7 +99,7 @@ class MultiplicativeLaw:
     factor: float = key("Number by which the value is multiplied after each iteration.", above=0)
     bounds: Bounds = key("Limits of the value.", default=Bounds())
 
-    def next(self, previous: float, ratios: ChangeRatios) -> float:  # noqa: ARG002
+    def next_value(self, previous: float, ratios: ChangeRatios) -> float:  # noqa: ARG002
         """Return the setting's value for the next iteration: `previous` times the factor, within the bounds."""
         return self.bounds.clip(previous * self.factor)
 
@@ -123,7 +123,7 @@ class ContextDependentLaw:
     )
     bounds: Bounds = key("Limits of the value.", default=Bounds())
 
-    def next(self, previous: float, ratios: ChangeRatios) -> float:
+    def next_value(self, previous: float, ratios: ChangeRatios) -> float:
         """Return the setting's value for the next iteration: `previous` changed by the ratios, within the bounds."""
         doublings = (
             self.size * math.log2(ratios.parameter_ratio)

@@ -97,7 +97,7 @@ class PruneRecipe:
             return self.first_settings()
         context = ChangeRatios.between(rows[-2], last)
         return IterationSettings(
-            **{name: getattr(self, name).next(getattr(last.settings, name), context) for name in _SETTINGS}
+            **{name: getattr(self, name).next_value(getattr(last.settings, name), context) for name in _SETTINGS}
         )
 
 
