@@ -151,7 +151,7 @@ class PackSummary:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)
             self.folders += kind.number * (not FOLDER_PROBLEMS.isdisjoint(kind.codes))
-            self.read_first += kind.read_first_in_class
+            self.read_first += kind.classified_read_first_count
 
     def set_counts(self, kinds: Iterable[ResultCount]) -> None:
         """Replace the pack's counts by the counts `kinds`, which were read from the database after the run.

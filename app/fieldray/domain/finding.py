@@ -448,7 +448,7 @@ class ResultCount:
     number: int
 
     @property
-    def read_first_in_class(self) -> int:
+    def classified_read_first_count(self) -> int:
         """The number of images that are to be read first and still have the class *abnormal* or *normal*.
 
         The number is above 0 only for a legacy model of the dissertation. Such a model has two classes, and an image to

@@ -189,7 +189,7 @@ class _PackCounts:
             self.images += kind.number * (kind.category != "not_an_image")
             self.out_of_distribution += kind.number * (_UNLIKE in kind.codes)
             self.overridden += kind.number * (not OVERRIDE_CODES.isdisjoint(kind.codes))
-            self.read_first += kind.read_first_in_class
+            self.read_first += kind.classified_read_first_count
 
     @property
     def notes(self) -> Notes:
