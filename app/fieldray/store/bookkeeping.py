@@ -151,8 +151,8 @@ _KINDS: Final = """
     SELECT position, category, reason, notes, COUNT(*) AS number
     FROM images JOIN answers ON answers.image_id = images.id WHERE {} GROUP BY 1, 2, 3, 4
 """
-COUNT_BY_CODES: Final = _KINDS.format("images.id IN (SELECT value FROM json_each(:rows))")
-COUNT_SEEN_BY_CODES: Final = _KINDS.format(
+COUNT_RESULTS_OF_IMAGES: Final = _KINDS.format("images.id IN (SELECT value FROM json_each(:rows))")
+COUNT_RESULTS_OF_LAST_PASS: Final = _KINDS.format(
     "images.run_id = :run_id AND absent_s IS NULL AND pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)"
 )
 

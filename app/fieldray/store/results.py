@@ -200,14 +200,14 @@ class ResultQuery:
 
     def count_results(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
         """Count the results of these images by category, reason code and note codes, for each pack by position."""
-        return self._kinds(self._all(bookkeeping.COUNT_BY_CODES, rows=json.dumps(row_ids)))
+        return self._kinds(self._all(bookkeeping.COUNT_RESULTS_OF_IMAGES, rows=json.dumps(row_ids)))
 
     def count_results_of_run(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
         """Count the results of a run by category, reason code and note codes, for each pack in order of position.
 
         Each image that the run's last pass saw is counted once.
         """
-        return self._kinds(self._all(bookkeeping.COUNT_SEEN_BY_CODES, run_id=run_id))
+        return self._kinds(self._all(bookkeeping.COUNT_RESULTS_OF_LAST_PASS, run_id=run_id))
 
     def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultCount, ...], ...]:
         number = 1 + max((row["position"] for row in rows), default=-1)
