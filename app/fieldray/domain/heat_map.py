@@ -171,7 +171,7 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
             finding.point.threshold if finding.point else None, manifest.calibration.get(finding.label)
         ),
         span=colour_span_logits(finding.label, manifest),
-        cells=pixel_map.for_cells((rows, columns), of=(manifest.input.height, manifest.input.width)),
+        cells=pixel_map.for_cells((rows, columns), input_size=(manifest.input.height, manifest.input.width)),
     )
 
 

@@ -217,15 +217,15 @@ class PixelMap:
         """Map a position in the image to the network's input; 0 is the outer edge of the first row or column."""
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
-    def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
+    def for_cells(self, cells: tuple[int, int], *, input_size: tuple[int, int]) -> PixelMap:
         """Return the map from cells of a network's output grid to the image. Call the method on the map from the input.
 
         The grid covers the whole input.
 
-        cells  rows and columns of the output grid
-        of     rows and columns of the input
+        cells       rows and columns of the output grid
+        input_size  rows and columns of the input
         """
-        down, across = of[0] / cells[0], of[1] / cells[1]
+        down, across = input_size[0] / cells[0], input_size[1] / cells[1]
         return PixelMap(self.row_scale * down, self.row_offset, self.column_scale * across, self.column_offset)
 
 

@@ -428,7 +428,7 @@ def find_lungs_in_image(
         return LungNetworkOutput(
             shares=found.mask,
             scores=scores_of(finder, found.scores),
-            pixel_map=tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width)),
+            pixel_map=tensor.pixel_map.for_cells(found.mask.shape, input_size=(spec.height, spec.width)),
             rows=rows,
             columns=columns,
             latency_ms=found.latency_ms,

@@ -75,7 +75,7 @@ def lung_share_grid(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple
     input_size
         Height and width of the network's input, in pixels.
     """
-    cells = pixel_map.for_cells((LUNG_GRID_SIDE, LUNG_GRID_SIDE), of=input_size)
+    cells = pixel_map.for_cells((LUNG_GRID_SIDE, LUNG_GRID_SIDE), input_size=input_size)
     down, across = cell_edges(cells, (LUNG_GRID_SIDE, LUNG_GRID_SIDE))
     mask = lungs.whole_mask
     lung_down, lung_across = cell_edges(lungs.pixel_map, mask.shape)
