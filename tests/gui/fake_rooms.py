@@ -427,8 +427,8 @@ class FakeAudit:
     saved: list[tuple[Path, str]] = field(default_factory=list)
     text: str = "made-up"
 
-    def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
-        self.requests.append((of, request, model))
+    def audit(self, pack_in_run: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
+        self.requests.append((pack_in_run, request, model))
         if self.problem is not None:
             raise self.problem
         return audit_report(self.text, scores={1: 0.1, 2: 0.9}, points=(POINT,))

@@ -182,7 +182,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.stored is not None:
         print_update_notice(console)
         model = _model_of_run(options, console, results_path())
-        _audit(options, console, request, database=results_path(), of=options.stored, model=model)
+        _audit(options, console, request, database=results_path(), pack_in_run=options.stored, model=model)
         return 0
     return _audit_screened(options, console, request)
 
@@ -245,8 +245,8 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
         if done.batch.state != "finished":
             console.print_error(reason("audit_run_unfinished").text)
             return code
-        of = pack_of_run_option(str(done.batch.run_id))
-        _audit(options, console, request, database=done.session.database, of=of, model=done.model)
+        pack_in_run = pack_of_run_option(str(done.batch.run_id))
+        _audit(options, console, request, database=done.session.database, pack_in_run=pack_in_run, model=done.model)
         return code
 
 
@@ -275,12 +275,12 @@ def _audit(
     request: AuditRequest,
     *,
     database: Path,
-    of: PackOfRun,
+    pack_in_run: PackOfRun,
     model: Model | None,
 ) -> None:
     from fieldray.pipeline.auditing import audit_run
 
-    report = audit_run(database, of, request, model=model)
+    report = audit_run(database, pack_in_run, request, model=model)
     _print(report, console)
     _write(report, options, console)
     if options.accept_local:

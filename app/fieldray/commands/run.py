@@ -172,19 +172,19 @@ class PackSummary:
         notes = (*beside, *self.patients.notes(self.model.manifest.accepted), *self.last_notes)
         yield from (self.line_prefix + note.text for note in dict.fromkeys(notes))
 
-    def drift_sentences(self, database: Path, of: PackOfRun) -> Iterator[str]:
+    def drift_sentences(self, database: Path, pack_in_run: PackOfRun) -> Iterator[str]:
         """Yield a sentence for each drift of this run's images that exceeds the limit.
 
         The images are compared with the pack's reference images and with images of earlier runs. Drift of the quantity
         "evidence" is left out, because the notes at the end of the run already mention this drift.
 
-        of  the run, and the position of the pack in the run
+        pack_in_run  the run, and the position of the pack in the run
         """
         from fieldray.pipeline.run_warnings import drifts_of
         from fieldray.store.work_list import HistoryQuery
 
         with HistoryQuery(database) as query:
-            found = drifts_of(query, query.run(of.run_id), of.position, self.model.manifest)
+            found = drifts_of(query, query.run(pack_in_run.run_id), pack_in_run.position, self.model.manifest)
         for drift in found:
             if drift.exceeds_limit and drift.of != "evidence":  # already printed with the notes at the end of the run
                 yield self.line_prefix + drift.summary.text
@@ -335,14 +335,14 @@ class RunReport:
         if not batch.run_id or code == CANCELLED_EXIT_CODE:
             return code
         for position, pack in enumerate(self._packs):
-            of, own = PackOfRun(batch.run_id, position), folder / pack.model.pack_name if pack.line_prefix else folder
-            code = self._add_maps(session, of, pack, own) or code
+            own = folder / pack.model.pack_name if pack.line_prefix else folder
+            code = self._add_maps(session, PackOfRun(batch.run_id, position), pack, own) or code
         return code
 
-    def _add_maps(self, session: Session, of: PackOfRun, pack: PackSummary, folder: Path) -> int:
+    def _add_maps(self, session: Session, pack_in_run: PackOfRun, pack: PackSummary, folder: Path) -> int:
         total = sum(pack.counts.values())
         number, missing = session.write_maps(
-            of, folder, pack=pack.model, progress=lambda done: self._console.show_bar(f"Maps {done}/{total}")
+            pack_in_run, folder, pack=pack.model, progress=lambda done: self._console.show_bar(f"Maps {done}/{total}")
         )
         self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
         if missing:

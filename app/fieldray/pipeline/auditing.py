@@ -86,17 +86,17 @@ class AuditRequest:
     compared_pack: PackOfRun | None = None
 
 
-def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
+def audit_run(database: Path, pack_in_run: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
     """Compute all figures of an audit of a pack's results in a stored run.
 
-    of     the run, and the position of the pack in the run
-    model  the loaded pack; None to evaluate only the operating points stored with the run
+    pack_in_run  the run, and the position of the pack in the run
+    model        the loaded pack; None to evaluate only the operating points stored with the run
 
     Raises UsageProblem for a missing run or label, runs that cannot be compared, and invalid reference labels. Raises
     StorageProblem if the results cannot be read.
     """
     with HistoryQuery(database) as query:
-        judged = _PackResults(query, *of)
+        judged = _PackResults(query, *pack_in_run)
         label = _label(judged, request.label, model)
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.results(), reference, label=label))
@@ -105,7 +105,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
         points = _points(judged, label, model)
         found = compute_audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.reader_labels)
         paired = _paired(judged, cases, label, request.compared_pack, rule)
-        drifts = drifts_of(query, judged.run, of.position, model.manifest if model else None, label=label)
+        drifts = drifts_of(query, judged.run, pack_in_run.position, model.manifest if model else None, label=label)
     pattern = model.manifest.point(label) if model else next(iter(points), None)
     proposal = propose_operating_point(cases, label=label, base_point=pattern, rule=rule, wanted=request.goal)
     thresholds = [proposal.threshold, *(point.threshold for point in points)]
@@ -131,17 +131,17 @@ class _PackResults:
     """The results of a pack in a run. The constructor raises UsageProblem (history_no_run, history_no_pack)."""
 
     def __init__(self, query: HistoryQuery, run_id: int, position: int) -> None:
-        self.query, self.of, self.run = query, PackOfRun(run_id, position), query.run(run_id)
+        self.query, self.pack_in_run, self.run = query, PackOfRun(run_id, position), query.run(run_id)
         self.pack = pack_of_run(self.run, position)
 
     def results(self) -> Iterator[StoredResult]:
-        return self.query.results(self.of.run_id, position=self.of.position)
+        return self.query.results(self.pack_in_run.run_id, position=self.pack_in_run.position)
 
     def side(self, label: str) -> ComparedPack:
         """Return the facts about the pack for a comparison with another pack, at the run's operating point."""
         return ComparedPack(
-            run_id=self.of.run_id,
-            position=self.of.position,
+            run_id=self.pack_in_run.run_id,
+            position=self.pack_in_run.position,
             pack=self.pack.pack_name,
             label=label,
             point=next(iter(_points(self, label, None)), None),
@@ -159,7 +159,7 @@ def _paired(
     """
     if against is None:
         return None
-    if against == judged.of:
+    if against == judged.pack_in_run:
         raise UsageProblem(reason("history_same_run"))
     other = _PackResults(judged.query, *against)
     known = _labels(other, None)
@@ -242,9 +242,9 @@ class Auditor:
     def __init__(self, database: Path, points: SitePointFile) -> None:
         self._database, self._points = database, points
 
-    def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
+    def audit(self, pack_in_run: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
         """Audit the results of one pack in a stored run. Parameters, result and exceptions are those of `audit_run`."""
-        return audit_run(self._database, of, request, model=model)
+        return audit_run(self._database, pack_in_run, request, model=model)
 
     def adopt_proposal(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
         """Store the operating point that an audit proposed as a local operating point, dated today.
@@ -297,7 +297,7 @@ def _reference(judged: _PackResults, request: AuditRequest, label: str) -> Refer
     if request.labels == "verdicts":
         truths = truths_from_verdicts(judged.results(), label=label)
         if not truths:
-            raise UsageProblem(reason("audit_no_verdicts", run=judged.of))
+            raise UsageProblem(reason("audit_no_verdicts", run=judged.pack_in_run))
         return ReferenceLabels(truths=truths, notes=(reason("audit_verdicts"),))
     outcomes = [answer.outcome for answer in judged.results()]
     refs = [outcome.ref for outcome in outcomes if not _is_none(getattr(outcome, "reason", None))]
@@ -353,8 +353,8 @@ def _subject(judged: _PackResults, request: AuditRequest, label: str, model: Mod
         meaning=meanings.get(label, {}),
         class_names=model.manifest.class_names if model else None,
         labels_from=str(request.labels),
-        run_id=judged.of.run_id,
-        position=judged.of.position,
+        run_id=judged.pack_in_run.run_id,
+        position=judged.pack_in_run.position,
         paths=judged.run.spec.paths,
         program_version=VERSION,
         audited_s=time.time(),

@@ -294,7 +294,7 @@ log = logging.getLogger(__name__)
 
 def write_maps(
     database: Path,
-    of: PackOfRun,
+    pack_in_run: PackOfRun,
     folder: Path,
     *,
     manifest: Manifest,
@@ -303,11 +303,11 @@ def write_maps(
 ) -> tuple[int, int]:
     """Write the heat maps, lung masks and overlays of a pack's results in a run as image files.
 
-    of        the run, and the position of the pack in the run
-    folder    folder for the files, which is created if missing
-    manifest  manifest of the pack
-    readers   workers that read the images again
-    progress  function called with the number of images done
+    pack_in_run  the run, and the position of the pack in the run
+    folder       folder for the files, which is created if missing
+    manifest     manifest of the pack
+    readers      workers that read the images again
+    progress     function called with the number of images done
 
     Returns the number of images with maps, and the number of images without overlay because the file cannot be read any
     more. Raises UsageProblem for an output that would replace another file, and StorageProblem for failed reading or
@@ -315,12 +315,12 @@ def write_maps(
     """
     written = missing = 0
     with ResultQuery(database) as query, ThreadPoolExecutor(readers.size, thread_name_prefix="maps") as pool:
-        run = query.run(of.run_id)
-        inputs, pack = tuple(map(Path, run.spec.paths)), pack_of_run(run, of.position)
+        run = query.run(pack_in_run.run_id)
+        inputs, pack = tuple(map(Path, run.spec.paths)), pack_of_run(run, pack_in_run.position)
         names = MapFileNames(folder, inputs)
         work = (
             (names.stem(stored.outcome.ref), stored.outcome)
-            for stored in query.results(of.run_id, position=of.position)
+            for stored in query.results(pack_in_run.run_id, position=pack_in_run.position)
         )
         write = partial(_write, manifest=manifest, readers=readers, inputs=inputs, lungs_pack=pack.lungs_pack)
         answers = map_ahead(lambda one: write(*one), work, pool, ahead=2 * readers.size)

@@ -30,8 +30,8 @@ def drifts_of(
     """
     label = label or (manifest.labels[0].code if manifest else "")
     limit = measured_evidence_limit(manifest) if manifest else None
-    of = PackOfRun(run.run_id, position)
-    now = drift.drift_histograms(query.drift_samples(of, limit=_MOST_COMPARED), label, evidence_limit=limit)
+    of_run = query.drift_samples(PackOfRun(run.run_id, position), limit=_MOST_COMPARED)
+    now = drift.drift_histograms(of_run, label, evidence_limit=limit)
     of_pack = drift.reference_histograms(manifest.metrics, label) if manifest else {}
     samples = query.earlier_drift_samples(run, position, limit=_MOST_COMPARED)
     previous = drift.drift_histograms(samples, label, evidence_limit=limit)

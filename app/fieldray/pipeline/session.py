@@ -305,7 +305,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             raise Unreadable(reason("preview_damaged")) from error
 
     def write_maps(
-        self, of: PackOfRun, folder: Path, *, pack: Model, progress: Callable[[int], None]
+        self, pack_in_run: PackOfRun, folder: Path, *, pack: Model, progress: Callable[[int], None]
     ) -> tuple[int, int]:
         """Write the heat maps of a pack's results in a run as image files into a folder. Waits for the end.
 
@@ -313,7 +313,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """
         from fieldray.pipeline.export import write_maps  # a slow import
 
-        return write_maps(self.database, of, folder, manifest=pack.manifest, readers=self._working(), progress=progress)
+        return write_maps(
+            self.database, pack_in_run, folder, manifest=pack.manifest, readers=self._working(), progress=progress
+        )
 
     def export(
         self,

@@ -416,14 +416,14 @@ class HistoryQuery(ResultQuery):
                         HAVING max(grey) - min(grey) > 1 OR max(score) - min(score) > 0.02) WHERE files > 1"""
         return int(self._all(query, position, json.dumps(repeated))[0]["files"])
 
-    def drift_samples(self, of: PackOfRun, *, limit: int) -> tuple[DriftSample, ...]:
+    def drift_samples(self, pack_in_run: PackOfRun, *, limit: int) -> tuple[DriftSample, ...]:
         """Return the values by which drift is measured, from the results of one pack in a run.
 
         limit  maximum number of results, from the first images of the run. Failed images and files that are no images
                are left out
         """
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
-        return self._made(sample_of, self._all(query, *of, limit))
+        return self._made(sample_of, self._all(query, *pack_in_run, limit))
 
     def earlier_drift_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
         """Return the values by which drift is measured, from earlier runs over the folders of a run.
