@@ -256,7 +256,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
     (at,), own = audited.points, found.points["high"]
     assert (own.detected, own.falsely_referred) == (at.detected, at.falsely_referred)
     assert (own.sensitivity, own.specificity) == (at.sensitivity, at.specificity)
-    assert to_builtins(own.classes) == plain_classes(at.classes)
+    assert to_builtins(own.classes) == plain_classes(at.class_shares_by_truth)
     assert (found.images, found.scored, found.auc) == (400, 390, audited.auc)
     assert found.calibration_error == audited.calibration_error
     # the first 14 are half with the finding: 5 of them refused, 2 read first, which are referred whatever the score

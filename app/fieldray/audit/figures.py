@@ -45,7 +45,8 @@ class PointPerformance:
 
     detected          share of all units with the condition that were referred
     falsely_referred  share of all units without the condition that were referred
-    classes           share of units in each class: for True among the units with the condition, for False among the
+    class_shares_by_truth
+                      share of units in each class: for True among the units with the condition, for False among the
                       others
     sensitivity       share of the assessed units with the condition that were referred
     specificity       share of the assessed units without the condition that were not referred
@@ -58,7 +59,7 @@ class PointPerformance:
     point: OperatingPoint
     detected: Share
     falsely_referred: Share
-    classes: Mapping[bool, Mapping[Category, Share]]
+    class_shares_by_truth: Mapping[bool, Mapping[Category, Share]]
     sensitivity: Share
     specificity: Share
     ppv: Estimate | None
@@ -119,7 +120,8 @@ class Audit:
     auc                area under the ROC curve of the scores
     roc_points         points of the ROC curve (1 - specificity, sensitivity)
     prevalence         prevalence at which the predictive values hold, 0..1
-    counts             number of units by category and truth
+    counts_by_category_and_truth
+                       number of units by category, then by truth (True: with the condition)
     unsure, refused    share of all units that are uncertain, and share that are not suitable
     not_assessed       units that were not assessed, by reason
     calibration_bins   calibration bins of equal numbers of units
@@ -140,7 +142,7 @@ class Audit:
     roc_points: tuple[tuple[float, float], ...]
     points: tuple[PointPerformance, ...]
     prevalence: float
-    counts: Mapping[Category, Mapping[bool, int]]
+    counts_by_category_and_truth: Mapping[Category, Mapping[bool, int]]
     unsure: Share
     refused: Share
     not_assessed: tuple[NotAssessedUnits, ...]
@@ -197,7 +199,7 @@ def compute_audit(
         roc_points=roc_curve(scores, truth),
         points=tuple(performance_at(units, point, rule=rule, prevalence=known) for point in points),
         prevalence=known,
-        counts=_counts(units),
+        counts_by_category_and_truth=_counts(units),
         unsure=share_of_hits(np.array([unit.category == "unsure" for unit in units]), patients=everyone),
         refused=share_of_hits(np.array([unit.category == "refused" for unit in units]), patients=everyone),
         not_assessed=tuple(_not_assessed(units)),
@@ -252,7 +254,7 @@ def performance_at(
         point=point,
         detected=detected,
         falsely_referred=falsely,
-        classes=class_shares(categories, truth, patients=patients),
+        class_shares_by_truth=class_shares(categories, truth, patients=patients),
         sensitivity=part(referred, truth & assessed),
         specificity=part(~referred, ~truth & assessed),
         ppv=positive,

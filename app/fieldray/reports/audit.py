@@ -116,7 +116,7 @@ class AuditText(AuditWords):
 
         at  the performance at one operating point
         """
-        for truth, shares in at.classes.items():
+        for truth, shares in at.class_shares_by_truth.items():
             for category, found in shares.items():
                 word = category_label(self.translator, category, self.report.subject)
                 yield self._share(

@@ -69,7 +69,7 @@ def audit_document(report: AuditReport) -> dict[str, object]:
         "auc": asdict(found.auc),
         "prevalence": found.prevalence,
         "operating_points": [_point(at) for at in found.points],
-        "counts": {CATEGORY_TEXTS[category]: _by_truth(by) for category, by in found.counts.items()},
+        "counts": {CATEGORY_TEXTS[name]: _by_truth(by) for name, by in found.counts_by_category_and_truth.items()},
         "not_sure": asdict(found.unsure),
         "refused": asdict(found.refused),
         "not_assessed": [
@@ -122,7 +122,7 @@ def _point(at: PointPerformance) -> dict[str, object]:
         "unsure_high": at.point.unsure_high,
         "sensitivity_of_all": asdict(at.detected),
         "falsely_referred_of_all": asdict(at.falsely_referred),
-        "classes": plain_classes(at.classes),
+        "classes": plain_classes(at.class_shares_by_truth),
         "sensitivity": asdict(at.sensitivity),
         "specificity": asdict(at.specificity),
         "positive_predictive_value": at.ppv and asdict(at.ppv),

@@ -411,7 +411,8 @@ def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures
         specificity=at.specificity,
         detected_with_unsure=with_unsure.detected,
         classes={
-            TRUTH_NAMES[truth]: {str(one): own for one, own in found.items()} for truth, found in at.classes.items()
+            TRUTH_NAMES[truth]: {str(one): own for one, own in found.items()}
+            for truth, found in at.class_shares_by_truth.items()
         },
     )
 

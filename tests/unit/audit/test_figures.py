@@ -101,7 +101,7 @@ def test_shares_of_all_images_count_what_has_no_score() -> None:
     found = figures.compute_audit(cases, [POINT])
     assert (found.images, found.assessed, found.refused.count) == (62, 60, 1)
     assert found.unsure.count == sum(0.4 <= (c.score or 0) < 0.6 for c in cases)
-    assert sum(sum(by.values()) for by in found.counts.values()) == 62
+    assert sum(sum(by.values()) for by in found.counts_by_category_and_truth.values()) == 62
     assert "audit_no_score" in {note.code for note in found.notes}
 
 
@@ -239,12 +239,12 @@ def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> N
     at = figures.performance_at([*ill, *refused, *well], POINT, rule=CountingRule(), prevalence=0.5)
     assert (at.sensitivity.count, at.sensitivity.of) == (366, 381)
     assert (at.detected.count, at.detected.of) == (366, 400)
-    counts = {truth: {name: own.count for name, own in of.items()} for truth, of in at.classes.items()}
+    counts = {truth: {name: own.count for name, own in of.items()} for truth, of in at.class_shares_by_truth.items()}
     assert counts == {
         True: {"abnormal": 366, "unsure": 0, "normal": 15, "refused": 19},
         False: {"abnormal": 0, "unsure": 10, "normal": 100, "refused": 0},
     }
-    assert at.classes[True]["refused"] == made_share(19, 400)
+    assert at.class_shares_by_truth[True]["refused"] == made_share(19, 400)
 
 
 def test_what_is_read_first_is_referred_in_every_figure_and_has_a_column_of_its_own() -> None:
@@ -257,7 +257,7 @@ def test_what_is_read_first_is_referred_in_every_figure_and_has_a_column_of_its_
     at = figures.performance_at(units, POINT, rule=CountingRule(), prevalence=0.5)
     assert [(one.count, one.of) for one in (at.detected, at.sensitivity)] == [(2, 2), (2, 2)]
     assert [(one.count, one.of) for one in (at.falsely_referred, at.specificity)] == [(1, 2), (1, 2)]
-    assert list(at.classes[True]) == ["read_first", "abnormal", "unsure", "normal", "refused"]
-    assert at.classes[True]["read_first"].count == 1
+    assert list(at.class_shares_by_truth[True]) == ["read_first", "abnormal", "unsure", "normal", "refused"]
+    assert at.class_shares_by_truth[True]["read_first"].count == 1
     # The list of disagreements goes by the rule: a normal image that is read first is a false referral.
     assert [one.row_id for one in figures.compute_audit([*units, case(4, 0.3, True)], [POINT]).misclassified] == [4, 3]

@@ -147,7 +147,7 @@ def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
         cases, CountingRule(unit="patient"), prices=Prices(screening=1.0, test=10.0, unsure=4.0)
     )
     step = planned.groups[ALL_UNITS][0.5]
-    shares = [found.points[0].classes[side]["unsure"].value for side in (True, False)]
+    shares = [found.points[0].class_shares_by_truth[side]["unsure"].value for side in (True, False)]
     assert step.unsure == pytest.approx(1000 * (0.1 * shares[0] + 0.9 * shares[1]))
     assert step.cost == pytest.approx(1000 + 10 * step.referred + 4 * step.unsure)
 
