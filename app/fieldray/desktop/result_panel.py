@@ -279,8 +279,8 @@ class ResultPanel(QScrollArea):
             column.addWidget(label(found.performance.sentence))
         column.addWidget(label(text("This pack looks for: {meaning}", meaning=found.meaning), role="muted"))
         column.addWidget(label(text("Score {score}", score=found.score), role="title"))
-        if found.point:
-            column.addWidget(label(found.point, role="heading"))
+        if found.point_sentence:
+            column.addWidget(label(found.point_sentence, role="heading"))
         column.addWidget(ScoreScale(found.scale, self._theme))
 
     def _make_measured(self, outcome: ScreenedOutcome | None, found: Sequence[FindingText]) -> QWidget:
@@ -295,8 +295,8 @@ class ResultPanel(QScrollArea):
         for said in found:
             if said.performance:
                 column.addWidget(PerformanceBars(said.performance, self._theme))
-            if said.point:
-                column.addWidget(label(said.measured, role="muted"))
+            if said.point_sentence:
+                column.addWidget(label(said.measured_sentence, role="muted"))
         column.addWidget(label(self._ran_on(outcome), role="muted"))
         return box
 

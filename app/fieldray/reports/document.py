@@ -80,14 +80,14 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
 class FindingText:
     """The texts on one finding of a pack.
 
-    meaning      meaning of the label
-    score        the score as text
-    sentence     meaning of the decision, as a statement about the pack and not about the patient
-    summary      sentences with label, score, threshold and decision
-    scale        positions for drawing the score
-    point        the operating point in use; "" without one
-    measured     sensitivity and specificity measured at the operating point, with intervals
-    performance  how many of 100 images with the finding, and of 100 without the finding, are in each class
+    meaning            meaning of the label
+    score              the score as text
+    sentence           meaning of the decision, as a statement about the pack and not about the patient
+    summary            sentences with label, score, threshold and decision
+    scale              positions for drawing the score
+    point_sentence     the operating point in use; "" without one
+    measured_sentence  sensitivity and specificity measured at the operating point, with intervals
+    performance        how many of 100 images with the finding, and of 100 without the finding, are in each class
     """
 
     meaning: str
@@ -95,8 +95,8 @@ class FindingText:
     sentence: str
     summary: str
     scale: Scale
-    point: str = ""
-    measured: str = ""
+    point_sentence: str = ""
+    measured_sentence: str = ""
     performance: MeasuredPerformance | None = None
 
 
@@ -131,8 +131,10 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
             sentence=decision_sentence(translator, found),
             summary=_whole_sentence(translator, found, manifest),
             scale=_scale(translator, found),
-            point=point_sentence(translator, found.point, threshold_text(translator, found)) if found.point else "",
-            measured=measured_sentence(translator, found.point) if found.point else "",
+            point_sentence=point_sentence(translator, found.point, threshold_text(translator, found))
+            if found.point
+            else "",
+            measured_sentence=measured_sentence(translator, found.point) if found.point else "",
             performance=performance_of(translator, manifest, found.point, outcome.category),
         )
         for found in sorted(findings, key=lambda found: found is not leading)

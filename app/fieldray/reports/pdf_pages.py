@@ -223,9 +223,9 @@ def _points(document: Document, findings: Sequence[FindingText]) -> None:
     for finding in findings:
         if len(findings) > 1:
             document.paragraph(finding.meaning, style="B", size=8.5, column=_RIGHT)
-        if finding.point:
-            document.paragraph(finding.point, style="B", size=8.5, column=_RIGHT)
-            document.paragraph(finding.measured, size=_SMALL, colour=MUTED_COLOUR, column=_RIGHT)
+        if finding.point_sentence:
+            document.paragraph(finding.point_sentence, style="B", size=8.5, column=_RIGHT)
+            document.paragraph(finding.measured_sentence, size=_SMALL, colour=MUTED_COLOUR, column=_RIGHT)
         if finding.performance:
             document.performance(finding.performance, column=_RIGHT)
 
