@@ -67,7 +67,7 @@ class ScreenService:
             heard.wait_ready()
             _warm_up(workers, self._first, self._model)
             before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
-            session.start(paths, fresh=True).join()
+            session.start(paths, as_new_run=True).join()
             seconds, after_s = time.perf_counter() - began_s, cpu_s(os.getpid())
         spent_s = None if before_s is None or after_s is None else after_s - before_s
         found = heard.counts

@@ -31,10 +31,10 @@ def image(
 
 
 def save_run(
-    store: ResultStore, *outcomes: Outcome, spec: RunSpec = SPEC, fresh: bool = False, is_over: bool = False
+    store: ResultStore, *outcomes: Outcome, spec: RunSpec = SPEC, as_new_run: bool = False, is_over: bool = False
 ) -> int:
     """Save one pass of a run with one pack over outcomes. Returns its id. A fresh run continues no earlier one."""
-    run_id = store.open_run(spec, fresh=fresh)
+    run_id = store.open_run(spec, as_new_run=as_new_run)
     store.save_all(run_id, [([outcome], ()) for outcome in outcomes], spec=spec)
     if is_over:
         store.finish(run_id)
@@ -44,7 +44,7 @@ def save_run(
 def keep(path: Path, outcomes: Iterable[Outcome], *, spec: RunSpec = SPEC) -> int:
     """Save outcomes in a file as a finished run. Returns its id."""
     with ResultStore(path) as store:
-        return save_run(store, *outcomes, spec=spec, fresh=True, is_over=True)
+        return save_run(store, *outcomes, spec=spec, as_new_run=True, is_over=True)
 
 
 def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:

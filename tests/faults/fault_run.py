@@ -286,7 +286,7 @@ class Silence:
 
     def begin(self, session: Session, paths: Sequence[Path]) -> Batch:
         """Begin a fresh run."""
-        return session.start(paths, fresh=True)
+        return session.start(paths, as_new_run=True)
 
     def drive_changed(self, drive: Path, *, is_in: bool) -> None:
         """The model drive was pulled out, or put back: use its pack."""

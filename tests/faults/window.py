@@ -43,7 +43,7 @@ class StartingHere:
         return getattr(self._session, name)
 
     def start(self, paths: Sequence[Path], **options: Any) -> Batch:
-        batch = self._session.start(paths, **{**options, "fresh": True})
+        batch = self._session.start(paths, **{**options, "as_new_run": True})
         self._begun.put(batch)
         return batch
 

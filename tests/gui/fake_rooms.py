@@ -295,7 +295,7 @@ class FakeSession:
         paths: Sequence[Path],
         *,
         operating_point: str | None = None,
-        fresh: bool = False,
+        as_new_run: bool = False,
         ages_confirmed: bool = False,
         watches: bool = False,
     ) -> FakeBatch:
@@ -307,10 +307,10 @@ class FakeSession:
             (own,), others = SPEC.packs, self.other_packs[-1]
             packs = (replace(own, pack_name=one.pack_name, model_sha256=one.model_sha256) for one in others)
             spec = replace(SPEC, packs=(own, *packs))
-            batch = FakeBatch(self.publish, run_id=store.open_run(spec, fresh=True))
+            batch = FakeBatch(self.publish, run_id=store.open_run(spec, as_new_run=True))
             self.publish(RunChanged(run_id=batch.run_id, state="running"))
             self.batches.append(batch)  # tests wait for these two: what they publish then comes after "running"
-            self.started_with.append((tuple(paths), operating_point, fresh))
+            self.started_with.append((tuple(paths), operating_point, as_new_run))
             said = (self.of_others[one.pack_name] for one in others)
             save(store, batch.run_id, self.outcomes, self.publish, *said, spec=spec)
             for row_id, verdict in self.stored.items():

@@ -65,8 +65,8 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
 ) -> None:
     own = desk.bench.screening.run_id
     with ResultStore(desk.rooms.database) as store:
-        other = store.open_run(SPEC, fresh=True)
-        store.open_run(replace(SPEC, paths=("/elsewhere",)), fresh=True)
+        other = store.open_run(SPEC, as_new_run=True)
+        store.open_run(replace(SPEC, paths=("/elsewhere",)), as_new_run=True)
     page.hide()
     page.show()
     desk.until(lambda: [page.against.itemData(place) for place in range(page.against.count())] == [None, str(other)])

@@ -62,7 +62,7 @@ class StoredList:
 
     def begin(self) -> None:
         """Begin another run, and list it."""
-        self.run_id = self.store.open_run(SPEC, fresh=True)
+        self.run_id = self.store.open_run(SPEC, as_new_run=True)
         self.model.open(self.run_id, None)
         self.until(lambda: self.model.is_fully_read)
 

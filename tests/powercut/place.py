@@ -109,7 +109,7 @@ class Place:
         """The images, each of a study of its own."""
         return [image_of(self.images / name) for name in NAMES]
 
-    def batch(self, publish: Callable[[Event], None], *, fresh: bool = False) -> Batch:
+    def batch(self, publish: Callable[[Event], None], *, as_new_run: bool = False) -> Batch:
         """A run of all images, in the program's own way but for the networks: what comes out is known."""
         stamping = _Stamping()
         ports = BatchPorts(
@@ -123,11 +123,13 @@ class Place:
             release=lambda: None,
         )
         statistics = Statistics(load=lambda: (0.0, 0.0))
-        return Batch(ports, database=self.store, publish=publish, threads=1, fresh=fresh, statistics=statistics)
+        return Batch(
+            ports, database=self.store, publish=publish, threads=1, as_new_run=as_new_run, statistics=statistics
+        )
 
-    def screen(self, publish: Callable[[Event], None] = lambda event: None, *, fresh: bool = False) -> Batch:
+    def screen(self, publish: Callable[[Event], None] = lambda event: None, *, as_new_run: bool = False) -> Batch:
         """Run it to its end."""
-        batch = self.batch(publish, fresh=fresh)
+        batch = self.batch(publish, as_new_run=as_new_run)
         batch.start()
         require(batch.join(_LIMIT_S), "the run does not end")
         return batch

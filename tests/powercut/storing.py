@@ -47,7 +47,7 @@ def give_verdicts(place: Place, emit: Emit) -> None:
     """On images of the run that is there, three times each, some withdrawn at last; during another run."""
     first = min(run.run_id for run in place.runs())  # a rival may have begun another one already
     rows = {name: result for name, result in place.results(first).items() if name in _JUDGED}
-    batch = place.batch(_announcing(lambda *event: None), fresh=True)
+    batch = place.batch(_announcing(lambda *event: None), as_new_run=True)
     batch.start()
     try:
         for name, verdict in _verdicts():
@@ -141,7 +141,7 @@ def prepare_runs(place: Place) -> None:
     """Three finished runs, with a verdict on the third."""
     place.clear()
     for _ in range(3):
-        place.screen(fresh=True)
+        place.screen(as_new_run=True)
     row = place.results(3)[NAMES[0]]
     with ResultStore(place.store) as store:
         store.set_verdict(row.row_id, _BEFORE, judged=row.outcome)

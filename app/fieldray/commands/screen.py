@@ -225,7 +225,7 @@ def screening_run(
                 batch = session.start(
                     options.paths,
                     operating_point=point or None,
-                    fresh=options.fresh,
+                    as_new_run=options.fresh,
                     resume_options=ResumeOptions(verifies_content=options.verify, reports_each_image=emit is not None),
                     ages_confirmed=options.ages_confirmed,
                     overrides=Overrides(overrules=options.anyway, turns=options.turn),

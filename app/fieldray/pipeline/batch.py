@@ -88,14 +88,14 @@ class Batch:
         database: Path,
         publish: Publish,
         threads: int,
-        fresh: bool = False,
+        as_new_run: bool = False,
         statistics: Statistics | None = None,
     ) -> None:
         self._ports = ports
         self._database = database
         self._publish = publish
         self._threads = threads
-        self._fresh = fresh
+        self._as_new_run = as_new_run
         self._statistics = statistics or Statistics()
         self._room = threading.Semaphore(_UNDER_WAY * threads)
         self._outcomes: queue.SimpleQueue[_ScreenedImage | ReusedResults | None] = (
@@ -220,8 +220,8 @@ class Batch:
     def _screen_into(self, store: ResultStore) -> None:
         last_row, last_answer, watches = store.last_row_id(), store.last_result_id(), self._ports.watch is not None
         has_results = (store.has_results(one.spec, settings=one.reusable_settings_hashes) for one in self._ports.packs)
-        takes_over = not self._fresh and (watches or any(has_results))
-        run_id = store.open_run(self.spec, fresh=self._fresh)
+        takes_over = not self._as_new_run and (watches or any(has_results))
+        run_id = store.open_run(self.spec, as_new_run=self._as_new_run)
         keeps = self._ports.keeps_previews
         self._recorder = RunRecorder(self.spec, run_id, last_row=last_row, keeps_previews=keeps, watches=watches)
         self._stamps = FileStamper(store.stamp_key())
@@ -520,6 +520,6 @@ def make_batch(
         database=database,
         publish=publish,
         threads=workers.size + _AHEAD,
-        fresh=options.is_fresh,
+        as_new_run=options.as_new_run,
         statistics=statistics,
     )

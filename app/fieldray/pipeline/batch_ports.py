@@ -136,13 +136,13 @@ class BatchPorts:
 class BatchOptions:
     """Options of a run.
 
-    is_fresh        whether to begin a new run even if an unfinished run of an equal request exists
+    as_new_run      whether to begin a new run even if an unfinished run of an equal request exists
     keeps_previews  whether small previews of the images are stored
     resume_options  rules for reusing results of earlier runs
     watches         whether new files in the folders are screened, too, until the run is cancelled
     """
 
-    is_fresh: bool = False
+    as_new_run: bool = False
     keeps_previews: bool = True
     resume_options: ResumeOptions = ResumeOptions()  # noqa: RUF009 - it is frozen
     watches: bool = False

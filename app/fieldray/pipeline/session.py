@@ -139,7 +139,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         paths: Sequence[Path],
         *,
         operating_point: str | None = None,
-        fresh: bool = False,
+        as_new_run: bool = False,
         resume_options: ResumeOptions = ResumeOptions(),  # noqa: B008 - it is frozen
         ages_confirmed: bool = False,
         overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
@@ -149,7 +149,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
         paths            files and folders to screen
         operating_point  name of the operating point, for every pack that has it; other packs use their first one
-        fresh            whether a new run begins in any case
+        as_new_run       whether a new run begins in any case
         resume_options   rules for reusing results of earlier runs
         ages_confirmed   whether a person confirmed that all patients are in the pack's age range
         overrides        reasons for refusal that a person overrules
@@ -175,7 +175,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 database=self.database,
                 publish=self._publish,
                 options=BatchOptions(
-                    is_fresh=fresh,
+                    as_new_run=as_new_run,
                     keeps_previews=bool(self._settings["keep_previews"]),
                     resume_options=replace(resume_options, verifies_content=whole),
                     watches=watches,

@@ -327,18 +327,18 @@ class ResultStore(ResultQuery):
         super().close()
         self._locks.release()
 
-    def open_run(self, spec: RunSpec, *, fresh: bool = False) -> int:
+    def open_run(self, spec: RunSpec, *, as_new_run: bool = False) -> int:
         """Begin a run, or resume the newest unfinished run of an equal request. Returns the id of the run.
 
         If another program works on that run, a new run with all images begins, and uses results of the other run. So
         neither program can damage the other's list, and a script does not fail because a window is open.
 
-        fresh  whether a new run begins in any case
+        as_new_run  whether a new run begins in any case
         """
         key = hashlib.sha256(json.dumps(spec.result_key).encode()).hexdigest()
         with self._transaction():
             newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
-            is_open = newest and newest[0]["state"] != "finished" and not fresh
+            is_open = newest and newest[0]["state"] != "finished" and not as_new_run
             if is_open and self._locks.hold(run_id := int(newest[0]["id"])):
                 self._all("UPDATE runs SET pass_number = pass_number + 1 WHERE id = ?", run_id)
                 self.set_state(run_id, "running")

@@ -40,7 +40,9 @@ SPEC = run_spec()
 
 def meanwhile(folder: Path) -> None:
     """Time for a run to do what it should not: another one does 100 images from the beginning to the end."""
-    Run(folder, [f"dark{number}.png" for number in range(100)], fresh=True, database=folder / "other.sqlite").finish()
+    Run(
+        folder, [f"dark{number}.png" for number in range(100)], as_new_run=True, database=folder / "other.sqlite"
+    ).finish()
 
 
 def refs(names: Sequence[str]) -> list[ImageRef]:
@@ -59,7 +61,7 @@ class Run:
         folder: Path,
         names: Sequence[str],
         *,
-        fresh: bool = False,
+        as_new_run: bool = False,
         engine: FakeEngine | None = None,
         discover: Callable[[], Iterator[ImageRef]] | None = None,
         listener: Callable[[Event], None] = lambda event: None,
@@ -101,7 +103,7 @@ class Run:
             database=self.database,
             publish=self.publish,
             threads=2,
-            fresh=fresh,
+            as_new_run=as_new_run,
             statistics=Statistics(load=lambda: (10.0, 100.0)),
         )
 

@@ -95,7 +95,7 @@ class Screening:
     """One run over a folder to its end: the batch, and the outcomes by file name."""
 
     def __init__(
-        self, folder: Path, pool: Workers, changes: Mapping[str, Change] | None = None, *, fresh: bool = False
+        self, folder: Path, pool: Workers, changes: Mapping[str, Change] | None = None, *, as_new_run: bool = False
     ) -> None:
         self.events: list[ImageDone] = []
         self.database = folder.parent / "results.sqlite"
@@ -106,7 +106,7 @@ class Screening:
             workers=Meanwhile(pool, changes or {}),
             database=self.database,
             publish=self._publish,
-            options=BatchOptions(is_fresh=fresh),
+            options=BatchOptions(as_new_run=as_new_run),
         )
         self.batch.start()
         assert self.batch.join(60)
@@ -167,13 +167,13 @@ def test_a_image_swapped_for_another_patients_is_judged_by_the_header_of_the_oth
     assert outcome.facts.content_sha256 == hash_of(path)
 
 
-@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("as_new_run", [True, False])
 def test_what_was_swapped_in_the_middle_of_a_run_is_never_taken_over_for_another_image(
-    images: Path, pool: Workers, fresh: bool
+    images: Path, pool: Workers, as_new_run: bool
 ) -> None:
     image(images / "a.dcm")
     Screening(images, pool, {"a.dcm": become(child)})
-    for again in (Screening(images, pool, fresh=fresh), Screening(images, pool)):
+    for again in (Screening(images, pool, as_new_run=as_new_run), Screening(images, pool)):
         outcome = again.outcomes["a.dcm"]
         assert outcome.status == "refused"
         assert (outcome.reason.code, outcome.ref.header.patient_age_years) == ("age", 7.0)

@@ -253,7 +253,7 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
         )
         assert (found.ref, notes_of(found)) == (wished.ref, wished.notes)
         assert reason("asked_for_images", count=1) in again.notes
-    afresh = Run(images, is_fresh=True)
+    afresh = Run(images, as_new_run=True)
     assert {notes_of(event.image.most_urgent_result.outcome) for event in afresh.ready} == {()}
     assert afresh.notes == ()
 
@@ -286,7 +286,7 @@ def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those
     second = run(ages_confirmed=not confirmed_first, resume_options=ResumeOptions(verifies_content=verifies))
     assert (second.readers.read_names, len(second.ready)) == ([], 5)
     assert second.batch.run_id != first.batch.run_id
-    fresh = run(ages_confirmed=not confirmed_first, is_fresh=True)
+    fresh = run(ages_confirmed=not confirmed_first, as_new_run=True)
     assert sorted(fresh.readers.read_names) == sorted(2 * [*names(images)])
     assert answered(second) == answered(fresh)
     assert {tuple(note.code for note in said[0][1]) for said in answered(second).values()} == {

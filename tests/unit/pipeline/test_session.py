@@ -228,7 +228,7 @@ def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> 
 
 def test_own_results_among_the_images_are_left_out_and_told(opened: Opened, images: Path) -> None:
     export_run(ExportRequest(database=opened.session.database, run_id=opened.screen(images).run_id, folder=images))
-    opened.screen(images, fresh=True)
+    opened.screen(images, as_new_run=True)
     assert len(opened.names) == 6
     notes = [event.notes for event in opened.events if isinstance(event, RunChanged) and event.notes]
     assert notes == [(reason("own_reports", count=2),)]
@@ -385,7 +385,7 @@ def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_durin
     assert problem() == "again_other_pack"
     (images / "slow.png").write_bytes((images / "image-000.png").read_bytes())
     opened.session.use_packs(own)
-    batch = opened.session.start([images], fresh=True)
+    batch = opened.session.start([images], as_new_run=True)
     assert problem() == "again_busy"
     batch.cancel()
     assert batch.join(10)

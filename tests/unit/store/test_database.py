@@ -141,7 +141,7 @@ def test_a_store_that_is_no_longer_there_is_noticed_before_anything_is_called_sa
     backup = tmp_path / "backup"
     shutil.copy(path, backup)
     with ResultStore(path) as store:
-        run_id = store.open_run(SPEC, fresh=True)
+        run_id = store.open_run(SPEC, as_new_run=True)
         outcome = screened(image_ref("b.dcm"))
         row_id = store.save(run_id, outcome, spec=SPEC).row_id
         if event == "removed":

@@ -46,7 +46,7 @@ def image(content: str, *, score: float = 0.8, preview: bytes = b"jpeg") -> Scre
 
 def add(store: ResultStore, *outcomes: Outcome, spec: RunSpec = SPEC, is_over: bool = True) -> int:
     """A further run with these outcomes."""
-    return save_run(store, *outcomes, spec=spec, fresh=True, is_over=is_over)
+    return save_run(store, *outcomes, spec=spec, as_new_run=True, is_over=is_over)
 
 
 def on_disk(path: Path) -> bytes:

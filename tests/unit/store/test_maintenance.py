@@ -32,7 +32,7 @@ def nothing(_: float) -> None:
 
 def add(store: ResultStore, contents: str = "0123456789abcdef") -> int:
     """A finished run with pictures and a verdict on its first image."""
-    run_id = store.open_run(SPEC, fresh=True)
+    run_id = store.open_run(SPEC, as_new_run=True)
     for content in contents:
         outcome = image(f"{content}.dcm", content, preview=b"JPEG of a patient " * 300)
         row_id = store.save(run_id, outcome, spec=SPEC).row_id
@@ -143,7 +143,7 @@ def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Pat
 
 def test_a_backup_holds_one_moment_although_the_run_continues(path: Path, tmp_path: Path) -> None:
     with ResultStore(path) as store:
-        run_id = store.open_run(SPEC, fresh=True)
+        run_id = store.open_run(SPEC, as_new_run=True)
 
         def save_another(_: float) -> None:
             store.save(run_id, screened(image_ref(f"{len(shares)}.dcm")), spec=SPEC)

@@ -418,7 +418,7 @@ def test_the_lock_of_a_finished_run_is_deleted_and_that_of_a_broken_off_one_lets
 def test_a_new_run_of_the_same_request_does_not_touch_the_one_under_way(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     with ResultStore(store.path) as second:
-        assert second.open_run(SPEC, fresh=True) != first
+        assert second.open_run(SPEC, as_new_run=True) != first
         assert second.other_process is None
 
 

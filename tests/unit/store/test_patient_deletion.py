@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     place = tmp_path / "results.sqlite"
     with ResultStore(place) as store:
         for _ in range(2):
-            run_id = store.open_run(SPEC, fresh=True)
+            run_id = store.open_run(SPEC, as_new_run=True)
             first = of("1.dcm", "a", "MRN-1")
             saved = store.save(run_id, first, spec=SPEC)
             store.save(run_id, of("2.dcm", "b", "MRN-10"), spec=SPEC)
@@ -64,7 +64,7 @@ def test_part_of_a_number_and_no_number_are_nobody(path: Path) -> None:
 
 def test_a_run_that_somebody_works_on_keeps_its_images(path: Path) -> None:
     with ResultStore(path) as store:
-        store.save(store.open_run(SPEC, fresh=True), of("4.dcm", "d", "MRN-1"), spec=SPEC)
+        store.save(store.open_run(SPEC, as_new_run=True), of("4.dcm", "d", "MRN-1"), spec=SPEC)
         with pytest.raises(UsageProblem, match="in use"):
             delete_patient(path, "MRN-1")
     assert len(listed(path, 1)) == 3
@@ -75,10 +75,10 @@ def test_more_than_was_agreed_to_is_not_deleted(path: Path) -> None:
     delete_runs(path, [2])
     delete_patient(path, "MRN-1", agreed=plan)  # less is
     with ResultStore(path) as store:
-        run_id = store.open_run(SPEC, fresh=True)
+        run_id = store.open_run(SPEC, as_new_run=True)
         store.save(run_id, of("5.dcm", "e", "MRN-10"), spec=SPEC)
         store.finish(run_id)
         agreed = plan_patient_deletion(path, "MRN-10")
-        store.save(store.open_run(SPEC, fresh=True), of("6.dcm", "f", "MRN-10"), spec=SPEC)
+        store.save(store.open_run(SPEC, as_new_run=True), of("6.dcm", "f", "MRN-10"), spec=SPEC)
     with pytest.raises(UsageProblem, match="were added"):
         delete_patient(path, "MRN-10", agreed=agreed)

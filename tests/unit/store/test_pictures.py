@@ -198,7 +198,7 @@ def test_pictures_are_kept_as_the_file_lies_and_shown_as_the_result_was_turned(t
     for name, order in (("first", (turned, lying)), ("last", (lying, turned))):
         with ResultStore(tmp_path / name / "results.sqlite") as store:
             for outcome in order:
-                row_id = store.save(store.open_run(SPEC, fresh=True), outcome, spec=SPEC).row_id
+                row_id = store.save(store.open_run(SPEC, as_new_run=True), outcome, spec=SPEC).row_id
                 found = store.result(row_id).outcome.facts.thumbnail
                 assert found is not None and outcome.facts.thumbnail is not None
                 assert np.array_equal(found, outcome.facts.thumbnail)

@@ -100,7 +100,7 @@ def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -
 
 def test_rows_behind_the_damage_and_between_two_places_of_it_are_kept(path: Path) -> None:
     with ResultStore(path) as store:
-        save_run(store, *(screened(image_ref(f"{number}.png")) for number in range(4 * COUNT)), fresh=True)
+        save_run(store, *(screened(image_ref(f"{number}.png")) for number in range(4 * COUNT)), as_new_run=True)
     data = bytearray(path.read_bytes())
     leaves = [
         place
@@ -119,7 +119,7 @@ def test_rows_behind_the_damage_and_between_two_places_of_it_are_kept(path: Path
 def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_path: Path) -> None:
     """A copy of a store at work has its last results in the companion alone."""
     with ResultStore(path) as store:
-        store.save(store.open_run(SPEC, fresh=True), screened(image_ref("last.dcm")), spec=SPEC)
+        store.save(store.open_run(SPEC, as_new_run=True), screened(image_ref("last.dcm")), spec=SPEC)
         copy = tmp_path / "copy"
         shutil.copytree(path.parent, copy)
     place = copy / path.name

@@ -123,7 +123,7 @@ def test_an_unfinished_run_of_the_same_request_is_continued(store: ResultStore) 
     assert store.run(first).reason is None
     assert store.open_run(run_spec(paths=("/other",))) != first
     assert store.open_run(run_spec(settings_hash="t" * 64)) != first
-    assert store.open_run(SPEC, fresh=True) != first
+    assert store.open_run(SPEC, as_new_run=True) != first
 
 
 def test_a_finished_run_is_never_continued(store: ResultStore) -> None:

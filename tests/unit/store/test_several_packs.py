@@ -30,7 +30,7 @@ def scored(name: str, score: float, decision: Decision | None = None) -> Screene
 
 def saved(store: ResultStore, *images: tuple[Outcome, ...], spec: RunSpec = BOTH) -> int:
     """A finished run with these answers."""
-    run_id = store.open_run(spec, fresh=True)
+    run_id = store.open_run(spec, as_new_run=True)
     store.save_all(run_id, [(answers, ()) for answers in images], spec=spec)
     store.finish(run_id)
     return run_id
@@ -87,7 +87,7 @@ def test_the_image_as_it_was_saved_says_what_a_person_said_of_it_before(store: R
     run_id = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
     (_, judged) = store.results(run_id)
     store.set_verdict(judged.result_id, AGREE, judged=judged.outcome)
-    again = store.open_run(BOTH, fresh=True)
+    again = store.open_run(BOTH, as_new_run=True)
     image = store.save(again, scored("a.dcm", 0.8), scored("a.dcm", 0.1), spec=BOTH, resumed=[1])
     assert [(one.position, one.is_reused, one.verdict, one.is_read) for one in image.results] == [
         (0, False, None, False),
@@ -113,7 +113,7 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
         assert [image.most_urgent_result.position for image in query.images_in_order(both)] == [1, 0]
         assert [image.ref.path.name for image in query.images_in_order(both)] == ["a.dcm", "b.dcm"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]
-    alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), fresh=True)
+    alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), as_new_run=True)
     of_both = [answer.result_id for answer in store.results(both, position=1)]
     store.reuse_results(alone, ReusedResults(taken, [of_both]))
     assert [answer.outcome.category for answer in store.results(alone)] == ["abnormal", "normal"]

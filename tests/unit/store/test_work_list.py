@@ -57,7 +57,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 
 
 def add(store: ResultStore, *outcomes: Outcome) -> int:
-    return save_run(store, *(outcomes or OUTCOMES), fresh=True)
+    return save_run(store, *(outcomes or OUTCOMES), as_new_run=True)
 
 
 def listed(query: HistoryQuery, run_id: int, order: ResultOrder = ResultOrder(), **wanted: object) -> list[int]:  # noqa: B008
@@ -446,7 +446,7 @@ def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore
     assert len(rows) == len(OUTCOMES)
     store._all(bookkeeping.UNLIST_IMAGE, earlier, rows[1])
 
-    run_id = store.open_run(SPEC, fresh=True)
+    run_id = store.open_run(SPEC, as_new_run=True)
     copies = [*store.reuse_results(run_id, one_pack(rows[:5])), *store.reuse_results(run_id, one_pack(rows[5:]))]
     assert all_listed(store, run_id) == expected
 
