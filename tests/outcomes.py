@@ -11,7 +11,7 @@ import numpy as np
 from fieldray.domain.finding import Decision, FailedOutcome, Finding, ReadFacts, RefusedOutcome, ScreenedOutcome, decide
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
-from fieldray.domain.run import Overrides, PackSpec, Run, RunSpec, StoredResult
+from fieldray.domain.run import PackSpec, RefusalOverrides, Run, RunSpec, StoredResult
 from fieldray.reasons import reason
 from fieldray.reports.exporter import StoredRun
 
@@ -51,7 +51,7 @@ def pack_spec(**changes: object) -> PackSpec:
 
 def run_spec(**changes: object) -> RunSpec:
     """Return a run of the pack of `pack_spec` over one folder. `changes` are of the run or of the pack."""
-    values = {"paths": ("/images",), "program_version": "0.2.0", "overrides": Overrides()}
+    values = {"paths": ("/images",), "program_version": "0.2.0", "overrides": RefusalOverrides()}
     own = {name: changes.pop(name) for name in [one.name for one in fields(RunSpec)] if name in changes}
     return RunSpec(**{"packs": (pack_spec(**changes),), **values, **own})
 

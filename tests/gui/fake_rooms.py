@@ -27,10 +27,10 @@ from fieldray.domain.prior import Prior, StoredPriors
 from fieldray.domain.run import (
     BackendChanged,
     ImageDone,
-    Overrides,
     PackOfRun,
     ProgressHandler,
     Publish,
+    RefusalOverrides,
     RunChanged,
     RunSpec,
     StoredImage,
@@ -267,7 +267,7 @@ class FakeSession:
     verdict_problem: FieldrayError | None = None
     keeps_refused: bool = False  # what is refused lies in the store all the same
     image: Image | None = None  # the pixels of every image, else each has its own
-    overrides: list[tuple[int, Overrides]] = field(default_factory=list)
+    overrides: list[tuple[int, RefusalOverrides]] = field(default_factory=list)
     again: Outcome | FieldrayError | None = None
     may_screen: threading.Event = field(default_factory=threading.Event)
     is_closed: bool = False
@@ -335,13 +335,13 @@ class FakeSession:
             raise FieldrayError(reason("preview_damaged"))
         return kept
 
-    def screen_again(self, row_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
+    def screen_again(self, row_id: int, *, judged: Outcome, overrides: RefusalOverrides) -> Outcome:
         self.overrides.append((row_id, overrides))
         self.may_screen.wait(10)
         if isinstance(self.again, FieldrayError):
             raise self.again
         assert self.again is not None
-        if isinstance(self.again, RefusedOutcome) and overrides != Overrides():  # which is only told
+        if isinstance(self.again, RefusedOutcome) and overrides != RefusalOverrides():  # which is only told
             return self.again
         with ResultStore(self.database) as store:
             image = store.replace_result(row_id, self.again, run=store.run(self.batches[-1].run_id))

@@ -21,9 +21,9 @@ from fieldray.domain.run import (
     BackendChanged,
     DeviceChanged,
     DeviceState,
-    Overrides,
     Progress,
     ProgressHandler,
+    RefusalOverrides,
     RunChanged,
     Speed,
     StoreUnwritable,
@@ -257,7 +257,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     assert not panel.override_buttons[0].isEnabled()
     session.may_screen.set()
     desk.until(lambda: "but a user chose to screen the image" in texts(panel))
-    assert session.overrides == [(5, Overrides(overrules=True))] * 2
+    assert session.overrides == [(5, RefusalOverrides(overrules=True))] * 2
     assert "Score 0.90" in texts(panel) and "the file says LL" in texts(panel)
     assert "A run is under way" not in desk.notices
     desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
@@ -270,7 +270,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     back.click()
     desk.until(lambda: "but a user chose to screen the image" not in texts(panel))
     desk.until(lambda: "Read the image yourself" in texts(panel))
-    assert session.overrides[-1] == (5, Overrides())
+    assert session.overrides[-1] == (5, RefusalOverrides())
     assert [wish.text() for wish in panel.override_buttons] == ["Screen this image anyway"]
 
 
@@ -291,7 +291,7 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     image = desk.bench.image
     desk.until(lambda: not image.is_loading and image.pyramid is not None)
     assert session.read[-1].turn == Correction(90)
-    assert [overrides for _, overrides in session.overrides] == [Overrides(turns=True)] * 2
+    assert [overrides for _, overrides in session.overrides] == [RefusalOverrides(turns=True)] * 2
 
 
 def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms) -> None:

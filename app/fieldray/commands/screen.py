@@ -213,7 +213,7 @@ def screening_run(
         loaded = [load_pack(library, name, options, print_error=console.print_error) for name in names]
         models = tuple({(one.pack_name, one.fingerprint): one for one in loaded}.values())
         from fieldray.commands.run import RunReport, json_lines
-        from fieldray.domain.run import Overrides, ResumeOptions
+        from fieldray.domain.run import RefusalOverrides, ResumeOptions
         from fieldray.pipeline.session import Session
 
         with json_lines(target, console, inputs=options.paths, watches=watches) as emit:
@@ -228,7 +228,7 @@ def screening_run(
                     as_new_run=options.fresh,
                     resume_options=ResumeOptions(verifies_content=options.verify, reports_each_image=emit is not None),
                     ages_confirmed=options.ages_confirmed,
-                    overrides=Overrides(overrules=options.anyway, turns=options.turn),
+                    overrides=RefusalOverrides(overrules=options.anyway, turns=options.turn),
                     watches=watches,
                 )
                 report.begin(batch.spec, ages_confirmed=options.ages_confirmed)

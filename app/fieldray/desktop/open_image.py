@@ -15,7 +15,7 @@ from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, ScreenedOutcome, lungs_of
 from fieldray.domain.image import Box, Image, Window
 from fieldray.domain.model import InputSpec
-from fieldray.domain.run import Overrides
+from fieldray.domain.run import RefusalOverrides
 from fieldray.errors import FieldrayError
 from fieldray.imaging.preprocess import to_network_input
 from fieldray.reasons import Reason, reason
@@ -113,7 +113,7 @@ class OpenImage(QObject):
         """Discard all results of background tasks from now on, because the session is closing."""
         self._background.forget(self._channel)
 
-    def screen_again(self, overrides: Overrides) -> None:
+    def screen_again(self, overrides: RefusalOverrides) -> None:
         """Screen the current image again, unless an image is being screened again already.
 
         overrides  what a person allows: to overrule a refusal, or to turn the image
@@ -131,10 +131,12 @@ class OpenImage(QObject):
             failed=self._not_screened_again,
         )
 
-    def _has_screened_again(self, row: WorkListRow, outcome: Outcome, overrides: Overrides) -> None:
+    def _has_screened_again(self, row: WorkListRow, outcome: Outcome, overrides: RefusalOverrides) -> None:
         self._asked_again = None
         self._set_screening(False)
-        if isinstance(outcome, FailedOutcome) or (isinstance(outcome, RefusedOutcome) and overrides != Overrides()):
+        if isinstance(outcome, FailedOutcome) or (
+            isinstance(outcome, RefusedOutcome) and overrides != RefusalOverrides()
+        ):
             why = reason("again_refused") if isinstance(outcome, RefusedOutcome) else outcome.reason
             self._board.post_reason("again", why, level="warning")
             return

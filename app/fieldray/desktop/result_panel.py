@@ -41,7 +41,7 @@ from fieldray.domain.finding import (
     notes_of,
     override_notes,
 )
-from fieldray.domain.run import Overrides
+from fieldray.domain.run import RefusalOverrides
 from fieldray.formatting import advice_text, backend_name, category_label, format_number, lung_sentences
 from fieldray.reasons import COMMON_NOTES, Reason, reason
 from fieldray.reports.document import FindingText, Scale, finding_texts
@@ -224,7 +224,9 @@ class ResultPanel(QScrollArea):
         for said in found:
             self._add_finding(column, said)
         if override_notes(outcome):
-            self._add_override(column, self._translator.text("Undo my decision to screen this image"), Overrides())
+            self._add_override(
+                column, self._translator.text("Undo my decision to screen this image"), RefusalOverrides()
+            )
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:
@@ -246,16 +248,16 @@ class ResultPanel(QScrollArea):
         why, text = row.outcome.reason if isinstance(row.outcome, RefusedOutcome) else None, self._translator.text
         if why is None or not can_be_overruled(why):
             return
-        offered = [(text("Screen this image anyway"), Overrides(overrules=True))]
+        offered = [(text("Screen this image anyway"), RefusalOverrides(overrules=True))]
         if can_be_turned(why):
             is_grey = why.code == "inverted"
             turned = text("Swap black and white, and screen") if is_grey else text("Turn the image and screen")
-            offered.insert(0, (turned, Overrides(turns=True)))
+            offered.insert(0, (turned, RefusalOverrides(turns=True)))
         for caption, overrides in offered:
             self._add_override(column, caption, overrides)
         column.addWidget(label(text("The result will record your decision."), role="muted"))
 
-    def _add_override(self, column: QVBoxLayout, caption: str, overrides: Overrides) -> None:
+    def _add_override(self, column: QVBoxLayout, caption: str, overrides: RefusalOverrides) -> None:
         button = push_button(caption, lambda: self._image.screen_again(overrides))
         self.override_buttons.append(button)
         column.addWidget(button)

@@ -24,7 +24,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.lungs import evidence_limit
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import common_ages
-from fieldray.domain.run import Overrides, RunSpec
+from fieldray.domain.run import RefusalOverrides, RunSpec
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -67,7 +67,7 @@ class PackSetup:
     model: Model
     points: Mapping[str, OperatingPoint | None]
     ages_confirmed: bool = False
-    overrides: Overrides = Overrides()  # noqa: RUF009 - it is frozen
+    overrides: RefusalOverrides = RefusalOverrides()  # noqa: RUF009 - it is frozen
 
     def findings(self, scores: Mapping[str, float]) -> tuple[Finding, ...]:
         """Return a finding for each label: the calibrated score, and the decision at the label's operating point.
@@ -135,7 +135,7 @@ def set_up_pack(
     *,
     operating_point: str | None = None,
     ages_confirmed: bool = False,
-    overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
+    overrides: RefusalOverrides = RefusalOverrides(),  # noqa: B008 - it is frozen
 ) -> PackSetup:
     """Return a pack set up for a run: with the operating points of one name, or with the first point of each label.
 
@@ -194,7 +194,7 @@ def setup_of_run(spec: RunSpec, position: int, model: Model) -> PackSetup:
 
 # Runs of version 0.2.0 did not store these choices. The combination with the run's hash is found by trying.
 _ALL_ASKED: Final = [
-    (ages_confirmed, Overrides(overrules=overrules, turns=turns))
+    (ages_confirmed, RefusalOverrides(overrules=overrules, turns=turns))
     for overrules, turns, ages_confirmed in itertools.product((False, True), repeat=3)
 ]
 

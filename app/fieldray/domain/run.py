@@ -250,7 +250,7 @@ CONTRADICTING_CHOICES: Final = tuple(value.choice for value in _VERDICT_VALUES i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overrides:
+class RefusalOverrides:
     """Requests of a person to screen images that a pack refuses. Every result changed by a request has a note.
 
     overrules  whether to screen images whose refusal a person can see to be wrong (`finding.can_be_overruled`)
@@ -316,7 +316,7 @@ class RunSpec:
     packs: tuple[PackSpec, ...]
     program_version: str = ""
     ages_confirmed: bool = False
-    overrides: Overrides | None = None
+    overrides: RefusalOverrides | None = None
 
     @property
     def result_key(self) -> tuple[object, ...]:

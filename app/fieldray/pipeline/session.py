@@ -20,10 +20,10 @@ from fieldray.domain.model import BackendName, DeviceChoice, DevicePolicy, Model
 from fieldray.domain.pack_setup import set_up_pack, setup_of_run, setups_of
 from fieldray.domain.run import (
     ImageDone,
-    Overrides,
     PackOfRun,
     ProgressHandler,
     Publish,
+    RefusalOverrides,
     ResumeOptions,
     StoreUnwritable,
     StoreUpdating,
@@ -142,7 +142,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         as_new_run: bool = False,
         resume_options: ResumeOptions = ResumeOptions(),  # noqa: B008 - it is frozen
         ages_confirmed: bool = False,
-        overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
+        overrides: RefusalOverrides = RefusalOverrides(),  # noqa: B008 - it is frozen
         watches: bool = False,
     ) -> Batch:
         """Begin a run and return at once. An unfinished run of an equal request is resumed.
@@ -235,7 +235,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             engine = self._open(self.models)
         return screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)
 
-    def screen_again(self, result_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
+    def screen_again(self, result_id: int, *, judged: Outcome, overrides: RefusalOverrides) -> Outcome:
         """Screen one image of a stored run again, with the settings of the run and a person's overrides.
 
         Waits for the outcome.
@@ -266,7 +266,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             engine = self._open(models)
         ref = replace(judged.ref, turn=NO_CORRECTION)
         found = screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)
-        if isinstance(found, FailedOutcome) or (isinstance(found, RefusedOutcome) and overrides != Overrides()):
+        if isinstance(found, FailedOutcome) or (isinstance(found, RefusedOutcome) and overrides != RefusalOverrides()):
             return found
         if found.facts.content_sha256 != judged.facts.content_sha256:
             raise Unreadable(reason("changed"))

@@ -19,7 +19,7 @@ from fieldray.domain.image import Detail, FileKind, Image, ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.pack_setup import PackSetup
-from fieldray.domain.run import Overrides
+from fieldray.domain.run import RefusalOverrides
 from fieldray.imaging.archive import FoundMembers, MemberSearch
 from fieldray.imaging.object_identify import ObjectContent, ObjectHead
 from fieldray.inference.backend import NetworkOutput
@@ -88,7 +88,7 @@ class AnalyseRequest:
     frame_spec: InputSpec | None = None
     finds_lungs: bool = False
     points: Mapping[str, OperatingPoint | None] = field(default_factory=dict)
-    overrides: Overrides = Overrides()  # noqa: RUF009 - it is frozen
+    overrides: RefusalOverrides = RefusalOverrides()  # noqa: RUF009 - it is frozen
     detail: Detail = "needed"
     classifier_location: ClassifierLocation = "nowhere"
     stamp_key: str = ""

@@ -22,7 +22,7 @@ from fieldray.domain.model import (
     PackRequirement,
 )
 from fieldray.domain.pack_setup import FIELDS_NOT_IN_SETTINGS_HASH, PackSetup, set_up_pack, setup_of_run
-from fieldray.domain.run import Overrides
+from fieldray.domain.run import RefusalOverrides
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
 from fieldray.pipeline.batch_ports import run_spec
@@ -89,9 +89,9 @@ def test_whatever_decides_a_result_changes_the_hash() -> None:
         a_setup(ood_gate=gate),
         a_setup(ood_gate=dataclasses.replace(gate, limit=3.0)),
         a_setup(ood_gate=dataclasses.replace(gate, mean=np.ones(4, np.float32))),
-        dataclasses.replace(a_setup(), overrides=Overrides(overrules=True)),
-        dataclasses.replace(a_setup(), overrides=Overrides(turns=True)),
-        dataclasses.replace(a_setup(), overrides=Overrides(overrules=True, turns=True)),
+        dataclasses.replace(a_setup(), overrides=RefusalOverrides(overrules=True)),
+        dataclasses.replace(a_setup(), overrides=RefusalOverrides(turns=True)),
+        dataclasses.replace(a_setup(), overrides=RefusalOverrides(overrules=True, turns=True)),
     ]
     hashes = [variant.settings_hash for variant in variants]
     assert len(set(hashes)) == len(hashes)
@@ -105,10 +105,10 @@ def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
         for name in ("screening", "sensitive")
         for is_confirmed in (False, True)
         for overrides in (
-            Overrides(),
-            Overrides(overrules=True),
-            Overrides(turns=True),
-            Overrides(overrules=True, turns=True),
+            RefusalOverrides(),
+            RefusalOverrides(overrules=True),
+            RefusalOverrides(turns=True),
+            RefusalOverrides(overrules=True, turns=True),
         )
     ]
     for one in asked:

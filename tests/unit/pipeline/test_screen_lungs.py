@@ -15,7 +15,7 @@ from fieldray.domain.finding import Outcome, ScreenedOutcome, reason_of
 from fieldray.domain.image import Correction, Image, ImageHeader, ImageRef
 from fieldray.domain.model import InputSpec, Model, OutOfDistributionCheck, PackRequirement, Prediction
 from fieldray.domain.pack_setup import set_up_pack
-from fieldray.domain.run import Overrides
+from fieldray.domain.run import RefusalOverrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.inference.backend import NetworkOutput
@@ -38,13 +38,13 @@ def model(**changes: Any) -> Model:
 
 def screen(
     finder: FakeFinder | None, *, name: str = "bright.png", engine: FakeEngine | None = None, of: Model | None = None,
-    workers: FakeReaders | None = None, header: ImageHeader | None = None, overrides: Overrides | None = None,
+    workers: FakeReaders | None = None, header: ImageHeader | None = None, overrides: RefusalOverrides | None = None,
     **changes: Any,
 ) -> Outcome:  # fmt: skip
     """`changes` are the manifest's, of a model with a pack that finds lungs; `of` is another model."""
     return screen_image(
         ImageRef(path=Path("/images") / name, header=header or ImageHeader()),
-        setup=set_up_pack(of or model(**changes), overrides=overrides or Overrides()),
+        setup=set_up_pack(of or model(**changes), overrides=overrides or RefusalOverrides()),
         workers=workers or LungReaders(finder),
         engine=engine or FakeEngine(),
     )
@@ -52,7 +52,7 @@ def screen(
 
 def wished(finder: FakeFinder | None, *, overrules: bool = False, turns: bool = False, **options: Any) -> Outcome:
     """As a person who overrules or turns has it screened."""
-    return screen(finder, overrides=Overrides(overrules=overrules, turns=turns), **options)
+    return screen(finder, overrides=RefusalOverrides(overrules=overrules, turns=turns), **options)
 
 
 def test_the_lungs_travel_with_the_result() -> None:

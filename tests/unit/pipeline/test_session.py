@@ -16,7 +16,7 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.finding import RefusedOutcome, notes_of
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, OutOfDistributionCheck
-from fieldray.domain.run import Event, ImageDone, Overrides, RunChanged, StoredResult, StoreUnwritable, Verdict
+from fieldray.domain.run import Event, ImageDone, RefusalOverrides, RunChanged, StoredResult, StoreUnwritable, Verdict
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import count_files
 from fieldray.pipeline.batch import Batch
@@ -312,7 +312,7 @@ def test_one_image_that_is_being_screened_as_the_session_ends_is_no_fault(opened
 
 # Far from what the engine of these tests says of any image.
 GATE = OutOfDistributionCheck(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
-ANYWAY = Overrides(overrules=True)
+ANYWAY = RefusalOverrides(overrules=True)
 
 
 def refused_run(opened: Opened, images: Path) -> list[StoredResult]:
@@ -353,14 +353,16 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
         assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
         assert query.run(first.run_id).state == "finished"
     assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}
-    back = opened.session.screen_again(first.row_id, judged=found, overrides=Overrides())  # a person takes it back
+    back = opened.session.screen_again(
+        first.row_id, judged=found, overrides=RefusalOverrides()
+    )  # a person takes it back
     assert isinstance(back, RefusedOutcome) and stored(opened, first.row_id).outcome.category == "refused"
     assert stored(opened, first.row_id).verdict == disagree
 
 
 def test_what_is_refused_again_is_told_and_changes_nothing(opened: Opened, images: Path) -> None:
     (first, *_) = refused_run(opened, images)
-    found = opened.session.screen_again(first.row_id, judged=first.outcome, overrides=Overrides(turns=True))
+    found = opened.session.screen_again(first.row_id, judged=first.outcome, overrides=RefusalOverrides(turns=True))
     assert isinstance(found, RefusedOutcome)
     assert isinstance(stored(opened, first.row_id).outcome, RefusedOutcome)
     other = replace(first.outcome, facts=replace(first.outcome.facts, content_sha256="0" * 64))

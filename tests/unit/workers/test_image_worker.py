@@ -16,7 +16,7 @@ from fakes import FakeFinder, LungReaders, PaintedFile
 from fieldray.domain.image import Box, Correction, Detail, Image, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model, PackRequirement
 from fieldray.domain.pack_setup import set_up_pack
-from fieldray.domain.run import Overrides
+from fieldray.domain.run import RefusalOverrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_network_input, with_default_window
 from fieldray.imaging.reading import ImageFile, decode_preview
@@ -262,7 +262,7 @@ def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path
     adults = HeaderRules(views=("PA", "AP"), ages_years=(18, 120))
 
     def problem(rules: HeaderRules, *, overrules: bool = False) -> tuple[str | None, list[str]]:
-        seen = look(ref, WHOLE, rules=rules, overrides=Overrides(overrules=overrules))
+        seen = look(ref, WHOLE, rules=rules, overrides=RefusalOverrides(overrules=overrules))
         return seen.problem and seen.problem.code, [why.code for why in seen.overruled]
 
     assert problem(adults) == ("view", [])
