@@ -21,7 +21,7 @@ class BackendEntry:
 
     name           name of the device for `--device`, in the settings and in stored results
     title          name of the device for a person, in English; translated when it is shown
-    roles          roles of the pack's files that the device can run, the preferred role first
+    file_roles     roles of the pack's files that the device can run, the preferred role first
     kind           "module:function" that makes the device's `BackendKind`; imported when an engine is made
     shares_cpu     whether the device computes on the CPU, as the worker processes do
     clock_setting  key of the setting for the clock speed, whose value "max" is the highest speed; "" if the speed is
@@ -30,7 +30,7 @@ class BackendEntry:
 
     name: str
     title: str
-    roles: tuple[str, ...]
+    file_roles: tuple[str, ...]
     kind: str
     shares_cpu: bool = False
     clock_setting: str = ""
@@ -39,12 +39,12 @@ class BackendEntry:
 EDGE_TPU: Final = BackendEntry(
     name="edgetpu",
     title="Edge TPU",
-    roles=("edgetpu",),
+    file_roles=("edgetpu",),
     kind="fieldray.inference.coral:make_backend_kind",
     clock_setting="edgetpu_clock",
 )
 CPU: Final = BackendEntry(
-    name="cpu", title="CPU", roles=("litert",), kind="fieldray.inference.worker:make_backend_kind", shares_cpu=True
+    name="cpu", title="CPU", file_roles=("litert",), kind="fieldray.inference.worker:make_backend_kind", shares_cpu=True
 )
 
 

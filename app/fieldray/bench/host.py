@@ -142,7 +142,7 @@ def try_screening(load: Callable[[], Model]) -> ScreeningTrial:
         return ScreeningTrial(pack_name=pack_name, problem=problem.reason)
     except OSError as error:
         return ScreeningTrial(pack_name=pack_name, problem=reason("host_trial_stopped", detail=error))
-    has_file = not model.files.keys().isdisjoint(EDGE_TPU.roles)
+    has_file = not model.files.keys().isdisjoint(EDGE_TPU.file_roles)
     return ScreeningTrial(pack_name=pack_name, seconds=seconds, has_edgetpu_file=has_file)
 
 

@@ -182,7 +182,7 @@ def model_file_for(entry: BackendEntry, model: Model) -> bytes:
 
     Raises BackendProblem (no_model_file) if the pack has no file that the device can run.
     """
-    for role in entry.roles:
+    for role in entry.file_roles:
         if role in model.files:
             return model.files[role]
     raise BackendProblem(reason("no_model_file", device=entry.title))

@@ -227,7 +227,7 @@ def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Rea
         raise PackProblem(reason("no_pack"))
     known, results = {**records.read().answers, **shipped_results().answers}, list[Reason]()
     try:
-        for device in [entry for entry in reversed(list(BACKENDS)) if not model.files.keys().isdisjoint(entry.roles)]:
+        for device in [one for one in reversed(list(BACKENDS)) if not model.files.keys().isdisjoint(one.file_roles)]:
             session.choose_devices(device.name)
             try:
                 answers = screen_test_images(session, model)

@@ -34,7 +34,9 @@ class Record:
 
     def case(self, backend: BackendName = "cpu") -> BenchmarkCase:
         kind = BackendKind(
-            entry=BackendEntry(name=backend, title=backend, roles=("litert",), kind="", shares_cpu=backend == "cpu"),
+            entry=BackendEntry(
+                name=backend, title=backend, file_roles=("litert",), kind="", shares_cpu=backend == "cpu"
+            ),
             open=lambda: Scripted(self),
             probe=lambda _: self.unavailable_reason,
         )

@@ -46,7 +46,7 @@ class Behaviour:
     def kind(self, name: BackendName = "edgetpu") -> BackendKind:
         """A row of its own, which runs the pack's CPU file."""
         return BackendKind(
-            entry=BackendEntry(name=name, title=name, roles=("litert",), kind=""),
+            entry=BackendEntry(name=name, title=name, file_roles=("litert",), kind=""),
             open=lambda: FakeBackend(self),
             probe=lambda model: self.unavailable_reason,
             absent_codes=frozenset({"edgetpu_not_here"}),

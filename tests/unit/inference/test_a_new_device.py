@@ -27,7 +27,7 @@ MODEL = tiny_model()
 NOT_HERE = reason("start_failed", detail="there is no abacus")
 
 
-ENTRY = BackendEntry(name="abacus", title="Abacus", roles=("abacus", "litert"), kind=f"{__name__}:kind")
+ENTRY = BackendEntry(name="abacus", title="Abacus", file_roles=("abacus", "litert"), kind=f"{__name__}:kind")
 
 
 PROBLEMS: list[Reason] = []
@@ -83,7 +83,7 @@ def test_help_and_settings_name_it(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_a_file_of_its_roles_the_pack_does_not_run_on_it() -> None:
-    bare = BackendEntry(name="oracle", title="Oracle", roles=("oracle",), kind="")
+    bare = BackendEntry(name="oracle", title="Oracle", file_roles=("oracle",), kind="")
     why = BackendKind(entry=bare, open=lambda: FakeBackend(Behaviour())).unavailable_reason(MODEL)
     assert why == reason("no_model_file", device="Oracle")
 
