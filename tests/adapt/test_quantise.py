@@ -44,7 +44,7 @@ def test_int8_and_float_files_say_the_same() -> None:
     assert np.ptp(scores) > 0.1
     files = (to_float_file(NETWORK, weights), quantise(NETWORK, weights, representative=images))
     for file, tolerance in zip(files, (1e-4, 0.03), strict=True):
-        found = run_network(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
+        found = run_network(file.data, images, spec=SPEC, outputs=file.output_roles(NETWORK), labels=2)
         np.testing.assert_allclose(found.scores, scores, atol=tolerance)
         np.testing.assert_allclose(found.class_maps, maps.transpose(0, 3, 1, 2), atol=tolerance * 10 * np.ptp(maps))
         np.testing.assert_allclose(found.features, features, atol=tolerance * 5 * features.max())
@@ -64,7 +64,7 @@ def test_rounding_no_longer_moves_the_means() -> None:
     means = []
     for chosen in (weights, *rounded):
         file = to_float_file(NETWORK, chosen)
-        found = run_network(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
+        found = run_network(file.data, images, spec=SPEC, outputs=file.output_roles(NETWORK), labels=2)
         means.append(found.features.mean(0))
     before, after = (np.abs(own - means[0]).mean() for own in means[1:])
     assert after < 0.3 * before

@@ -145,7 +145,7 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
         found[PRUNED_STAGE] = _float_scores(recipe, *network, images)
     drawn = np.random.default_rng(recipe.training.seed).permutation(learnt)
     files = convert_network(recipe, *network, images=data.image_set.images[drawn[:HEAD_IMAGES]])
-    labels, roles = len(recipe.pack_labels), files.int8_file.roles(files.specification)
+    labels, roles = len(recipe.pack_labels), files.int8_file.output_roles(files.specification)
     found[INT8_STAGE] = run_network(
         files.int8_file.data, images, spec=recipe.input, outputs=roles, labels=labels
     ).scores

@@ -311,7 +311,7 @@ class ConvertedNetwork:
     data: bytes
     outputs: Mapping[str, int]
 
-    def roles(self, specification: Specification) -> OutputRoles:
+    def output_roles(self, specification: Specification) -> OutputRoles:
         """Return the index of each output of the file by role, and the activation of the scores, for a pack's manifest.
 
         Raises ValueError if the activation of the scores is neither sigmoid nor softmax.

@@ -45,7 +45,7 @@ def make_manifest(
         labels=tuple(
             Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.pack_labels
         ),
-        outputs=read_converted_file(run, "int8").roles(specification),
+        outputs=read_converted_file(run, "int8").output_roles(specification),
         operating_points=tuple(points),
         calibration=calibration,
         ood_gate=ood_check,

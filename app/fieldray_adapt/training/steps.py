@@ -321,7 +321,7 @@ def convert_network(
     whole = to_float_file(specification, weights)
     integer = quantise(specification, weights, representative=representative)
     float_answers, integer_answers = (
-        run_network(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
+        run_network(file.data, images, spec=recipe.input, outputs=file.output_roles(specification), labels=len(kept))
         for file in (whole, integer)
     )
     refitted = refit_head(weights, float_outputs=float_answers, int8_outputs=integer_answers)
@@ -355,7 +355,7 @@ def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], work_name
         file.data,
         images,
         spec=run.recipe.input,
-        outputs=file.roles(specification),
+        outputs=file.output_roles(specification),
         labels=len(run.recipe.pack_labels),
         progress=lambda done, total: run.progress(work_name, done, total),
     )
