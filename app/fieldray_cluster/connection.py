@@ -51,7 +51,7 @@ from fieldray_cluster.node import (
     NodeGroup,
     NodeSettings,
     all_versions,
-    allow_own_address,
+    allow_own_ip_address,
     tls_settings,
     use_program_settings,
 )
@@ -383,7 +383,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
     use_program_settings(host_of(address))
     distributed.protocol.pickle.loads, distributed.client.loads = _plain, _plain_error
     try:
-        allow_own_address(host_of(address))
+        allow_own_ip_address(host_of(address))
         client = _Client(
             address,
             security=tls_settings(settings.certificates, settings.role),

@@ -116,7 +116,7 @@ def use_program_settings(*networks: str) -> None:
     allow_networks((*_LOOPBACK, *networks))
 
 
-def allow_own_address(host: str) -> None:
+def allow_own_ip_address(host: str) -> None:
     """Allow this process to contact its own IP address: the address from which it connects to `host`.
 
     Dask looks up the addresses of both ends of a connection, which the offline guard would otherwise refuse. Raises
