@@ -50,7 +50,7 @@ def page(desk: Desk) -> HistoryPage:
     desk.until(lambda: desk.bench.background.services is not None)
     desk.window.actions_by_name["history"].trigger()
     shown = desk.window.history_page
-    desk.until(lambda: shown.table.rowCount() == 2 and desk.bench.past_runs.is_free)
+    desk.until(lambda: shown.table.rowCount() == 2 and desk.bench.past_runs.can_begin)
     return shown
 
 
@@ -413,7 +413,7 @@ def test_months_and_days_are_those_of_now_and_not_of_when_the_window_was_opened(
 def test_a_page_out_of_sight_is_refreshed_when_it_is_shown_and_not_before(desk: Desk, page: HistoryPage) -> None:
     desk.window.actions_by_name["history"].trigger()  # back to the images
     desk.bench.past_runs.compare(1, 2)
-    desk.until(lambda: desk.bench.past_runs.comparison is not None and desk.bench.past_runs.is_free)
+    desk.until(lambda: desk.bench.past_runs.comparison is not None and desk.bench.past_runs.can_begin)
     assert page.comparison is None
     desk.window.actions_by_name["history"].trigger()
     assert page.comparison is not None

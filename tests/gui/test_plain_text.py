@@ -296,7 +296,7 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str) -> None:
 
 @pytest.mark.usefixtures("untouched", "two_runs")
 def test_nothing_is_markup_in_the_history(desk: Desk, text: str) -> None:
-    desk.until(lambda: desk.bench.past_runs.is_free)
+    desk.until(lambda: desk.bench.past_runs.can_begin)
     before = assert_plain(text)
     desk.window.actions_by_name["history"].trigger()
     page, runs = desk.window.history_page, desk.bench.past_runs

@@ -188,7 +188,7 @@ class HistoryPage(Page):
 
     def _open(self) -> None:
         chosen = self.selected_runs()
-        if len(chosen) == 1 and self._runs.is_free:
+        if len(chosen) == 1 and self._runs.can_begin:
             self._runs.open(chosen[0])
 
     def _ask_patient(self) -> None:
@@ -279,7 +279,7 @@ class HistoryPage(Page):
 
     def _refresh_buttons(self) -> None:
         number, is_idle = len(self.selected_runs()), not self._runs.is_busy
-        self.open_button.setEnabled(number == 1 and self._runs.is_free)
+        self.open_button.setEnabled(number == 1 and self._runs.can_begin)
         self.compare_button.setEnabled(number == 2 and is_idle)
         self.export_button.setEnabled(number == 1)
         self.delete_button.setEnabled(number > 0 and is_idle)

@@ -62,7 +62,7 @@ class RunOperations(QObject):
         return self._under_way > 0
 
     @property
-    def is_free(self) -> bool:
+    def can_begin(self) -> bool:
         """Whether an operation can begin: no other operation of this object is in progress, and no run is active."""
         return not self.is_busy and not self._screening.is_busy
 
@@ -206,7 +206,7 @@ class AuditController(RunOperations):
     @property
     def can_audit(self) -> bool:
         """Whether an audit can begin: a run is visible and has ended."""
-        return bool(self._screening.run_id) and self.is_free
+        return bool(self._screening.run_id) and self.can_begin
 
     @property
     def can_store_point(self) -> bool:
@@ -310,7 +310,7 @@ class ConstancyTestController(RunOperations):
     @property
     def can_check(self) -> bool:
         """Whether a constancy test can begin: a pack is in use, and no run uses the devices."""
-        return self._packs.model is not None and self.is_free
+        return self._packs.model is not None and self.can_begin
 
     def refresh(self) -> None:
         """Read when the pack in use was tested, and whether a test is due, from the stored constancy tests."""
@@ -457,7 +457,7 @@ class ComputerLoad(RunOperations):
     @property
     def can_measure(self) -> bool:
         """Whether a load study can begin: a pack is in use, and no run or other work would disturb the measurement."""
-        return self._packs.model is not None and self.is_free
+        return self._packs.model is not None and self.can_begin
 
     def read_load_study(self) -> None:
         """Read the latest load study that is stored on this computer."""
