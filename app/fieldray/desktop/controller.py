@@ -135,7 +135,7 @@ class Controller(QObject):
         self.judging.verdict_about_to_change.connect(self._note_read)
         self.read_marks.changed.connect(self.rows.reading_changed)
         self.judging.all_saved.connect(self._go_on_closing)
-        self.past_runs.opened.connect(lambda _row_id, past: self._show_past(past))
+        self.past_runs.opened.connect(lambda _row_id, past: self._show_past_run(past))
         self.past_runs.deleted.connect(self._forget_deleted)
         self.rows.all_deleted.connect(self._forget_gone)
 
@@ -385,12 +385,12 @@ class Controller(QObject):
         else:
             self.rows.refresh()
 
-    def _show_past(self, past: RunWithPacks) -> None:
+    def _show_past_run(self, past: RunWithPacks) -> None:
         """Show the list of a past run."""
         self._run_started()
         self.auditing.forget()
         run, models = past
-        self.screening.show_past(run, *models)
+        self.screening.show_past_run(run, *models)
         self.rows.open(run.run_id, self.screening.manifest, *(one.manifest if one else None for one in models[1:]))
         self._note_other_pack()
 

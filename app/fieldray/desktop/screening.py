@@ -156,7 +156,7 @@ class ScreeningController(QObject):
 
     # ---- events
 
-    def show_past(self, run: Run, *models: Model | None) -> None:
+    def show_past_run(self, run: Run, *models: Model | None) -> None:
         """Show a past run. The run can be exported and audited, and the Start button screens its folders again.
 
         models  the packs of the run; None for a pack that is not available
