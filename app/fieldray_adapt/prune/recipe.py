@@ -16,7 +16,7 @@ from fieldray_adapt.training.loop import Effort
 
 
 @table
-class Original:
+class OriginalNetwork:
     """The network to prune: a VGG-16, trained from random weights."""
 
     training: Effort = key("Training of the original network.")
@@ -123,7 +123,7 @@ class StudyRecipe:
     )
     seed: int = key("Seed of all random numbers: initial weights, order of images, validation images.", default=0)
     data: StudyData = key("Images and labels.")
-    original: Original = key("The network to prune.")
+    original: OriginalNetwork = key("The network to prune.")
     runs: tuple[PruningRunRecipe, ...] = key("The pruning runs.")
     baselines: tuple[BaselineRecipe, ...] = key("Networks pruned in one step, for comparison.", default=())
     scratch: ScratchTraining | None = key(
