@@ -256,7 +256,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             if name == CPU.name:
                 self._start_cpus()
 
-    def handle_removal(self, name: BackendName, why: Reason) -> None:
+    def end_removed_device(self, name: BackendName, why: Reason) -> None:
         """End the process of a device that was removed; `why` is the reason to report. Returns at once."""
         with self._changing():
             gone = [runner for runner in (*self._former, *self._runners) if runner.name == name]
@@ -396,7 +396,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Start to watch for connection and removal of each device that a person wants to use."""
         for kind in self._kinds:
             if kind.watch and kind.name in self._chosen and kind.name not in self._watches:
-                watch = kind.watch(partial(self.retry_backend, kind.name), partial(self.handle_removal, kind.name))
+                watch = kind.watch(partial(self.retry_backend, kind.name), partial(self.end_removed_device, kind.name))
                 self._watches[kind.name] = watch
                 watch.start()
 

@@ -68,7 +68,7 @@ def test_a_lost_device_serves_no_more_until_it_is_reconsidered_and_what_it_runs_
         edgetpu.is_running.clear()
         running = thread.submit(backend_of, engine)
         assert edgetpu.is_running.wait(WAIT_S)
-        engine.handle_removal("edgetpu", reason("coral_unplugged"))
+        engine.end_removed_device("edgetpu", reason("coral_unplugged"))
         assert in_use(events) == {"cpu"}
         assert running.result(WAIT_S) == backend_of(engine) == "cpu"
         engine.retry_backend("edgetpu")
