@@ -36,7 +36,7 @@ READ_FIRST_CODES: Final = frozenset(
         *(f"{side}_{third}_third_denser" for side in get_args(LungSide) for third in ("upper", "middle", "lower")),
     )
 )  # codes of `LungFields.read_first`
-ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
+ROTATION_DEGREES: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.
 _LEAST_LUNG_SHARE: Final = 0.03
@@ -265,7 +265,7 @@ def evaluate_lung_output(
     looks_so = scores["frontal_chest"] >= _LEAST_FRONTAL and _are_two_lungs(first, second, quantised, parts)
     is_frontal_chest = not is_doubted or header_says_chest or looks_so
     passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
-    turned = [name for name in ROTATIONS if name in passed]  # only chests have a known rotation
+    turned = [name for name in ROTATION_DEGREES if name in passed]  # only chests have a known rotation
     left, right = (first, second) if "mirrored" in passed else (second, first)
     doubt = LungMeasurement("check", scores["frontal_chest"], rules.thresholds["frontal_chest"]) if is_doubted else None
     white = {} if grey is None else _white(quantised, parts > 0, areas, grey, is_mirrored="mirrored" in passed)
@@ -278,7 +278,7 @@ def evaluate_lung_output(
         unseen=unseen,
         unseen_by=unseen_by,
         cut_off=_cut_off(parts > 0, areas),
-        rotation_degrees=ROTATIONS[max(turned, key=lambda name: scores[name])] if turned else 0,
+        rotation_degrees=ROTATION_DEGREES[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
         is_mirrored="mirrored" in passed,
         compressed_shares=CompressedShares.compress(fields, threshold),
