@@ -24,7 +24,7 @@ def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> No
     edgetpu.plug()
     found = status(edgetpu)
     assert found.runtime == RuntimeReport(library=str(edgetpu.library), runtime_version=14, devices=("usb",))
-    assert (found.state, found.event.port_mbit, found.reason, found.notes) == ("ready", 5000, None, ())
+    assert (found.state, found.device_changed_event.port_mbit, found.reason, found.notes) == ("ready", 5000, None, ())
     edgetpu.order(edgetpu="absent")  # the runtime does not see it
     found = status(edgetpu)
     assert found.reason is not None and found.reason.code == "coral_not_listed"

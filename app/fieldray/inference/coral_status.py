@@ -224,7 +224,7 @@ class CoralStatus:
         return "ready" if self.runtime and self.runtime.devices else "absent"
 
     @property
-    def event(self) -> DeviceChanged:
+    def device_changed_event(self) -> DeviceChanged:
         """The status of the Edge TPU as an event for window and command line."""
         return DeviceChanged(
             backend=EDGE_TPU.name,
@@ -429,7 +429,7 @@ class DeviceWatch:
         self._devices = devices
         if self._ask_at_s is not None and now_s >= self._ask_at_s:
             self._ask_at_s = None
-            self._publish_event(self._status(devices).event)
+            self._publish_event(self._status(devices).device_changed_event)
 
     def _status(self, devices: tuple[UsbDevice, ...]) -> CoralStatus:
         if devices or self._has_board():
@@ -445,7 +445,7 @@ class DeviceWatch:
             why = reason("coral_flapping" if change == "flapping" else "coral_unplugged")
             self._unplugged(why)
             found = CoralStatus(usb_devices=(), runtime=None, reason=why)
-        self._publish_event(found.event)
+        self._publish_event(found.device_changed_event)
 
     def _publish_event(self, event: DeviceChanged) -> None:
         if event.state != "absent":
