@@ -148,7 +148,7 @@ def draw_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) ->
 
 
 def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedImage, wording: Wording) -> None:
-    text = wording.image(subject.result)
+    text = wording.image_text(subject.result)
     top, room = layout.height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
     head = text.class_name if leading is None else f"{text.class_name}   {leading.meaning} {leading.score}"

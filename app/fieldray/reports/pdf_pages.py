@@ -39,11 +39,11 @@ _IMAGE_SIDE: Final = 800  # pixels over 74 mm: 270 per inch
 def pdf_of_run(stored: StoredRun) -> bytes:
     """Return the PDF document of a whole run."""
     wording = Wording(stored)
-    table, title = wording.table(), wording.translator.text("Results of a screening run")
+    table, title = wording.results_table(), wording.translator.text("Results of a screening run")
     made_s = stored.run.ended_s or stored.run.started_s
     document = Document(title, wording.translator, made_s=made_s, running=title)
     document.heading(title, tag="H1", size=17)
-    document.add(wording.run())
+    document.add(wording.run_blocks())
     document.signature(wording.signature)  # on the page of the summary, so that it is clear what is signed
     if table.rows:
         document.add_page()
@@ -105,7 +105,7 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
         if index:
             document.add_page()
         one, of = wording.for_result(result), stored.for_result(result)
-        text = one.image(result, problem=image if isinstance(image, Reason) else None)
+        text = one.image_text(result, problem=image if isinstance(image, Reason) else None)
         ends = wording.legend if has_map(result.outcome, of.manifest) else None
         image_page(document, text, _as_shown(result, image, of), ends)
         if text.priors:
@@ -114,7 +114,7 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
         if result is images[-1][0]:
             document.signature(wording.signature)  # next to the result that is signed
         document.separator()
-        pack, made = (*one.pack(), *one.run_fields()), (*text.image_fields, *one.provenance())
+        pack, made = (*one.pack_fields(), *one.run_fields()), (*text.image_fields, *one.provenance_fields())
         document.side_by_side(
             partial(document.fields, pack, column=_LEFT, label=22, size=_SMALL),
             partial(document.fields, made, column=_RIGHT, label=22, size=_SMALL),

@@ -99,7 +99,7 @@ class Wording:
 
     # ---- the run
 
-    def run(self) -> tuple[Block, ...]:
+    def run_blocks(self) -> tuple[Block, ...]:
         """Return the report on the whole run without the pages of its images.
 
         Several packs are described one after another.
@@ -117,9 +117,9 @@ class Wording:
 
     def _headings(self) -> list[str]:
         """Return a heading for each pack, which tells the packs apart."""
-        return pack_headings([one.name() for one in self._of_packs.values()])
+        return pack_headings([one.pack_names() for one in self._of_packs.values()])
 
-    def name(self) -> tuple[str, str]:
+    def pack_names(self) -> tuple[str, str]:
         """Return the name of the pack for a person, and the pack's id with version.
 
         If the pack is no longer installed, the id with version is also the name.
@@ -138,12 +138,12 @@ class Wording:
             Paragraph(_joined(heading, text("Summary")), "heading"),
             *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
             *map(Paragraph, self.run_remarks()),
-            Fields(text("Model pack"), self.pack()),
+            Fields(text("Model pack"), self.pack_fields()),
             *(part for point in self._pack.operating_points for part in self._point_blocks(point)),
-            Fields(text("Program, packs and settings"), self.provenance()),
+            Fields(text("Program, packs and settings"), self.provenance_fields()),
         )
 
-    def pack(self) -> tuple[Field, ...]:
+    def pack_fields(self) -> tuple[Field, ...]:
         """Return the facts about the pack and its intended use, as labels with values."""
         text, manifest = self.translator.text, self._stored.manifest
         name = self.translator.pick(manifest.names) if manifest else ""
@@ -160,7 +160,7 @@ class Wording:
         purpose, limits = self.translator.pick(manifest.intended_use), self.translator.pick(manifest.limits)
         return (*fields, Field(text("What this pack is for"), purpose), Field(text("Limits of this pack"), limits))
 
-    def provenance(self) -> tuple[Field, ...]:
+    def provenance_fields(self) -> tuple[Field, ...]:
         """Return the exact origin of the results (versions and hashes), as labels with values."""
         text, pack = self.translator.text, self._pack
         return (
@@ -171,7 +171,7 @@ class Wording:
             *([Field(text("Signing key"), pack.fingerprint)] if pack.fingerprint else []),
         )
 
-    def table(self) -> Table:
+    def results_table(self) -> Table:
         """Return the list of all images as a table."""
         text = self.translator.text
         headings = (text("#"), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
@@ -180,7 +180,7 @@ class Wording:
             title = f"{title} ({unsigned_notice(self.translator)})"
         if len(self._of_packs) > 1:
             return self._table_of_several(title, headings[:4])
-        listed = [(self.row(at, found), found.outcome.category) for at, found in enumerate(self._stored.results, 1)]
+        listed = [(self.table_row(at, one), one.outcome.category) for at, one in enumerate(self._stored.results, 1)]
         return Table(
             title,
             (*headings, text("Verdict of the reader")),
@@ -199,21 +199,21 @@ class Wording:
         categories: list[tuple[Category, ...]] = []
         for _, of_image in itertools.groupby(self._stored.results, lambda result: result.outcome.ref.key):
             results = list(of_image)
-            about = self.row(len(rows) + 1, results[0])[:4]
+            about = self.table_row(len(rows) + 1, results[0])[:4]
             found = {self.for_result(result): result for result in results}
-            rows.append((*about, *(one.answer(found[one]) if one in found else "" for one in packs)))
+            rows.append((*about, *(one.result_cell(found[one]) if one in found else "" for one in packs)))
             categories.append(tuple(found[one].outcome.category if one in found else "not_assessed" for one in packs))
         widths = (*_WIDTHS_WITH_PACKS, *[(sum(_WIDTHS) - sum(_WIDTHS_WITH_PACKS)) / len(packs)] * len(packs))
         columns = (*headings, *self._headings())
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
-    def answer(self, result: StoredResult) -> str:
+    def result_cell(self, result: StoredResult) -> str:
         """Return the result of a pack for an image as the text of one cell of a table."""
-        outcome, (*_, score, verdict) = result.outcome, self.row(0, result)
+        outcome, (*_, score, verdict) = result.outcome, self.table_row(0, result)
         parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
         return ": ".join(part for part in parts if part)
 
-    def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
+    def table_row(self, count: int, result: StoredResult) -> tuple[str, ...]:
         """Return the row of an image in the table of all images.
 
         count  number of the image in the table
@@ -286,7 +286,7 @@ class Wording:
 
     # ---- an image
 
-    def image(self, result: StoredResult, *, problem: Reason | None = None) -> ImageText:
+    def image_text(self, result: StoredResult, *, problem: Reason | None = None) -> ImageText:
         """Return the texts of one image with its result.
 
         problem  the reason why the image cannot be displayed, or None

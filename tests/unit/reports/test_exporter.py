@@ -116,7 +116,7 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
         text = file.read_bytes().decode("utf-8", "replace")
         if exporter.name.startswith("pdf"):
             words = Wording(run)
-            text = str([(words.row(1, one), words.image(one)) for one in results])
+            text = str([(words.table_row(1, one), words.image_text(one)) for one in results])
             text += "" if missing("qpdf", "pdftotext") else pdf_text(file)
         assert not any(of in text for of in ("IVANOVA", "MARIA", "film", "Shevchenko", "Taras", "1814-03", "181403"))
         assert alias in text

@@ -262,7 +262,7 @@ def test_an_image_that_is_gone_shows_what_was_kept(one: ScreenedOutcome, tmp_pat
     one.ref.path.unlink()
     STUDIES.write(tmp_path / "s", run_with(results_of([one])))
     assert b"/Subtype /Image" in only(tmp_path / "s").read_bytes()
-    text = Wording(run_with([])).image(results_of([one])[0], problem=reason("missing"))
+    text = Wording(run_with([])).image_text(results_of([one])[0], problem=reason("missing"))
     assert text.caption == "The image could not be read for this report: The file no longer exists."
 
 
@@ -278,7 +278,7 @@ def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened
     lungs = replace(one.lungs, unseen=("left",), unseen_by=LungMeasurement("smaller", 0.02, 0.12))
     assert lungs.read_first is not None
     unseen = replace(one, lungs=lungs, notes=(lungs.read_first,))
-    text = Wording(run_with([])).image(results_of([unseen])[0])
+    text = Wording(run_with([])).image_text(results_of([unseen])[0])
     said = "The left lung is far smaller than the right lung. Share of the image: left lung 2.0 %, right lung 12.0 %."
     assert (text.class_name, text.read_first_reason) == ("Read first", said)
     assert said not in text.remarks
@@ -288,7 +288,7 @@ def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     text_file = RefusedOutcome(ref=image_ref("readme.txt", kind="unknown"), reason=reason("not_an_image"))
     results: list[StoredResult] = results_of([refused(), failed(), text_file])  # type: ignore[list-item]
     wording = Wording(run_with([]))
-    assert wording.image(results[0]).remarks[0] == "Not a frontal view: the file says LL."
+    assert wording.image_text(results[0]).remarks[0] == "Not a frontal view: the file says LL."
     STUDIES.write(tmp_path / "s", run_with(results))
     assert b"/Count 2" in only(tmp_path / "s").read_bytes()  # of one study; a file that is no image is of nobody
 
