@@ -49,7 +49,7 @@ class HasClassNames(Protocol):
 def category_label(translator: Translator, category: Category, pack: HasClassNames | None = None) -> str:
     """Return the name of a class in the words of the pack, or else in the words of the program."""
     if pack is not None and pack.class_names and category in pack.class_names:
-        return translator.pick(pack.class_names[category])
+        return translator.pack_text(pack.class_names[category])
     if category == "normal" and pack is not None and not pack.is_bare and _looks_for_anything(pack):
         return translator.text("No abnormality flagged")
     return short_label(translator, category, pack)
@@ -173,7 +173,7 @@ def point_sentence(translator: Translator, point: OperatingPoint, threshold: str
 
     threshold  the threshold as text
     """
-    name = translator.pick(point.titles)
+    name = translator.pack_text(point.titles)
     return translator.text("Operating point “{name}”: threshold {threshold}", name=name, threshold=threshold)
 
 
@@ -184,7 +184,7 @@ def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
         "confidence interval).",
         sensitivity=format_percent(translator, point.sensitivity),
         specificity=format_percent(translator, point.specificity),
-        data=translator.pick(point.measured_on),
+        data=translator.pack_text(point.measured_on),
     )
 
 
@@ -234,7 +234,7 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
     """Return the meaning of a label in the pack's own words; the code of the label if the pack is unknown."""
     for entry in manifest.labels if manifest else ():
         if entry.code == label:
-            return translator.pick(entry.meaning)
+            return translator.pack_text(entry.meaning)
     return label
 
 

@@ -89,7 +89,7 @@ class Translator:
         # Translators: what stands between the whole number and its decimals: "," in most languages.
         return digits.replace(".", self.in_context("decimal mark", "."))
 
-    def pick(self, texts: Mapping[str, str]) -> str:
+    def pack_text(self, texts: Mapping[str, str]) -> str:
         """Return a pack's text in this translator's language; the English text if the pack lacks this language."""
         # Catalogues are named as gettext does ("pt_BR"), texts of packs by BCP 47 ("pt-BR").
         language = self.language.replace("_", "-")

@@ -335,6 +335,6 @@ def test_the_first_language_that_there_is(wanted: tuple[str, ...], best: str) ->
 
 def test_a_text_of_a_pack_is_found_by_its_region_then_by_its_language() -> None:
     texts = {"en": "Chest", "pt": "Peito", "pt-BR": "Tórax"}
-    assert Translator("pt_BR").pick(texts) == "Tórax"
-    assert Translator("pt_PT").pick(texts) == "Peito"
-    assert Translator("pl").pick(texts) == "Chest"
+    assert Translator("pt_BR").pack_text(texts) == "Tórax"
+    assert Translator("pt_PT").pack_text(texts) == "Peito"
+    assert Translator("pl").pack_text(texts) == "Chest"

@@ -295,7 +295,7 @@ class MainWindow(QMainWindow):
         dialog.open()
 
     def _show_card(self, card: str) -> None:
-        text = self._translator.pick(split_card(card))
+        text = self._translator.pack_text(split_card(card))
         DocumentDialog(self._translator.text("Model card"), text, self._translator, self).open()
 
     def _show_card_of_run(self) -> None:

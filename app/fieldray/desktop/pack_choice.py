@@ -349,7 +349,7 @@ class PackChoice(QObject):
             lambda t: t.text(
                 "The drive with the pack in use was removed, so this pack is no longer in use. Choose another pack "
                 "on the Packs page: {names}.",
-                names=", ".join(t.pick(entry.names) or entry.pack_name for entry in others),
+                names=", ".join(t.pack_text(entry.names) or entry.pack_name for entry in others),
             )
         )
 

@@ -62,7 +62,7 @@ class PackDialog(QDialog):
         self.setMinimumWidth(460)
         title, advice, yes = _texts(translator, question)
         self.setWindowTitle(title)
-        name = translator.pick(question.candidate.names) or question.candidate.pack_name
+        name = translator.pack_text(question.candidate.names) or question.candidate.pack_name
         parts = [label(title, role="title"), label(f"{name}  {question.candidate.version}", role="heading")]
         if question.kind in ("older", "namesake"):
             parts.append(label(translator.reason(question.reason)))
@@ -172,10 +172,10 @@ class PacksPage(Page):
             facts.append(text("Pack that finds the lungs: {pack}", pack=model.lungs_pack))
         return card(
             in_use,
-            label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),
+            label(f"{self._translator.pack_text(manifest.names)}  {manifest.version}", role="title"),
             *([label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
             row_layout(None, (self.constancy, 1), self.check_button),
-            label(*paragraphs(self._translator.pick(manifest.descriptions))),
+            label(*paragraphs(self._translator.pack_text(manifest.descriptions))),
             *description_widgets(self._translator, manifest, self._theme, self._packs.point),
             *self._points(manifest),
             *self._default(),
@@ -197,7 +197,7 @@ class PacksPage(Page):
 
     def _points(self, manifest: Manifest) -> Sequence[Part]:
         translator = self._translator
-        titles = {point.name: translator.pick(point.titles) for point in manifest.operating_points}
+        titles = {point.name: translator.pack_text(point.titles) for point in manifest.operating_points}
         if manifest.is_bare:
             return [label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning")]
         if not titles:
@@ -226,7 +226,7 @@ class PacksPage(Page):
     def _make_card(self, candidate: PackCandidate) -> QWidget:
         translator = self._translator
         sign = icon_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
-        name = translator.pick(candidate.names) or candidate.pack_name
+        name = translator.pack_text(candidate.names) or candidate.pack_name
         rows: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading")]
         shipped = {one.fingerprint for one in self._packs.candidates if one.trust == "builtin"}
         is_of_shipped_key = bool(candidate.fingerprint) and candidate.fingerprint in shipped
@@ -280,7 +280,7 @@ def point_text(translator: Translator, point: OperatingPoint) -> str:
         threshold=border_text(translator, point.threshold),
         low=border_text(translator, point.unsure_low),
         high=border_text(translator, point.unsure_high),
-        data=translator.pick(point.measured_on),
+        data=translator.pack_text(point.measured_on),
         sensitivity=format_percent(translator, point.sensitivity),
         specificity=format_percent(translator, point.specificity),
     )
@@ -338,7 +338,7 @@ class PackCard(QFrame):
         super().__init__()
         self.setObjectName("card")
         self.setProperty("chosen", packs.uses(candidate))
-        name, manifest = translator.pick(candidate.names) or candidate.pack_name, candidate.manifest
+        name, manifest = translator.pack_text(candidate.names) or candidate.pack_name, candidate.manifest
         rows: list[QWidget] = [label(f"{name} {candidate.version}", role="title")]
         rows += [label(translator.text("In use"), role="heading")] if packs.uses(candidate) else []
         rows += description_widgets(translator, manifest, theme) if manifest is not None else []
@@ -370,7 +370,7 @@ def choose_button_lines(translator: Translator, candidate: PackCandidate) -> tup
     ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
     if ages is None:
         return (translator.text("Use this pack"),)
-    name = translator.pick(candidate.names) or candidate.pack_name  # the name distinguishes packs for equal ages
+    name = translator.pack_text(candidate.names) or candidate.pack_name  # the name distinguishes packs for equal ages
     return name, translator.text("patients aged {youngest} to {oldest} years", youngest=ages[0], oldest=ages[1])
 
 
@@ -385,7 +385,7 @@ def description_widgets(
     point  the operating point whose figures are shown; None for the first operating point of each label
     """
     meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
-    warnings = [paragraphs(translator.pick(manifest.warnings))] if manifest.warnings else []
+    warnings = [paragraphs(translator.pack_text(manifest.warnings))] if manifest.warnings else []
     of_point = performance_of(translator, manifest, point)
     measured = (of_point,) if of_point else performance_of_pack(translator, manifest)
     return [
@@ -394,7 +394,7 @@ def description_widgets(
         *(part for one in measured for part in (label(one.sentence), PerformanceBars(one, theme))),
         *(label(translator.reason(why), role="muted") for why in performance_sentences(manifest)),
         *(label(*lines, role="warning") for lines in warnings),
-        label(*paragraphs(translator.pick(manifest.limits)), role="muted"),
+        label(*paragraphs(translator.pack_text(manifest.limits)), role="muted"),
     ]
 
 

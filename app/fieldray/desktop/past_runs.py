@@ -284,7 +284,7 @@ class AuditController(RunOperations):
             lambda t: t.text(
                 "The local operating point “{name}” was saved. To use this operating point, choose “{name}” on the "
                 "Packs page.",
-                name=t.pick(point.titles),
+                name=t.pack_text(point.titles),
             ),
         )
 

@@ -241,7 +241,7 @@ class ResultPanel(QScrollArea):
             return []
         ages = [(pack, pack.manifest.accepted.ages_years) for pack in packs if pack.can_screen and pack.manifest]
         fitting = (pack for pack, years in ages if years and years[0] <= int(age) <= years[1])
-        return [f"{self._translator.pick(pack.names) or pack.pack_name} {pack.version}" for pack in fitting]
+        return [f"{self._translator.pack_text(pack.names) or pack.pack_name} {pack.version}" for pack in fitting]
 
     def _add_overrides(self, column: QVBoxLayout, row: WorkListRow) -> None:
         """Add buttons for a refused image to a layout: screen in spite of the refusal, or turn the image."""
@@ -315,8 +315,8 @@ class ResultPanel(QScrollArea):
     def _make_pack(self, row: WorkListRow) -> QWidget:
         box, manifest, translator = QWidget(), row.manifest, self._translator
         if manifest is not None:
-            use = label(*paragraphs(translator.pick(manifest.intended_use)))
-            limits = label(*paragraphs(translator.pick(manifest.limits)))
+            use = label(*paragraphs(translator.pack_text(manifest.intended_use)))
+            limits = label(*paragraphs(translator.pack_text(manifest.limits)))
             column_layout(
                 box,
                 self._folding("use", translator.text("What this pack is for"), use),

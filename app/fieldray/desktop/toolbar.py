@@ -285,7 +285,7 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
         return packs.loading.pack_name, translator.text("loading…")
     if packs.model is None:
         return translator.text("No pack chosen"), translator.text("Which patients are these X-rays from?")
-    name = translator.pick(packs.model.manifest.names)
+    name = translator.pack_text(packs.model.manifest.names)
     if others := ", ".join(pack_title(translator, model.manifest) for model in packs.models[1:]):
         return f"{name} {packs.model.manifest.version}", f"+ {others}"
     if packs.model.trust == "legacy":

@@ -264,7 +264,7 @@ def _kept_or(row: WorkListRow, before: WorkListRow | None) -> WorkListRow:
 
 def pack_title(translator: Translator, manifest: Manifest | None) -> str:
     """Return a pack's name with its version, which tells the packs of one run apart; "Unknown pack" for None."""
-    return f"{translator.pick(manifest.names)} {manifest.version}" if manifest else translator.text("Unknown pack")
+    return f"{translator.pack_text(manifest.names)} {manifest.version}" if manifest else translator.text("Unknown pack")
 
 
 def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:

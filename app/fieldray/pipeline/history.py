@@ -335,7 +335,7 @@ def _of_pack(
         if images[category]
     ]
     columns = text("Class"), text("Images"), *(value.column(translator) for value in VERDICT_VALUES.values())
-    title = f"{translator.pick(manifest.names)} · {name}" if manifest else name
+    title = f"{translator.pack_text(manifest.names)} · {name}" if manifest else name
     yield Table(
         title,
         columns,

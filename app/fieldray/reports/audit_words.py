@@ -39,7 +39,7 @@ class AuditWords:
     def title(self) -> str:
         """The title of the audit report."""
         subject, translator = self.report.subject, self.translator
-        return translator.text("Audit of {pack}", pack=translator.pick(subject.names) or subject.pack)
+        return translator.text("Audit of {pack}", pack=translator.pack_text(subject.names) or subject.pack)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the facts about the subject of the audit, as pairs of label and text."""
@@ -67,7 +67,7 @@ class AuditWords:
             (translator.text("Signed by"), signers.get(subject.trust, subject.fingerprint)),
             (translator.text("Model file"), subject.model_sha256[:_HASH_LETTERS]),
             *([(translator.text("Lung-field pack"), subject.lungs_pack)] if subject.lungs_pack else []),
-            (translator.text("Finding"), translator.pick(subject.meaning) or subject.label),
+            (translator.text("Finding"), translator.pack_text(subject.meaning) or subject.label),
             (translator.text("Reference labels"), self._labels_from()),
             (translator.text("Images"), images),
             (translator.text("Unit of counting"), counted),
@@ -106,7 +106,7 @@ class AuditWords:
         """
         return self.translator.text(
             "Operating point {point}, threshold {threshold}",
-            point=self.translator.pick(at.point.titles) or at.point.name,
+            point=self.translator.pack_text(at.point.titles) or at.point.name,
             threshold=border_text(self.translator, at.point.threshold, min_digits=3),
         )
 

@@ -125,7 +125,7 @@ class Wording:
         If the pack is no longer installed, the id with version is also the name.
         """
         manifest, pack_name = self._stored.manifest, self._pack.pack_name
-        return (self.translator.pick(manifest.names) if manifest else pack_name), pack_name
+        return (self.translator.pack_text(manifest.names) if manifest else pack_name), pack_name
 
     def results_of_pack(self, heading: str) -> tuple[Block, ...]:
         """Return the part of a document with a pack's results and its description.
@@ -146,7 +146,7 @@ class Wording:
     def pack_fields(self) -> tuple[Field, ...]:
         """Return the facts about the pack and its intended use, as labels with values."""
         text, manifest = self.translator.text, self._stored.manifest
-        name = self.translator.pick(manifest.names) if manifest else ""
+        name = self.translator.pack_text(manifest.names) if manifest else ""
         signer_text = describe_signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
         fields = [Field(text("Pack"), _joined(name, self._pack.pack_name)), Field(text("Signer"), signer_text)]
         if manifest is None:
@@ -157,7 +157,7 @@ class Wording:
                     text("The pack is not available, so the texts of the pack and the heat maps are missing."),
                 ),
             )
-        purpose, limits = self.translator.pick(manifest.intended_use), self.translator.pick(manifest.limits)
+        purpose, limits = self.translator.pack_text(manifest.intended_use), self.translator.pack_text(manifest.limits)
         return (*fields, Field(text("What this pack is for"), purpose), Field(text("Limits of this pack"), limits))
 
     def provenance_fields(self) -> tuple[Field, ...]:

@@ -58,7 +58,7 @@ def _template(name: str, language: str) -> Template:
         "as_text": lambda found, form=".3f": _interval(found, form, language),
         "form": lambda value, form: _number(format(value, form), language),
         "figure": lambda text: _figure(text, language),
-        "pick": translator.pick,
+        "pick": translator.pack_text,
     }
     return environment.get_template(f"{language}/{name}")
 
@@ -199,7 +199,7 @@ def model_card(
         files=files,
         tools=tools,
         warnings=lambda translator: find_warnings(
-            results, meanings={label.code: translator.pick(label.meaning) for label in recipe.pack_labels}
+            results, meanings={label.code: translator.pack_text(label.meaning) for label in recipe.pack_labels}
         ),
         recipe=recipe,
         data=results.data,

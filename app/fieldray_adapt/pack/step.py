@@ -126,7 +126,7 @@ def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> d
     """Return the warnings about a pack's figures by language, each warning on a line; None without warnings."""
     texts = {}
     for translator in map(Translator, languages()):
-        meanings = {label.code: translator.pick(label.meaning) for label in labels}
+        meanings = {label.code: translator.pack_text(label.meaning) for label in labels}
         found = find_warnings(results, meanings=meanings)
         texts[translator.language] = "\n".join(map(translator.reason, found))
     return texts if any(texts.values()) else None
