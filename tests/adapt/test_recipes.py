@@ -23,7 +23,7 @@ from fieldray_adapt.recipes.tables import (
     KeyProblems,
     RecipeDocument,
     RecipeProblems,
-    Rules,
+    ValidityRules,
     key,
     parse_table,
     recipe_template,
@@ -265,7 +265,7 @@ class Census:
     def defaults(self) -> Mapping[str, Any]:
         return {"title": self.folder.name}
 
-    def rules(self) -> Rules:
+    def validity_rules(self) -> ValidityRules:
         yield self.most != 13, "most", "must not be 13"
 
 

@@ -11,7 +11,7 @@ from fieldray_adapt.data.augmentation import PairAugmentation
 from fieldray_adapt.lungs.networks import COMPACT_CHANNELS, SIDE_MULTIPLE, published_mask_side
 from fieldray_adapt.recipes.classifier import PackRecipe, PatientSplit
 from fieldray_adapt.recipes.shared import Source, Split, server_addresses
-from fieldray_adapt.recipes.tables import Rules, key, table
+from fieldray_adapt.recipes.tables import ValidityRules, key, table
 from fieldray_adapt.run import Run
 
 
@@ -61,8 +61,8 @@ class MaskSource:
         """The addresses of the source's folders on servers, such as s3://BUCKET/FOLDER."""
         return server_addresses(self.path if self.layout == "folders" else self.path.parent, self.masks)
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         is_folders = self.layout == "folders"
         return ((is_folders == (self.masks is not None), "masks", "belongs to the layout folders, which needs it"),)
 
@@ -93,8 +93,8 @@ class LungNetwork:
         """Number of masks that the network gives: 1 (visible lung), or 2 (visible lung and lung region)."""
         return 1 + self.region
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         return (
             (len(self.channels) == len(COMPACT_CHANNELS), "channels", f"needs {len(COMPACT_CHANNELS)} numbers"),
             (not self.region or self.kind == "compact", "region", "is for the compact network"),
@@ -136,8 +136,8 @@ class LungTraining:
         "Number of images for which a picture of true and predicted mask is stored after each epoch.", default=4, low=0
     )
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         return ((bool(self.stages), "stages", "must be one or more"),)
 
 
@@ -191,8 +191,8 @@ class LungRecipe(PackRecipe):
         """The names of the sources whose masks show the lung region and not only the visible lung."""
         return frozenset(source.name for source in self.masks if source.shows == "region")
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this recipe must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this recipe must fulfil (see `tables.ValidityRules`)."""
         spec, side = self.input, self.input.height
         is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
         return (

@@ -10,7 +10,7 @@ from fieldray_adapt.networks.specification import Specification
 from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.prune.selection import BaselineKind
 from fieldray_adapt.recipes.shared import ProfileChoice
-from fieldray_adapt.recipes.tables import Rules, key, table
+from fieldray_adapt.recipes.tables import ValidityRules, key, table
 from fieldray_adapt.training.engine_interface import Precision
 from fieldray_adapt.training.loop import Effort
 
@@ -139,8 +139,8 @@ class StudyRecipe:
         "What `fieldray adapt profile` measures on the original network.", default_factory=ProfileChoice
     )
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this recipe must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this recipe must fulfil (see `tables.ValidityRules`)."""
         names = [run.name for run in self.runs]
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}

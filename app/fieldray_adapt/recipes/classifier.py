@@ -25,7 +25,7 @@ from fieldray_adapt.recipes.shared import (
     pack_id_problem,
     with_copy_paths,
 )
-from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
+from fieldray_adapt.recipes.tables import Key, ValidityRules, key, resolve_paths, table
 from fieldray_adapt.training.engine_interface import EngineName, Precision
 
 NO_WEIGHTS: Final = "none"
@@ -61,8 +61,8 @@ class ClassNames:
     abnormal: Texts = key("Name for scores at or above the uncertain zone.", example={"en": "Signs of pneumonia"})
     normal: Texts = key("Name for scores below the uncertain zone.", example={"en": "None found by this pack"})
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         problem = class_names_problem({"abnormal": self.abnormal, "normal": self.normal})
         return [(False, *problem)] if problem else []
 
@@ -158,8 +158,8 @@ class NetworkChoice:
         """
         return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         return (
             (self.is_residual or not self.blocks, "blocks", "is for a resnet50 or resnet34"),
             (self.is_residual or self.last_stride == 2, "last_stride", "is for a resnet50 or resnet34"),
@@ -317,8 +317,8 @@ class Evaluation:
         low=0,
     )
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         names = [point.name for point in self.points]
         return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
@@ -374,8 +374,8 @@ class ClassifierRecipe(PackRecipe):
     profile: ProfileChoice = key("Settings of `fieldray adapt profile`.", default_factory=ProfileChoice)
     evaluation: Evaluation = key("Settings of the evaluation.", default=Evaluation())
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this recipe must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this recipe must fulfil (see `tables.ValidityRules`)."""
         codes = [label.code for label in self.labels]
         has_kept = any(not label.auxiliary for label in self.labels)
         return (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from fieldray.packs.look_alikes import is_visible_text
-from fieldray_adapt.recipes.tables import Key, Rules, key, table
+from fieldray_adapt.recipes.tables import Key, ValidityRules, key, table
 
 T = TypeVar("T")
 _LANGUAGE: Final = re.compile(
@@ -139,8 +139,8 @@ class LabelRule:
             "positive": (self.code,) if self.column == "classes" else (),
         }
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         is_age, both = self.column == "age", sorted(set(self.positive) & set(self.negative))
         return (
             (bool(self.code.strip()), "code", "must not be empty"),
@@ -219,8 +219,8 @@ class Source:
         """The addresses of the source's folders on servers, such as s3://BUCKET/FOLDER."""
         return server_addresses(self.path if self.layout == "folders" else self.path.parent, self.images)
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         wanted = "is needed for the layout chexpert: positive, negative, unknown or drop"
         return ((self.layout != "chexpert" or self.uncertain is not None, "uncertain", wanted),)
 
@@ -249,8 +249,8 @@ class Split:
         default=None,
     )
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         return (
             (self.table is None or self.by == "random", "table", "is for a split by random"),
             (self.table is None or not self.cross_folds, "table", "is not for a cross-validation, which has folds"),
@@ -274,6 +274,6 @@ class ProfileChoice:
         "Number of measured training steps for each size. The first two are reported separately.", default=6, low=3
     )
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         return ((bool(self.batch_sizes), "batch_sizes", "must have one or more"),)

@@ -104,7 +104,7 @@ def key(doc: str = "", *, default: Any = MISSING, default_factory: Any = MISSING
 
 
 TableClass = TypeVar("TableClass", bound=type)
-Rules = Iterable[tuple[bool, str, str]]
+ValidityRules = Iterable[tuple[bool, str, str]]
 """The conditions that the values of a table must fulfil.
 
 A condition is a triple: whether the condition is fulfilled, the name of the wrong key if not, and the error in words.
@@ -116,7 +116,7 @@ def table(kind: TableClass) -> TableClass:
     """Make a class a table of a recipe: a frozen dataclass that checks the values of each new instance.
 
     First, empty keys get the values that a method `defaults` returns, if the class has this method. Then the range of
-    each key is checked. Last, the conditions that a method `rules` returns are checked (see `Rules`).
+    each key is checked. Last, the conditions that a method `validity_rules` returns are checked (see `ValidityRules`).
 
     Creating an instance raises KeyProblems if a value is out of its range, or if a condition is not fulfilled.
     """
@@ -131,7 +131,7 @@ def _settle(parsed: Any) -> None:
             if not getattr(parsed, name):
                 object.__setattr__(parsed, name, value)
     require_ranges(parsed)
-    if rules := getattr(parsed, "rules", None):
+    if rules := getattr(parsed, "validity_rules", None):
         require_rules(*rules())
 
 
@@ -175,7 +175,7 @@ class KeyProblems(ValueError):
 
 
 def require_rules(*rules: tuple[bool, str, str]) -> None:
-    """Raise KeyProblems with all conditions that are not fulfilled. A condition is a triple (see `Rules`)."""
+    """Raise KeyProblems with all conditions that are not fulfilled. A condition is a triple (see `ValidityRules`)."""
     broken = [(key, text) for holds, key, text in rules if not holds]
     if broken:
         raise KeyProblems(*broken)
@@ -452,7 +452,9 @@ class RecipeDocument:
 
     def problem_lines(self, problems: Sequence[Problem]) -> list[str]:
         """Return a text for each problem, for example `line 12: training.epochs is missing`, in order of the lines."""
-        found = [(find_line(self.text, problem.location), f"{problem.key_path} {problem.detail}") for problem in problems]
+        found = [
+            (find_line(self.text, problem.location), f"{problem.key_path} {problem.detail}") for problem in problems
+        ]
         return [f"line {line}: {text}" for line, text in sorted(found, key=lambda item: item[0])]
 
 

@@ -29,7 +29,7 @@ from fieldray_adapt.recipes.tables import (
     Problem,
     RecipeDocument,
     RecipeProblems,
-    Rules,
+    ValidityRules,
     key,
     parse_table,
     recipe_template,
@@ -240,8 +240,8 @@ class Experiment(RetryPolicy):
         default=(),
     )
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `recipes.tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `recipes.tables.ValidityRules`)."""
         used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
         missing, unused = used - known - set(BUILT_IN), known - used
         yield not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"
@@ -287,8 +287,8 @@ class Sweep(RetryPolicy):
         "Settings for stopping poor trials early. Without this table, no trial is stopped early.", default=None
     )
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this table must fulfil (see `recipes.tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this table must fulfil (see `recipes.tables.ValidityRules`)."""
         yield any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"
 
 
@@ -320,8 +320,8 @@ class Workflow:
     experiments: Mapping[str, Experiment] = key("The experiments, by name.", default_factory=dict)
     sweep: Sweep | None = key("A search for the best values of a recipe.", default=None)
 
-    def rules(self) -> Rules:
-        """Return the conditions that the values of this recipe must fulfil (see `recipes.tables.Rules`)."""
+    def validity_rules(self) -> ValidityRules:
+        """Return the conditions that the values of this recipe must fulfil (see `recipes.tables.ValidityRules`)."""
         yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
 
     def resolve_paths(self, base: Path) -> Workflow:
