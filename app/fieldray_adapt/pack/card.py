@@ -58,7 +58,7 @@ def _template(name: str, language: str) -> Template:
         "as_text": lambda found, form=".3f": _interval(found, form, language),
         "form": lambda value, form: _number(format(value, form), language),
         "figure": lambda text: _figure(text, language),
-        "pick": translator.pack_text,
+        "pack_text": translator.pack_text,
     }
     return environment.get_template(f"{language}/{name}")
 
