@@ -268,8 +268,8 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
     The compressed mask (`CompressedShares.data`) has a column of its own.
     """
 
-    rows: Count
-    columns: Count
+    mask_rows: Count
+    mask_columns: Count
     threshold: int
     pixel_map: MapValues
     is_frontal_chest: bool
@@ -292,12 +292,12 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
 
         shares  the compressed mask of the lungs, as in `CompressedShares.data`
         """
-        kept = CompressedShares(self.rows, self.columns, self.threshold, shares)
+        kept = CompressedShares(self.mask_rows, self.mask_columns, self.threshold, shares)
         values = {name: getattr(self, name) for name in LUNG_VALUES}
         return LungFields(**values, compressed_shares=kept, pixel_map=PixelMap(*self.pixel_map))
 
 
-_OF_CELLS: Final = ("rows", "columns", "threshold", "pixel_map")
+_OF_CELLS: Final = ("mask_rows", "mask_columns", "threshold", "pixel_map")
 # The further fields of stored lung fields, in order: all but the shares and their position.
 LUNG_VALUES: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
 
