@@ -96,7 +96,7 @@ def task_row(state: TaskState) -> dict[str, Any]:
         "memory_mb": outcome.memory_mb,
         "exit_code": outcome.exit_code,
         "problem": outcome.problem,
-        "values": dict(state.task.values),
+        "values": dict(state.task.parameter_values),
         "command": list(state.task.command),
         "output": str(state.output) if state.output else None,
     }

@@ -69,7 +69,7 @@ class Task:
         The experiment's name, and the number of the sample, from 1.
     command
         The words of the command, with the values in place of placeholders.
-    values
+    parameter_values
         The values, by name of the parameter.
     folder
         The folder for the task's output and outcome.
@@ -79,7 +79,7 @@ class Task:
 
     name: str
     command: tuple[str, ...]
-    values: Mapping[str, Value]
+    parameter_values: Mapping[str, Value]
     folder: Path
     inputs: tuple[Path, ...] = ()
 
@@ -89,7 +89,7 @@ class Task:
         `before` is the digest of the tasks for which this task waits. Raises FileNotFoundError for a missing input, and
         OSError.
         """
-        return result_key(self.command, dict(self.values), [path_state(path) for path in self.inputs], before)
+        return result_key(self.command, dict(self.parameter_values), [path_state(path) for path in self.inputs], before)
 
 
 TaskGraph = Mapping[str, tuple[Task, ...]]
@@ -123,7 +123,7 @@ def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) ->
             Task(
                 name=own,
                 command=fill_command(experiment.command, known),
-                values=values,
+                parameter_values=values,
                 folder=folder,
                 inputs=tuple(here / _fill(text, known) for text in experiment.inputs),
             )
@@ -359,7 +359,9 @@ def read_states(path: Path) -> list[TaskState]:
     if not workflow.sweep:
         return task_states(build_graph(workflow, recipe_folder=path.resolve().parent), latest)
     # The tasks of a sweep are not known in advance.
-    tasks = (Task(name=name, command=(), values={}, folder=workflow.run / TASKS_FOLDER / name) for name in latest)
+    tasks = (
+        Task(name=name, command=(), parameter_values={}, folder=workflow.run / TASKS_FOLDER / name) for name in latest
+    )
     return task_states({"sweep": tuple(tasks)}, latest)
 
 

@@ -108,7 +108,7 @@ command = "fieldray --version"
     page = write_report(path).read_text(encoding="utf-8")
     assert "program-0001" in page and "<script" not in page and "6 tasks: 6 done" in page
     path.write_text(path.read_text().replace("x = [1, 2]", "x = [7, 8]"))  # nothing was done with these yet
-    assert {state.task.values.get("x") for state in read_states(path)} == {None, 1, 2}
+    assert {state.task.parameter_values.get("x") for state in read_states(path)} == {None, 1, 2}
     assert write_report(path).read_text(encoding="utf-8") == page
 
 
