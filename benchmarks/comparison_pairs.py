@@ -93,7 +93,7 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
         def read(path: Path) -> FramedImage | None:
             if path not in known:
                 ref = ImageRef(path=path, kind="jpeg", header=ImageHeader())
-                known[path] = read_framed(ref, readers=readers, finder=finder).framed
+                known[path] = read_framed(ref, workers=readers, finder=finder).framed
             return known[path]
 
         yield read

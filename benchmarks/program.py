@@ -61,7 +61,7 @@ class ScreenService:
         with contextlib.ExitStack() as ends:
             home = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fieldray-bench-")))
             workers = ends.enter_context(contextlib.closing(open_workers(settings, size)))
-            session = Session(settings, heard.publish, database=home / "results.sqlite", warm=workers)
+            session = Session(settings, heard.publish, database=home / "results.sqlite", running_workers=workers)
             ends.enter_context(session)
             session.use_packs(self._model)
             heard.wait_ready()

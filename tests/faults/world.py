@@ -210,7 +210,7 @@ class Clinic:
             self._workers.append(open_workers(settings, size))
             return self._workers[-1]
 
-        return Session(self.settings, hear, engines=engines, readers=readers)
+        return Session(self.settings, hear, make_engine=engines, make_workers=readers)
 
     def load_pack(self) -> Model:
         """From the drive, into memory. Raises PackProblem when the drive is out."""

@@ -163,12 +163,12 @@ def find_images(folder: Path | None, *, count: int, synthetic_folder: Path) -> t
     return tuple(itertools.islice(wanted, count))
 
 
-def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> tuple[LoadedImage, ...]:
+def read_images(refs: Sequence[ImageRef], spec: InputSpec, workers: Workers) -> tuple[LoadedImage, ...]:
     """Read the images and prepare them as network input; unreadable images are left out.
 
     Raises UsageProblem (nothing_to_measure) if no image can be read.
     """
-    results = ((ref, readers.read_network_input(ref, spec)) for ref in refs)
+    results = ((ref, workers.read_network_input(ref, spec)) for ref in refs)
     images = tuple(LoadedImage(ref, tensor.values[0]) for ref, tensor in results if tensor)
     if not images:
         raise UsageProblem(reason("nothing_to_measure"))

@@ -170,7 +170,9 @@ def measure(
     Raises BackendProblem if a backend fails, OSError if a process that makes load cannot start.
     """
     levels, scopes, cores, meter = options.load_levels, options.scopes, options.cores, options.energy_meter
-    timed = partial(time_case, count=effort.images, min_duration_s=options.min_duration_s, readers=options.open_workers)
+    timed = partial(
+        time_case, count=effort.images, min_duration_s=options.min_duration_s, make_workers=options.open_workers
+    )
     found = {
         (case, level, scope): Measurement(case=case, scope=scope, level=level)
         for case in cases
@@ -198,14 +200,14 @@ def time_case(
     *,
     count: int,
     min_duration_s: float = 0.0,
-    readers: Callable[[], Workers] = open_one_worker,
+    make_workers: Callable[[], Workers] = open_one_worker,
 ) -> list[float]:
     """Time `count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
 
     scope           NETWORK_SCOPE: the network alone. FILE_SCOPE: reading, preparing, messages between the processes,
                     and the network
     min_duration_s  minimum duration in seconds, for NETWORK_SCOPE only
-    readers         function that starts the worker processes that read files, for FILE_SCOPE only
+    make_workers    function that starts the worker processes that read files, for FILE_SCOPE only
 
     Raises BackendProblem.
     """
@@ -213,7 +215,7 @@ def time_case(
         with case.open_backend() as backend:
             return time_images(backend, images, count=count, min_duration_s=min_duration_s)
     times_ms = list[float]()
-    with readers() as pool, case.open_backend() as backend:
+    with make_workers() as pool, case.open_backend() as backend:
         for image in itertools.islice(itertools.cycle(images), count):
             began_s = time.perf_counter()
             tensor = pool.read_network_input(image.ref, case.model.manifest.input)

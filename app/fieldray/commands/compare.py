@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     settings, _ = load()
     with contextlib.ExitStack() as ends:
         comparer = system_comparer(settings)(ends)
-        prior, current = (find_only_image(path, readers=comparer.workers) for path in inputs)
+        prior, current = (find_only_image(path, workers=comparer.workers) for path in inputs)
         pair = comparer.compare(prior, current)
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)

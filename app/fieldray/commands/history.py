@@ -250,7 +250,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
     )
     written = export_run(
         request,
-        readers=lambda: open_workers(settings, number_of_workers(settings)),
+        make_workers=lambda: open_workers(settings, number_of_workers(settings)),
         progress=lambda done, total: console.show_bar(f"Reports {done}/{total}"),
         note=left_out.append,
     )

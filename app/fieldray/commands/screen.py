@@ -218,7 +218,7 @@ def screening_run(
 
         with json_lines(target, console, inputs=options.paths, watches=watches) as emit:
             report = RunReport(console, emit, models=models, has_list=has_list, watches=watches)
-            with Session(settings, report.publish, warm=warm) as session:
+            with Session(settings, report.publish, running_workers=warm) as session:
                 session.use_packs(*models)
                 # The operating point of the settings belongs to the default pack, so it is not used with `--pack`.
                 point = options.operating_point or (None if options.pack else str(settings["operating_point"]))

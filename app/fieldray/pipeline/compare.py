@@ -114,7 +114,7 @@ def make_comparison_process() -> Child:
 class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
     """Compares pairs of images, one pair at a time. `cancel` ends the current comparison, from any thread.
 
-    readers  workers that read images; the caller closes them
+    workers  workers that read images; the caller closes them
     finder   the lung-field pack
     child    function that makes the child process that compares
     """
@@ -122,11 +122,11 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
     def __init__(
         self,
         *,
-        readers: Workers,
+        workers: Workers,
         finder: Model,
         child: Callable[[], Child] = make_comparison_process,
     ) -> None:
-        self.workers, self._finder = readers, finder
+        self.workers, self._finder = workers, finder
         self._child = child()
         self._is_cancelled = False
         self._is_wanted: Callable[[], bool] = lambda: True
@@ -162,7 +162,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self._is_wanted = is_wanted
         self._require_wanted()
         with ThreadPoolExecutor(2, thread_name_prefix="comparing") as pool:
-            read = partial(read_framed, readers=self.workers, finder=self._finder)
+            read = partial(read_framed, workers=self.workers, finder=self._finder)
             first, second = pool.map(read, (prior, current))
         self._require_wanted()
         problem = _problem(first, second)
@@ -194,10 +194,10 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         return PairComparison(prior=prior, current=current, problem=ComparisonProblem(reason=why))
 
 
-def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> PairImage:
+def read_framed(ref: ImageRef, *, workers: Workers, finder: Model) -> PairImage:
     """Read one image and find its lungs. The header is checked by the rules of the lung-field pack.
 
-    readers  workers that read the image
+    workers  workers that read the image
     finder   the lung-field pack
 
     Raises EnvironmentProblem.
@@ -205,7 +205,7 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> PairImage:
     if ref.problem:
         return PairImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
     question = AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame_spec=FRAME_INPUT)
-    seen = readers.analyse(question, model=finder)
+    seen = workers.analyse(question, model=finder)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
         ref = replace(ref, kind=seen.kind, header=seen.header)
@@ -254,13 +254,13 @@ def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
     return replace(lungs, pixel_map=in_frame).mask_of_image(rows=FRAME_SIDE, columns=FRAME_SIDE)
 
 
-def find_only_image(path: Path, *, readers: Workers) -> ImageRef:
+def find_only_image(path: Path, *, workers: Workers) -> ImageRef:
     """Return the reference to the only image in a file.
 
     Raises UsageProblem (compare_one_image, nothing_to_screen) for a file with no image or several images, and for a
     folder.
     """
-    found = list(discover([path], members=readers.zip_members))
+    found = list(discover([path], members=workers.zip_members))
     if len(found) != 1 or path.is_dir():
         raise UsageProblem(reason("compare_one_image", path=path, count=len(found)))
     return found[0]
@@ -282,8 +282,8 @@ def system_comparer(settings: Settings) -> OpenComparer:
         finder = PackLibrary(data_folder()).load_shipped_lungs()
         if finder is None:
             raise PackProblem(reason("compare_no_lungs_pack"))
-        readers = ends.enter_context(contextlib.closing(open_workers(settings, _WORKERS)))
-        return ends.enter_context(PairComparer(readers=readers, finder=finder))
+        workers = ends.enter_context(contextlib.closing(open_workers(settings, _WORKERS)))
+        return ends.enter_context(PairComparer(workers=workers, finder=finder))
 
     return opened
 

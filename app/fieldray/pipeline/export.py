@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _AHEAD: Final = 4  # images read ahead, per worker
 _CAPTURES: Final = "sc"  # secondary captures are written first, because other outputs refer to them
 
-OpenReaders = Callable[[], "Workers"]
+MakeWorkers = Callable[[], "Workers"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class ExportRequest:
 def export_run(
     request: ExportRequest,
     *,
-    readers: OpenReaders | None = None,
+    make_workers: MakeWorkers | None = None,
     progress: ProgressHandler = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
@@ -87,10 +87,10 @@ def export_run(
 
     Returns the paths of the outputs in the order of `formats`. A format without any content gives no output.
 
-    readers   function that opens workers, which read images; None to read no image
-    progress  function called before each result with the number of results written and the total; if the function
-              raises Cancelled, the export stops
-    note      function called with each message about results that are missing in an output
+    make_workers  function that opens workers, which read images; None to read no image
+    progress      function called before each result with the number of results written and the total; if the function
+                  raises Cancelled, the export stops
+    note          function called with each message about results that are missing in an output
 
     Raises UsageProblem for an output that would replace another file, and (history_no_run) for an unknown run without a
     `spec`. Raises StorageProblem for failed reading or writing, or (store_gone) if the run has another request than
@@ -99,7 +99,7 @@ def export_run(
     folder = request.folder
     chosen = [exporters()[name] for name in request.formats] or default_exporters()
     remove_unfinished_files(folder)
-    with HistoryQuery(request.database) as query, query.snapshot(), _ImageReading(readers) as images:
+    with HistoryQuery(request.database) as query, query.snapshot(), _ImageReading(make_workers) as images:
         run = _run_of(query, request.run_id, request.spec)
         stored = replace(
             _stored(query, run, request.packs),
@@ -233,10 +233,10 @@ class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
     Child processes end with the `with` block.
     """
 
-    def __init__(self, opens: OpenReaders | None) -> None:
-        self._opens = opens
+    def __init__(self, make_workers: MakeWorkers | None) -> None:
+        self._make_workers = make_workers
         self._ends = contextlib.ExitStack()
-        self._readers: Workers | None = None
+        self._workers: Workers | None = None
 
     def __exit__(self, *_: object) -> None:
         self._ends.close()
@@ -246,12 +246,12 @@ class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
 
         side  length of the images' longer side in pixels
         """
-        if self._opens is None:
+        if self._make_workers is None:
             yield from results_without_images(results, side)
             return
-        readers = self._opened(self._opens)
-        read = partial(_read, readers, side)
-        yield from map_ahead(read, results, self._threads, ahead=_AHEAD * readers.size)
+        workers = self._opened(self._make_workers)
+        read = partial(_read, workers, side)
+        yield from map_ahead(read, results, self._threads, ahead=_AHEAD * workers.size)
 
     def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
         """Return the stored preview of a result; None if there is no preview or the preview is damaged.
@@ -260,31 +260,31 @@ class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
         """
         facts, frame = result.outcome.facts, result.outcome.ref.frame
         kept = query.preview(facts.content_sha256, frame=frame) if facts.content_sha256 and facts.rows else None
-        if kept is None or self._opens is None:
+        if kept is None or self._make_workers is None:
             return None
         try:
-            pixels = self._opened(self._opens).read_preview(kept)
+            pixels = self._opened(self._make_workers).read_preview(kept)
         except InputProblem:
             return None
         return ShownImage(pixels=result.outcome.ref.turn.apply_to_grey(pixels), rows=facts.rows, columns=facts.columns)
 
-    def _opened(self, opens: OpenReaders) -> Workers:
-        if self._readers is None:
-            self._readers = opens()
-            threads = ThreadPoolExecutor(self._readers.size, thread_name_prefix="export")
+    def _opened(self, make_workers: MakeWorkers) -> Workers:
+        if self._workers is None:
+            self._workers = make_workers()
+            threads = ThreadPoolExecutor(self._workers.size, thread_name_prefix="export")
             self._threads = self._ends.enter_context(threads)
-            self._ends.callback(self._readers.close)
-        return self._readers
+            self._ends.callback(self._workers.close)
+        return self._workers
 
 
-def _read(readers: Workers, side: int, result: StoredResult) -> tuple[StoredResult, ShownImage | Reason]:
+def _read(workers: Workers, side: int, result: StoredResult) -> tuple[StoredResult, ShownImage | Reason]:
     outcome = result.outcome
     if isinstance(outcome, FailedOutcome):
         return result, outcome.reason
     if outcome.ref.problem is not None or not outcome.facts.content_sha256:
         return result, outcome.ref.problem or reason("missing")
     try:
-        return result, readers.read_shown(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
+        return result, workers.read_shown(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
     except InputProblem as error:
         return result, error.reason
 
@@ -298,7 +298,7 @@ def write_maps(
     folder: Path,
     *,
     manifest: Manifest,
-    readers: Workers,
+    workers: Workers,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
     """Write the heat maps, lung masks and overlays of a pack's results in a run as image files.
@@ -306,7 +306,7 @@ def write_maps(
     pack_in_run  the run, and the position of the pack in the run
     folder       folder for the files, which is created if missing
     manifest     manifest of the pack
-    readers      workers that read the images again
+    workers      workers that read the images again
     progress     function called with the number of images done
 
     Returns the number of images with maps, and the number of images without overlay because the file cannot be read any
@@ -314,7 +314,7 @@ def write_maps(
     writing.
     """
     written = missing = 0
-    with ResultQuery(database) as query, ThreadPoolExecutor(readers.size, thread_name_prefix="maps") as pool:
+    with ResultQuery(database) as query, ThreadPoolExecutor(workers.size, thread_name_prefix="maps") as pool:
         run = query.run(pack_in_run.run_id)
         inputs, pack = tuple(map(Path, run.spec.paths)), pack_of_run(run, pack_in_run.position)
         names = MapFileNames(folder, inputs)
@@ -322,8 +322,8 @@ def write_maps(
             (names.stem(stored.outcome.ref), stored.outcome)
             for stored in query.results(pack_in_run.run_id, position=pack_in_run.position)
         )
-        write = partial(_write, manifest=manifest, readers=readers, inputs=inputs, lungs_pack=pack.lungs_pack)
-        answers = map_ahead(lambda one: write(*one), work, pool, ahead=2 * readers.size)
+        write = partial(_write, manifest=manifest, workers=workers, inputs=inputs, lungs_pack=pack.lungs_pack)
+        answers = map_ahead(lambda one: write(*one), work, pool, ahead=2 * workers.size)
         for done, (has_maps, is_missing) in enumerate(answers, 1):
             written, missing = written + has_maps, missing + is_missing
             progress(done)
@@ -331,7 +331,7 @@ def write_maps(
 
 
 def _write(
-    stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Workers, inputs: Sequence[Path], lungs_pack: str
+    stem: Path, outcome: Outcome, *, manifest: Manifest, workers: Workers, inputs: Sequence[Path], lungs_pack: str
 ) -> tuple[bool, bool]:
     """Write the maps of one image as files. Returns whether the image has maps, and whether its overlay is missing.
 
@@ -345,7 +345,7 @@ def _write(
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)
     try:
         frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
-        seen = readers.analyse(AnalyseRequest(ref=outcome.ref, frame_spec=frame), model=None)
+        seen = workers.analyse(AnalyseRequest(ref=outcome.ref, frame_spec=frame), model=None)
     except (UsageProblem, StorageProblem, PoolClosed):
         raise
     except FieldrayError as problem:
@@ -477,7 +477,7 @@ def _export(order: ExportCall) -> ExportResult:
     )
     written = export_run(
         request,
-        readers=lambda: open_workers(settings, number_of_workers(settings)),
+        make_workers=lambda: open_workers(settings, number_of_workers(settings)),
         progress=progress,
         note=notes.append,
     )

@@ -81,9 +81,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     After `close`, methods that need a process raise EnvironmentProblem.
 
-    engines  function that makes the engine, which chooses the device for an image
-    readers  function that makes the workers, which read images
-    warm     workers that already run; `close` closes them
+    make_engine      function that makes the engine, which chooses the device for an image
+    make_workers     function that makes the workers, which read images
+    running_workers  workers that already run; `close` closes them
     """
 
     def __init__(
@@ -92,15 +92,15 @@ class Session(contextlib.AbstractContextManager["Session"]):
         publish: Publish,
         *,
         database: Path | None = None,
-        engines: Callable[[Publish, Settings, Workers], Engine] = system_engine,
-        readers: Callable[[Settings, int], Workers] = open_workers,
-        warm: Workers | None = None,
+        make_engine: Callable[[Publish, Settings, Workers], Engine] = system_engine,
+        make_workers: Callable[[Settings, int], Workers] = open_workers,
+        running_workers: Workers | None = None,
     ) -> None:
         self.database: Final = database or results_path()
         self._settings = settings
         self._publish = publish
-        self._engines, self._readers = engines, readers
-        self._workers = warm
+        self._make_engine, self._make_workers = make_engine, make_workers
+        self._workers = running_workers
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self.models: tuple[Model, ...] = ()  # packs of the next run
@@ -314,7 +314,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         from fieldray.pipeline.export import write_maps  # a slow import
 
         return write_maps(
-            self.database, pack_in_run, folder, manifest=pack.manifest, readers=self._working(), progress=progress
+            self.database, pack_in_run, folder, manifest=pack.manifest, workers=self._working(), progress=progress
         )
 
     def export(
@@ -354,8 +354,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
         if in_child:
             return export_in_child(request, settings=self._settings, progress=progress, note=note)
         count = number_of_workers(self._settings)
-        readers = partial(self._readers, self._settings, count)
-        return export_run(request, readers=readers, progress=progress, note=note)
+        make_workers = partial(self._make_workers, self._settings, count)
+        return export_run(request, make_workers=make_workers, progress=progress, note=note)
 
     def set_verdict(
         self,
@@ -409,13 +409,13 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def _viewing(self) -> Workers:
         with self._lock:
             self._require_open()
-            self._viewer = self._viewer or self._readers(self._settings, 1)
+            self._viewer = self._viewer or self._make_workers(self._settings, 1)
             return self._viewer
 
     def _working(self) -> Workers:
         with self._lock:
             self._require_open()
-            self._workers = self._workers or self._readers(self._settings, number_of_workers(self._settings))
+            self._workers = self._workers or self._make_workers(self._settings, number_of_workers(self._settings))
             return self._workers
 
     @property
@@ -430,6 +430,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Return the engine after opening these packs in it."""
         workers = self._working()
         workers.load_as_group(models)
-        self._engine = self._engine or self._engines(self._publish, self._settings, workers)
+        self._engine = self._engine or self._make_engine(self._publish, self._settings, workers)
         self._engine.open(*models)
         return self._engine

@@ -55,7 +55,7 @@ def named(name: str) -> ImageRef:
 
 
 def comparer(**changes: Any) -> PairComparer:
-    return PairComparer(**{"readers": ChestReaders(FakeFinder(MASK)), "finder": tiny_lungs_model(), **changes})
+    return PairComparer(**{"workers": ChestReaders(FakeFinder(MASK)), "finder": tiny_lungs_model(), **changes})
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_what_discovery_could_not_use_is_not_read(plain: PairComparer) -> None:
     ("scores", "code"), [({"frontal_chest": 0.01}, "not_frontal_chest"), ({"inverted": 0.9}, "inverted")]
 )
 def test_the_lung_fields_refuse_as_in_screening(scores: dict[str, float], code: str) -> None:
-    with comparer(readers=ChestReaders(FakeFinder(MASK, **scores))) as one:
+    with comparer(workers=ChestReaders(FakeFinder(MASK, **scores))) as one:
         problem = one.compare(named("a-1.png"), named("a-2.png")).comparison.problem
     assert (problem.reason.code, problem.image) == (code, "prior")
 
@@ -125,7 +125,7 @@ def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
             return super().analyse(question, model=model)
 
     cancelled = threading.Event()
-    with comparer(child=lambda: child, readers=SlowReaders(FakeFinder(MASK))) as one:
+    with comparer(child=lambda: child, workers=SlowReaders(FakeFinder(MASK))) as one:
 
         def cancel() -> None:
             asked.wait(30)
@@ -152,7 +152,7 @@ def test_lungs_lie_in_the_frame_where_they_lie_in_the_image() -> None:
 
 def test_a_folder_is_no_image(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="contains 0 images"):
-        find_only_image(tmp_path, readers=FakeReaders())
+        find_only_image(tmp_path, workers=FakeReaders())
 
 
 def test_a_comparison_that_is_not_wanted_any_more_reads_no_image() -> None:
@@ -160,5 +160,5 @@ def test_a_comparison_that_is_not_wanted_any_more_reads_no_image() -> None:
         def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
             raise AssertionError("an image was read")
 
-    with comparer(child=make_comparison_process, readers=NoReaders(FakeFinder(MASK))) as one, pytest.raises(Cancelled):
+    with comparer(child=make_comparison_process, workers=NoReaders(FakeFinder(MASK))) as one, pytest.raises(Cancelled):
         one.compare(named("a-1.png"), named("a-2.png"), is_wanted=lambda: False)

@@ -77,13 +77,17 @@ def pool() -> Workers:
 def test_images_are_read_again_at_the_size_of_a_report_and_not_where_they_have_changed(
     database: Path, seen: list[ShownImage | Reason], tmp_path: Path
 ) -> None:
-    export_run(ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("seen",)), readers=pool)
+    export_run(
+        ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("seen",)), make_workers=pool
+    )
     assert [(image.pixels.shape, image.rows, image.columns) for image in seen if isinstance(image, ShownImage)] == [
         ((100, 80), 160, 128)
     ] * 2
     (tmp_path / "in" / "0.dcm").unlink()
     write_dicom(tmp_path / "in" / "1.dcm", chest_phantom(160, 128, seed=7, abnormal=False))
-    export_run(ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("seen",)), readers=pool)
+    export_run(
+        ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("seen",)), make_workers=pool
+    )
     assert sorted(image.code for image in seen if isinstance(image, Reason)) == ["changed", "missing"]
 
 
@@ -96,7 +100,7 @@ def test_an_export_that_is_stopped_leaves_nothing(database: Path, tmp_path: Path
     with pytest.raises(Cancelled):
         export_run(
             ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("sr", "sc")),
-            readers=pool,
+            make_workers=pool,
             progress=progress,
         )
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"{NAME}-sc"]
@@ -114,7 +118,7 @@ def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path) -> N
         ExportRequest(
             database=tmp_path / "results.sqlite", run_id=run_id, folder=tmp_path / "out", formats=("sr", "sc", "seg")
         ),
-        readers=pool,
+        make_workers=pool,
         note=notes.append,
     )
     (capture,), (_,) = captures.iterdir(), masks.iterdir()
@@ -137,7 +141,7 @@ def test_every_format_is_written_again_and_what_another_run_of_the_same_number_w
 ) -> None:
     """Another computer saved it into the folder that both share."""
     names, out = ("csv", "json", "pdf", "pdf-studies", "sr", "sc", "seg"), tmp_path / "out"
-    first = export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), readers=pool)
+    first = export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), make_workers=pool)
     suffixes = [path.name.removeprefix(NAME) for path in first]
     assert suffixes == [".csv", ".json", ".pdf", "-studies", "-sr", "-sc", "-seg"]
     assert len(list((out / f"{NAME}-sc").iterdir())) == 2
@@ -145,13 +149,13 @@ def test_every_format_is_written_again_and_what_another_run_of_the_same_number_w
     change(database, "UPDATE runs SET started_s = started_s + 1000")
     for options in (ReportOptions(), ReportOptions(language="uk", names_people=True)):
         others = export_run(
-            ExportRequest(database=database, run_id=1, folder=out, formats=names, options=options), readers=pool
+            ExportRequest(database=database, run_id=1, folder=out, formats=names, options=options), make_workers=pool
         )
         assert len(list(out.iterdir())) == 2 * len(names) and set(others).isdisjoint(first)
     assert "Synthetic^" in others[0].read_text(encoding="utf-8-sig")  # asked for by name
     assert {path: path.read_bytes() for path in kept} == kept
     change(database, "UPDATE runs SET started_s = started_s - 1000")
-    assert export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), readers=pool) == first
+    assert export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), make_workers=pool) == first
 
 
 def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:
@@ -256,7 +260,8 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
     options = ReportOptions(language="uk", names_people=True, decimal_comma=True, pairs=pairs)
     formats, what = ("csv", "json", "pdf", "sr"), {"spec": spec, "options": options, "packs": (model,)}
     here = export_run(
-        ExportRequest(database=database, run_id=run_id, folder=tmp_path / "here", formats=formats, **what), readers=pool
+        ExportRequest(database=database, run_id=run_id, folder=tmp_path / "here", formats=formats, **what),
+        make_workers=pool,
     )
     steps: list[tuple[int, int]] = []
     there = export_in_child(

@@ -51,7 +51,7 @@ def maps(tmp_path: Path, readers: Again, *outcomes: Outcome) -> tuple[int, int]:
     run_id = keep(database, outcomes)
     heard: list[int] = []
     found = write_maps(
-        database, PackOfRun(run_id), tmp_path / "maps", manifest=tiny_manifest(), readers=readers, progress=heard.append
+        database, PackOfRun(run_id), tmp_path / "maps", manifest=tiny_manifest(), workers=readers, progress=heard.append
     )
     assert heard[-1] == len(outcomes)
     return found

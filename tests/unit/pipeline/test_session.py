@@ -44,8 +44,8 @@ class Opened:
             Settings({"decoders": 3}),
             self.events.append,
             database=folder / "results.sqlite",
-            engines=lambda publish, settings, readers: self._kept(self.engines, FakeEngine()),
-            readers=lambda settings, size: self._reader(size),
+            make_engine=lambda publish, settings, workers: self._kept(self.engines, FakeEngine()),
+            make_workers=lambda settings, size: self._reader(size),
         )
 
     def _kept(self, kept: list, thing: object) -> object:
