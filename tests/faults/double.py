@@ -85,4 +85,4 @@ class DoubleEdgeTpu:
     def kind(self, publish: Publish = lambda event: None, **options: Any) -> BackendKind:
         """What the engine knows of it."""
         libraries = [str(self.library)]
-        return edgetpu_kind(libraries=libraries, find=self.find, publish=publish, priority="raised", **options)
+        return edgetpu_kind(libraries=libraries, find_devices=self.find, publish=publish, priority="raised", **options)

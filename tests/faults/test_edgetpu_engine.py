@@ -165,7 +165,7 @@ def test_a_pack_compiled_where_an_edgetpu_is_connected_is_tried_on_it(edgetpu: D
     pack, mine, said = write_tiny_pack(tmp_path / "shipped"), tmp_path / "mine", list[str]()
 
     def compile_to(made: bytes) -> Path:
-        kinds = (edgetpu_kind(libraries=(str(edgetpu.library),), find=edgetpu.find),)
+        kinds = (edgetpu_kind(libraries=(str(edgetpu.library),), find_devices=edgetpu.find),)
         compiler, key = fake_compiler(tmp_path, fake_compile(made)), tmp_path / "signing.pem"
         return compile_pack(pack, signing_key=key, output_folder=mine, say=said.append, compiler=compiler, kinds=kinds)
 

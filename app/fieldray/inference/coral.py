@@ -68,7 +68,7 @@ def edgetpu_kind(
     *,
     libraries: Sequence[str] = (),
     clock: Clock = "std",
-    find: FindDevices = find_usb_devices,
+    find_devices: FindDevices = find_usb_devices,
     has_board: HasBoard = may_have_board,
     publish: Publish | None = None,
     start_timeout_s: float = 20.0,
@@ -83,7 +83,7 @@ def edgetpu_kind(
         Names of the Edge TPU runtime to try; by default the usual names on this system.
     clock
         "max" makes the Edge TPU hot enough to burn the skin; only used if a person asks for this clock.
-    find, has_board
+    find_devices, has_board
         Functions that list the USB devices, and that return whether an Edge TPU board may be present.
     publish
         Receives the events of the Edge TPU; None to watch no Edge TPU.
@@ -100,17 +100,18 @@ def edgetpu_kind(
             EDGE_TPU,
             threads=1,
             delegate=DelegateSpec(opener=_OPENER, options=options, failure_code="coral_run_failed"),
-            explain=partial(explain_exit, find),
+            explain=partial(explain_exit, find_devices),
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
             priority=priority,
         )
 
+    watch = partial(DeviceWatch, find_devices=find_devices, ask=ask, has_board=has_board, clock=clock)
     return BackendKind(
         entry=EDGE_TPU,
         open=open_one,
-        probe=lambda model: _device_problem(find, ask, has_board) or _file_problem(model),
-        watch=partial(DeviceWatch, publish, find=find, ask=ask, has_board=has_board, clock=clock) if publish else None,
+        probe=lambda model: _device_problem(find_devices, ask, has_board) or _file_problem(model),
+        watch=partial(watch, publish) if publish else None,
         permanent_codes=_PERMANENT,
         absent_codes=frozenset({_NOT_HERE}),
     )
@@ -137,30 +138,32 @@ def _file_problem(model: Model) -> Reason | None:
     return reason("coral_not_compiled", pack=model.pack_name)
 
 
-def _device_problem(find: FindDevices, ask: QueryRuntime, has_board: HasBoard) -> Reason | None:
+def _device_problem(find_devices: FindDevices, ask: QueryRuntime, has_board: HasBoard) -> Reason | None:
     """Return the reason not to start a process for the Edge TPU, or None.
 
     An Edge TPU on USB is not tested further, because the process tests it by opening it.
     """
-    devices = find()
+    devices = find_devices()
     if devices:
         return reason("coral_no_permission") if devices[0].is_writable is False else None
-    return find_status(ask=ask, find=find).reason if has_board() else reason(_NOT_HERE)
+    return find_status(ask=ask, find_devices=find_devices).reason if has_board() else reason(_NOT_HERE)
 
 
-def explain_exit(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+def explain_exit(
+    find_devices: FindDevices, error: ChildDied | ChildTimeout, *, is_model_loaded: bool, timeout_s: float
+) -> Reason:
     """Return the reason why the Edge TPU's process ended, judged by the error, the moment and the USB devices.
 
-    find       lists the Edge TPUs on USB
-    error      how the process ended
-    is_open    whether the model had been loaded before
-    timeout_s  the exceeded time limit in seconds, for a `ChildTimeout`
+    find_devices     lists the Edge TPUs on USB
+    error            how the process ended
+    is_model_loaded  whether the model had been loaded before
+    timeout_s        the exceeded time limit in seconds, for a `ChildTimeout`
     """
-    if is_open and not find():
+    if is_model_loaded and not find_devices():
         return reason("coral_unplugged")
     if isinstance(error, ChildTimeout):
         return reason("coral_no_answer", seconds=f"{timeout_s:g}")
-    if error.exit_code in (_ACCESS_VIOLATION, -signal.SIGSEGV) and not is_open:
+    if error.exit_code in (_ACCESS_VIOLATION, -signal.SIGSEGV) and not is_model_loaded:
         return reason("coral_wrong_abi")
     return reason("coral_stopped")
 

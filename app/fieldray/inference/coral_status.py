@@ -263,9 +263,9 @@ def query_runtime(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_
         child.close()
 
 
-def find_status(*, ask: QueryRuntime = query_runtime, find: FindDevices = find_usb_devices) -> CoralStatus:
+def find_status(*, ask: QueryRuntime = query_runtime, find_devices: FindDevices = find_usb_devices) -> CoralStatus:
     """Return the present status of the Edge TPU. A child process is started, which takes some time."""
-    usb = find()
+    usb = find_devices()
     try:
         answer = ask()
     except BackendProblem as problem:
@@ -378,7 +378,7 @@ class DeviceWatch:
         plugged: Callable[[], None],
         unplugged: Callable[[Reason], None],
         *,
-        find: FindDevices = find_usb_devices,
+        find_devices: FindDevices = find_usb_devices,
         ask: QueryRuntime = query_runtime,
         has_board: HasBoard = may_have_board,
         clock: Clock = "std",
@@ -387,7 +387,7 @@ class DeviceWatch:
         self._publish = publish
         self._plugged = plugged
         self._unplugged = unplugged
-        self._find = find
+        self._find_devices = find_devices
         self._ask = ask
         self._has_board = has_board
         self._notes = (reason("coral_max_clock"),) if clock == "max" else ()
@@ -418,7 +418,7 @@ class DeviceWatch:
             self._ends.wait(self._pace.interval_s)
 
     def _look(self) -> None:
-        devices, now_s = self._find(), time.monotonic()
+        devices, now_s = self._find_devices(), time.monotonic()
         change = self._steady.observe(devices, now_s)
         if change:
             self._report(devices, change)
@@ -433,7 +433,7 @@ class DeviceWatch:
 
     def _status(self, devices: tuple[UsbDevice, ...]) -> CoralStatus:
         if devices or self._has_board():
-            return find_status(ask=self._ask, find=self._find)
+            return find_status(ask=self._ask, find_devices=self._find_devices)
         return CoralStatus(usb_devices=(), runtime=None, reason=reason("edgetpu_not_here"))
 
     def _report(self, devices: tuple[UsbDevice, ...], change: ConnectionChange) -> None:

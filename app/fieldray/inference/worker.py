@@ -77,17 +77,17 @@ _OUT_OF_MEMORY: Final = "std::bad_alloc"  # C++ prints this for an exception tha
 class ExplainExit(Protocol):
     """The interface of a function that returns the reason why a child process ended.
 
-    The argument `is_open` says whether the model had been loaded.
+    The argument `is_model_loaded` says whether the model had been loaded.
     """
 
-    def __call__(self, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason: ...
+    def __call__(self, error: ChildDied | ChildTimeout, *, is_model_loaded: bool, timeout_s: float) -> Reason: ...
 
 
-def explain_exit(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:  # noqa: ARG001
+def explain_exit(error: ChildDied | ChildTimeout, *, is_model_loaded: bool, timeout_s: float) -> Reason:  # noqa: ARG001
     """Return the reason why a child process ended, judged by the error alone.
 
-    is_open    whether the model had been loaded before
-    timeout_s  the exceeded time limit in seconds, for a `ChildTimeout`
+    is_model_loaded  whether the model had been loaded before
+    timeout_s        the exceeded time limit in seconds, for a `ChildTimeout`
     """
     if isinstance(error, ChildTimeout):
         return reason("worker_timeout", seconds=f"{timeout_s:g}")
@@ -181,7 +181,7 @@ class WorkerBackend:
                 log.warning("the model's process ended with %s: %s", error.exit_code, error.last_stderr)
             if not error.was_ready:
                 raise BackendProblem(reason("start_failed", detail=str(error))) from error
-            raise BackendProblem(self._explain(error, is_open=self._is_open, timeout_s=timeout_s)) from error
+            raise BackendProblem(self._explain(error, is_model_loaded=self._is_open, timeout_s=timeout_s)) from error
         except FieldrayError as error:
             raise BackendProblem(error.reason) from error
 

@@ -531,7 +531,7 @@ def _end_of_model(error: ChildLost, timeout_s: float) -> Reason:
     from fieldray.inference.worker import explain_exit
 
     assert isinstance(error, ChildDied | ChildTimeout)
-    return explain_exit(error, is_open=True, timeout_s=timeout_s)
+    return explain_exit(error, is_model_loaded=True, timeout_s=timeout_s)
 
 
 def _index(model: Model, loaded: Sequence[Model]) -> int:

@@ -161,7 +161,7 @@ COMPILED = edgetpu_model()
     ],
 )
 def test_why_an_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, model: Model, code: str | None) -> None:
-    why = edgetpu_kind(find=lambda: (edgetpu,)).unavailable_reason(model)
+    why = edgetpu_kind(find_devices=lambda: (edgetpu,)).unavailable_reason(model)
     assert (why.code if why else None) == code
 
 
@@ -169,7 +169,9 @@ def test_why_an_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, mode
 def test_without_an_edgetpu_and_a_library_there_is_no_edgetpu(has_board: bool) -> None:
     """Whether a board may be there, for which the library is asked, or not."""
     libraries = ("libfieldray-none.so.1",)
-    why = edgetpu_kind(find=lambda: (), has_board=lambda: has_board, libraries=libraries).unavailable_reason(COMPILED)
+    why = edgetpu_kind(find_devices=lambda: (), has_board=lambda: has_board, libraries=libraries).unavailable_reason(
+        COMPILED
+    )
     assert why is not None and why.code == "edgetpu_not_here"
 
 
@@ -193,7 +195,7 @@ def test_a_board_is_shown_by_its_driver(tmp_path: Path) -> None:
     ],
 )
 def test_how_a_process_ended_says_why(error: ChildDied | ChildTimeout, is_open: bool, code: str) -> None:
-    assert explain_exit(lambda: (EDGETPU,), error, is_open=is_open, timeout_s=3.0).code == code
+    assert explain_exit(lambda: (EDGETPU,), error, is_model_loaded=is_open, timeout_s=3.0).code == code
 
 
 # ---- what counts as plugged in and pulled out, with a clock made of numbers
@@ -256,7 +258,7 @@ class World:
             self.hear,
             plugged=lambda: self.note("plugged"),
             unplugged=lambda why: self.note(why.code),
-            find=lambda: self.devices,
+            find_devices=lambda: self.devices,
             ask=self.ask,
             has_board=lambda: self.has_board,
             clock=clock,
@@ -324,7 +326,11 @@ def test_a_failing_look_does_not_end_the_watch() -> None:
         return READY
 
     watch = DeviceWatch(
-        world.hear, plugged=lambda: None, unplugged=lambda why: None, find=find, pace=WatchPace(interval_s=0.001)
+        world.hear,
+        plugged=lambda: None,
+        unplugged=lambda why: None,
+        find_devices=find,
+        pace=WatchPace(interval_s=0.001),
     )
     watch.start()
     assert world.wait_for(1).state == "ready"
