@@ -193,5 +193,5 @@ def test_it_is_measured_through_the_doors_of_the_cpu_from_its_first_image(edgetp
     edgetpu.order(invoke="fail", after=3)
     on_edgetpu = BenchmarkCase(name="edgetpu", model=edgetpu_model(), kind=edgetpu.kind())
     images = [LoadedImage(ImageRef(path=Path("image.png")), image) for image in tiny_inputs()]
-    assert len(time_case(on_edgetpu, images, NETWORK_SCOPE, count=3)) == 3
+    assert len(time_case(on_edgetpu, images, NETWORK_SCOPE, image_count=3)) == 3
     assert any("Edge TPU runtime" in detail for detail in on_edgetpu.details)

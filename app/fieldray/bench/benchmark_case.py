@@ -272,16 +272,16 @@ def find_usable_cases(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCa
 
 
 def time_images(
-    backend: Backend, images: Sequence[LoadedImage], *, count: int, min_duration_s: float = 0.0
+    backend: Backend, images: Sequence[LoadedImage], *, image_count: int, min_duration_s: float = 0.0
 ) -> list[float]:
     """Time the network alone on one image after another. Returns milliseconds for each image.
 
-    The images are repeated until `count` images have run and `min_duration_s` seconds have passed.
+    The images are repeated until `image_count` images have run and `min_duration_s` seconds have passed.
     """
     until_s = time.perf_counter() + min_duration_s
     times_ms: list[float] = []
     for image in itertools.cycle(images):
-        if len(times_ms) >= count and time.perf_counter() >= until_s:
+        if len(times_ms) >= image_count and time.perf_counter() >= until_s:
             break
         times_ms.append(backend.run(image.values).latency_ms)
     return times_ms

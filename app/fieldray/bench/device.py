@@ -171,7 +171,7 @@ def measure(
     """
     levels, scopes, cores, meter = options.load_levels, options.scopes, options.cores, options.energy_meter
     timed = partial(
-        time_case, count=effort.images, min_duration_s=options.min_duration_s, make_workers=options.open_workers
+        time_case, image_count=effort.images, min_duration_s=options.min_duration_s, make_workers=options.open_workers
     )
     found = {
         (case, level, scope): Measurement(case=case, scope=scope, level=level)
@@ -198,11 +198,11 @@ def time_case(
     images: Sequence[LoadedImage],
     scope: str,
     *,
-    count: int,
+    image_count: int,
     min_duration_s: float = 0.0,
     make_workers: Callable[[], Workers] = open_one_worker,
 ) -> list[float]:
-    """Time `count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
+    """Time `image_count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
 
     scope           NETWORK_SCOPE: the network alone. FILE_SCOPE: reading, preparing, messages between the processes,
                     and the network
@@ -213,10 +213,10 @@ def time_case(
     """
     if scope == NETWORK_SCOPE:
         with case.open_backend() as backend:
-            return time_images(backend, images, count=count, min_duration_s=min_duration_s)
+            return time_images(backend, images, image_count=image_count, min_duration_s=min_duration_s)
     times_ms = list[float]()
     with make_workers() as pool, case.open_backend() as backend:
-        for image in itertools.islice(itertools.cycle(images), count):
+        for image in itertools.islice(itertools.cycle(images), image_count):
             began_s = time.perf_counter()
             tensor = pool.read_network_input(image.ref, case.model.manifest.input)
             # an image that can no longer be read (a drive was unplugged) still costs its time

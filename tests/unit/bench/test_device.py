@@ -15,7 +15,7 @@ from fieldray.reasons import reason
 
 def test_the_first_time_is_that_of_a_fresh_backends_first_image() -> None:
     record = Record("one")
-    assert time_case(record.case(), IMAGES, NETWORK_SCOPE, count=4) == [5, 2, 1, 1]
+    assert time_case(record.case(), IMAGES, NETWORK_SCOPE, image_count=4) == [5, 2, 1, 1]
     assert record.events == ["one: start", "one: 10", "one: 20", "one: 30", "one: 10", "one: close"]
 
 
@@ -52,7 +52,7 @@ def test_from_file_each_image_is_read_before_it_is_run() -> None:
 
 def test_a_fast_network_runs_longer_than_its_count() -> None:
     with Record("fast").case().open_backend() as backend:
-        assert len(time_images(backend, IMAGES, count=3, min_duration_s=0.05)) > 3
+        assert len(time_images(backend, IMAGES, image_count=3, min_duration_s=0.05)) > 3
 
 
 def test_what_cannot_be_opened_says_why() -> None:
