@@ -27,21 +27,21 @@ Category = Literal["read_first", "abnormal", "unsure", "normal", "not_assessed",
 
 # Margin of the score. Measured on 300 images (JPEG and JPEG 2000) read reduced and in full: of the scores between 0.2
 # and 0.95, half moved by less than 0.025, and nine in ten by less than 0.055. A wider margin reads many images twice to
-# save few decisions. For `BORDERLINE_DISTANCE`: half of the distances near the limit moved by less than 1.5 %, so this
-# margin misses half of the changes by the out-of-distribution check.
-BORDERLINE_SCORE: Final = 0.05
+# save few decisions. `BORDERLINE_DISTANCE_MARGIN`: half of the distances near the limit moved by less than 1.5 %, so
+# this margin misses half of the changes by the out-of-distribution check.
+BORDERLINE_SCORE_MARGIN: Final = 0.05
 # Margin of the log-odds of the uncalibrated score. Near 0 and 1 a lower resolution moves scores by less than the margin
 # above, but log-odds by as much as elsewhere. Of 239 images of adults, read reduced and in full, none moved by more
 # than 0.77. Of 399 decisions this margin missed none; a margin of 0.55 missed one, and 0.3 missed more.
-BORDERLINE_LOG_ODDS: Final = 0.8
+BORDERLINE_LOG_ODDS_MARGIN: Final = 0.8
 # The margin above is for images read near the resolution that the network needs. With an oversampling of 1.5 or more,
 # scores move less: by less than 0.2 for 99 of 100 images of children with the packs of 256 pixels. The scores of images
 # cropped to the lungs move by 0.3 to 0.5, because the crop moves. For them, a wider margin changed none of 397
 # decisions.
 FINE_OVERSAMPLING: Final = 1.5
-BORDERLINE_LOG_ODDS_FINE: Final = 0.2
+BORDERLINE_LOG_ODDS_MARGIN_FINE: Final = 0.2
 _INT8_STEP: Final = 1 / 256  # step of an uncalibrated int8 score; close to 0 and 1 this margin is the wider one
-BORDERLINE_DISTANCE: Final = 0.015  # as a share of the gate's limit
+BORDERLINE_DISTANCE_MARGIN: Final = 0.015  # as a share of the gate's limit
 THUMBNAIL_SIDE: Final = 64
 PREVIEW_SIDE: Final = 256
 _EPSILON = 1e-7
@@ -155,7 +155,7 @@ def borderline_scores(
     oversampling  pixels read per pixel of the network's input, on the axis (rows or columns) where this number is
                   smaller; with 1.5 or more the margin is narrower
     """
-    margin = BORDERLINE_LOG_ODDS_FINE if oversampling >= FINE_OVERSAMPLING else BORDERLINE_LOG_ODDS
+    margin = BORDERLINE_LOG_ODDS_MARGIN_FINE if oversampling >= FINE_OVERSAMPLING else BORDERLINE_LOG_ODDS_MARGIN
 
     def moved(score: float, way: int) -> float:
         by_odds = calibrate(score, Calibration(slope=1.0, intercept=way * margin))
@@ -177,7 +177,7 @@ def is_borderline(
     """Return whether an image could get another decision if the image were read in full resolution.
 
     A codec's reduced resolution changes scores a little. The decision of each finding is compared at the two ends of
-    the range in which the score could lie. The range ends `BORDERLINE_SCORE` from the score, or at the scores in
+    the range in which the score could lie. The range ends `BORDERLINE_SCORE_MARGIN` from the score, or at the scores in
     `lowest` and `highest` if these are nearer.
 
     A distance near the limit of the out-of-distribution check is borderline, too. With a distance far above the limit
@@ -189,13 +189,13 @@ def is_borderline(
     distance         the image's distance in the out-of-distribution check; None if not measured
     """
     if gate is not None and distance is not None:
-        if abs(distance - gate.limit) <= BORDERLINE_DISTANCE * gate.limit:
+        if abs(distance - gate.limit) <= BORDERLINE_DISTANCE_MARGIN * gate.limit:
             return True
         if not distance <= gate.limit:
             return False
     return any(
-        _decided_like(found, max(low.score, found.score - BORDERLINE_SCORE))
-        != _decided_like(found, min(high.score, found.score + BORDERLINE_SCORE))
+        _decided_like(found, max(low.score, found.score - BORDERLINE_SCORE_MARGIN))
+        != _decided_like(found, min(high.score, found.score + BORDERLINE_SCORE_MARGIN))
         for found, low, high in zip(findings, lowest, highest, strict=True)
     )
 

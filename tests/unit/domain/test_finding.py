@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fieldray.domain.finding import (
-    BORDERLINE_LOG_ODDS,
-    BORDERLINE_SCORE,
+    BORDERLINE_LOG_ODDS_MARGIN,
+    BORDERLINE_SCORE_MARGIN,
     Decision,
     Finding,
     borderline_scores,
@@ -100,7 +100,7 @@ def test_two_shares_near_each_other_are_borderline(larger: float, expected: bool
 
 def test_of_two_shares_exactly_a_half_is_above() -> None:
     """0.5 + the margin of 0.05: the lower end 0.5 is above as the score is, the upper end of 0.45 is not below."""
-    for score, expected in ((0.5 + BORDERLINE_SCORE, False), (0.5 - BORDERLINE_SCORE, True)):
+    for score, expected in ((0.5 + BORDERLINE_SCORE_MARGIN, False), (0.5 - BORDERLINE_SCORE_MARGIN, True)):
         (found,) = decide_by_larger_output({"abnormal": score, "normal": 0.0})[:1]
         ends = (dataclasses.replace(found, score=0.0), dataclasses.replace(found, score=1.0))
         found = dataclasses.replace(found, decision="below")
@@ -120,7 +120,7 @@ def test_scores_are_moved_by_the_log_odds_and_by_a_step_of_the_network_at_least(
     lowest, highest = borderline_scores({"zero": 0.0, "one": 1.0})
     assert lowest == {"zero": 0.0, "one": 1 - 1 / 256}
     assert highest == {"zero": 1 / 256, "one": 1.0}
-    assert sigmoid(BORDERLINE_LOG_ODDS) == pytest.approx(0.6899744811276125, abs=1e-12)
+    assert sigmoid(BORDERLINE_LOG_ODDS_MARGIN) == pytest.approx(0.6899744811276125, abs=1e-12)
 
 
 def gate(limit: float) -> OutOfDistributionCheck:
@@ -309,9 +309,9 @@ def borderline(score: float, point: OperatingPoint) -> bool:
 def test_what_is_not_borderline_stands_a_small_change(score: float, share: float, point: OperatingPoint) -> None:
     assume(not borderline(score, point))
     by_odds = score + share * abs(
-        calibrate(score, Calibration(intercept=math.copysign(BORDERLINE_LOG_ODDS, share))) - score
+        calibrate(score, Calibration(intercept=math.copysign(BORDERLINE_LOG_ODDS_MARGIN, share))) - score
     )
-    by_score = min(max(score + share * BORDERLINE_SCORE, 0.0), 1.0)
+    by_score = min(max(score + share * BORDERLINE_SCORE_MARGIN, 0.0), 1.0)
     assert decide(min(by_odds, by_score, key=lambda moved: abs(moved - score)), point) == decide(score, point)
 
 
