@@ -388,12 +388,12 @@ def run_drop_pictures(options: argparse.Namespace, console: Console) -> int:
 
     Raises StorageProblem, UsageProblem.
     """
-    from fieldray.store.deletion import drop_pictures
+    from fieldray.store.deletion import delete_all_pictures
 
     if not options.yes:
         console.print_error(reason("store_confirm_drop").text)
         return 2
-    deleted, is_overwritten, freed_bytes = drop_pictures(_store())
+    deleted, is_overwritten, freed_bytes = delete_all_pictures(_store())
     counts = {"count": deleted, "freed_mb": _megabytes(freed_bytes)}
     console.print_line(reason("store_pictures_dropped", **counts).text)
     if not is_overwritten:

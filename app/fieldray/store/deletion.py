@@ -264,7 +264,7 @@ def compact(path: Path) -> tuple[int, bool]:
     return before - database_size(path), is_small and are_wiped
 
 
-def drop_pictures(path: Path) -> tuple[int, bool, int]:
+def delete_all_pictures(path: Path) -> tuple[int, bool, int]:
     """Delete all previews and thumbnails.
 
     Returns the number of deleted pictures, whether the file was rebuilt without them (see `vacuum`), and the number of

@@ -13,7 +13,7 @@ import pytest
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import replace_durably
 from fieldray.store.database import damage_mark_path, pictures_path
-from fieldray.store.deletion import compact, delete_runs, drop_pictures
+from fieldray.store.deletion import compact, delete_all_pictures, delete_runs
 from fieldray.store.locks import SessionLock, has_session
 from fieldray.store.maintenance import backup, check, renew_pictures, repair, restore
 from fieldray.store.pictures import database_size
@@ -69,7 +69,7 @@ def test_what_is_whole_is_counted(path: Path) -> None:
     assert (found["answers"], found["verdicts"], found["pictures"]) == (COUNT, 1, COUNT)
     assert database_size(path) == sum(file.stat().st_size for file in path.parent.iterdir())
     assert shares and all(0 <= share <= 1 for share in shares)
-    drop_pictures(path)
+    delete_all_pictures(path)
     assert check(path, progress=nothing)["pictures"] == 0
 
 
@@ -129,7 +129,7 @@ def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
 def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Path) -> None:
     with ResultStore(path) as window:
         window.result(1)
-        deleted, is_overwritten, freed_bytes = drop_pictures(path)
+        deleted, is_overwritten, freed_bytes = delete_all_pictures(path)
         assert (deleted, is_overwritten) == (COUNT, True)
         assert freed_bytes > COUNT * 5000
         assert not any(b"of a patient" in file.read_bytes() for file in path.parent.iterdir())
