@@ -67,7 +67,7 @@ def can_be_referenced(ref: ImageRef) -> bool:
 Kind = Literal["sr", "sc", "seg"]
 
 SECONDARY_CAPTURE: Final = "1.2.840.10008.5.1.4.1.1.7"
-PROGRAM: Final = "Fieldray"
+PROGRAM_NAME: Final = "Fieldray"
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9]([0-5][0-9](\.[0-9]{1,6})?)?)?")
 _MODALITIES: Final[dict[Kind, str]] = {"sr": "SR", "sc": "OT", "seg": "SEG"}
 _NUMBERS: Final[dict[Kind, int]] = {"sr": 9601, "sc": 9602, "seg": 9603}
@@ -233,8 +233,8 @@ def new_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title:
     dataset.Modality = _MODALITIES[kind]
     dataset.SeriesInstanceUID = subject.uid(kind, "series")
     dataset.SeriesNumber = _NUMBERS[kind]
-    dataset.SeriesDescription = f"{PROGRAM}: {title}. Research use only"
-    dataset.Manufacturer = dataset.ManufacturerModelName = PROGRAM
+    dataset.SeriesDescription = f"{PROGRAM_NAME}: {title}. Research use only"
+    dataset.Manufacturer = dataset.ManufacturerModelName = PROGRAM_NAME
     dataset.SoftwareVersions = subject.stored.run.spec.program_version or "unknown"
     dataset.DeviceSerialNumber = installation_number(subject.stored)
     return dataset

@@ -25,7 +25,7 @@ from fieldray.plain_text import make_visible
 from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
 from fieldray.reports.dicom_instance import (
-    PROGRAM,
+    PROGRAM_NAME,
     ReportedImage,
     Source,
     code_sequence_item,
@@ -137,7 +137,7 @@ def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
     items     the measurements
     """
     known = [
-        text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {tracking}"),
+        text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM_NAME} {tracking}"),
         uid_item(("112040", "DCM", "Tracking Unique Identifier"), uid),
     ]
     group = container_item(("125007", "DCM", "Measurement Group"), known + items)
@@ -170,7 +170,7 @@ def structured_report(subject: ReportedImage) -> Dataset:
         dicom_item(
             CodingSchemeDesignator=OWN_SCHEME,
             CodingSchemeName="Codes of Fieldray and of its model packs",
-            CodingSchemeResponsibleOrganization=PROGRAM,
+            CodingSchemeResponsibleOrganization=PROGRAM_NAME,
         )
     ]
     if subject.source is not None:
@@ -242,9 +242,9 @@ def _algorithm(subject: ReportedImage) -> list[Dataset]:
     )
     version = manifest.version if manifest else spec.pack_name.rpartition("-")[2]
     return [
-        text_item("HAS CONCEPT MOD", ("111001", "DCM", "Algorithm Name"), f"{PROGRAM}: {name}"),
+        text_item("HAS CONCEPT MOD", ("111001", "DCM", "Algorithm Name"), f"{PROGRAM_NAME}: {name}"),
         text_item("HAS CONCEPT MOD", ("111003", "DCM", "Algorithm Version"), version),
-        text_item("HAS CONCEPT MOD", ("122405", "DCM", "Algorithm Manufacturer"), PROGRAM),
+        text_item("HAS CONCEPT MOD", ("122405", "DCM", "Algorithm Manufacturer"), PROGRAM_NAME),
         *(text_item("HAS CONCEPT MOD", ("111002", "DCM", "Algorithm Parameters"), text) for text in parameters),
     ]
 
@@ -292,9 +292,9 @@ def _observer(subject: ReportedImage) -> list[Dataset]:
     return [
         code_item("HAS OBS CONTEXT", ("121005", "DCM", "Observer Type"), ("121007", "DCM", "Device")),
         uid_item(("121012", "DCM", "Device Observer UID"), uid),
-        text_item("HAS OBS CONTEXT", ("121013", "DCM", "Device Observer Name"), PROGRAM),
-        text_item("HAS OBS CONTEXT", ("121014", "DCM", "Device Observer Manufacturer"), PROGRAM),
-        text_item("HAS OBS CONTEXT", ("121015", "DCM", "Device Observer Model Name"), f"{PROGRAM} {version}"),
+        text_item("HAS OBS CONTEXT", ("121013", "DCM", "Device Observer Name"), PROGRAM_NAME),
+        text_item("HAS OBS CONTEXT", ("121014", "DCM", "Device Observer Manufacturer"), PROGRAM_NAME),
+        text_item("HAS OBS CONTEXT", ("121015", "DCM", "Device Observer Model Name"), f"{PROGRAM_NAME} {version}"),
     ]
 
 
