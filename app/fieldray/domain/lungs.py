@@ -242,7 +242,7 @@ class LungNetworkOutput:
 
 
 def evaluate_lung_output(
-    answer: LungNetworkOutput,
+    output: LungNetworkOutput,
     rules: LungRules,
     *,
     header_says_chest: bool = False,
@@ -250,14 +250,14 @@ def evaluate_lung_output(
 ) -> LungFields:
     """Evaluate the output of a lung-field network. Returns the lung fields of the image.
 
-    answer             the output of the network
+    output             the output of the network
     rules              the pack's thresholds
     header_says_chest  whether the file's header says that the image is a frontal chest image
     grey               (height, width) network input, 0 is air; without it a white lung is recognised by its area alone
     """
-    scores, pixel_map, rows, columns = answer.scores, answer.pixel_map, answer.rows, answer.columns
+    scores, pixel_map, rows, columns = output.scores, output.pixel_map, output.rows, output.columns
     threshold = max(1, round(255 * rules.mask_threshold))
-    quantised = np.rint(255 * answer.shares.clip(0, 1)).astype(np.uint8)
+    quantised = np.rint(255 * output.shares.clip(0, 1)).astype(np.uint8)
     fields, parts = remove_non_lung_parts(quantised, threshold)
     areas = _areas(pixel_map, fields.shape, rows=rows, columns=columns) / (rows * columns)
     first, second = _sides(parts, areas)
@@ -283,8 +283,8 @@ def evaluate_lung_output(
         is_mirrored="mirrored" in passed,
         compressed_shares=CompressedShares.compress(fields, threshold),
         pixel_map=pixel_map,
-        latency_ms=answer.latency_ms,
-        **({} if answer.region is None else _of_region(answer.region, threshold, pixel_map)),
+        latency_ms=output.latency_ms,
+        **({} if output.region is None else _of_region(output.region, threshold, pixel_map)),
     )
 
 
@@ -320,26 +320,26 @@ def mirror_half(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
     return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
 
 
-def find_one_lung(answer: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
+def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
     """Return the lung fields of an image that was refused, perhaps because only one lung is visible; else None.
 
     The network has judged a copy of the image in which one half is replaced by the mirror image of the other half. If
     the copy is plainly an upright chest with two lungs, the lung in the half `seen` is real, and the other lung counts
     as not seen. If not, the result is None.
 
-    answer  the network's output for the copy, as `mirror_half` makes it
+    output  the network's output for the copy, as `mirror_half` makes it
     rules   thresholds of the lung-field pack
     seen    the half of the image that was kept: "left" or "right"
     """
-    answer = replace(answer, scores={**answer.scores, "mirrored": 0.0})  # equal halves show no mirroring
-    both, shares = evaluate_lung_output(answer, rules), answer.shares
+    output = replace(output, scores={**output.scores, "mirrored": 0.0})  # equal halves show no mirroring
+    both, shares = evaluate_lung_output(output, rules), output.shares
     if both.refusal or both.unseen or both.left_share + both.right_share < _LEAST_OF_COVERED:
         return None
     if _undecided(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), both.mask) > _MOST_UNDECIDED_OF_COVERED:
         return None
     is_seen = np.arange(shares.shape[1]) < shares.shape[1] // 2
     kept = np.where(is_seen if seen == "left" else ~is_seen, shares, np.float32(0))
-    return evaluate_lung_output(replace(answer, shares=kept), rules)
+    return evaluate_lung_output(replace(output, shares=kept), rules)
 
 
 def evidence_inside(
