@@ -272,7 +272,7 @@ def disable_dialog_history() -> None:
 def shorten_switch_interval(application: Application) -> None:
     """Shorten the time that the window's thread waits for other Python threads, in this process from now on.
 
-    Garbage collections and freed memory are adjusted as well, to keep the window responsive.
+    To keep the window responsive, full garbage collections become rare, and large freed memory is returned at once.
     """
     sys.setswitchinterval(_SWITCH_S)
     # A full garbage collection stops every thread. Objects made by the start are excluded. Full collections run in

@@ -227,7 +227,7 @@ class ComparisonController(QObject):
 
         The result is discarded if another image is opened meanwhile.
         """
-        outcome, run_id = row.outcome, row.run_id  # prior images with results of the pack in sight
+        outcome, run_id = row.outcome, row.run_id
         self.is_searching = True
         self._background.run_with_services(
             lambda services: services.priors.stored_priors(outcome, run_id=run_id),

@@ -360,9 +360,9 @@ class Controller(QObject):
             self.notice_board.withdraw(key)
 
     def _look_for_folders(self) -> None:
-        """Add the opened folders to the recently opened folders, if the setting allows this.
+        """Add those opened paths that are folders to the recently opened folders, if the setting allows this.
 
-        File names are never stored.
+        Names of opened files are never stored.
         """
         paths = self.screening.paths
         self.background.run(
@@ -405,7 +405,7 @@ class Controller(QObject):
     def _forget_deleted(self, done: DeletionResult) -> None:
         """Hide results that were deleted: those of a patient, or of the visible run."""
         self.comparing.forget()
-        if done.plan.patient_id:  # the runs stay
+        if done.plan.patient_id:  # images of a patient were deleted, not whole runs
             self.refresh_all()
         elif self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
             self._forget_run()
@@ -468,7 +468,8 @@ class Controller(QObject):
         before = self.backends.get(event.backend)
         self.backends[event.backend] = event
         was_ready, why = before is not None and before.state == "ready", event.reason
-        if event.state == "unavailable" and was_ready and why and why.code != _NOT_COMPILED:  # no image was on it
+        # A device without a file of the pack has run no image, so no image is affected.
+        if event.state == "unavailable" and was_ready and why and why.code != _NOT_COMPILED:
             self.notice_board.post(
                 _lost(event.backend),
                 lambda t: t.text(

@@ -55,7 +55,7 @@ class Pyramid:
         return int(self.image.pixels.shape[1])
 
     def table(self, window: Window | None, *, inverted: bool) -> NDArray[np.uint8]:
-        """Return the table from pixel values to displayed grey levels: uint8, an entry for each pixel value.
+        """Return the displayed grey level of each pixel value: uint8 (256,) for pixels of 8 bits, (65536,) for 16 bits.
 
         window    the display window; None for that of the file
         inverted  whether black and white are swapped
@@ -90,8 +90,8 @@ def pyramid_of(image: Image) -> Pyramid:
 def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
     """Return the display window of the image `other` that corresponds to a display window of the image `pyramid`.
 
-    A preset corresponds to the preset of the other image. Any other display window corresponds to an equal change from
-    the window in which each image is shown first. None stands for the display window of the file.
+    A preset of `pyramid` corresponds to the preset of `other` for the same key. For any other window, the width
+    and the shift of the centre stay equal shares of the width of `initial_window`. None is the window of the file.
     """
     if window in pyramid.presets:
         return other.presets[pyramid.presets.index(window)]
@@ -421,7 +421,7 @@ class ViewState:
                      height
         """
         center = other.center
-        if mapping is not None and (center is not None or other.zoom > 1):  # otherwise both images stay whole in sight
+        if mapping is not None and (center is not None or other.zoom > 1):  # otherwise both images are shown as a whole
             center = mapping(center or (other_image.width / 2, other_image.height / 2))
         elif center is not None:
             center = (center[0] / other_image.width * image.width, center[1] / other_image.height * image.height)
@@ -504,7 +504,7 @@ def _region(pixel_map: PixelMap) -> QRectF:
 
 
 def _in_file(row: float, column: float, pixel_map: PixelMap) -> QPointF:
-    """Map a position in the square frame of a comparison to a position in the image's file, in pixels from the edge."""
+    """Map (row, column) in the square frame of a comparison to the point (x, y) of the image's file, in pixels."""
     return QPointF(*reversed(pixel_map.to_image(row, column)))
 
 

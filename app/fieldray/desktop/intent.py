@@ -28,7 +28,7 @@ class PackInUse:
     version       version of the pack
     model_sha256  SHA-256 of the network
     ages_years    ages for which the pack was made; None for any age
-    source        the listed pack from which the model was loaded; ignored in comparisons
+    source        the listed pack from which the model was loaded; ignored by `==`
     """
 
     name: str
@@ -58,11 +58,11 @@ class AvailablePacks:
     """The packs that are available at one moment, with the facts needed to choose a pack for images.
 
     pack_in_use          the pack in use, or None
-    point                operating point of the pack in use, "" for its first; None if a person chose the point
+    point                name of the operating point in use, "" for the pack's first; None if a person chose the point
     others               additional packs that screen together with the pack in use
-    ready                packs that need no question, the pack in use first
+    ready                packs that can be used without asking a person, the pack in use first
     is_chosen_by_person  whether a person chose the pack in use, or connected the pack's drive
-    is_settled           whether packs are listed, none is being loaded, and no question about a pack is open
+    is_settled           whether the search for packs is done, no pack is loading, and no question about a pack is open
     """
 
     pack_in_use: PackInUse | None = None
@@ -73,7 +73,7 @@ class AvailablePacks:
     is_settled: bool = False
 
     def named(self, name: str) -> PackCandidate | None:
-        """Return the pack with this name that needs no question; None if there is no such pack.
+        """Return the pack of `ready` with this name; None if there is no such pack.
 
         None also if several signers have packs of this name.
         """
@@ -94,7 +94,7 @@ class Intent:
     images               number of images in the shown list; 0 if the list belongs to other paths
     chosen               the pack on whose card a person clicked
     is_chosen_for_paths  whether the card was clicked after this folder was opened, not before
-    needs_card_click     whether only a click on a card decides the pack, after a question that was lost or declined
+    needs_card_click     whether only a click on a card decides the pack, as the earlier pack was declined or replaced
     pack                 the pack to use; None until it is known
     others               additional packs at the time when the ages were last decided
     ages_confirmed       whether a person confirmed the ages; None until that is known
@@ -353,9 +353,9 @@ class IntentStateMachine:
         return ("", "") if is_other or intent.needs_card_click else self._default
 
     def _settle_ages(self, intent: Intent) -> Commands:
-        """Decide whether the patients' ages are confirmed, and start the run; or ask a person.
+        """Start the run if the question about the patients' ages is answered or not needed. Otherwise ask a person.
 
-        Ages confirmed for the first pack also count for the additional packs if these accept the whole age range.
+        Ages confirmed for the first pack also count for the other packs if every pack accepts all ages of the first.
         """
         assert intent.pack is not None and self._known is not None
         remembered, lacks_ages = self._known

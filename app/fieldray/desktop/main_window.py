@@ -467,7 +467,7 @@ class MainWindow(QMainWindow):
         enable_image_actions(self.actions_by_name, is_image_visible=is_seen, focused=QApplication.focusWidget())
 
     def _focus_list(self) -> None:
-        """Give the list the focus if the images are shown."""
+        """Focus the work list, or the image if the list is hidden. Does nothing while another page is shown."""
         if self.pages.currentWidget() is self.images:
             self._reading.setFocus()
 

@@ -189,7 +189,7 @@ def line_length(line: Line, image: Image) -> float:
 
 
 def _reach(line: Line, image: Image) -> Point:
-    """Return the horizontal and the vertical extent of a line, in millimetres or pixels as in `length`."""
+    """Return the horizontal and the vertical extent of a line, in millimetres or pixels as in `line_length`."""
     row_mm, column_mm = image.spacing_mm or (1.0, 1.0)
     return (line.end[0] - line.start[0]) * column_mm, (line.end[1] - line.start[1]) * row_mm
 

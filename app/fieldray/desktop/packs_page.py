@@ -235,7 +235,7 @@ class PacksPage(Page):
             rows.append(label(translator.reason(candidate.problem), role="muted"))
         if candidate.manifest is not None and not self._packs.uses(candidate):
             rows += description_widgets(translator, candidate.manifest, self._theme)
-        if candidate.origin != "builtin" or candidate.problem is not None:  # the folder of the program helps nobody
+        if candidate.origin != "builtin" or candidate.problem is not None:  # nobody needs the program's folder
             rows.append(path_label(candidate.folder, role="muted"))
         rows.append(box := AdditionalPackBox(candidate, self._packs, translator))
         row = row_layout(None, sign, (column_layout(None, *rows), 1), *(buttons := self._buttons(candidate)))

@@ -61,7 +61,7 @@ class ScreeningController(QObject):
         self._models: tuple[Model, ...] = ()  # packs of the next run
         self._used: tuple[Model, ...] = ()
         self._begun: Future[Batch] | None = None
-        self._next: dict[bool, tuple[Path, ...]] = {False: (), True: ()}  # waiting; watching comes last
+        self._next: dict[bool, tuple[Path, ...]] = {False: (), True: ()}  # waiting paths; paths to watch (True) last
         self.watches = False
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._seen: IntentQuestion | None = None
@@ -149,7 +149,7 @@ class ScreeningController(QObject):
     def stop(self) -> None:
         """Stop the run. Its results are kept, and the Start button continues the run."""
         if self.can_stop:
-            if not self.watches:  # a watch has no other end
+            if not self.watches:  # after watching, waiting folders are screened
                 self._name_waiting()
             self._enter("stopping")
             self._tell(lambda batch: batch.cancel())
@@ -273,7 +273,7 @@ class ScreeningController(QObject):
                     self._board.post_reason("question", closed, level="warning")
                 case ReportDropped():
                     self._name_unscreened(command.intent.paths, watches=command.intent.watches)
-        if self._seen != self.question:  # after the start has emptied the list
+        if self._seen != self.question:  # only now, because the start of a run empties the work list
             self._seen = self.question
             self.question_changed.emit()
 
@@ -309,7 +309,7 @@ class ScreeningController(QObject):
         self._restore()
 
     def _restore(self) -> None:
-        """Restore the choice of folders before the last choice, because the last choice is not screened."""
+        """Return to the folders that were chosen before the latest choice, because that choice is not screened."""
         if self.state == "waiting":
             state, self.paths, self.past_run, self.progress = self._before
             self._enter(state)

@@ -194,9 +194,10 @@ _HEIGHT: Final = 84
 
 
 class RunPlot(QWidget):
-    """A widget that plots one figure over the time of a run. The axis goes from 0 to at least `full`.
+    """A widget that plots one value of the samples, such as the CPU load, over the time of a run.
 
-    Samples that lack the figure are left out.
+    figure  function that returns the value of a sample; a sample with the value None is left out
+    full    minimum of the upper end of the value axis, which begins at 0
     """
 
     def __init__(

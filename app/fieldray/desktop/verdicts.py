@@ -292,7 +292,8 @@ class Verdicts:
             given.mark_saved(stored)
         elif stored in given.replaceable:
             given.stored = stored
-            return () if given.state == "not_saved" else self._save(judged, given)  # a refused verdict is stored
+            # A verdict whose write seemed to fail is stored. So the wanted verdict is written again.
+            return () if given.state == "not_saved" else self._save(judged, given)
         elif given.state == "not_saved" or given.has_unsaved_note:
             given.mark_conflict(stored)
         else:
@@ -311,7 +312,7 @@ class Verdicts:
             return self._save(judged, given)
         if stored == given.wanted:  # both verdicts are equal
             given.mark_saved(stored)
-        elif is_withdrawn:  # the person has no verdict left to choose
+        elif is_withdrawn:  # the person's verdict is withdrawn, so no conflict
             given.show(stored)
         else:
             given.mark_conflict(stored)
@@ -332,7 +333,7 @@ class Verdicts:
         if given.replaceable == {given.stored}:
             return ()
         given.problem = problem
-        # The refused verdict may be stored nevertheless.
+        # In spite of the error, the verdict may have been stored.
         return (ReadVerdict(judged),) if given.wanted == given.stored else ()
 
     # ---- inside

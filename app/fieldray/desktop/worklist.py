@@ -437,7 +437,7 @@ class WorkList(QWidget):
         model.awaits_row = False  # the old window may have waited for a row
         self._chosen = opened
         self._chosen_id = opened.row_id if opened else None
-        self._named: object = ""  # a value that is no pack and not None
+        self._named: object = ""  # packs whose class names determined the width; "" for none
         self._delegate = WorkListDelegate(translator, theme, self)
         self.filter_bar = FilterBar(model, translator, theme)
         self.table = WorkListTable(model, self._delegate, translator)

@@ -103,7 +103,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._paint_ground(painter, option.rect, None, is_selected=bool(option.state & _SELECTED))
             return
         column, rect, ratio = index.column(), option.rect, painter.device().devicePixelRatioF()
-        key = COLUMN_KEYS[column] if column < len(COLUMN_KEYS) else str(column - len(COLUMN_KEYS) + 1)  # a pack's
+        key = COLUMN_KEYS[column] if column < len(COLUMN_KEYS) else str(column - len(COLUMN_KEYS) + 1)  # pack number
         text = "" if key in _SYNTHETIC else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
         verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, GROUP_ROLE, EARLIER_DAY_ROLE))
@@ -114,7 +114,7 @@ class WorkListDelegate(QStyledItemDelegate):
         if known is None:
             known = QPixmap(math.ceil(rect.width() * ratio), math.ceil(rect.height() * ratio))
             known.setDevicePixelRatio(ratio)
-            known.fill(colour(self._theme, "surface"))  # the last pixel may be covered in part
+            known.fill(colour(self._theme, "surface"))  # the cell may end within the last pixel
             onto = QPainter(known)
             self._paint_cell(onto, QRect(0, 0, rect.width(), rect.height()), cell)
             onto.end()
@@ -222,7 +222,7 @@ class WorkListDelegate(QStyledItemDelegate):
         """Return the second line of a cell: Patient ID, date, and further facts if there is space.
 
         In a narrow cell the Patient ID is cut, not the date. In a wide list the date has a column of its own. An image
-        of an earlier day says so in any list.
+        of an earlier day is marked as earlier in any list.
 
         number   the Patient ID or file name
         measure  measures the width of a text

@@ -215,7 +215,7 @@ class WorkListModel(QAbstractTableModel):
             self._filter(**changes)
             return
         self.reads_other_list = True
-        # After the verdicts that are being saved
+        # The channel runs tasks in order, so the list is filtered after verdicts that are being saved.
         self._background.run(
             lambda: None,
             channel="verdict",
