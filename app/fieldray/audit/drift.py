@@ -13,7 +13,7 @@ Four quantities are compared:
 scores    the calibrated scores, in ten bins
 exposure  the median grey of the thumbnail, as displayed, in ten bins
 refused   the number of images that were not suitable
-evidence  the number of images with little of the heat map inside the lungs: less than in 95 of 100 images of the pack.
+evidence  the number of images whose heat map lies less inside the lungs than in 95 of 100 images of the pack.
           This quantity shows best that images come from another source, because it hardly depends on how many patients
           have the condition
 """
@@ -37,7 +37,7 @@ DriftHistograms = Mapping[DriftQuantity, Sequence[int]]
 
 SCORE_BINS: Final = 10
 EXPOSURE_BINS: Final = 10
-MIN_RUN_IMAGES: Final = 50  # images from which a run is compared
+MIN_RUN_IMAGES: Final = 50  # minimum number of images, of a run and of its reference
 MIN_NOTABLE_DRIFT: Final = 0.1  # below this a difference is too small to matter, however certain it is
 # Limit for evidence inside the lungs (decision 55). Share of images below the pack's evidence limit: 73 to 80 % for
 # children's images under a pack for adults, at most 20 % for adults of any hospital, 42 % for adults in bed with

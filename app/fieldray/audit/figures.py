@@ -27,7 +27,7 @@ from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, merged_by_code, reason
 
-MIN_GROUP_UNITS: Final = 20  # units of each class from which a subgroup has figures of its own
+MIN_GROUP_UNITS: Final = 20  # minimum number of units of each class for the figures of a subgroup
 MAX_INTERVAL_HALF_WIDTH: Final = 0.05
 _Z: Final = 1.959964
 _LARGEST_BINS: Final = 10
@@ -121,7 +121,7 @@ class Audit:
     roc_points         points of the ROC curve (1 - specificity, sensitivity)
     prevalence         prevalence at which the predictive values hold, 0..1
     counts_by_category_and_truth
-                       number of units by category, then by truth (True: with the condition)
+                       number of units by category, and then by truth (True: with the condition)
     unsure, refused    share of all units that are uncertain, and share that are not suitable
     not_assessed       units that were not assessed, by reason
     calibration_bins   calibration bins of equal numbers of units
@@ -308,7 +308,8 @@ def predictive_values(
 
     The positive value is None if no unit was referred. The negative value is None if every unit was referred.
 
-    Each predictive value is 1 / (1 + odds * r), where r is the ratio of two independent shares. The interval of r comes
+    With odds = (1 - prevalence) / prevalence, the positive value is 1 / (1 + odds * r), r = (1 - specificity) /
+    sensitivity. The negative value is 1 / (1 + r / odds), r = (1 - sensitivity) / specificity. The interval of r comes
     from the intervals of both shares (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section
     3).
 

@@ -343,7 +343,7 @@ class AuditReport:
                         False rows without
     drifts              the drift of the run's images against the references
     proposal            a local operating point that a person may adopt
-    threshold_plan      the threshold plan; None if all units have the condition, or none has
+    threshold_plan      the threshold plan; None if every unit has the condition, or if no unit has the condition
     pack_comparison     the comparison with a second pack, or None
     """
 
@@ -448,7 +448,7 @@ def threshold_plan(
     prevalence: float,
     prices: Prices | None,
 ) -> ThresholdPlan | None:
-    """Compute the threshold plan of an audit; None if all units have the condition, or none has.
+    """Compute the threshold plan of an audit; None if every unit has the condition, or if no unit has the condition.
 
     points      thresholds to include besides the scores of the units
     base_point  the operating point whose uncertain zone is moved to each threshold; None for no zone
@@ -487,7 +487,7 @@ _Ranked = tuple[Scores, float]  # sorted ranks, and the effective number of unit
 
 
 def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
-    """Divide units into units with the condition and units without; None if all or none have the condition.
+    """Divide units into those with the condition and those without; None if one of the two parts would be empty.
 
     Each of the two parts is returned as (sorted ranking scores, effective number of units for the intervals).
     """
