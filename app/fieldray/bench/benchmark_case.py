@@ -2,8 +2,8 @@
 
 Each repetition runs in a fresh process, and its times are kept in order. The first image of a process bears the
 start-up cost: memory, caches, weights sent to an Edge TPU. The second image bears a part of the start-up cost. Only the
-third and later images show the steady rate. Iterations 1, 2 and 3+ are therefore reported separately, as in the
-dissertation.
+third and later images show the steady rate. Iterations 1, 2 and 3+ are therefore reported separately, as in
+V. Taran's dissertation (2022).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Inspection of a computer part by part: whether the computer can screen, and which changes would help.
 
-The advice follows method 3 of the dissertation (adapt the host: system, USB, clock), as a list of changes.
+The advice is a list of changes. It follows method 3 of V. Taran's dissertation (adapt the host: system, USB, clock).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`bench load`: how much slower an image gets while other programs work, and which settings help.
 
-The load levels are those of figures 4.24 to 4.28 of the dissertation: no load, a user at work (40 %), 60 % and 100 % on
-every core. Child processes of the command make the load. The operating system's counters measure the load that was
-really reached. An increase compares only times of a single round.
+The load levels are those of figures 4.24 to 4.28 of V. Taran's dissertation (2022): no load, a user at work (40 %),
+60 % and 100 % on every core. Child processes of the command make the load. The operating system's counters measure the
+load that was really reached. An increase compares only times of a single round.
 """
 
 from __future__ import annotations

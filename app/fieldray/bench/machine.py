@@ -269,8 +269,8 @@ LOAD_LEVELS: Final = (
 class MeasuredLoad:
     """A measured CPU load, as shares of all cores, 0..1.
 
-    made     share of the processes that make the load
-    machine  share of all programs together, as psutil counts
+    made     load by the processes that make load for a benchmark
+    machine  load by all programs together, as psutil counts
     """
 
     made: float

@@ -151,11 +151,12 @@ class _PackResults:
 def _paired(
     judged: _PackResults, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: CountingRule
 ) -> PackComparison | None:
-    """Compare the results of two packs, at the operating points of their runs. Returns None if `compared_pack` is None.
+    """Compare the results of two packs, at the operating points of their runs. Returns None if `against` is None.
 
-    judged  results of the audited pack
-    label   code of the audited label. If the other pack lacks this label, the other pack's first label is used
-    rule    the rule for referral
+    judged   results of the audited pack
+    label    code of the audited label. If the other pack lacks this label, the other pack's first label is used
+    against  the other pack and its run
+    rule     the rule for referral
     """
     if against is None:
         return None

@@ -107,7 +107,7 @@ class BatchPorts:
                      if there are no more images at the moment
     estimate_count   returns a quick estimate of the number of images; stops early when the given function returns True
     hash_file        returns the SHA-256 (hexadecimal) and the stamp of an image's file; raises OSError, FieldrayError
-    stamp_with       sets the secret key from which stamps of the files are made
+    stamp_with       sets the secret key from which stamps of the files are made (see `imaging.source`)
     screen           returns an image's outcomes by the packs with these numbers; raises Cancelled, or a FieldrayError
                      that ends the run
     release          ends the processes of `screen` at once, also during a call; may be called twice

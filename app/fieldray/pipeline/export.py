@@ -442,7 +442,7 @@ def export_in_child(
 
 
 def _for_reports(model: Model) -> Model:
-    """Return a copy of a model without the files and arrays that reports do not use."""
+    """Return a loaded pack without the files and arrays that reports do not use, to send less to the child process."""
     manifest = replace(model.manifest, ood_gate=None)
     return replace(model, manifest=manifest, files={}, golden=None, card="", lungs=None)
 

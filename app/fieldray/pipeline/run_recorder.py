@@ -59,7 +59,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
 
     A damaged database is first replaced by a repaired one, and an event is published.
     """
-    with contextlib.suppress(StorageProblem):  # a run needs no pictures
+    with contextlib.suppress(StorageProblem):  # a run does not need the database of pictures
         if renewed := renew_pictures(database):
             publish(StoreRepaired(reason=renewed))
     try:
@@ -173,8 +173,8 @@ class _PackCounts:
     out_of_distribution  images that the out-of-distribution check noted as unlike the pack's own
     overridden           images screened although the pack would refuse them, because a person asked for it
     read_first           images of the class *Read first* that the score alone would put in another class
-    reused_by_sample     results reused by the stamp of the file
-    reused_by_content    results reused by the whole content of the file
+    reused_by_sample     results reused because the stamp of the file is unchanged (see the module's description)
+    reused_by_content    results reused because a file with equal content was screened earlier
     """
 
     images: int = 0

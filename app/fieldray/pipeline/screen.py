@@ -94,7 +94,7 @@ def screen_with_packs(
     a threshold. If a person asked to turn the image, the image is read again for the packs that refused it.
 
     Every image gives an outcome: an unexpected error is logged and becomes `FailedOutcome`. Raises Cancelled, and
-    EnvironmentProblem if no image at all can be run or read any more.
+    EnvironmentProblem if no image at all can be read or screened any more.
     """
 
     def judge(turned: ImageRef, by: Sequence[PackSetup]) -> list[Outcome]:
@@ -224,7 +224,7 @@ class _ImageScreening:
         return replace(seen, problem=why, is_refusal=isinstance(error, Unusable))
 
     def _require_backend(self, error: BackendProblem) -> None:
-        """Raise BackendProblem if no image can be run any more, or if no lungs can be found any more.
+        """Raise BackendProblem if no device can run one of the packs any more, or if no lungs can be found any more.
 
         error  the error that a single image caused
         """

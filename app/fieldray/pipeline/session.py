@@ -223,7 +223,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         operating_point  name of the operating point; None for the pack's first operating points
 
         Returns None if no pack is in use, and during a run, because the run may have another pack. Raises
-        EnvironmentProblem if no image can be read or run, UsageProblem (operating_point).
+        EnvironmentProblem if no image can be read or screened, UsageProblem (operating_point).
         """
         from fieldray.pipeline.screen import screen_image
 

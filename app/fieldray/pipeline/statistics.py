@@ -1,6 +1,6 @@
 """The speed of a run in images per second, and the load of the computer.
 
-As in the dissertation, the first two images of a device do not count, because they include the start of the device.
+As in V. Taran's dissertation (2022), the first two images of a device do not count. They include the device's start.
 """
 
 from __future__ import annotations
