@@ -27,7 +27,7 @@ class Console:
     """The output of a command: one stream for results, one for errors and progress.
 
     is_output_for_program  whether a program reads standard output. Texts for a person then go to standard error
-    logs_progress          whether progress is written as lines, one in ten seconds, if standard error is no terminal
+    logs_progress          whether progress is written as a line every ten seconds if standard error is no terminal
     has_failed_stream      whether a stream stopped accepting output (`| head`, a full disk), without an exception
     has_failed_output      whether a part of the results was lost because a stream stopped accepting output
 
@@ -136,7 +136,7 @@ def add_command(
 def add_commands(
     commands: argparse._SubParsersAction[Any], name: str, text: str = ""
 ) -> argparse._SubParsersAction[Any]:
-    """Add a command that has subcommands. Returns the object to which the subcommands are added."""
+    """Add a command with subcommands (see `add_command`). Returns the object to which the subcommands are added."""
     return add_command(commands, name, text).add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 

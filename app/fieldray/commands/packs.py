@@ -181,7 +181,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     console.print_lines(reason("constancy_not_run", device=pack, detail=why.text).text for pack, why in left_out)
     if not (names or left_out):
         console.print_error(reason("no_pack").text)
-    is_well = bool(names) and all(why.code in NEEDS_CONFIRMATION for _, why in left_out)  # not accepted, so no fault
+    is_well = bool(names) and all(why.code in NEEDS_CONFIRMATION for _, why in left_out)  # unconfirmed is no fault
     for name in names:
         model = load_pack(library, name, options)
         if options.status:

@@ -315,7 +315,7 @@ class RunReport:
             return 3 if self._problem.code in {**BACKEND_TEMPLATES, **PACKS} else 1
         if batch.state == "cancelled" and not self._watches:
             self._console.print_error("cancelled; run the same command again to resume, without --fresh")
-        # The program that reads the lines lacks some.
+        # The program that reads the JSON lines has not received all lines.
         if self._console.is_output_for_program and self._console.has_failed_output:
             return 1
         if batch.state == "cancelled":
@@ -418,7 +418,7 @@ class RunReport:
         first = self._packs[0]
         number = image_count(first.counts) - first.folders
         unknown = f", and an unknown number in unreadable folders ({first.folders})" if first.folders else ""
-        # Several packs have a note each. In watched folders an image may be taken over more than once.
+        # With several packs, notes of each pack give this number. In watched folders an image may count twice.
         resumed = first.resumed if len(self._packs) == 1 and not self._watches else 0
         rest = (f", {resumed} from an earlier run" if resumed else "") + unknown
         images = "image" if number == 1 else "images"

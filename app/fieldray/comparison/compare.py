@@ -227,6 +227,7 @@ def outline_matches(prior: Points, current: Points, field: Displacement) -> tupl
 class _MatchingRound:
     """One round of matching. Template side, search distance and grid spacing are in pixels of the frame.
 
+    stiffness       stiffness of the mesh's springs, as in `relax_mesh`
     outline_weight  weight of each outline point, relative to 1 for a perfect match. The last round has 0, so that
                     errors of the outlines do not affect the matches of templates
     """
@@ -247,7 +248,7 @@ _EXCLUSION_PX: Final = 6
 _AT_ONCE: Final = 24  # templates per call: more would not fit the CPU's cache and be slower
 _LEAST_PEAK: Final = 0.3
 _LEAST_DIFFERENCE: Final = 0.02
-_FARTHEST_PX: Final = 3.0  # distance of a match from the relaxed mesh; the limit is larger where the median is
+_FARTHEST_PX: Final = 3.0  # maximum distance of a match from the relaxed mesh, unless the median is large
 _DEVIATIONS: Final = 3.0
 _REJECTIONS: Final = 4
 _LEAST_MATCHES: Final = 6
@@ -407,7 +408,7 @@ def local_similarity(first: Grey, second: Grey) -> Grey:
 
 # ---- whether the alignment can be believed, and the change
 
-_LEAST_LUNGS: Final = 0.04  # of the frame
+_LEAST_LUNGS: Final = 0.04  # share of the frame
 
 
 def compare(prior: FramedImage, current: FramedImage) -> PairComparison:

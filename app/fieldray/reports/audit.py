@@ -37,7 +37,7 @@ class AuditText(AuditWords):
     def figures(self) -> list[Figure]:
         """Return the lines of the report's table of figures.
 
-        The 95 % confidence intervals are calculated over patients, because images of one patient are not independent.
+        The 95 % confidence intervals are computed by patient, because images of one patient are not independent.
         """
         found, translator = self.report.audit, self.translator
         rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.auc(found.auc))]

@@ -85,7 +85,7 @@ def template_item(number: str) -> list[Dataset]:
 
 
 def code_item(relationship: str, name: Code, value: Code) -> Dataset:
-    """Make a content item of a structured report with a coded value."""
+    """Make a content item of a structured report with a coded value. `relationship`, `name`: as in `text_item`."""
     return content_item(relationship, "CODE", name, ConceptCodeSequence=[code_sequence(value)])
 
 
@@ -230,7 +230,7 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
 
 
 def _algorithm(subject: ReportedImage) -> list[Dataset]:
-    """Return the items about the algorithm (TID 4019): name, version, and the parameters that decide a result."""
+    """Return content items about the algorithm (TID 4019): name, version, and the parameters that decide a result."""
     spec, manifest = subject.stored.pack, subject.stored.manifest
     name = manifest.names["en"] if manifest else spec.pack_name
     parameters = (
@@ -250,7 +250,7 @@ def _algorithm(subject: ReportedImage) -> list[Dataset]:
 
 
 def _point(point: OperatingPoint) -> list[Dataset]:
-    """Return the items about an operating point, with its measured performance and 95 % intervals."""
+    """Return content items about an operating point: threshold, uncertain zone, and performance with 95 % intervals."""
     return [
         number_item(("threshold", OWN_SCHEME, "Operating point"), point.threshold, UNITLESS),
         number_item(("unsure-low", OWN_SCHEME, "Uncertain from"), point.unsure_low, UNITLESS),
@@ -286,7 +286,7 @@ def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
 
 
 def _observer(subject: ReportedImage) -> list[Dataset]:
-    """Return the items about the observer (TID 1002 and 1004), which is a device and not a person."""
+    """Return content items about the observer (TID 1002 and 1004), which is a device and not a person."""
     uid = derived_uid("device", installation_number(subject.stored))
     version = subject.stored.run.spec.program_version or "unknown"
     return [

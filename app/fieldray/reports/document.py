@@ -39,7 +39,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The positions for drawing a score on a scale. Each is a share of the scale's length, from 0 (left) to 1 (right).
+    """The positions and texts for drawing a score on a scale. A position is a share of the length: 0 left, 1 right.
 
     mark       position of the score
     low, high  ends of the uncertain zone; None without an operating point

@@ -119,7 +119,7 @@ class StoredRun:
     packs                facts of each pack, in the order of the packs in the run
     position             position of the pack to which `pack`, `counts`, `warnings` and `manifest` belong; see
                          `for_result`
-    absent_images        names of images that an earlier pass saw and the last complete pass did not find
+    absent_images        images that an earlier pass of the run found and the last complete pass did not, by name
     superseded_verdicts  verdicts on results that have changed since
     options              options that a person chose
     pseudonym_key        key from which pseudonyms are made; equal keys give a patient equal pseudonyms

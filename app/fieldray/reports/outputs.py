@@ -127,9 +127,9 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
 def open_output(
     path: Path, kind: OutputKind | IsOwnOutput, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
 ) -> Iterator[TextIO]:
-    """Yield a text stream.
+    """Yield a text stream for writing a file.
 
-    When the `with` block ends, its content appears at `path`. After an error the content is discarded.
+    The file appears at `path` when the `with` block ends. After an error, the written text is discarded.
 
     path      path of the file; a missing folder is created
     kind      kind of the output, or a function that recognises an earlier output, which may be replaced

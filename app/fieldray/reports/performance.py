@@ -1,4 +1,4 @@
-"""The performance of a class: of 100 images with the finding, and of 100 without, how many a pack puts into the class.
+"""The performance of a class: how many of 100 images with the finding, and of 100 without, a pack puts into the class.
 
 Figures measured at another hospital come first, because performance at a pack's own hospital promises little elsewhere.
 Window, start cards and documents show one sentence and two bars.

@@ -311,7 +311,7 @@ class Wording:
         )
 
     def _said(self, why: Reason, outcome: Outcome) -> str:
-        """Format a reason. Unless a person asked for names, names of files and folders are replaced."""
+        """Return a reason as text. Unless a person asked for names, a pseudonym replaces the path of the image."""
         if not self._is_named:
             key = outcome.ref.key
             why = without_names(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
