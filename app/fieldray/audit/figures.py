@@ -266,8 +266,8 @@ def category_at_point(point: OperatingPoint, score: float | None, *, otherwise: 
     """Return the class of an image with this score at an operating point.
 
     score      calibrated score, 0..1; None for an image without a score
-    otherwise  the present class of the image. This class is returned for an image without a score, and for an image
-               that is to be read first
+    otherwise  the class that the image has so far, returned for an image without a score, and for an image that is to
+               be read first
     """
     if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise
@@ -308,10 +308,10 @@ def predictive_values(
 
     The positive value is None if no unit was referred. The negative value is None if every unit was referred.
 
-    With odds = (1 - prevalence) / prevalence, the positive value is 1 / (1 + odds * r), r = (1 - specificity) /
-    sensitivity. The negative value is 1 / (1 + r / odds), r = (1 - sensitivity) / specificity. The interval of r comes
-    from the intervals of both shares (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section
-    3).
+    With odds = (1 - prevalence) / prevalence, the positive value is 1 / (1 + odds * r) with r = (1 - specificity) /
+    sensitivity. The negative value is 1 / (1 + r / odds) with r = (1 - sensitivity) / specificity. The interval of r
+    comes from the intervals of both shares (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347,
+    section 3).
 
     sensitivity  share of the units with the condition that were referred
     specificity  share of the units without the condition that were not referred
@@ -471,7 +471,7 @@ def _notes(cases: Sequence[Case], units: Sequence[Case], rule: CountingRule) -> 
 
 
 def _patient_notes(cases: Sequence[Case], rule: CountingRule) -> Iterator[Reason]:
-    """Yield notes about two groups of patients: with both labels, and with several examinations that count once."""
+    """Yield notes about patients with images of both labels, and about patients whose examinations count as one."""
     images = defaultdict[str, list[Case]](list)
     for case in cases:
         images[case.patient].append(case)

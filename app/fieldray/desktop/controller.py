@@ -571,7 +571,7 @@ class Controller(QObject):
 def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translator, *, is_named: bool) -> str:
     """Return a note with the pack's intended patients as text.
 
-    is_named  whether the text begins with the name of the pack, because there are several packs
+    is_named  whether the text begins with the name of the pack, as is needed for several packs
     """
     accepted = translator.reason(patients_sentence(manifest.accepted)) if manifest else ""
     said = translator.reason(reason(note.code, **{**dict(note.parameters), "patients": accepted}))

@@ -483,7 +483,7 @@ class ComputerLoad(RunOperations):
             self._measuring.stop()
 
     def add_speed(self, speed: Speed) -> None:
-        """Add the present speed of the run and the load of the computer to the samples."""
+        """Add the speed of the run and the load of the computer, as measured now, to the samples of the plots."""
         at_s = self._clock() - self._began_s
         last_s = self.samples[-1].at_s if self.samples else -self._apart_s
         if speed.cpu_percent is None or speed.memory_mb is None or at_s - last_s < self._apart_s:

@@ -229,7 +229,7 @@ class VerdictController(QObject):
 
 
 def _taken_back(judged: VerdictSubject, verdict: Verdict | None, translator: Translator) -> str:
-    """Return a sentence about an undone change: the image, and the verdict that applies again.
+    """Return a sentence about an undone change of a verdict: the image, and the verdict that applies again.
 
     verdict  the restored verdict; None if there was none
     """

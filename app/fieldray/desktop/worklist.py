@@ -180,7 +180,7 @@ class FilterBar(QWidget):
     def _show_order(self) -> None:
         """Show the column by which the list is sorted, unless the list is sorted by urgency.
 
-        A click restores that order.
+        A click sorts the list by urgency again.
         """
         title = self._model.sort_column_title
         text = self._translator.text("Sorted by the column {column}. Click to sort by urgency", column=title.lower())
@@ -538,9 +538,9 @@ class WorkList(QWidget):
     def _report_chosen(self) -> None:
         """Emit the selected row.
 
-        While its data are being read, no row is emitted, so that nobody mistakes the open image.
+        None is emitted while the row is being read, so that nobody takes the previous image for the selected image.
 
-        If the selected image has a newer result, a person must open the newer result.
+        A newer result of the selected image is not emitted, because a person must open the newer result.
         """
         current = self.table.currentIndex()
         if not current.isValid():

@@ -301,7 +301,7 @@ class Batch:
 
         A group is empty if no outcome arrived for a while.
 
-        The first outcome of a run is yielded at once, and so is an outcome if no other image is being screened. The
+        An outcome is yielded at once if it is the first of the run, or if no other image is being screened. The
         iterator ends after the last outcome. In a cancelled run it ends after the outcomes that have arrived.
         """
         together: list[_ScreenedImage] = []

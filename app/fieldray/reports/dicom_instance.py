@@ -140,9 +140,9 @@ class ReportedImage:
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
     def uid(self, kind: Kind, what: str = "object") -> str:
-        """Return the UID of the DICOM object of this kind that is made about the image.
+        """Return the UID of the DICOM object of this kind about the image, or the UID of the series of that object.
 
-        what  "object" for the UID of the object, "series" for the UID of its series
+        what  "object" or "series": whose UID to return
         """
         pack, options = self.stored.pack, self.stored.options
         run = (self.stored.run.run_id, self.run_time.timestamp(), installation_number(self.stored))
