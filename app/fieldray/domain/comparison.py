@@ -20,14 +20,14 @@ from fieldray.domain.mask import Mask
 from fieldray.reasons import Reason
 
 FRAME_SIDE: Final = 512
-# Strengths, in units of the noise, from which a difference is shown, and from which in full colour.
+# Strength of a difference, in units of the noise, from which it has a colour, and from which the colour is full.
 WEAKEST_SHOWN_CHANGE: Final = 3.0
 STRONGEST_SHOWN_CHANGE: Final = 8.0
 # Colours of denser (whiter) and less dense areas of the current image, distinct for colour-blind eyes (Okabe, Ito).
 DENSER_COLOUR: Final = (230, 159, 0)
 LESS_DENSE_COLOUR: Final = (86, 180, 233)
 
-_BACK_STEPS: Final = 8  # steps of a fixed-point iteration; each leaves a fraction of the error on a smooth mesh
+_BACK_STEPS: Final = 8  # steps of the iteration that inverts the displacement; each step reduces the error
 
 ImageOfPair = Literal["prior", "current", "both"]
 
@@ -296,7 +296,7 @@ def change_colours(change: NDArray[np.float32], *, shown: float = WEAKEST_SHOWN_
 def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
     """Return a comparison as the JSON object of `fieldray compare --json`.
 
-    The notice *research use only* is not included. Lengths are in pixels of the frame.
+    The notice *research use only* is not included. Lengths are in pixels of the frame (`FRAME_SIDE` x `FRAME_SIDE`).
     """
     alignment, aligned, current = comparison.alignment, comparison.aligned, comparison.current
     inside = current.lungs if current else None

@@ -26,13 +26,13 @@ Stage = Literal["discover", "decode", "quality", "inference", "store"]
 Category = Literal["read_first", "abnormal", "unsure", "normal", "not_assessed", "refused", "failed", "not_an_image"]
 
 # Margin of the score. Measured on 300 images (JPEG and JPEG 2000) read reduced and in full: of the scores between 0.2
-# and 0.95, half moved by less than 0.025, and nine in ten by less than 0.055. A wider margin reads many images twice to
-# save few decisions. `BORDERLINE_DISTANCE_MARGIN`: half of the distances near the limit moved by less than 1.5 %, so
-# this margin misses half of the changes by the out-of-distribution check.
+# and 0.95, half moved by less than 0.025, and nine in ten by less than 0.055. With a wider margin, many images would be
+# read twice, and few decisions would change. Half of the distances near the limit of the
+# out-of-distribution check moved by less than `BORDERLINE_DISTANCE`. This margin misses half of that check's changes.
 BORDERLINE_SCORE_MARGIN: Final = 0.05
 # Margin of the log-odds of the uncalibrated score. Near 0 and 1 a lower resolution moves scores by less than the margin
 # above, but log-odds by as much as elsewhere. Of 239 images of adults, read reduced and in full, none moved by more
-# than 0.77. Of 399 decisions this margin missed none; a margin of 0.55 missed one, and 0.3 missed more.
+# than 0.77. Of 399 decisions, this margin missed no change; 0.55 missed one change, and 0.3 more.
 BORDERLINE_LOG_ODDS_MARGIN: Final = 0.8
 # The margin above is for images read near the resolution that the network needs. With an oversampling of 1.5 or more,
 # scores move less: by less than 0.2 for 99 of 100 images of children with the packs of 256 pixels. The scores of images
@@ -41,7 +41,7 @@ BORDERLINE_LOG_ODDS_MARGIN: Final = 0.8
 FINE_OVERSAMPLING: Final = 1.5
 BORDERLINE_LOG_ODDS_MARGIN_FINE: Final = 0.2
 _INT8_STEP: Final = 1 / 256  # step of an uncalibrated int8 score; close to 0 and 1 this margin is the wider one
-BORDERLINE_DISTANCE_MARGIN: Final = 0.015  # as a share of the gate's limit
+BORDERLINE_DISTANCE_MARGIN: Final = 0.015  # as a share of the limit of the out-of-distribution check
 THUMBNAIL_SIDE: Final = 64
 PREVIEW_SIDE: Final = 256
 _EPSILON = 1e-7
@@ -125,7 +125,7 @@ def decide_by_larger_output(scores: Mapping[str, float]) -> tuple[Finding, ...]:
 
 
 def below_as_unsure(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings with every decision "below" (the uncertain zone) replaced by "unsure" (in the uncertain zone).
+    """Return findings in which the decision "unsure" replaces every decision "below".
 
     Used for an image that may lack a part of the chest or fine detail, because the missing part may show a finding.
     """
@@ -265,8 +265,8 @@ class ScreenedOutcome:
     def category(self) -> Category:
         """The class of the image in the work list.
 
-        The first rule that applies decides: *read first* if a lung was not seen, *abnormal* if any finding is above,
-        *unsure* if any finding is unsure, *normal* if all findings are below, else *not assessed*.
+        The first rule that applies decides: *read first* if a lung was not seen, *abnormal* if any decision is "above",
+        *unsure* if any decision is "unsure", *normal* if all decisions are "below", else *not assessed*.
 
         A model without an operating point has only two classes, *abnormal* and *normal*. If a lung was not seen, the
         image stays in its class, and the reason to read the image first is kept with the result.

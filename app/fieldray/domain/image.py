@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from fieldray.reasons import Reason
 
 WindowFunction = Literal["LINEAR", "LINEAR_EXACT", "SIGMOID"]
-# The plane in which a pixel spacing is measured: the detector's plane, where anatomy appears magnified; calibrated to
-# the patient; or unstated in the file. "" if there is no spacing.
+# The plane in which a pixel spacing is measured. "detector": the detector's plane, where anatomy appears magnified.
+# "calibrated": the patient. "unstated": the file does not say. "": the file has no spacing.
 SpacingPlane = Literal["", "detector", "calibrated", "unstated"]
 Coordinate = TypeVar("Coordinate", float, NDArray[np.float64])  # a row or a column, or an array of them
 
 
-# The resolution at which a file is read for a network: as needed; "fine" for a crop and "finer" for the whole image,
-# both to settle a borderline result; or all pixels.
+# The resolution at which a file is read. "needed": enough for the network's input. "fine" (for a part of the image) and
+# "finer" (for the whole image): more pixels, to settle a borderline result. "full": all pixels.
 Detail = Literal["needed", "fine", "finer", "full"]
 
 

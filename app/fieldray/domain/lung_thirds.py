@@ -2,7 +2,7 @@
 
 A third is judged by its lung mask and its grey, compared with the third on the opposite side. A network trained on
 whole lungs also draws masks into white lungs, but lower, narrower or undecided. The weights come from logistic
-regression on lungs painted white. `python -m benchmarks.white_lungs` fits the weights again (decision 55).
+regression on lungs painted white. `python -m benchmarks.white_lungs` fits the weights again (docs/decisions/0055).
 """
 
 from __future__ import annotations

@@ -43,16 +43,16 @@ _LEAST_LUNG_SHARE: Final = 0.03
 _LEAST_PART: Final = 0.1  # parts of the mask smaller than this share of the largest part are no lung
 # A lateral part larger than this share of the largest may be a lung, and one of the two largest an arm.
 _MAX_LATERAL_PART: Final = 0.5
-_LEAST_ABOVE: Final = 0.5  # a part is lateral if it shares less of its columns with each of the two largest parts
+_LEAST_ABOVE: Final = 0.5  # maximum share of a lateral part's columns that either of the two largest parts also has
 _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is both lungs grown together
 _BORDER: Final = 0.01  # distance to the border, as a share of the image's side, that counts as touching
 _ACROSS: Final = 0.15  # how far lungs must reach past the image's middle on both sides, as a share of the width
 _LEAST_TOUCH: Final = 0.05  # share of a side that must be touched; less is only the tip of a complete lung
 _FAR_SMALLER: Final = 0.5  # a lung with less than this share of the other lung's area counts as not seen
-_LEAST_OF_COVERED: Final = 0.15  # share of the image's area of a lung and its mirror image (`find_one_lung`)
-_MOST_UNDECIDED_OF_COVERED: Final = 0.4  # mirrored halves of a chest on its side have more undecided cells
+_LEAST_OF_COVERED: Final = 0.15  # share of the image that a lung and its mirror image cover (`find_one_lung`)
+_MOST_UNDECIDED_OF_COVERED: Final = 0.4  # maximum; mirrored halves of a chest on its side have more
 # An image that the check `frontal_chest` doubts still counts as a chest if the mask shows two lungs: large, on both
-# sides, with few undecided cells. Lungs full of pneumonia give such a mask, hands and heads do not (decision 55).
+# sides, with few undecided cells. Lungs full of pneumonia give such a mask, hands and heads do not (decisions/0055).
 _LEAST_FRONTAL: Final = 0.025  # score of the check
 _LEAST_OF_TWO: Final = 0.2  # share of the image's area
 _LEAST_OF_SMALLER: Final = 0.06
@@ -320,8 +320,8 @@ def mirror_half(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
     return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
 
 
-def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
-    """Return the lung fields of an image that was refused, perhaps because only one lung is visible; else None.
+def find_one_lung(answer: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
+    """Return the lung fields of a refused image in which only one lung is visible; None for any other image.
 
     The network has judged a copy of the image in which one half is replaced by the mirror image of the other half. If
     the copy is plainly an upright chest with two lungs, the lung in the half `seen` is real, and the other lung counts

@@ -191,7 +191,7 @@ def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tu
 def _crossing(field: Sequence[Sequence[float]], level: float, row: int, column: int, side: int) -> Point:
     """Return the point (row, column) where the outline crosses one side of a square of four neighbouring cells.
 
-    field        the shares, padded by one cell; whole numbers of the point are centres of cells
+    field        the shares, padded by one cell; a whole number in the returned point is the centre of a cell
     level        the share at which the outline runs
     row, column  the upper left cell of the square
     side         `_TOP`, `_RIGHT`, `_BOTTOM` or `_LEFT`

@@ -2,6 +2,9 @@
 
 The module uses NumPy alone, because the program that a clinic installs computes these figures too.
 
+In all functions, `scores` (n,) float64 has the score of each image, `truth` (n,) whether each image has the condition,
+and `patients` the patient of each image. A wanted sensitivity or specificity is a share, 0..1.
+
 figure                interval
 share                 Wilson
 area under the curve  Newcombe
@@ -227,12 +230,12 @@ def share_difference(
 
 
 def sensitivity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
-    """Return the share of positive images at or above a threshold. The threshold must come from other images."""
+    """Return the share of positive images at or above a threshold, which must have been chosen on other images."""
     return share_of_hits(scores[truth] >= threshold, patients=_of(patients, truth))
 
 
 def specificity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
-    """Return the share of negative images below a threshold. The threshold must come from other images."""
+    """Return the share of negative images below a threshold, which must have been chosen on other images."""
     return share_of_hits(scores[~truth] < threshold, patients=_of(patients, ~truth))
 
 

@@ -28,10 +28,10 @@ from fieldray.domain.run import RefusalOverrides, RunSpec
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
-# Raised by one when a change in reading, preparing or judging makes stored results invalid.
+# Increased by one when a change in reading, preparing or judging images makes stored results invalid.
 _RULES_VERSION: Final = 8
 _BARE_RULES_VERSION: Final = 1  # for results of bare models of the dissertation
-_LUNG_RULES_VERSION: Final = 7  # for results with lung fields: raised when a change makes them invalid
+_LUNG_RULES_VERSION: Final = 7  # for results with lung fields: increased when a change makes them invalid
 # Fields of `Model` and `Manifest` that do not enter the hash of the settings, each with the reason.
 FIELDS_NOT_IN_SETTINGS_HASH: Final = {
     "trust": "whose pack it is decides whether it is loaded",

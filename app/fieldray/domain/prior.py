@@ -197,7 +197,7 @@ def prior_warnings(prior: Prior, current: Outcome) -> Sequence[Reason]:
     """Return the warnings to show when a prior image is compared with the current image."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
-    order: TimeOrder = "earlier" if is_same and prior.order == "same" else prior.order  # no doubt about one image
+    order: TimeOrder = "earlier" if is_same and prior.order == "same" else prior.order  # compared with itself
     said += _doubts("same" if is_same else prior.patient_match, order)
     if is_lateral(prior.header) != is_lateral(current.ref.header):
         said.append(reason("prior_other_view"))

@@ -20,7 +20,7 @@ _OWN = "test"
 _ELSEWHERE = "external_test"
 # Keys in a pack's metrics for images with the finding and without it.
 TRUTH_NAMES: Final[Mapping[bool, str]] = {True: "positive", False: "negative"}
-# The note on a patient whose age is in no file, by whether a person confirmed the ages.
+# Code of the note on a patient whose age is not stated, by whether a person confirmed the ages.
 AGE_NOTE_CODES: Final[Mapping[bool, str]] = {True: "age_confirmed", False: "age_not_stated"}
 _OTHERS = frozenset({"age", "ages_contradict", "born_too_late", "body_part"})
 

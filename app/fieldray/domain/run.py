@@ -76,7 +76,7 @@ class RunChanged:
 class ImageDone:
     """Event: the results of one image were committed to the results database.
 
-    The event follows when all packs gave a result, or when one pack's result was replaced.
+    The event is sent when all packs have given a result, or when one pack's result was replaced.
     """
 
     image: StoredImage
@@ -303,7 +303,7 @@ class PackSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """The request of a run: one pass over images by one or more packs of equal rank.
+    """The request of a run: one pass over images, which one or more packs screen.
 
     paths           absolute paths of the files and folders that the user gave
     packs           the packs, in the order of their results
