@@ -57,7 +57,8 @@ _WORD: Final = re.compile(r"[^\W\d_]+")
 _CYRILLIC: Final = re.compile("[А-ЯЁІЇЄҐЎа-яёіїєґўIi]+")
 _STRANGE: Final = re.compile("[^\0-\x7fА-ЯЁІЇЄҐЎа-яёіїєґў№«»’–—\xa0]")
 _USUAL: Final = re.compile("[оаеиінтсрвл]", re.IGNORECASE)
-# A small image that is mostly black may shrink a thousandfold. Nothing large does.
+# Maximum ratio of unpacked to packed bytes. Only a member of at most `_RATIO_COUNTS_FROM_BYTES`, such as a small image
+# that is mostly black, may exceed the ratio.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
 _PART: Final = 2**20  # bytes unpacked at once
@@ -204,9 +205,9 @@ def _check_member(member: zipfile.ZipInfo) -> None:
 
 
 def _check_directory(stream: BinaryIO) -> None:
-    """Raise Unreadable if the stated size of the zip file's listing is too large (APPNOTE 4.3.14 and 4.3.16).
+    """Raise Unreadable if the stated size of the central directory is too large (APPNOTE 4.3.14 and 4.3.16).
 
-    `zipfile` would load the whole listing into memory.
+    `zipfile` would load the whole central directory into memory.
     """
     size = stream.seek(0, io.SEEK_END)
     stream.seek(max(0, size - _END_SEARCH_BYTES))
@@ -244,7 +245,7 @@ def _seek_packed_bytes(stream: BinaryIO, member: zipfile.ZipInfo) -> None:
 
 
 _FIRST_LOOK_BYTES: Final = 2**18
-# Members of office documents and programs, which are zip files too. Their parts that are no images get no line each.
+# Members of office documents and programs, which are zip files too. Members that are not images give no reference.
 _DOCUMENTS: Final = frozenset({"[Content_Types].xml", "META-INF/MANIFEST.MF", "mimetype"})
 # Limits of one answer: a short time, so that the first images do not wait for the others, and few members, so that the
 # answer fits a message however long names and headers are.
@@ -311,7 +312,7 @@ def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> It
 
     The first references come before the whole zip file is searched.
 
-    ask  searches some members of the zip file, in this process or in a child process
+    ask  answers a `MemberSearch` as `search_members` does, in this process or in a child process
 
     Raises the exceptions of `ask`: Unreadable or Unusable if the whole zip file cannot be used.
     """
@@ -326,7 +327,7 @@ def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> It
         if part.last_member is None:
             return
         if after is not None and part.last_member <= after:
-            raise Unreadable(reason("decoder_crashed"))  # the names do not advance, so the answer is false
+            raise Unreadable(reason("decoder_crashed"))  # no further member was searched, so the answer is wrong
         after = part.last_member
 
 

@@ -39,7 +39,7 @@ StoredValues = NDArray[Any]
 Size = tuple[int, int]
 
 _JPEG_2000_START: Final = b"\xff\x4f\xff\x51"
-# End of a codestream, padding, and start of another. These bytes cannot occur within one (except in RLE).
+# End of a codestream, padding, and start of another. These bytes cannot occur within a codestream (except in RLE).
 _ANOTHER: Final = re.compile(rb"\xff\xd9\x00*\xff(?:\xd8\xff|\x4f\xff\x51)")
 _SYNTAXES: Final[Mapping[tuple[int, bool], UID]] = {
     **{(process, False): JPEGBaseline8Bit for process in range(0xC0, 0xC3)},
@@ -70,7 +70,7 @@ class Frame:
                      values; or None
     frame_count      number of frames in the file
     is_rgb           whether the header says that the three samples are red, green and blue
-    codestream       the codestream, whose size is that in the header; empty for uncompressed values
+    codestream       the codestream, whose rows and columns are those in the header; empty for uncompressed values
     """
 
     transfer_syntax: str
@@ -282,6 +282,6 @@ def unsupported_reason(transfer_syntax: str, name: str) -> Reason:
     name  name of the transfer syntax, from pydicom or a codec
     """
     known = _NAMES.get(transfer_syntax) or name or "unknown"
-    if known == transfer_syntax:  # pydicom does not know it either
+    if known == transfer_syntax:  # pydicom does not know the transfer syntax either
         return reason("unknown_syntax", uid=transfer_syntax)
     return reason("unsupported_compression", name=known)

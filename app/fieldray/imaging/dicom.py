@@ -169,7 +169,7 @@ def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, n
         return None
     stored, step = found
     image = dicom_grey.grey_image_at(stored, header.dataset, step=step, rows=frame.rows, columns=frame.columns)
-    # Whether the file's window shows anything must be decided from all pixels.
+    # If the window seems to show nothing, all pixels must decide this. None makes the caller read in full resolution.
     return None if "presentation_ignored" in image.notes else image
 
 

@@ -137,7 +137,7 @@ def grey_image(
         pixels = np.where(stage.no_data_mask, pixels.dtype.type(0), pixels)
         padding = 0
     window, voi_lut = _presentation(dataset, stage, remarks)
-    if any("," in value for keyword in _DECIMALS for value in text_values(dataset, keyword)):  # pydicom leaves text
+    if any("," in value for keyword in _DECIMALS for value in text_values(dataset, keyword)):  # left unconverted
         remarks.append("decimal_comma")
     return Image(
         pixels=block_means(pixels, stage.step),

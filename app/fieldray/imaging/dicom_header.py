@@ -35,7 +35,7 @@ from fieldray.reasons import reason
 # ---- The stream from which a DICOM header is read, with limits.
 
 MAX_READS: Final = 400_000
-# In bytes, for texts and decimal numbers, each value of which becomes an object.
+# Maximum bytes of an element with texts or decimal numbers, each of which becomes an object.
 MAX_TEXT_LETTERS: Final = 2**13
 # Each item becomes an object of a kilobyte. Each record of an index file may contain one more item, an icon.
 _MAX_ITEMS: Final = 2 * MAX_INDEX_RECORDS
@@ -115,7 +115,7 @@ DICOMDIR_CLASS_UID: Final = "1.2.840.10008.1.3.10"
 _UNCOMPRESSED: Final = frozenset({ImplicitLittle, ExplicitVRLittleEndian, ExplicitVRBigEndian})
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 _TEXT_LIMIT: Final = 200
-# In bytes, for all other values, such as a lookup table.
+# Maximum bytes of any other element, such as a lookup table.
 _LONGEST_VALUE: Final = 2**18
 _NO_NUMBER: Final = 2**31
 _OF_BYTES: Final = frozenset(["OB", "OW", "UN"])

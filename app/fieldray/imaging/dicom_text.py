@@ -14,7 +14,7 @@ from pydicom.charset import CODES_TO_ENCODINGS, decode_bytes
 
 _ESCAPE: Final = b"\x1b"
 _DELIMITERS: Final = frozenset(b"\\^=\r\n\t\f")
-# pydicom's names of the default without a character set, and of sets for which most letters are ASCII.
+# pydicom's names of the encodings of a file without a character set, and of encodings in which most letters are ASCII.
 _NOTHING_DECLARED: Final = frozenset({"iso8859", "ascii"})
 _LATIN: Final = _NOTHING_DECLARED | {"latin_1", "iso8859_2", "iso8859_3", "iso8859_4", "iso_ir_148"}
 _OF_SEVERAL_BYTES: Final = frozenset({"gb18030", "gbk", "gb2312", "euc_kr", "shift_jis", "iso_ir_58", "utf8", "utf_8"})
@@ -23,7 +23,7 @@ _DIVIDED: Final = re.compile(r"[\^=\\ .,'’()\-]+")
 _CYRILLIC: Final = re.compile("[А-ЯЁІЇЄҐЎ]?[а-яёіїєґў]+|[А-ЯЁІЇЄҐЎ]+")
 _CAPITAL: Final = re.compile("[А-ЯЁІЇЄҐЎ]")
 _VOWELS: Final = re.compile("[аеёиоуыэюяіїє]", re.IGNORECASE)
-# Ukrainian and Russian letters together; a letter that begins no word; more consonants in a row than any name has.
+# In no language: Ukrainian and Russian letters together; ь, ъ or ы first in a word; five consonants in a row.
 _NO_LANGUAGE: Final = re.compile(r"[їєґ].*[ыэёъў]|[ыэёъў].*[їєґ]|\b[ьъы]|[бвгджзклмнпрстфхцчшщ]{5}", re.IGNORECASE)
 _WORD_LETTERS: Final = 3
 _FEW_LETTERS: Final = 8

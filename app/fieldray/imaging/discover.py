@@ -5,8 +5,8 @@ files (hidden files, recycle bins, thumbnails, snapshots), the program's own rep
 recognised by its content, never by its name, and is never returned twice. A folder gives a reference with a reason if
 the folder is unreadable, disappears with its drive, or is a link to a folder elsewhere.
 
-Folders may change during the search. At the end all folders are listed again. This finds files that were added, and
-files that were moved from a folder that was searched later. A zip file or index that was replaced meanwhile is
+Folders may change during the search. At the end all folders are listed again. This finds files that were added or
+moved into a folder after the folder was searched. A zip file or index that was replaced meanwhile is
 reported.
 """
 
@@ -41,7 +41,7 @@ from fieldray.reasons import Reason, reason
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
 _ALONE: Final = 3  # a DICOMDIR that lacks all files, and at least this number, was copied without its files
 _MOST_NAMED: Final = 3
-_MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
+_MOST_LOOKS: Final = 10  # maximum listings of a folder, because a device may never stop writing
 
 ListMembers = Callable[[ImageRef], Iterator[ImageRef]]
 IsKnown = Callable[[Path, BinaryIO], bool]
@@ -60,10 +60,11 @@ def discover(
 
     References come in sorted order, except for links to files elsewhere and for files added during the search.
 
+    opener         opens a path for reading
     members        yields the images in a zip file; raises Unreadable or Unusable if the whole zip file cannot be used.
                    By default this process reads the zip file
     is_own_report  returns whether the first bytes are those of a report of this program, which is no image to screen
-    is_known       returns whether the caller already has the image in an open file; such a file gives no reference
+    is_known       returns whether the caller already has the results of an open file; such a file gives no reference
     notify         receives, at the end, messages that concern no single image (own_reports, no_image_in, only_hidden,
                    bins_left_out)
 
@@ -247,7 +248,7 @@ class _Search:
                 self._bins += folder.recycle_bins
                 self._hidden[self._top] = self._hidden.get(self._top, 0) + folder.hidden
             self._listed[path] = (self._top, folder.names)
-        except NotADirectoryError:  # a file took its place
+        except NotADirectoryError:  # a file has replaced the folder
             yield from self._file(path)
         except OSError as error:
             self._check_way(error)
@@ -296,9 +297,9 @@ class _Search:
         return os.path.realpath(path)
 
     def _linked(self, link: Path, real: str) -> Iterator[ImageRef]:
-        """Yield a reference with a problem for a link to a folder.
+        """Yield a reference with a problem for a link to a folder outside the paths that are searched.
 
-        If the folder itself is searched, nothing is yielded.
+        real  path of the folder to which the link leads
         """
         self._seen.add(real)
         if not any(real == top or real.startswith(os.path.join(top, "")) for top in self._tops):  # noqa: PTH118
@@ -368,7 +369,7 @@ def _is_another(path: Path, state: FileState | None) -> bool:
         now = state_of(path)
     except OSError:  # the file is gone; reading its images reports that
         return False
-    before, after = (one and one._replace(status_changed_ns=0) for one in (state, now))  # a hard link is no new content
+    before, after = (one and one._replace(status_changed_ns=0) for one in (state, now))  # changes with a new hard link
     return before != after
 
 

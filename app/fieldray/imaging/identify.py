@@ -31,7 +31,7 @@ _PROGRAMS: Final = (
     b"\x7fELF",
     *(struct.pack(order + "I", magic) for order in "<>" for magic in (0xFEEDFACE, 0xFEEDFACF, 0xCAFEBABE)),
 )
-_ZIP_END: Final = struct.Struct("<12xI4xH")  # size of the listing, and of a comment (APPNOTE 4.3.16)
+_ZIP_END: Final = struct.Struct("<12xI4xH")  # size of the central directory, and of a comment (APPNOTE 4.3.16)
 # Images of other kinds (TIFF, BMP, GIF, JPEG 2000, WebP), and other archives (gzip, 7z, RAR, xz, tar). They may hold
 # X-rays, so they are refused with a reason and not ignored.
 _OF_OTHER_KINDS: Final = re.compile(

@@ -1,8 +1,9 @@
 """Preprocessing: from an image to display grey levels and to the network's input, for training and screening alike.
 
-Every result is an exact area average of the image over boxes of at least one pixel. An image is enlarged by linear
-interpolation. Large images are first averaged over whole blocks of pixels, down to at least twice the wanted size. Grey
-levels are mapped at that size, so that neither time nor result depends much on the resolution of the detector.
+Every result is an exact area average of the image over boxes of at least one pixel. An image smaller than the result
+is enlarged by linear interpolation. Large images are first averaged over whole blocks of pixels, down to at least twice
+the wanted size. Grey levels are mapped at that size, so that neither time nor result depends much on the resolution of
+the detector.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checks whether an image can be a frontal chest X-ray, by header and pixels, and notes on how well it was taken.
+"""Two checks of an image: whether it can be a frontal chest X-ray, by header and pixels, and how well it was taken.
 
-Wrong refusals cost images, and missing refusals cost trust. An empty header field therefore passes, and the pixel
-checks refuse only files that nobody would call an image. An image that merely looks unlike the training images is left
-to the pack's out-of-distribution check.
+A suitable image must not be refused. An empty header field therefore passes, and the pixel checks refuse only files
+that nobody would call an image. An image that merely looks unlike the training images is left to the pack's
+out-of-distribution check.
 
 `may_lack_ages` estimates from file names, before a run, whether files state the patient's age. Notes on how well an
 image was taken are for the radiographer, and change no result.
@@ -41,9 +41,6 @@ _LEAST_CONTRAST: Final = 0.01
 _LEAST_LEVELS: Final = 4
 # Displayed difference, of 255, between dark and bright areas. In a blank image noise gives a far smaller difference.
 _LEAST_SHOWN: Final = 64
-# Limits for notes on how well an image was taken. Of 600 ordinary images of adults, 4 get the note *tilted* and 7 the
-# note *low*. Of 100 images turned by 15 degrees, 92 get the note *tilted*. Only images spoilt on purpose have so much
-# of one grey.
 # Minimum of the empty lower part, as a share of the rows. Lungs reach the empty part if they come nearer than
 # `_NEAR_LOWER_PART` (share of the rows) over more than `_MOST_OF_WIDTH` of the width. Of 158 images of adults cut at
 # 85 % of the height of their lungs, 143 are recognised; at 93 %, 137. Of 141 images collimated by 6 % of their rows
@@ -61,8 +58,10 @@ _SAMPLED: Final = 256  # rows and columns
 _LEAST_DETAIL: Final = 0.28
 _FINE_SIDE: Final = 128
 _COARSER: Final = 4
+# Limits for notes on how well an image was taken. Of 600 ordinary images of adults, 4 get the note *tilted* and 7 the
+# note *low*. Of 100 images turned by 15 degrees, 92 get the note *tilted*.
 _LEAST_HIGH: Final = 0.65  # height of the lungs divided by their width
-_MOST_OF_ONE_GREY: Final = 0.08  # share of the lungs with one grey; at most 0.04 in an image without clipping
+_MOST_OF_ONE_GREY: Final = 0.08  # maximum share of the lungs with one grey; at most 0.04 in an image without clipping
 _TILTS: Final = np.array(sorted(range(-24, 25, 4), key=abs))  # degrees; of equal fits the smallest counts
 _TILTED: Final = 12
 _SHIFTS: Final = (-0.06, 0.0, 0.06)  # of the axis, as shares of the lungs' width
@@ -127,8 +126,9 @@ def check_pixels(image: Image) -> Reason | None:
 def _is_blank(image: Image) -> bool:
     """Return whether large areas of an image hardly differ in grey. An image that is only noise counts as blank.
 
-    The difference must be small relative to the values, counted from 0 or from the pixel value that stands for 0. If
-    the file has a window, the difference must also be small in displayed grey levels.
+    The difference must be small relative to the largest value. Values are counted from pixel value 0 or from modality
+    value 0, whichever makes the largest value smaller. If the file has a window, the difference must also be small in
+    displayed grey levels.
     """
     means = coarse_means(image)
     low, high = percentiles(means, (1.0, 99.0))
@@ -236,6 +236,9 @@ def _tilt(mask: Mask, cells: PixelMap) -> int:
     """Return the tilt of two lungs in degrees.
 
     The tilt is that of the axis about which the lungs are most symmetrical.
+
+    mask   (rows, columns) of both lungs
+    cells  maps cells of the mask to the image
     """
     step = max(1, max(mask.shape) // 42)
     mask = mask[::step, ::step]

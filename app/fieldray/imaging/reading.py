@@ -200,7 +200,7 @@ def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCach
     JPEGs of more than 8 bits and lossless JPEGs are read in full resolution. Raises Unreadable. Raises Unusable:
     `colour` for a colour or CMYK image, `several_images`.
 
-    needed, whole  as in `decode`
+    needed, whole  the parameters `needed` and `cache` of `decode`
     """
     if (frame := jpeg_frame(data)) is None:
         raise Unreadable(reason("truncated"))

@@ -11,12 +11,13 @@ read at the largest step (one pixel for step x step pixels of the file) that its
 
 Some files are read in full and averaged afterwards: files with colour or a palette; streams that are tiled, have fewer
 levels or differ from their header; and wavelets with pixel padding, whose value would be blended with its neighbours.
-If the lower resolution cannot be decoded, the whole image is read, which reports the problem.
+If the lower resolution cannot be decoded, the file is read in full resolution. Damage is then reported.
 
 The preprocessing averages over blocks of an equal size before it maps grey levels. Averages taken in this module are
-not rounded, so the network input does not change. JPEG and wavelets give an input that differs by a fraction of a grey
-level; an image read from them is marked as approximate. If its result is borderline, screening reads the image again at
-`REFINEMENT` times the needed size, for JPEG usually in full resolution. The difference is then a seventh as large.
+not rounded, so the network input does not change. JPEG and wavelets at a reduced
+resolution change the input by a fraction of a grey level. Such an image is marked as approximate. If the result of an
+approximate image is borderline, the image is read again at `REFINEMENT` times the needed size, for JPEG usually in full
+resolution. The change of the input is then a seventh as large.
 """
 
 from __future__ import annotations
