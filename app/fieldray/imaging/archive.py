@@ -98,7 +98,7 @@ class ZipArchive:
         return _directory(self)
 
     def read(self, name: str, *, limit: int | None = None) -> bytes:
-        """Read a member of the zip file.
+        """Read the member with a normalised name (see `ZipDirectory`).
 
         limit  number of bytes after which reading stops; None for the whole member. The checksum is verified only
                without a limit

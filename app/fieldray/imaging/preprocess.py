@@ -359,7 +359,7 @@ def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
 
 
 def percentiles(values: Grey, percents: Sequence[float]) -> list[float]:
-    """Return percentiles exactly like `numpy.percentile`, but several times as fast for pixel values.
+    """Return percentiles (`percents`, 0..100) exactly like `numpy.percentile`, but several times as fast for pixels.
 
     values  float32 of any shape, not empty, without NaN
 

@@ -233,12 +233,9 @@ def _roughness(grey: NDArray[np.float32]) -> float:
 
 
 def _tilt(mask: Mask, cells: PixelMap) -> int:
-    """Return the tilt of two lungs in degrees.
+    """Return the tilt in degrees of two lungs, from their mask (rows, columns) and the map of its cells to the image.
 
     The tilt is that of the axis about which the lungs are most symmetrical.
-
-    mask   (rows, columns) of both lungs
-    cells  maps cells of the mask to the image
     """
     step = max(1, max(mask.shape) // 42)
     mask = mask[::step, ::step]
