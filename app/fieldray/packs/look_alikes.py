@@ -68,7 +68,7 @@ def look_alike(text: str, other: str) -> bool:
     return not _skeletons(text).isdisjoint(_skeletons(other))
 
 
-@functools.lru_cache(maxsize=256)  # every pack is compared with the program's own words
+@functools.lru_cache(maxsize=256)  # every class name of a pack is compared with the program's own class names
 def _skeletons(text: str) -> frozenset[str]:
     return frozenset(map(_skeleton, (text, text.upper(), text.lower())))
 

@@ -1,8 +1,8 @@
 """Removable drives, and the safe reading of a pack's files, arrays and JSON from a drive.
 
-The drive may be hostile, or may be pulled out at any time. Drives are listed each second, because a list of mounts or
-of drive letters costs microseconds. A drive pulled out without being unmounted stays in the list. Only reading from the
-drive shows that it is gone.
+The drive may be hostile, or may be pulled out at any time. Drives are listed each second, because a list of
+mounts or of drive letters takes only microseconds. A drive pulled out without being unmounted stays in the list. Only
+reading from the drive shows that the drive is gone.
 
 A file is never read through a link, never from anything but a regular file, and never beyond a limit. Files are always
 read into memory: a model mapped from a drive would kill the process when the drive is removed. All code that interprets
@@ -329,7 +329,7 @@ def drives_on_linux(*, mounted: Sequence[tuple[str, ...]] | None = None, system:
     system   root of the sysfs tree
     """
     mounts = psutil.disk_partitions(all=True) if mounted is None else mounted
-    found = {folder: (device, file_system) for device, folder, file_system, *_ in mounts}  # the topmost mount
+    found = {folder: (device, file_system) for device, folder, file_system, *_ in mounts}  # the last mount hides others
     return sorted(Path(folder) for folder, mount in found.items() if is_removable(*mount, folder, system=system))
 
 
@@ -369,7 +369,7 @@ def _says_one(path: Path) -> bool:
 # Drives marked as fixed disks are not listed. A person can still give their folder.
 
 _REMOVABLE: Final = 2  # DRIVE_REMOVABLE, fileapi.h
-_FAIL_CRITICAL_ERRORS: Final = 1  # SEM_FAILCRITICALERRORS: an empty card reader asks no questions on the screen
+_FAIL_CRITICAL_ERRORS: Final = 1  # SEM_FAILCRITICALERRORS: no dialog box for an empty card reader
 
 
 def drives_on_windows(kernel: Any = None) -> list[Path]:

@@ -10,7 +10,7 @@ do not describe themselves. Input and output are known from the dissertation's d
 input            the grey image, stretched to 128 x 128, as grey levels 0..255 without scaling; float32 for the CPU
                  file, bytes for the Edge TPU file
 output           two shares with the sum 1, first abnormal, then normal; a byte is a share of 255
-class            the class with the larger share, which is also the number shown
+class            the class with the larger share; the demonstration displays this share
 operating point  no operating point was measured; each result says so
 """
 
@@ -73,7 +73,7 @@ from fieldray.persistence import (
 )
 from fieldray.reasons import reason
 
-_MANIFEST_LIMIT: Final = 2**17  # bytes: twenty times the usual size; every listing parses the manifests
+_MANIFEST_LIMIT: Final = 2**17  # bytes: twenty times the usual size. Every list of packs parses all manifests
 _SIGNATURE_LIMIT: Final = 1024
 _NOT_NETWORKS: Final = frozenset({"card", *OOD_GATE_ROLES, *GOLDEN_ROLES})
 
