@@ -77,7 +77,7 @@ def _is_finite(array: NDArray[Any] | None, *, dimensions: int) -> bool:
     return array is None or (array.ndim == dimensions and bool(np.isfinite(array).all()))
 
 
-_REPEATED: Final = 1e-4  # largest difference of a score when an image runs again; one step of a byte is 0.004
+_REPEATED: Final = 1e-4  # largest difference of scores if an image runs twice; one step of an 8-bit score is 0.004
 
 
 def run_self_test(run: Callable[[NDArray[np.uint8]], NetworkOutput], golden: GoldenVectors) -> None:

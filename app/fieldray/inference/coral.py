@@ -141,7 +141,7 @@ def _file_problem(model: Model) -> Reason | None:
 def _device_problem(find_devices: FindDevices, ask: QueryRuntime, has_board: HasBoard) -> Reason | None:
     """Return the reason not to start a process for the Edge TPU, or None.
 
-    An Edge TPU on USB is not tested further, because the process tests it by opening it.
+    An Edge TPU on USB is not tested further, because the process tests the device by opening it.
     """
     devices = find_devices()
     if devices:
@@ -149,10 +149,8 @@ def _device_problem(find_devices: FindDevices, ask: QueryRuntime, has_board: Has
     return find_status(ask=ask, find_devices=find_devices).reason if has_board() else reason(_NOT_HERE)
 
 
-def explain_exit(
-    find_devices: FindDevices, error: ChildDied | ChildTimeout, *, is_model_loaded: bool, timeout_s: float
-) -> Reason:
-    """Return the reason why the Edge TPU's process ended, judged by the error, the moment and the USB devices.
+def explain_exit(find_devices: FindDevices, error: ChildDied | ChildTimeout, *, is_model_loaded: bool, timeout_s: float) -> Reason:
+    """Return the reason why the Edge TPU's process ended, judged by the error and the USB devices.
 
     find_devices     lists the Edge TPUs on USB
     error            how the process ended

@@ -91,7 +91,7 @@ _SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
 
 
 def find_on_linux(*, sysfs: Path = USB_SYSFS_FOLDER, nodes: Path = USB_NODES_FOLDER) -> tuple[UsbDevice, ...]:
-    """Return the Edge TPUs on USB, sorted by port. Never raises, even if a device is just being unplugged."""
+    """Return the Edge TPUs on USB, sorted by port: USB devices in `sysfs`, device files in `nodes`. Never raises."""
     try:
         entries = sorted(sysfs.iterdir())
     except OSError:
@@ -300,7 +300,7 @@ def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
 Clock = Literal["std", "max"]
 ConnectionChange = Literal["plugged", "unplugged", "flapping"]
 
-MAX_CHANGES_IN_WINDOW: Final = 6  # number of changes within the window that no person can make by hand
+MAX_CHANGES_IN_WINDOW: Final = 6  # nobody can make so many changes in `_FLAP_WINDOW_S` by hand
 _FLAP_WINDOW_S: Final = 3.0
 _CALM_S: Final = 3.0  # time without a change after which an unstable Edge TPU counts as stable
 _FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU disconnects for a moment when its firmware is loaded

@@ -45,7 +45,7 @@ from fieldray.reasons import Reason, reason
 log = logging.getLogger(__name__)
 
 TRIES_PER_IMAGE: Final = 3
-_RESTARTS: Final = 3  # after failures in a row, with no image run and no quiet time between them
+_RESTARTS: Final = 3  # maximum in a row; an image that ran, or `_STABLE_S` without a failure, ends the row
 _RESTART_DELAY_S: Final = 0.05
 _BACK_OFF: Final = 4.0  # factor by which the delay grows before each further restart
 _STABLE_S: Final = 10.0  # a device that ran this long may be restarted `_RESTARTS` times again
@@ -325,8 +325,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     ) -> _Runner | None:
         """Wait for the runner of the next image and return the runner; None for the CPU (see `next_device`).
 
-        If the CPU may be used, the CPU is returned at once with `spares_devices`. With `falls_back`, this happens only
-        if no device is ready.
+        falls_back      whether to return the CPU at once if no device is ready and the CPU may be used
+        spares_devices  whether to return the CPU at once if the CPU may be used
         """
         with self._changed:
             while True:
@@ -484,7 +484,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 log.exception("a device failed unexpectedly")
                 why = reason_of_unexpected(error)
             backend, runner.backend = runner.backend, None
-            if why:  # first, the input of the failed device goes to other devices
+            if why:  # before `close`, so that other devices run the input at once
                 delay_s = self._lose(runner, why, forced_retries=forced_retries)
             if backend:
                 backend.close()
@@ -547,8 +547,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def _lose(self, runner: _Runner, why: Reason, *, forced_retries: int) -> float:
         """Return the runner's input to its caller. Returns the seconds to wait before the next start.
 
-        A device that is absent from the computer is only stopped. A device that was connected since the start, which
-        changes the number `forced_retries`, is tried again.
+        forced_retries  the runner's `forced_retries` when the device started. If this number has changed, a restart was
+                        requested meanwhile, and the device is tried again
         """
         kind, since_s, unavailable_reason = runner.kind, runner.ready_since_s, runner.unavailable_reason
         why = unavailable_reason or why

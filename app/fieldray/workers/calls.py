@@ -73,7 +73,7 @@ class AnalyseRequest:
     frame_spec           specification of a network input that is made of the whole image, in place of the classifier's
                          input; None for the classifier's input
     finds_lungs          whether the lungs are searched for
-    points               operating points in use, by label; an image with a score close to one is read again finely
+    points               operating points in use, by label. An image with a score close to a threshold is read again
     overrides            reasons for refusal that a person overrules for this image
     detail               minimum detail of reading: "needed" for the networks' inputs, "fine", "finer", or "full"
     classifier_location  where the classifier runs: "here" in the worker, "elsewhere" on a device of the parent process,

@@ -46,11 +46,11 @@ _SERVICE: Final = "fieldray.workers.image_worker:handle"
 _HEAD_START_S: Final = 0.5
 _TRIES: Final = 2
 _TRIES_IN_CLASSIFIER: Final = 3
-_KILLED: Final = -9  # SIGKILL by the system, short of memory: no call waits for a process that this pool kills
+_KILLED: Final = -9  # SIGKILL by the system, short of memory. This pool kills only processes without a call
 _MOST_WORKERS: Final = 8
-# Memory for the networks of a pack, in addition to the image. The packs shipped need 560 MB.
+# Memory for the networks of a pack, in addition to the image. The shipped packs need 560 MB.
 _NETWORKS_MB: Final = 768
-# Open files for each worker: its pipes, and the results database in two threads. Then other open files, with a margin.
+# Open files: for each worker (pipes, and the results database in two threads), and for all else with a margin.
 _FILES_PER_WORKER: Final = 6
 _OTHER_FILES: Final = 32
 # Address space of this process, measured as VmPeak on 64-bit Linux with 1, 2, 4, 8 and 16 children: 1145, 1321, 1345,
@@ -131,7 +131,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
     def stamp_with(self, stamps: FileStamper) -> None:
-        """Make a stamp of every file that is read from now on. The stamp shows later whether the file is unchanged."""
+        """Make a stamp of every file that is read from now on. A stamp shows later whether a file is unchanged."""
         self._stamps = stamps
 
     def load_as_group(self, models: Sequence[Model]) -> None:
@@ -402,9 +402,13 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     ) -> A:
         """Send a request to a free child process and return its answer.
 
-        A child process that ends, hangs or gives an invalid answer is replaced, and the request is repeated. `asked`
-        makes the request from the models that the child process has loaded. The file may end `tries` child processes,
-        the classifier `tries_in_classifier`. The call ends if `is_cancelled` returns True. `reply`: see `Child.call`.
+        A child process that ends, hangs or gives an invalid answer is replaced, and the request is sent again.
+
+        asked                returns the request, given the models that the child process has loaded
+        tries                number of lost child processes after which the call fails
+        tries_in_classifier  number of child processes lost in a classifier after which the call fails
+        reply                answers questions of the child process during the call (see `Child.call`)
+
         Raises Unreadable, BackendProblem, WorkerProblem, PoolClosed.
         """
         losses: list[ChildLost] = []
