@@ -57,7 +57,7 @@ UNLISTED_IMAGES: Final = """
     SELECT id FROM images WHERE id IN (SELECT value FROM json_each(?))
     AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ? AND image_id = images.id)
 """
-# Copies of images of other runs get a copy of the listed row, if all results of both images are equal.
+# An image copied from another run gets a copy of its row in the work list, if all results of both images are equal.
 _OF_LISTED: Final = ", ".join(f"listed.{name}" for name in _LISTED.split(", ")[2:])
 _HAS_ANOTHER: Final = """
     EXISTS (SELECT 1 FROM answers WHERE image_id = {}.id
@@ -156,7 +156,7 @@ COUNT_RESULTS_OF_LAST_PASS: Final = _KINDS.format(
     "images.run_id = :run_id AND absent_s IS NULL AND pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)"
 )
 
-# Mark images of the run as seen by its current pass. Rows that do not change are not written, to spare the indices.
+# Mark images of the run as seen by its current pass. Rows that do not change are not written, which is faster.
 _SEEN: Final = f"""
     UPDATE images SET pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)
     WHERE run_id = :run_id AND {_GIVEN}
@@ -199,7 +199,7 @@ _OF_IMAGE: Final = {
     "saved_s": ":now_s",
     "absent_s": "NULL",
 }
-# The note on an unknown age is that of the run: a code begins a note's JSON, and quotes inside texts are escaped.
+# Replaces the code of the note on an unknown age by the code for this run. Only a code follows an unescaped `["`.
 _WITH_AGES: Final = "replace(answers.notes, '[\"{}\",', '[\"{}\",')"
 _OF_ANSWER: Final = {
     "notes": f"""CASE (SELECT json_extract(spec, '$.ages_confirmed') FROM runs WHERE id = :run_id)
@@ -255,7 +255,7 @@ def reuse_results(connection: sqlite3.Connection, run_id: int, taken: ReusedResu
 
 
 def _copied(connection: sqlite3.Connection, table: str, of_copy: Mapping[str, str]) -> dict[str, str]:
-    """Return "names", the columns of a table, and "values", the SQL expressions of these columns in a copied row."""
+    """Return "names", a table's columns, and "values", their SQL expressions in a copied row (some from `of_copy`)."""
     names = [row["name"] for row in connection.execute(f"PRAGMA table_info ({table})") if row["name"] != "id"]
     values = (of_copy.get(name, f"{table}.{name}") for name in names)
     return {"names": ", ".join(names), "values": ", ".join(values)}

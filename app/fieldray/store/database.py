@@ -54,7 +54,7 @@ _ENVIRONMENT: Final = frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in _
 _PERHAPS_FULL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _FULL_BELOW_BYTES: Final = 2**18
 _PART_BYTES: Final = 2**20
-# By device and inode. Kept open: closing one would give up SQLite's locks on the file (sqlite.org/howtocorrupt.html).
+# Handles of files read without SQLite, by device and inode. Never closed, to keep SQLite's locks (see `is_open_here`).
 _read_through: Final[dict[tuple[int, int], int]] = {}
 # Held while a connection opens or closes, and while a database file is read without SQLite.
 OPENING_LOCK: Final = threading.RLock()

@@ -210,7 +210,7 @@ def _plan(connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPla
 
 
 def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int]) -> None:
-    """Lock those of these runs that are not finished. No program works on a finished run.
+    """Lock all unfinished runs among these runs. No program works on a finished run.
 
     Raises UsageProblem (history_in_use) if a program works on one of the runs.
     """

@@ -220,7 +220,7 @@ class ResultQuery:
         return int(self._all(query, run_id)[0]["number"])
 
     def counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
-        """Return the number of a run's present images in each category, by the results of the pack at `position`."""
+        """Return how many present images of a run each category has, by the results of the pack at `position`."""
         query = """SELECT category, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
                    WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""
         return {row["category"]: row["number"] for row in self._all(query, run_id, position)}

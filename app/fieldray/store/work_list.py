@@ -55,7 +55,7 @@ from fieldray.store.results import ResultQuery
 from fieldray.store.rows import brief_of, category_of, sample_of, tally_of, with_checked_types
 from fieldray.store.schema import image_key, reasons_of
 
-# The order by class, the most urgent first. It also orders rows that are equal in any other column.
+# The order by class, the most urgent first. Rows with equal values in the column to sort by have this order, too.
 _BY_CLASS: Final = "rank, score DESC, image_id"
 # An index, and the order in which rows are read from it.
 _READ: Final[dict[ResultOrder, tuple[str, str]]] = {
@@ -89,7 +89,7 @@ SELECT_OWNERS: Final = (
     "SELECT image_id, person, study, study_date FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY image_id"
 )
 _ONLY_THESE: Final = "AND person IN (SELECT person FROM work_list WHERE run_id = ? AND image_id IN ({}))"
-# CROSS makes SQLite begin with the verdicts, which are few.
+# CROSS JOIN makes SQLite begin with the verdicts, which are few.
 _JUDGED: Final = """
     SELECT image_id FROM verdicts CROSS JOIN answers
     ON answers.id = verdicts.answer_id AND answers.result_hash = verdicts.result_hash WHERE answers.run_id = :run_id
@@ -114,7 +114,7 @@ _BACKENDS_ABSENT: Final = """
     WHERE absent_s IS NOT NULL GROUP BY 1, 2
 """
 _ABSENT: Final = "SELECT run_id, COUNT(*) AS number FROM images WHERE absent_s IS NOT NULL GROUP BY run_id"
-# CROSS makes SQLite begin with the verdicts, which are few, instead of reading all answers.
+# CROSS JOIN makes SQLite begin with the verdicts, which are few, instead of reading all answers.
 _CHOICES: Final = """
     SELECT images.run_id, choice, COUNT(*) AS number
     FROM verdicts CROSS JOIN answers ON answers.id = answer_id AND answers.result_hash = verdicts.result_hash
@@ -154,7 +154,7 @@ _SAMPLES = """SELECT category, findings, grey, lungs FROM answers JOIN images ON
 
 _MOST_SITES: Final = 100
 _SEPARATOR: Final = os.fsencode(os.sep)
-_AFTER_SEPARATOR: Final = bytes([_SEPARATOR[0] + 1])  # keys of a folder's content sort before this byte
+_AFTER_SEPARATOR: Final = bytes([_SEPARATOR[0] + 1])  # the keys of a folder's content are below: folder + this byte
 
 
 # The newest result of each model for images that it first saw in a period, by operating points. A failure does not
