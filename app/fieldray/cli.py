@@ -2,9 +2,13 @@
 
 Only the requested command is imported in full, after the arguments are parsed.
 
-Exit codes: 0 every image has an outcome and none failed; 1 some images failed, or results could not be stored; 2 wrong
-usage; 3 no usable pack; 4 a given path contains no image, for example an empty mount point (code 1 has precedence); 130
-cancelled.
+exit code  meaning
+0          every image has an outcome, and no image failed
+1          some images failed, or results could not be stored (has precedence over 4)
+2          wrong usage
+3          no usable pack
+4          a given path contains no image, for example an empty mount point
+130        cancelled
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ def run(
     console
         The console of the command; by default the system's streams.
     parser
-        The commands, for a program with its own (the benchmarks); by default those of `fieldray`.
+        The parser of all commands; by default that of `fieldray`. The benchmarks have a separate parser.
     """
     console = console or system_console()
     if parser is None and (slip := _without_command(arguments)):
@@ -170,8 +174,8 @@ def _usable_home(options: argparse.Namespace) -> Iterator[None]:
 def _check_outputs(options: argparse.Namespace) -> None:
     """Raise an exception if a command's outputs must not be written, before hours of work.
 
-    `--out` and `--maps` name folders, `--json` names a file (of lines, or of the kind `json_kind`), and `paths` are the
-    inputs. Raises UsageProblem, StorageProblem.
+    The options may have `out` and `maps` (folders), `json` (a file), `json_kind` (the kind of this file, by default
+    "lines") and `paths` (the inputs). Raises UsageProblem, StorageProblem.
     """
     folders, lines = [getattr(options, name, None) for name in ("out", "maps")], getattr(options, "json", None)
     if any(folders) or lines not in (None, "-"):

@@ -19,7 +19,7 @@ from fieldray.domain.purpose import class_distributions
 from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, Verdict, VerdictChoice
 from fieldray.translation import Translator
 
-_MOST_DIGITS: Final = 17  # of a double
+_MOST_DIGITS: Final = 17  # significant decimal digits of a float
 DICOM_DATE: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
 
 

@@ -30,7 +30,7 @@ DATA_FILES: Final = (
 )  # fmt: skip
 _PACKAGE: Final = Path(__file__).resolve().parent
 _LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
-# Importing a package also fixes the folder of the package's modules.
+# Each package is imported while its folder is first in the search path. All its modules then come from this folder.
 _BEGIN: Final = (
     "import sys; from importlib import import_module; from importlib.machinery import PathFinder; "
     "count = int(sys.argv.pop(1)); sys.path[:0] = sys.argv[1 : 1 + count]; del sys.argv[1 : 1 + count]; "
