@@ -181,7 +181,7 @@ class AlignedPair:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PairComparison:
-    """The result of comparing two images. Either `aligned` is set, or `problem`: then no overlay may be shown.
+    """The result of comparing two images. Either `aligned` or `problem` is set. No overlay is shown with a `problem`.
 
     prior, current      the images as read; None for an image that could not be read
     rejected_alignment  an alignment that was rejected as implausible, kept for its figures; or None

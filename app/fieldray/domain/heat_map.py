@@ -1,9 +1,9 @@
 """Heat maps: from a pack's class map to the colours laid over the image.
 
 The class map has a logit for each cell. The mean over the cells is the classifier's logit. A cell is coloured only if
-its logit is above 0 (even odds) and above the logit of the operating point. The strength of the colour shows how far
-above. Every pack has a fixed scale, so heat maps of two images can be compared, and an image far below the threshold
-shows no false hot spot.
+its logit is above 0 (even odds) and above the logit of the operating point. The higher the
+logit, the stronger is the colour. Every pack has a fixed scale, so heat maps of two images can be compared, and an
+image far below the threshold shows no false hot spot.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def evidence_threshold_logit(threshold: float | None, calibration: Calibration |
 
 
 def colour_span_logits(label: str, manifest: Manifest) -> float:
-    """Return how many logits above the evidence threshold (`evidence_threshold_logit`) a cell has full colour.
+    """Return the difference of a cell's logit and `zero_logit` at which the cell has full colour.
 
     The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `DEFAULT_COLOUR_SPAN` if the manifest
     has no valid number.
@@ -123,10 +123,10 @@ def colours(shares: Grid) -> NDArray[np.uint8]:
 class ShownMap:
     """The class map of the finding that decides an image's class, with the scale of its colours.
 
-    logits              (rows, columns) float32
-    evidence_threshold  the logit above which a cell counts as evidence for the finding
-    span                how many logits above the evidence threshold a cell has full colour
-    cells               maps cells to pixels of the image
+    logits  (rows, columns) float32
+    evidence_threshold    the logit above which a cell counts as evidence for the finding
+    span    difference of a cell's logit and `evidence_threshold` at which the cell has full colour
+    cells   maps cells to pixels of the image
     """
 
     finding: Finding

@@ -329,7 +329,7 @@ class ResultFilter:
 
     category      the only class; None for all classes
     backend       the backend that ran the model; "" for all backends
-    verdict       results with this kind of verdict; "unread" for results that nobody has read
+    verdict       "any", "given", "none" or "disagreed" (see `RunFilter`); "unread" for results that nobody has read
     text          parts of the patient's name, patient ID, study date or file name, in any order; letter case and
                   accents do not matter
     kept_row_ids  row ids that always pass the verdict filter: rows judged or read since the filter was chosen

@@ -439,7 +439,7 @@ def _lie_laterally(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
 
 
 def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, float]:
-    """Return which shares of the image's area lung covers left and right of the middle, as seen in the image."""
+    """Return the areas of lung left and right of the middle, as seen in the image, as shares of the image's area."""
     weights = np.bincount(parts.reshape(-1), weights=areas.reshape(-1))[1:]
     total = float(weights.sum())
     if not total > 0:

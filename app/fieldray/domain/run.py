@@ -423,7 +423,7 @@ class StoredResult:
     is_recognised_by_sample  whether the file was recognised by size, times and a sample of its content, without reading
                              the whole file
     is_read                  whether a person has read the image, with or without a verdict
-    is_of_earlier_day        whether the run has an image of a later day of this patient; set only when read in order
+    is_of_earlier_day        whether the run has an image of a later day of this patient; see `marked_as_earlier`
     """
 
     result_id: int
