@@ -146,8 +146,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     publish  receives `BackendChanged` of the open models, one call at a time, from any thread. For every model but the
              first, only the state of the CPU is published
-    cpu      makes the `CpuControl` of a model from the model, a function to call when the CPU's state changed, and
-             `passed`
+    cpu      makes the `CpuControl` of a model. The arguments are the model, a function that the control calls when its
+             state has changed, and `passed`
     device   "auto" for the CPU and all devices, else the name of the only device that runs the first model
     kinds    the devices other than the CPU; the preferred device comes first
     policy   which of the ready devices run images of the first model; see `domain.model.DevicePolicy`
@@ -356,7 +356,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return ready[:1]
 
     def _runners_of(self, model: Model) -> Sequence[_Runner]:
-        """Return the runners of the devices for the first opened model. Only the CPU runs other models: empty."""
+        """Return the runners of an open model; empty for every model but the first, because only the CPU runs these."""
         return self._runners if model is self._model else ()
 
     def _may_use_cpu(self, model: Model) -> bool:

@@ -19,7 +19,7 @@ from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, 
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import Reason, reason
 
-# Everything else is imported where it is used: the children start first, and import what they need meanwhile.
+# All other modules are imported inside functions, so that the child processes start first and import at the same time.
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
