@@ -239,7 +239,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "several_images": "The file has {count} images, but only one image per file can be read in this file format. "
                       "Save each image as a separate file. Then screen these files.",
 
-    # ---- what fails
+    # ---- why reading or screening an image fails
     "unreadable": "The file cannot be opened: {detail}.",
     "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy "
                    "the file again from its source. Then screen the file again.",

@@ -49,8 +49,8 @@ class MatchedSquare:
 class Alignment:
     """The deformation that aligns the prior with the current image.
 
-    displacement       (FRAME_SIDE, FRAME_SIDE, 2) float32: rows and columns, from the current frame to the prior's
-                       frame
+    displacement       (FRAME_SIDE, FRAME_SIDE, 2) float32: rows and columns in pixels, from the current frame to the
+                       prior's frame
     matches            kept and rejected matches
     similarity_before  similarity of both images' structure inside the lungs, -1..1, without deformation
     similarity_after   similarity inside the lungs, -1..1, with the prior warped by the displacement

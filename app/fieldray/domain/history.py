@@ -175,7 +175,7 @@ class MonthlyCounts:
     constancy_results: Sequence[Reason]
 
 
-# ---- two runs
+# ---- the comparison of two runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], Result
     return found
 
 
-# ---- deleting
+# ---- the deletion of runs and of a patient's images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

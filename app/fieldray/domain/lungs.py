@@ -41,7 +41,7 @@ ROTATION_DEGREES: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 1
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.
 _LEAST_LUNG_SHARE: Final = 0.03
 _LEAST_PART: Final = 0.1  # parts of the mask smaller than this share of the largest part are no lung
-# A lateral part larger than this share of the largest may be a lung, and one of the two largest an arm.
+# A lateral part above this share of the largest part stays: it may be a lung, and one of the two largest parts an arm.
 _MAX_LATERAL_PART: Final = 0.5
 _LEAST_ABOVE: Final = 0.5  # maximum share of a lateral part's columns that either of the two largest parts also has
 _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is both lungs grown together

@@ -98,7 +98,7 @@ def cell_edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.
     )
 
 
-# ---- at the size of the image
+# ---- enlarging to the size of the image
 
 
 def enlarge(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, threshold: int) -> Mask:

@@ -137,7 +137,7 @@ def calibration_error(scores: Scores, truth: Truth, *, bins: int = 10) -> float:
     return float(sum(len(part) * abs(scores[part].mean() - truth[part].mean()) for part in parts) / len(scores))
 
 
-# ---- with intervals
+# ---- figures with 95 % intervals
 
 
 _Z: Final = 1.959964  # 97.5 % of a normal distribution lie below

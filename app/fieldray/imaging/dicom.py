@@ -414,7 +414,7 @@ def _floats(frame: Frame, value: memoryview, index: int, kind: str) -> NDArray[A
     return np.frombuffer(value, "<" + kind, count, index * size).reshape(frame.rows, frame.columns)
 
 
-# ---- uncompressed
+# ---- uncompressed pixel data
 
 
 def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:

@@ -319,7 +319,7 @@ def _with_other_sign(value: int, low: int, high: int) -> int:
     return turned if low <= turned <= high and not low <= value <= high else value
 
 
-# ---- how it is to be shown
+# ---- window and VOI LUT
 
 
 def _presentation(

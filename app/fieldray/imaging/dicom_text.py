@@ -71,7 +71,7 @@ def _is_cyrillic(value: bytes, encoding: str) -> bool:
     """Return whether bytes in this encoding are almost certainly Cyrillic words of one language.
 
     The two bytes of a Chinese or Korean letter look like two Cyrillic capitals. At least one word must therefore
-    have an odd number of letters or small letters, or the text must have many letters.
+    have small letters or an odd number of letters, or the text must have many letters.
     """
     text = _strictly(value, encoding)
     words = [word for word in _DIVIDED.split((text or "").strip()) if word and not word.isascii()]

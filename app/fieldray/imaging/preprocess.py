@@ -111,7 +111,7 @@ def block_thumbnail(image: Image, side: int) -> NDArray[np.uint8]:
     return np.rint(_shown_in_blocks(image, block, _window_in_use(image))).astype(np.uint8)
 
 
-# ---- where a tensor's pixels come from
+# ---- regions of the image and of the network's input
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,7 +320,7 @@ def _over_black(values: NDArray[Any]) -> tuple[NDArray[Any], bool]:
     return (weighted // opaque).astype(values.dtype), True
 
 
-# ---- more bits than Pillow keeps, and more images than one
+# ---- JPEGs of other depths than 8 bits, EXIF orientation, and files with several images
 
 
 # The operation that makes an image upright, by its EXIF orientation.

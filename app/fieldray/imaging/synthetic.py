@@ -180,7 +180,7 @@ def _with_side_marker(image: Field, random: np.random.Generator) -> Field:
     return lettered
 
 
-# ---- as files
+# ---- synthetic images as DICOM files
 
 
 def image_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") -> Dataset:
@@ -295,7 +295,7 @@ def _folder() -> Path:
     return asset_path("demonstration")
 
 
-# ---- drawn, to be refused
+# ---- drawn images that packs must refuse
 
 
 def _drawn(part: DemoPart, *, view: str = "PA", body_part: str = "CHEST", age: str | None = None) -> Dataset:

@@ -291,7 +291,7 @@ def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
     return tuple(notes)
 
 
-# ---- The connection and removal of an Edge TPU are noticed whatever the engine is doing.
+# ---- Watching for the connection and removal of an Edge TPU, in a thread of its own.
 #
 # `DeviceWatch` reads the system's list of USB devices a few times a second, which costs almost nothing. The Edge TPU
 # runtime is queried only some time after a change. Its answer is a hint: only opening an Edge TPU shows whether it

@@ -384,7 +384,7 @@ def drives_on_windows(kernel: Any = None) -> list[Path]:
     return [Path(root) for root in roots if system.GetDriveTypeW(root) == _REMOVABLE]
 
 
-# ---- the watch
+# ---- watching the drives
 
 
 class DriveWatch:

@@ -261,7 +261,7 @@ def _copied(connection: sqlite3.Connection, table: str, of_copy: Mapping[str, st
     return {"names": ", ".join(names), "values": ", ".join(values)}
 
 
-# ---- images that are gone
+# ---- images whose files are missing or were moved
 
 # The images of a run, and whether its last pass saw them.
 SELECT_PASSES: Final = """
@@ -406,7 +406,7 @@ def _is_in_any(key: bytes, folders: AbstractSet[bytes]) -> bool:
     return bool(around) and not any(around)
 
 
-# ---- what a person says of images: verdicts, and that an image was read
+# ---- verdicts, and the record that a person read an image
 
 _COPY_VERDICT: Final = """
     INSERT INTO verdicts (answer_id, result_hash, choice, note, given_s, content_sha256, category, score)

@@ -61,7 +61,7 @@ OPENING_LOCK: Final = threading.RLock()
 _open_here: Final = weakref.WeakSet["StoreConnection"]()
 
 
-# ---- opened
+# ---- open connections
 
 
 class StoreConnection(sqlite3.Connection):
@@ -238,7 +238,7 @@ def vacuum(connection: sqlite3.Connection) -> bool:
     return False
 
 
-# ---- its files, and another one in its place
+# ---- the files of a database, and their replacement
 
 
 def pictures_path(database: Path) -> Path:
@@ -412,9 +412,9 @@ def _is_full(folder: Path) -> bool:
 
 
 def _is_unreadable(database: Path) -> bool:
-    """Return whether damage that SQLite reports may really be a page of the disk that cannot be read.
+    """Return whether a database that SQLite reports as damaged may lie on a part of the disk that cannot be read.
 
-    SQLite reports both causes alike, even if the page can be read again later.
+    SQLite reports both causes as damage, even if the disk can be read again later.
     """
     try:
         for file in filter(Path.exists, (database, companion_files(database)[0])):

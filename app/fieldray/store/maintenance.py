@@ -121,7 +121,7 @@ _VALIDATORS: Final[Mapping[str, RowValidator]] = {
 _READ_FROM: Final = {"runs": RUNS_WITH_PACKS, "answers": ANSWERS_WITH_IMAGE}
 
 
-# ---- checked
+# ---- check
 
 
 def check(path: Path, *, progress: ShareCallback) -> Mapping[str, int]:
@@ -185,7 +185,7 @@ def _require_whole(connection: sqlite3.Connection) -> None:
         raise ValueError("the file is not whole")
 
 
-# ---- copied, and put back
+# ---- backup and restore
 
 
 def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareCallback) -> tuple[Path, ...]:
@@ -335,7 +335,7 @@ def _swap(path: Path, temporary: Path) -> Path | None:
     return replaced
 
 
-# ---- repaired
+# ---- repair
 
 
 def repair(path: Path) -> Reason | None:
@@ -478,7 +478,7 @@ def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
 def _last_id(source: sqlite3.Connection, table: str) -> int:
     """Return the highest row number of a table.
 
-    If that cannot be read, return the highest number ever assigned, or 0.
+    If the table cannot be read, return the highest number ever assigned, or 0.
     """
     highest = f"SELECT MAX(rowid) FROM {table} NOT INDEXED"
     for query in (highest, f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'"):
