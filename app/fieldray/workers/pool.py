@@ -402,14 +402,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     ) -> A:
         """Send a request to a free child process and return its answer.
 
-        A child process that ends, hangs or gives an invalid answer is replaced, and the request is sent again.
-
-        asked                returns the request, given the models that the child process has loaded
-        tries                number of lost child processes after which the call fails
-        tries_in_classifier  number of child processes lost in a classifier after which the call fails
-        reply                answers questions of the child process during the call (see `Child.call`)
-
-        Raises Unreadable, BackendProblem, WorkerProblem, PoolClosed.
+        A child process that ends, hangs or gives an invalid answer is replaced, and the request is sent again. The call
+        fails after `tries` lost child processes, or after `tries_in_classifier` child processes lost in a classifier.
+        `asked` returns the request, given the models that the child process has loaded. `reply` answers questions of
+        the child process (see `Child.call`). Raises Unreadable, BackendProblem, WorkerProblem, PoolClosed.
         """
         losses: list[ChildLost] = []
         in_classifier: list[ChildLost] = []
