@@ -45,7 +45,7 @@ BORDERLINE_DISTANCE_MARGIN: Final = 0.015  # as a share of the limit of the out-
 THUMBNAIL_SIDE: Final = 64
 PREVIEW_SIDE: Final = 256
 _EPSILON = 1e-7
-# The finding that decides an image with several labels has the first of these decisions, then the highest score.
+# Of several findings, the one whose decision comes first here decides an image; then the one with the highest score.
 _MOST_URGENT_FIRST: Final[tuple[Decision, ...]] = ("above", "unsure", "not_assessed", "below")
 # The order of a work list, most urgent first. Normal images come last among the screened ones and are never hidden.
 # Files that are no images have a category of their own, because they are no refused images.

@@ -38,9 +38,9 @@ Tables = tuple[str, ...]
 
 # A run is one pass over images by one or more packs (`run_packs`, by position). Each image of a run has one row in
 # `images`, and one row in `answers` for each pack. Facts by which rows are sorted, filtered or found are columns; all
-# others are JSON. No fact is in two columns of a row, or both in a row and its run. Texts that may hold file names are JSON in
-# ASCII or bytes, because a name that is no valid Unicode must not stop a run. Hashes are bytes. `grey` is the median of
-# the thumbnail, `images.rank` the rank of the most urgent result.
+# others are JSON. No fact is in two columns of a row, or both in a row and its run. Texts that may hold file names
+# are JSON in ASCII or bytes, because a name that is no valid Unicode must not stop a run. Hashes are bytes. `grey` is
+# the median of the thumbnail, `images.rank` the rank of the most urgent result.
 #
 # A resumed run has several passes. An image that the last pass did not see is absent. `stamp` identifies the state of
 # an image's file, and `is_resumed` is 2 if a result was taken over by the stamp alone. A verdict is on the result that
