@@ -222,7 +222,7 @@ def compile_pack(
     compiler: Path | None = None,
     kinds: Sequence[BackendKind] = (),
 ) -> Path:
-    """Compile a classifier's pack, which keeps id and version, for the Edge TPU. Returns the compiled pack's folder.
+    """Compile a classifier's pack for the Edge TPU, with unchanged id and version. Returns the compiled pack's folder.
 
     Parameters
     ----------

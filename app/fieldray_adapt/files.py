@@ -65,7 +65,7 @@ def _kind(path: Path) -> OutputKind:
 
 @contextlib.contextmanager
 def remove_on_failure(*paths: Path) -> Iterator[None]:
-    """Run a block, and remove the files and empty folders that the block has made if the block raises an exception.
+    """Run a block. If the block raises an exception, remove the files and empty folders that the block has made.
 
     Only `paths` and their parent folders are removed, and only if they did not exist before the block.
     """

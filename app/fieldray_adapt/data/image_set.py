@@ -187,7 +187,7 @@ def read_images(
     ------
     UsageProblem
         data_none_readable if no image could be read, data_changed if a file does not have the SHA-256 of its row.
-    PackProblem StorageProblem
+    PackProblem, StorageProblem
     """
     key = digest(_key(rows, spec, shrink_to, lung_pack), header_rules, _READING)
     stored = _load(cache, key)

@@ -341,10 +341,10 @@ def leave_out_unlabelled_training(parts: Sequence[str], targets: NDArray[np.floa
 
 
 def assign_parts(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
-    """Return the part of each row by the rule of the split: "training", "validation", "test" or "none".
+    """Return the part of each row, as `split` decides: "training", "validation", "test" or "none".
 
-    A patient may be in two parts; `require_no_leak` checks this. Raises UsageProblem (data_split) if a split by column
-    puts no row in training. Raises UsageProblem if the table of the split is invalid.
+    Does not check whether a patient is in two parts (see `require_no_leak`). Raises UsageProblem if the table of the
+    split is invalid, or (data_split) if a split by column puts no row in training.
     """
     if split.by == "random":
         return _by_random(rows, split)

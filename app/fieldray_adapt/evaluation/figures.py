@@ -23,9 +23,9 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 def figure_text(figure: Share | Estimate | Interval, number_format: str = ".3f") -> str:
-    """Format a figure as text: for a share the counts, then the value and the interval.
+    """Format a figure as text with its interval, such as "0.912 (0.890 to 0.930)".
 
-    `number_format` is the format specification of the numbers, such as ".3f".
+    The text of a share begins with the counts, such as "45 of 50: ". `number_format` is a format specification: ".3f".
     """
     counts = f"{figure.count} of {figure.of}: " if isinstance(figure, Share) else ""
     return f"{counts}{figure.value:{number_format}} ({figure.low:{number_format}} to {figure.high:{number_format}})"
@@ -254,9 +254,9 @@ class OodCheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ----------
     limit
         The distance from the training images above which an image is refused.
-    side
-        Side of the out-of-distribution images in pixels. Test images are shrunk to this side for a fair comparison. 0:
-        not shrunk.
+    side, ood_images
+        Side in pixels and number of the out-of-distribution images. For a fair comparison, test images are shrunk to
+        this side; 0: not shrunk.
     images_refused, elsewhere_refused, ood_refused
         The refused share of the test images, of the images of another hospital, and of the out-of-distribution images.
     images_refused_at_equal_resolution

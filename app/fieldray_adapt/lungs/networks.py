@@ -139,8 +139,8 @@ def published_mask_side(side: int) -> int:
 def published_unet(*, side: int, root_channels: int = 64) -> Any:
     """Return the published U-Net as a keras.Model.
 
-    The model maps images (n, side, side, 1) in 0..1 to logits (n, mask_side(side), mask_side(side), 1). Fewer than 64
-    `root_channels` give a narrower network for quick experiments. Raises ValueError as `published_mask_side`.
+    The model maps images (n, side, side, 1) in 0..1 to logits (n, m, m, 1) with m = `published_mask_side(side)`. Fewer
+    than 64 `root_channels` give a narrower network for quick experiments. Raises ValueError as `published_mask_side`.
     """
     import keras
     from keras import layers

@@ -469,10 +469,10 @@ def weights_from_pack(folder: Path, specification: Specification) -> Weights:
 
 
 def channels_from_pack(folder: Path, specification: Specification) -> dict[str, int]:
-    """Return the number of channels in each hidden channel set of a pack's network, which may be pruned.
+    """Return the number of channels of each channel set in the network of a pack, without the labels' channel set.
 
-    `specification` is the network before pruning. Raises UsageProblem (`weights_unfit`) if the pack's network is of
-    another kind, and PackProblem.
+    The pack's network may be pruned. `specification` is the network before pruning. Raises UsageProblem
+    (`weights_unfit`) if the pack's network is of another kind, and PackProblem.
     """
     folded, _, _ = _read_pack(folder, specification)
     return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}

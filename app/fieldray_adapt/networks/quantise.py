@@ -149,8 +149,8 @@ def scale_channels(
 def _power(part: str, *, is_read: bool, layer: Layer) -> int:
     """Return the exponent of the channel factors by which an axis of a weight array is multiplied: 1, -1 or 0.
 
-    `part` is the kind of the array, such as "kernel". `is_read` is whether the axis belongs to the input channels: the
-    exponent is -1. A layer with batch normalisation multiplies gamma and beta, and not the kernel.
+    `part` is the kind of the array, such as "kernel". `is_read` is whether the axis belongs to the input channels, for
+    which the exponent is -1. A layer with batch normalisation multiplies gamma and beta, and not the kernel.
     """
     if part == "kernel":
         return -1 if is_read else int(not layer.batch_norm)

@@ -33,9 +33,9 @@ from fieldray_adapt.training.steps import full_width_network
 
 _CLOSE: Final = 0.05
 _SHORTCUT_AUC: Final = 0.65
-_FEW: Final = 100  # test images of the rarer class, below which Wilson's interval at 90 % exceeds +/- 6 %
+_FEW: Final = 100  # with fewer test images of a class, Wilson's interval of a share of 90 % exceeds +/- 6 %
 _MANY_REFUSED: Final = 0.05
-# Finds the section on the Edge TPU. In early English cards without it: the position before the section on data.
+# Finds the section "Edge TPU". In a card without it, finds the position before the section "Data", or the end.
 _EDGETPU: Final = re.compile(r"^## Edge TPU\n.*?(?=^## |\Z)|(?=^## Data$)|\Z", re.MULTILINE | re.DOTALL)
 
 CardWarnings = Callable[[Translator], Sequence[Reason]]

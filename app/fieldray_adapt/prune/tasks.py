@@ -296,7 +296,7 @@ class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
     milliseconds
         Time of inference for one image in the training engine, in milliseconds.
     times_fewer_multiply_adds, speed_up
-        Multiply-adds of the unpruned network divided by those of this network, and the quotient of their times.
+        Multiply-adds of the unpruned network divided by those of this network, and the same ratio of the times.
     auc, auc_before_retraining
         AUC of the first label on the validation images.
     is_kept

@@ -406,7 +406,7 @@ class ClassifierRecipe(PackRecipe):
 
     @property
     def groups(self) -> dict[str, dict[str, float]]:
-        """The sources of each group, by name of the group: the relative frequency in training, by name of source."""
+        """The relative frequency of each source in training: {name of the group: {name of the source: frequency}}."""
         found: dict[str, dict[str, float]] = {}
         for source in self.data:
             found.setdefault(source.group, {})[source.name] = source.share

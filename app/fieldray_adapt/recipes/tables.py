@@ -258,13 +258,13 @@ def find_line(text: str, location: Location) -> int:
 
 
 class _Reading:
-    """Parses the values of a TOML document, and adds each problem to a list."""
+    """Parses the values of a TOML document, and adds each problem to the list `problems`."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self._problems = problems
 
     def value(self, kind: Any, value: object, at: Location, key: Key) -> Any:
-        """Return a value parsed as the type `kind`; `_WRONG` after adding a problem to the list.
+        """Return a value parsed as the type `kind`. If the value is wrong, add a problem and return `_WRONG`.
 
         `at` is the value's location, `key` the description of the value's key.
         """
@@ -299,7 +299,7 @@ class _Reading:
         return self.value(chosen, value, at, Key(keys=key.keys))
 
     def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
-        """Parse an inner table or a plain value (no list). Returns `_WRONG` after adding a problem to the list."""
+        """Parse an inner table, or one number, text or path. Returns `_WRONG` for a wrong value, as `value`."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
                 return reads_itself(value)

@@ -197,7 +197,7 @@ class TrainingTask(Protocol):
         """
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
-        """Measure the network with the averaged weights after an epoch. The engine's weights are restored afterwards.
+        """Measure the network with the weights `average` after an epoch. The engine's weights are restored afterwards.
 
         Returns `figures`, the figures of the epoch, with the measured values added.
         """

@@ -207,9 +207,9 @@ def time_networks(
     settings: EngineSettings,
     rounds: int,
 ) -> dict[str, dict[str, float]]:
-    """Return the median time per image of each network in milliseconds, by network and by kind of timing.
+    """Return the median time per image of each network in milliseconds, by network, then by kind of timing.
 
-    Each round times every network once, so that other load on the computer affects all networks equally.
+    The kinds are "engine_batch" and "int8". Each round times every network once, so that all have equal conditions.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def _median_seconds(call: Callable[[], object]) -> float:
 
 
 def _file_run(data: bytes) -> Callable[[], object]:
-    """Return a function that runs a TensorFlow Lite file on one thread, and copies the input and the output."""
+    """Return a function that runs a TensorFlow Lite file once on a random image, with one thread."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=data, num_threads=1)
