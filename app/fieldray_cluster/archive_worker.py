@@ -1,7 +1,7 @@
 """Screen a piece of an archive in a worker process, and return the outcomes of the images as a Parquet file.
 
-An `ArchiveRequest` describes how the archive is screened. Before a node (computer) gets work, the node must compute the
-hashes of model and settings that the request has.
+An `ArchiveRequest` describes how the archive is screened, and has the hashes of model and settings. A node (computer)
+gets work only if it computes equal hashes from its own pack and settings.
 
 Each image is screened by `pipeline.screen.screen_image`, as in any run. A worker has no results database, because a run
 for each piece would need a commit for each image. The session stays open between pieces: the network is loaded, and the
@@ -184,7 +184,8 @@ def check_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason |
 def first_missing_path(request: ArchiveRequest) -> str:
     """Return the first path of a request that does not exist on this computer, or is an empty folder.
 
-    A network share that is not mounted is an empty folder. Returns "" if all paths exist, or are addresses.
+    A network share that is not mounted is an empty folder. Addresses on a server are not checked. Returns "" if no path
+    is missing.
     """
     for path in request.paths:
         try:

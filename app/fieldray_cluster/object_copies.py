@@ -24,7 +24,7 @@ from fieldray_adapt.files import report_damage, write_atomically
 from fieldray_cluster.object_server import ObjectServer, address_to_path
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 
-_AT_ONCE: Final = 256  # objects after which the list of copies is written
+_AT_ONCE: Final = 256  # after this number of objects, the states of all copies are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def copy_objects(
     UsageProblem
         `objects_left` if an object cannot be read, is gone, or has changed since listing. Other reasons: see
         `ObjectServer.iterate_objects`.
-    EnvironmentProblem StorageProblem
+    EnvironmentProblem, StorageProblem
         See `ObjectServer.download`.
     """
     whole, part = (folder.with_name(f"{folder.name}{suffix}") for suffix in (".json", ".part.json"))
@@ -118,7 +118,10 @@ def _path_of(address: str, server: ObjectServer, folder: Path) -> Path:
 
 
 def _intact(server: ObjectServer, folder: Path, list_path: Path) -> Iterator[tuple[str, str]]:
-    """Yield address and state of each object in the file `list_path` whose copy exists and has the right size."""
+    """Yield address and state (size and tag) of each object whose copy in `folder` exists and has the right size.
+
+    `list_path` is the JSON file of the states by address. Yields nothing if the file does not exist.
+    """
     if not list_path.is_file():
         return
     with report_damage(list_path):

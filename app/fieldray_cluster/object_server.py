@@ -301,10 +301,10 @@ def _size_of(state: str) -> int:
 
 # ---- the requests of each protocol
 # The three classes have these members. A method sends one or two requests, and raises its library's exceptions:
-#     answers_at_once    whether an answer belongs to one state of an object, and lists contain the states
-#     hosts              return the hosts to contact
-#     page               return objects from a position on (first "") and further positions
-#     opened             open an object, or its first bytes; yield stream and state
+#     answers_at_once    True if a download never mixes two states of an object, and if lists contain the states
+#     hosts              return the names of the hosts to contact
+#     page               return the objects of the page at a position ("" for the first), and positions of further pages
+#     opened             open an object, or only its first bytes; yield the stream and the object's state
 #     state              return the state of an object
 #     ask_anything       send a request that shows whether the server is reachable
 

@@ -1,8 +1,9 @@
 """List and download the images of an archive on a server, where the image files are called objects.
 
 The process that starts the work lists the objects page by page, and reads the beginning of each object. An offline
-process looks there for images. A worker downloads the objects of its piece to files, before the images are screened.
-Offline processes read the files. All workers of a computer share a cache of downloaded objects, whose size is limited.
+process looks for images in this beginning. A worker downloads the objects of its piece to files, before the images are
+screened. Offline processes read the files. All workers of a computer share a cache of downloaded objects, whose size is
+limited.
 """
 
 from __future__ import annotations

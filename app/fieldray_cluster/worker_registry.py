@@ -59,14 +59,18 @@ DEATHS_BEFORE_BLAME: Final = 3
 """How many processes must have crashed while screening an image before the image may count as the cause."""
 AWAITS_SERVER_METRIC: Final = "awaits_server"
 """Name of the metric by which a worker reports that it waits for the server from which it downloads images."""
-_CONNECTIONS: Final = 5  # connections without progress before the work ends
-_SILENT_S: Final = 120.0  # time without an answer of any worker before the work ends
+_CONNECTIONS: Final = 5  # number of connections without progress after which the work ends
+_SILENT_S: Final = 120.0  # the work ends if no worker answers for this time
 _LONGEST_PAUSE_S: Final = 60.0
-_FAULTS_OF_NODE: Final = 6  # crashes per worker of a node: all workers end together if the computer is switched off
+# A node is at fault after this number of crashes in a row for each of its workers. The limit is per worker, because all
+# workers end together if the computer is switched off.
+_FAULTS_OF_NODE: Final = 6
 _LOOK_EVERY_S: Final = 0.5
 _FIRST_LOOKS_EVERY_S: Final = 0.05
 _WAIT_S: Final = 0.2
-_LOOKS_BETWEEN_OUTAGES: Final = 10  # refreshes between two outages: threads notice a server's return at other times
+# A server is reported again only after this number of refreshes in which no worker of a node waited for it, because the
+# threads of a worker notice the return of the server at different times.
+_LOOKS_BETWEEN_OUTAGES: Final = 10
 
 NodeMessageCallback = Callable[[str, Reason], None]
 """A function that is called with the name of a node (computer) and a message about this node."""

@@ -124,7 +124,7 @@ def add_fetch_option(parser: argparse.ArgumentParser) -> None:
 def fetch_in_other_process(recipe: Path) -> int:
     """Run `adapt fetch` in another process, and return its exit code.
 
-    Only that process connects to a server. This one, which reads the images, stays offline.
+    Only the other process connects to a server. This process, which later reads the images, stays offline.
     """
     with subprocess.Popen(program_command("adapt", "fetch", str(recipe.absolute()))) as process:
         try:

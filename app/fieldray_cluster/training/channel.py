@@ -260,7 +260,7 @@ class Listener(socketserver.ThreadingTCPServer):
         self._thread.join()
 
     def verify_request(self, *_: object) -> bool:
-        """Return whether a new connection may send its token, or too many connections have not sent a token yet."""
+        """Return whether a new connection may send its token. False if too many connections have not sent a token."""
         return self._ungreeted.acquire(blocking=False)
 
     def finish_request(self, request: Any, _client_address: object) -> None:

@@ -275,9 +275,8 @@ def training_time_range(
     iteration, iterations = replace(measured, batches=workers), whole.rounds
     if mode == "sync-split":
         iterations = float(measured.batches)
-        if (
-            not as_printed_in_thesis
-        ):  # corrected: for small parts, the gradient time is not proportional to the batch size
+        if not as_printed_in_thesis:
+            # Corrected: a part of a batch takes a part of the time. Very small parts take longer than that.
             iteration = replace(iteration, gradient_s=measured.gradient_s / workers)
     span = AsynchronousTiming(measured=iteration, workers=workers).time_range(server)
     return span.add(update_s, update_s).scaled(iterations)
@@ -464,7 +463,7 @@ _CHANNELS: Final = 3
 _CLASSES: Final = 1000
 _SIDE: Final = 224
 _AUXILIARY_AFTER: Final = {"inception_4a_projection/bias": 512, "inception_4d_projection/bias": 528}
-_AUXILIARY_SIDE: Final = 4  # of the image before its dense layers
+_AUXILIARY_SIDE: Final = 4  # side in pixels of an auxiliary head's feature maps before its dense layers
 
 
 def trained_network_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:

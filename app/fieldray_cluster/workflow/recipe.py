@@ -6,7 +6,7 @@ recipe may have a table `[sweep]`, which searches for the best values of a recip
 follows Hyper by D. Buniatyan; key names, retries and preemption are additions.
 
 Samples are drawn as in Buniatyan's thesis. n combinations of the discrete parameters are taken with as few repetitions
-as possible: the frequencies of two combinations differ by at most 1. For each continuous range, n numbers are drawn.
+as possible: their frequencies differ by at most 1. For each continuous range, n numbers are drawn.
 The number with index i belongs to the combination with index i.
 """
 
@@ -133,7 +133,7 @@ def draw_samples(parameters: Mapping[str, Parameter], *, count: int, seed: int |
 
 
 def _spread(size: int, count: int, generator: random.Random) -> list[int]:
-    """Return `count` random whole numbers from 0 to `size` - 1. The frequencies of two numbers differ by at most 1."""
+    """Return `count` random whole numbers from 0 to `size` - 1. Their frequencies differ by at most 1."""
     rounds, left = divmod(count, size)
     found = [number for _ in range(rounds) for number in generator.sample(range(size), size)]
     return found + generator.sample(range(size), left)

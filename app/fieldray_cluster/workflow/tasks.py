@@ -118,7 +118,7 @@ class Journal:
         self._path = folder / JOURNAL_NAME
         self.latest: dict[str, Event] = {}
         self.numbers: dict[str, int] = {}
-        self.ended = 0  # events with an end since the journal was opened
+        self.ended = 0  # number of events that end a task, since the journal was opened
         for event in read_events(folder):
             self._note(event)
         try:
