@@ -86,7 +86,7 @@ class ArchivePlan:
     ----------
     files
         Total number of files of the six usual kinds.
-    files_of_each_other_kind
+    files_per_other_kind
         Number of files of each other kind.
     megapixels
         Smallest and largest size of an image, in megapixels.

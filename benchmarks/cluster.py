@@ -38,7 +38,7 @@ from fieldray.persistence import write_atomically
 Notify = Callable[[str], None]
 
 _MAX_OVERHEAD: Final = 1.10
-_MAX_IMAGES_WITH_KILLS: Final = 6000  # an idle computer still screens at the last kill
+_MAX_IMAGES_WITH_KILLS: Final = 6000  # enough that the screening still runs at the last kill, even on an idle computer
 _MAX_IMAGES_OVER_NETWORK: Final = 2000
 _NOTES: Final = (
     "Total is from the start of a command to its end; the rate leaves out the first tenth of the images; start is what "

@@ -153,7 +153,7 @@ def _sweep(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _killed_one(pid: int, role: str, chance: random.Random) -> int:
-    """Kill the process `pid` (role "driver"), or a random scheduler or worker that this process has started.
+    """Kill the process `pid` if `role` is "driver", else a random "scheduler" or "worker" that `pid` has started.
 
     Returns the number of killed processes: 1, or 0 if there is no such process.
     """

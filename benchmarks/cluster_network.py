@@ -115,7 +115,7 @@ def _cut(
 def _lose(
     computers: Namespaces, driver: subprocess.Popen[bytes], rows: Iterator[int], count: int, notify: Notify
 ) -> float:
-    """Cut the link of one computer for good during the run. Returns the time, by `time.perf_counter`."""
+    """Cut the link of one computer for good during the run. Returns the time of the cut, by `time.perf_counter`."""
     _reach(driver, rows, round(_GONE_AT * count))
     notify("network: one computer is gone")
     computers.switch_link(2, is_up=False)

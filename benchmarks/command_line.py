@@ -34,8 +34,8 @@ class Command:
     paths
         The source files on which the figures depend, as listed on the page of the benchmark.
     further_argument
-        What `run_benchmark` gets in addition: "pack" for the argument `model`, "screen" for the argument `options` with
-        the options after --. "options": it gets only the parsed options and the console.
+        A further argument of `run_benchmark`. "pack": `model`, the chosen pack. "screen": `options`, the options after
+        --. "options": `run_benchmark` gets no arguments but the parsed options and the console.
     """
 
     name: str

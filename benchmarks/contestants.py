@@ -6,10 +6,10 @@ contestants of a round equally.
 
 Each contestant answers two messages:
 
-    open  body: first: files for the warm-up; pack, allow_older, allow_legacy for the program; arrays model, lungs: the
-          networks of the script (the classifier alone) and of the limit
+    open  body: first (files for the warm-up); for the program also pack, allow_older, allow_legacy
+          arrays: model (the classifier's network, for script and limit), lungs (the lung network, for the limit)
           -> body: detail (name and versions)
-    read  body: paths, and the folder that has them under many names
+    read  body: paths, and folder (the folder that has these files under many names)
           -> body: seconds, cpu_s (None if not known), files, failed, detail
 """
 
@@ -76,7 +76,7 @@ class Contestant:
     def run(self, paths: Sequence[Path], *, folder: Path) -> ContestantRun:
         """Let the contestant process files, and return the figures of this run. Raises ScreeningFailed.
 
-        Script and limit process the files `paths`. This program processes all files in `folder`.
+        The contestants script and limit process the files `paths`. This program processes all files in `folder`.
         """
         body = {"ask": "read", "paths": [str(path) for path in paths], "folder": str(folder)}
         return ContestantRun(**_answered(self.child, Message(body)))
@@ -188,7 +188,7 @@ def compare_runs(
     opening
         The first message to each contestant.
     archive
-        The files to process. The limit processes only the six usual kinds.
+        The files to process. The contestant "limit" processes only files of the six usual kinds.
     repeats
         Number of rounds.
     notify

@@ -37,7 +37,7 @@ _OPEN: Final = "from pathlib import Path; from fieldray.store.opening import ope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationFigures:
-    """The figures of one migration without a kill: seconds, bytes on disk, memory, and numbers of rows."""
+    """The figures of one migration without a kill: seconds, disk bytes (before, after, peak), memory, rows by table."""
 
     seconds: float
     bytes_before: int

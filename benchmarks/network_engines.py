@@ -30,6 +30,8 @@ class OpenRequest:
 
     Attributes
     ----------
+    images
+        Number of images in a batch.
     outputs
         Roles of the outputs. The output with the first role is compared.
     file_output

@@ -1,8 +1,8 @@
-"""A recipe trained from a server of objects and from local files: the time of each part, and the weights.
+"""Train a recipe from a server of objects and from local files, and compare the time of each part and the weights.
 
 The recipe is trained as a user does: `fieldray adapt train RECIPE`, with `--fetch` where its images are on a server.
-The server (moto's) is a process on the cores of this computer. The images are drawn. Each round trains both in new
-folders, and fetches once more, when no object has changed.
+The server (moto) is a process on the cores of this computer. The images are synthetic. Each round trains from both in
+new folders. Then `fieldray adapt fetch` is timed again, when no object has changed and nothing must be downloaded.
 """
 
 from __future__ import annotations

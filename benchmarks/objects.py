@@ -175,7 +175,7 @@ def _train_on(images: Iterable[NDArray[np.float32]], train: TrainFunction, batch
 def _train_remotely(
     server: ObjectServer, listed: ObjectList, folder: Path, train: TrainFunction, batch: int
 ) -> tuple[float, float]:
-    """Load images from a server and run a network on each. Returns all seconds, and seconds of waiting for objects."""
+    """Train a network on images of a server. Returns the total seconds, and the seconds of waiting for objects."""
     refs, states = [ref for ref, _ in listed], [state for _, state in listed]
     own, waits_s = folder / "own", list[float]()
     own.mkdir()

@@ -93,9 +93,9 @@ class _Writer:
         raise ValueError(f"no operator for a layer of the kind {layer.kind}")
 
     def _pads(self, layer: Layer) -> list[int]:
-        """Return the pixels (top, left, bottom, right) of the padding "same" of TensorFlow for a layer.
+        """Return how many pixels TensorFlow's padding "same" adds for a layer: (top, left, bottom, right).
 
-        All are 0 if the window is smaller than the step.
+        All numbers are 0 if the window is smaller than the stride.
         """
         totals = [
             max((-(-side // layer.stride) - 1) * layer.stride + layer.kernel - side, 0)

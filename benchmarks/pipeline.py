@@ -71,7 +71,7 @@ def _archive(options: argparse.Namespace, model: Model, folder: Path, console: C
 
 
 def _opening(model: Model, options: argparse.Namespace, archive: Archive) -> Message:
-    """Return the message that opens all contestants. The program uses the pack, the script the pack's network."""
+    """Return the first message to all contestants: files for the warm-up, options of the pack, and networks."""
     first = {"ask": "open", "first": [str(path) for path in sorted(archive.warm_up_folder.iterdir())]}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
     networks = {"model": model, "lungs": model.lungs}

@@ -33,7 +33,7 @@ _REPEATS: Final = 20
 class TrainingCase:
     """The duration of an epoch in seconds: measured (median, minimum, maximum), and predicted by the formulas.
 
-    One prediction uses the time of a gradient, another the time of a worker's whole step.
+    `gradient_s` is predicted from the time of a gradient, `step_s` from the time of a worker's whole step.
     """
 
     mode: Mode

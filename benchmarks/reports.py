@@ -27,7 +27,7 @@ class PageRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A goal of a benchmark: the figure `name` must be at most, or at least, `goal`.
+    """A goal of a benchmark: the figure `name` must be at least `goal`, or at most `goal` if `is_most`.
 
     `measured` is the measured figure; None if not measured.
     """

@@ -166,7 +166,7 @@ class _Bench:
         return None not in [self.rows.row_at(self.rows.index(row, 0)) for row in rows]
 
     def is_open(self, *, at: int | None = None, not_at: int | None = None) -> bool:
-        """Return whether the selected image is open, and is in the row `at`, or in any row except `not_at`."""
+        """Return whether the image of the row `at` is selected and open; without `at`, of any row except `not_at`."""
         row, index = self.application.controller.image.row, self.table.currentIndex()
         is_there = index.row() != not_at if at is None else index.row() == at
         return is_there and row is not None and row.row_id == self.rows.row_id_at(index)
@@ -263,7 +263,8 @@ def _take_first(left: deque[int], act: Callable[[int], None]) -> None:
 def measure(pack: str, run: int, count: int, *, steps: int = 250, arrivals: int = 1200) -> dict[str, Any]:
     """Open the window and the run `run`, perform all acts of a user, and return the figures.
 
-    `count` is the number of images in the run.
+    `count` is the number of images in the run. The list is scrolled in `steps` steps. `arrivals` is the number of
+    results that are added to the run during the measurement.
     """
     process = psutil.Process()
     with real_window(pack) as application:

@@ -2,10 +2,10 @@
 
 Each machine is a process in a network namespace with one full-duplex link (`tc tbf` at both ends) to a bridge.
 Transfers are real. A gradient is a timed wait, because two cores cannot compute like eight computers. If networks are
-named, gradients are computed on synthetic images. Their time is measured just before each training, on as many machines
-at the same time. The formulas depend only on ratios. A slower link with longer gradients shows how much of an error is
-the fixed time of each message. TCP uses the congestion control of this computer (CUBIC on Linux and Windows). Needs
-root and iproute2.
+named, gradients are computed on synthetic images. Their time is measured just before each training, at the same time on
+all machines of the training. The formulas depend only on ratios. A slower link with longer gradients shows how much of
+an error is the fixed time of each message. TCP uses the congestion control of this computer (CUBIC on Linux and
+Windows). Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -165,9 +165,10 @@ def measure_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) -
 
 
 def measure_gradient_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, float, float]:
-    """Measure a gradient, a whole step without transfers, and a gradient's CPU time, on several machines at once.
+    """Measure the times of a gradient and of a step without transfers, and the CPU time of a gradient.
 
-    Returns mean values in seconds. Without a network, the first two values are the timed wait, and the last is 0.
+    Measures on `workers` machines at once. Returns mean values in seconds. Without a network, the first two values are
+    the timed wait, and the last is 0.
     """
     if not link.learner:
         return link.gradient_s, link.gradient_s, 0.0

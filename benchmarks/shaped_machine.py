@@ -61,9 +61,9 @@ class _Machine:
         return self._learner.layout.size
 
     def gradients(self, repeats: int) -> Any:
-        """Measure a gradient, a whole step without transfers, and a gradient's CPU time, each `repeats` times.
+        """Measure the time of a gradient, of a step without transfers, and the CPU time of a gradient, `repeats` times.
 
-        Returns the medians in seconds.
+        Returns the three medians in seconds.
         """
         from fieldray_cluster.training.tasks import TrainingPlan
 

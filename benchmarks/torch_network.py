@@ -79,7 +79,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
 
 
 def _pads(layer: Layer, value: torch.Tensor) -> Pads:
-    """Return the pixels (left, right, top, bottom) of the padding "same" of TensorFlow.
+    """Return how many pixels TensorFlow's padding "same" adds for a layer: (left, right, top, bottom).
 
     If the number of pixels to add is odd, the right or the bottom gets one pixel more.
     """

@@ -37,7 +37,7 @@ _SIDE: Final = 256
 _MAX_IMAGES_OF_A_SOURCE: Final = 500
 # Painted share of a third of a lung: below 0.05 the third is normal, above 0.6 not visible, otherwise not used.
 _PAINTED: Final = (0.05, 0.6)
-_FALSE_ALARMS: Final = 0.02  # share of normal images outside the fold, as a mean over sources
+_FALSE_ALARMS: Final = 0.02  # largest share of normal images that is reported: mean over sources, outside the fit
 _FOLDS: Final = 5
 Row = dict[str, str]
 
@@ -131,7 +131,7 @@ def make_samples(data: Path, finder: LungFinder) -> list[tuple[str, str, str, ND
 
 
 def fit_weights(samples: list[Any]) -> list[str]:
-    """Fit weights by which the share `_FALSE_ALARMS` of normal images is falsely reported.
+    """Fit weights by which at most the share `_FALSE_ALARMS` of normal images is falsely reported.
 
     Returns lines with the weights, and with results on images that were not used in the fit.
     """
