@@ -33,8 +33,8 @@ class UnexpectedResult(AssertionError):
 def verify(done: CommandResult, *, code: int = 0, output: Sequence[str] = (), errors: Sequence[str] = ()) -> None:
     r"""Compare exit code and output of a command with the expected code and with patterns for whole lines.
 
-    A line that fits no pattern of `output` or `errors` raises Unexpected, and so does a pattern without a line. A
-    pattern that begins with `\?` is optional.
+    Raises UnexpectedResult for a line that fits no pattern of `output` or `errors`, and for a pattern that no line
+    fits. A pattern that begins with `\?` may be without a line.
     """
     problems = [] if done.code == code else [f"ended with {done.code}, not {code}"]
     problems += _compare("output", done.output, output) + _compare("errors", done.errors, errors)

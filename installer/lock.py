@@ -50,6 +50,7 @@ def main() -> int:
 def write_lock(program: str, name: str, extras: Sequence[str], how: Sequence[str]) -> None:
     """Resolve the dependencies of some extras of pyproject.toml, and write them with hashes to the lock file `name`.
 
+    `program` is the path of uv. `how` are further options of `uv pip compile`, such as the systems to lock for.
     Raises subprocess.CalledProcessError with the output of the resolver.
     """
     lock = ROOT / name

@@ -19,7 +19,7 @@ _LOSSLESS_JPEG: Final = b"1.2.840.10008.1.2.4.70"
 _META_LENGTH_AT: Final = 140  # preamble, "DICM", tag, kind and length of the first element (PS3.10, 7.1)
 _PIXELS: Final = b"\xe0\x7f\x10\0OW\0\0"
 _RUN: Final = 128  # maximum length of a PackBits run (PS3.5, G.3)
-_CATEGORIES: Final = 17  # of pixel differences (ITU-T T.81, H.1.2.2), each with a Huffman code of five bits
+_CATEGORIES: Final = 17  # kinds of pixel differences (ITU-T T.81, H.1.2.2), each with a Huffman code of five bits
 
 
 @dataclass(frozen=True, slots=True)

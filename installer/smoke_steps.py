@@ -430,7 +430,7 @@ def _require_nothing_installed(trial: InstallTrial) -> None:
 
 
 def _require_no_log(trial: InstallTrial, user: User) -> None:
-    """Raise Unexpected if the program has written a log for a user, because a log has warnings."""
+    """Raise UnexpectedResult if the program has written a log for a user, because a log has warnings."""
     log = trial.root.inside(f"{user.home}/.local/share/fieldray/fieldray.log")
     if log.exists():
         raise UnexpectedResult(f"the program's log says:\n{log.read_text(encoding='utf-8')}")

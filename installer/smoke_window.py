@@ -43,7 +43,7 @@ def virtual_display(root: CleanRoot) -> Iterator[None]:
 def run_window(root: CleanRoot, user: User, *paths: str, more: Mapping[str, str] | None = None) -> Iterator[str]:
     """Open the installed window as a user during the block, and yield the window's number on the display.
 
-    `more` are further environment variables. Raises Unexpected if the program prints output.
+    `more` are further environment variables. Raises UnexpectedResult if the program prints output.
     """
     environment = {"DISPLAY": DISPLAY, "XDG_RUNTIME_DIR": f"/run/user/{user.number}", **(more or {})}
     known = set(find_windows("Fieldray"))
@@ -79,7 +79,7 @@ def type_and_press(window: str, *keys: str, text: str = "") -> None:
 def wait_until(is_so: Callable[[], T], what: str) -> T:
     """Wait until the function `is_so` returns a true value, and return the value.
 
-    Raises Unexpected, with the description `what`, if the function does not return a true value in time.
+    Raises UnexpectedResult, with the description `what`, if the function does not return a true value in time.
     """
     deadline_s = time.monotonic() + WAIT_S
     while not (value := is_so()):

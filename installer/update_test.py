@@ -43,7 +43,7 @@ _VERDICTS: Final = """
 
 
 class Update:
-    """The work of a user with an earlier and a new version. Methods raise Unexpected if results are lost."""
+    """The work of a user with an earlier and a new version. Methods raise UnexpectedResult if results are lost."""
 
     def __init__(self, trial: InstallTrial) -> None:
         self._trial, self._user = trial, trial.root.add_user("iryna", number=2000, home="/home/iryna")
@@ -85,7 +85,7 @@ class Update:
         }
 
     def require_kept(self, before: dict[str, Any], program: str = PROGRAM) -> None:
-        """Raise Unexpected if `program` does not show all runs, results and keys of `before`, unchanged.
+        """Raise UnexpectedResult if `program` does not show all runs, results and keys of `before`, unchanged.
 
         A later version may show more about a run.
         """
@@ -104,8 +104,8 @@ class Update:
     def require_resumed(self) -> str:
         """Screen the images of the killed run with the new version. Returns a sentence about the result.
 
-        Raises Unexpected unless the results of the killed run are reused, or, with another version of the pack, all
-        images are screened again.
+        Raises UnexpectedResult unless the results of the killed run are reused. With another version of the pack, all
+        images must be screened again instead.
         """
         packs = {run["pack"] for run in self.shown_data()["runs"]}
         done = self._trial.root.run(PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "-", user=self._user)
@@ -122,8 +122,8 @@ class Update:
     def require_downgrade(self, before: dict[str, Any]) -> str:
         """Check that the earlier version, installed again, shows all results of `before`. Returns a phrase to print.
 
-        Or the earlier version must give one message about the later version, and not change any file. Otherwise raises
-        Unexpected.
+        The earlier version may instead give one message about the later version, and change no file. Otherwise raises
+        UnexpectedResult.
         """
         files = self._digests()
         listed = self._run("history", "list", "--json", "-")

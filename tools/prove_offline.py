@@ -9,7 +9,7 @@ program that opens a connection shows that the script would notice a connection.
 Exit code 0: no task opened an internet socket, and all tasks succeeded. Exit code 1: a check failed. Exit code 2: a
 needed program is missing. The script needs Linux, and root or the right to make namespaces.
 
-    --frozen FOLDER   test the installed program instead of this checkout; its file names are searched as well
+    --frozen FOLDER   test the installed program instead of this checkout, and search its file names for telemetry
     --quick           leave out the task with the simulated Edge TPU, which takes a minute or two
     --only WORDS      run only the tasks that have these words in their name
 """
@@ -72,7 +72,7 @@ class SystemCalls:
     """The system calls of a task.
 
     `families` counts the socket calls by address family ("AF_INET"). `programs` is the number of started programs,
-    `places` are the paths of connected unix sockets, and `io_uring_rings` is the number of io_uring rings.
+    `places` are the paths of connected unix sockets, and `io_rings` is the number of io_uring rings.
     """
 
     families: Counter[str]

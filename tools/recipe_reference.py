@@ -43,7 +43,7 @@ def reference_text() -> str:
 
 
 def _laws(table: type[Any]) -> Iterator[type[Any]]:
-    """Yield the dataclasses of each key of `table` that accepts several kinds of table, its inner tables included."""
+    """Yield the dataclasses of each key that accepts several dataclasses, in `table` and its inner tables."""
     for known in table_keys(table).values():
         tables = table_classes(known)
         if len(tables) > 1:

@@ -65,7 +65,7 @@ def _catalogue(language: str | None) -> Catalog:
 
 
 def sentences(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
-    """Yield the sentences in a module `reasons.py`, as Babel needs it of an extraction method.
+    """Yield the sentences in a module `reasons.py`. Babel calls this function as an extraction method.
 
     `file` is the open source file. A comment for translators names the reason of each sentence.
     """
