@@ -309,8 +309,8 @@ _HULL_MARGIN: Final = 3 / 256
 def whiten_lung(image: GreyImage, mask: GreyImage, generator: np.random.Generator) -> tuple[GreyImage, GreyImage]:
     """Paint a lung or a part of a lung white, as a pneumonia or an effusion would.
 
-    Returns the painted image, and the mask without the white area. In one image of five, both lungs are painted. If the
-    mask does not show two lungs, image and mask are returned unchanged.
+    Image and mask are (rows, columns) uint8. Returns the painted image, and the mask without the white area. In one
+    image of five, both lungs are painted. If the mask does not show two lungs, both arrays are returned unchanged.
     """
     hulls = lung_hulls(mask > 127)
     for here in generator.permutation(len(hulls))[: 1 + (generator.random() < _BOTH_WHITE)] if len(hulls) > 1 else ():

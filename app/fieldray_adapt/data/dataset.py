@@ -188,7 +188,7 @@ def missing_classes(
 ) -> Iterator[Reason]:
     """Yield a reason (data_class_empty) for each part in which a label has no positive or no negative images.
 
-    For an auxiliary label, only the training part is checked.
+    For an auxiliary label, only the training part is checked. `targets` are (n, labels), nan if unknown.
     """
     for part in PARTS:
         members = targets[[name == part for name in parts]]

@@ -64,8 +64,8 @@ class Row:
     ----------
     classes, unknown
         Classes that the image has, and classes that the image perhaps has.
-    origin
-        Name of the table and line of the row, for messages.
+    source, origin
+        Name of the source in the recipe. For messages: name of the table and line of the row.
     split, fold, view, sex
         Cells of the table in the columns of these names; "" if the table lacks the column.
     age_years

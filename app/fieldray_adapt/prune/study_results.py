@@ -28,8 +28,8 @@ class NetworkFigures(Struct, frozen=True, kw_only=True):
     milliseconds_per_image, speed_up
         By kind of timing (see `training.profile.time_networks`): time per image in milliseconds, and time of the
         original network divided by this time.
-    channels
-        Number of channels, by channel set.
+    removed_share, channels
+        Share (0..1) of the original network's parameters that were removed, and number of channels by channel set.
     """
 
     parameters: int
