@@ -267,7 +267,7 @@ ENGINES: Final[Mapping[str, Callable[[OpenRequest], tuple[str, Infer]]]] = {
     "openvino": _openvino,
     "litert": _litert,
 }
-"""Functions that open an engine, by name of the engine. Each returns name and version, and a function that runs."""
+"""Functions that open an engine, by name of the engine. Each returns its name and version, and an `Infer` function."""
 
 _service: Final = NetworkService()
 handle: Final = handler_of((OPEN, _service.open), (RUN, _service.run))
