@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the few system libraries the window needs on Debian and Ubuntu, and installs what is missing where that is
-# allowed (root); else says which command does it. The command line alone needs none of them.
+# Check whether the system libraries that the window needs are installed (Debian and Ubuntu). As root, install missing
+# libraries. As another user, print the command that installs them. The command line needs none of these libraries.
 set -euo pipefail
 
 needed="libglib2.0-0 libegl1 libgl1 libxkbcommon-x11-0 libdbus-1-3 libfontconfig1 libxcb-cursor0 libxcb-icccm4
@@ -9,7 +9,7 @@ libxcb-image0 libxcb-keysyms1 libxcb-randr0 libxcb-render-util0 libxcb-shape0 li
 command -v dpkg-query >/dev/null || exit 0
 missing=""
 for package in $needed; do
-    # Since Debian 13 and Ubuntu 24.04 some have t64 at the end of their names; apt-get takes the old name too.
+    # Since Debian 13 and Ubuntu 24.04, the names of some packages end in t64. apt-get accepts the old names, too.
     states=$(dpkg-query -W -f='${Status}\n' "$package" "${package}t64" 2>/dev/null || true)
     [[ $states == *"ok installed"* ]] || missing="$missing $package"
 done

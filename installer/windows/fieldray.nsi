@@ -1,15 +1,22 @@
-; Setup for Windows: made by build_setup.py, which defines VERSION, NUMBERS (a.b.c.d), OUTPUT, ICON, TARGET, SIZE_KB,
-; LONGEST (characters of the longest path inside) and writes the lists of files.
+; Setup, the installer for Windows. build_setup.py compiles this script, writes the lists of files, and defines VERSION,
+; NUMBERS (the version as a.b.c.d), OUTPUT, ICON, TARGET, SIZE_KB and LONGEST (characters of the longest relative path).
 ;
 ;   Setup.exe [/S] [/ALLUSERS | /CURRENTUSER] [/DESKTOP] [/D=FOLDER]       (/D last, without quotation marks)
-;   uninstall.exe [/S] [/REMOVERESULTS] [_?=FOLDER]                        (with _?= it can be waited for)
+;   uninstall.exe [/S] [/REMOVERESULTS] [_?=FOLDER]                        (with _?= the caller can wait for the end)
 ;
-; Everything is laid beside the old program first, and the folders change names last: a full disk, a program that runs
-; or a crash leave either the old program or the new one, never a part of it. Nothing is fetched from a network.
+; The new program is first written to a folder next to the old program. At the end, the folders are renamed. So after a
+; crash, on a full disk, or while the program runs, the old or the new program is complete. Nothing is downloaded.
 ;
-; Exit codes: 0 done; 1 cancelled; 3 Fieldray is running; 4 no room, or the disk cannot be written; 5 the folder cannot
-; be used; 6 this Windows is not fit; 7 needs an administrator; 8 edgetpu-runtime is of the wrong kind; 9 Setup is
-; already running.
+; Exit codes:
+;   0   done
+;   1   cancelled
+;   3   Fieldray is running
+;   4   the disk is full or cannot be written
+;   5   the folder cannot be used
+;   6   this version of Windows is not supported
+;   7   an administrator is needed
+;   8   the folder edgetpu-runtime has libraries of the wrong kind
+;   9   another Setup is running
 
 Unicode true
 Target ${TARGET}
@@ -46,8 +53,8 @@ OutFile "${OUTPUT}"
 
 Var Scope ; "user" or "all"
 Var WantsDesktop ; 1 or 0
-Var HasRuntime ; 1 where edgetpu-runtime lies beside Setup
-Var Staging ; the new program while it is being laid down
+Var HasRuntime ; 1 if the folder edgetpu-runtime with usable libraries is next to Setup
+Var Staging ; the folder of the new program until the folders are renamed
 Var Parent
 Var MadeParent
 Var Busy
@@ -92,7 +99,7 @@ VIFileVersion "${NUMBERS}"
 ; ---- shared by Setup and the uninstaller
 
 !macro Shared prefix
-; Say $Message, in a window or, when silent, where Setup was called from; then end with $ExitCode.
+; Show $Message in a window; in silent mode, print it to the console of the caller. Then end with $ExitCode.
 Function ${prefix}Refuse
   ${If} ${Silent}
     System::Call 'kernel32::AttachConsole(i -1)'
@@ -105,7 +112,7 @@ Function ${prefix}Refuse
   Quit
 FunctionEnd
 
-; $Busy = 1 when a program of $INSTDIR runs, whoever started it: Windows lets nobody write to its file then.
+; Set $Busy to 1 if a program in $INSTDIR runs, for any user. Windows then refuses to open its file for writing.
 Function ${prefix}LookBusy
   StrCpy $Busy 0
   !insertmacro LookBusyFile "fieldray.exe"
@@ -141,7 +148,7 @@ Function ${prefix}NeedAdministrator
     StrCpy $ExitCode ${NOT_ADMIN}
     Call ${prefix}Refuse
   ${EndIf}
-  ; Windows asks for an administrator and starts the same again.
+  ; Windows asks for an administrator, and starts this program again with the same options.
   ${GetParameters} $0
   ExecShell "runas" "$EXEPATH" "$0 $Message"
   Quit
@@ -180,7 +187,7 @@ Function .onInit
     StrCpy $ExitCode ${TWICE}
     Call Refuse
   ${EndIf}
-  ${If} $INSTDIR == "" ; NSIS passes over a /D= that is no folder: that must not end in another one
+  ${If} $INSTDIR == "" ; NSIS ignores an invalid /D=. Setup must then refuse, and not use another folder.
     System::Call 'kernel32::GetCommandLineW() w.r0'
     ClearErrors
     ${GetOptions} $0 " /D=" $R1
@@ -209,7 +216,7 @@ Function .onInit
   Call LookForRuntime
 FunctionEnd
 
-; The folder of $Scope, unless one was named: where the program is already, else the usual place.
+; Set $INSTDIR, unless /D= names a folder: the folder of the installed program, else the default folder of $Scope.
 Function TakeScope
   ${If} $Scope == "all"
     SetShellVarContext all
@@ -226,7 +233,7 @@ Function TakeScope
   ${EndIf}
 FunctionEnd
 
-; Only the two known files are taken, and only programs for 64-bit Windows on Intel and AMD.
+; Look for the Edge TPU runtime next to Setup: edgetpu.dll and libusb-1.0.dll, for 64-bit Windows on Intel and AMD.
 Function LookForRuntime
   StrCpy $HasRuntime 0
   ${IfNot} ${FileExists} "$EXEDIR\edgetpu-runtime\*.*"
@@ -253,7 +260,7 @@ Function LookForRuntime
   ${EndIf}
 FunctionEnd
 
-; $HasRuntime becomes 0 unless the file $0 begins as a DOS program whose PE header names the machine 0x8664.
+; Set $HasRuntime to 1 if the file $0 is a library for x86-64 (machine 0x8664 in the PE header), else to 0.
 Function LookAtLibrary
   StrCpy $HasRuntime 0
   ClearErrors
@@ -346,7 +353,7 @@ Function LeaveAskPage
   ${EndIf}
 FunctionEnd
 
-; A folder may be taken when it is not there, is empty, or holds Fieldray; and when its paths are not too long.
+; Refuse a folder that has other files than Fieldray, and a folder whose path is too long. A missing folder is accepted.
 Function CheckFolder
   StrCpy $ExitCode ${BAD_FOLDER}
   StrCpy $0 $INSTDIR 1 -1
@@ -364,7 +371,7 @@ Function CheckFolder
   ${EndIf}
   StrLen $0 $INSTDIR
   IntOp $0 $0 + ${LONGEST}
-  IntOp $0 $0 + 6 ; ".new" and a separator
+  IntOp $0 $0 + 6 ; room for ".new" and separators
   ReadRegDWORD $1 HKLM "SYSTEM\CurrentControlSet\Control\FileSystem" "LongPathsEnabled"
   ${If} $0 > 259
   ${AndIf} $1 != 1
@@ -373,7 +380,7 @@ Function CheckFolder
   ${EndIf}
   ${If} ${FileExists} "$INSTDIR\*.*"
   ${AndIfNot} ${FileExists} "$INSTDIR\install.ini"
-    RMDir "$INSTDIR" ; goes when it is empty
+    RMDir "$INSTDIR" ; removes only an empty folder
     ${If} ${FileExists} "$INSTDIR\*.*"
       StrCpy $Message "$(FOLDER_FOREIGN)"
       Call Refuse
@@ -393,7 +400,7 @@ Function CheckRoom
   ${EndIf}
 FunctionEnd
 
-; Takes away what was begun, and leaves an older program as it was.
+; Remove the files of the new program. An older program is not changed.
 Function TakeBack
   SetOutPath $TEMP
   RMDir /r "$Staging"
@@ -415,7 +422,7 @@ Function LayRuntime
     ${If} ${FileExists} "$EXEDIR\edgetpu-runtime\libusb-1.0.dll"
       CopyFiles /SILENT /FILESONLY "$EXEDIR\edgetpu-runtime\libusb-1.0.dll" "$Staging"
     ${EndIf}
-  ${Else} ; an upgrade keeps what an earlier Setup laid there
+  ${Else} ; keep the runtime that an earlier Setup has installed
     ${If} ${FileExists} "$INSTDIR\edgetpu.dll"
       CopyFiles /SILENT /FILESONLY "$INSTDIR\edgetpu.dll" "$Staging"
     ${EndIf}
@@ -425,9 +432,10 @@ Function LayRuntime
   ${EndIf}
 FunctionEnd
 
-; The old program's folder and the new one's change places; the old one's files go by its own list.
+; Rename the old program's folder to $INSTDIR.old, and the new program's folder to $INSTDIR. Then the old program's own
+; uninstaller removes the old files.
 Function ChangePlaces
-  SetOutPath $TEMP ; a folder someone stands in cannot be renamed
+  SetOutPath $TEMP ; the current folder of a process cannot be renamed
   ${If} ${FileExists} "$INSTDIR\install.ini"
     Call WaitUntilFree
     RMDir /r "$INSTDIR.old"
@@ -453,7 +461,7 @@ Function ChangePlaces
     ExecWait '"$INSTDIR.old\uninstall.exe" /S /FILESONLY _?=$INSTDIR.old'
     Delete "$INSTDIR.old\uninstall.exe"
     RMDir "$INSTDIR.old"
-    ${If} ${FileExists} "$INSTDIR.old\*.*" ; what the user put there stays the user's
+    ${If} ${FileExists} "$INSTDIR.old\*.*" ; files that the user has put into the folder are kept
       ClearErrors
       CopyFiles /SILENT "$INSTDIR.old\*.*" "$INSTDIR"
       ${IfNot} ${Errors}
@@ -567,10 +575,10 @@ Section "Uninstall"
     Delete "$SMPROGRAMS\Fieldray.lnk"
     Delete "$DESKTOP\Fieldray.lnk"
     DeleteRegKey SHCTX "${REMEMBERED}"
-    DeleteRegKey /ifempty SHCTX "Software\Microsoft\Windows\CurrentVersion\Uninstall" ; a new user has no such key before the first program
+    DeleteRegKey /ifempty SHCTX "Software\Microsoft\Windows\CurrentVersion\Uninstall" ; Setup may have made this key
   ${EndIf}
   ${If} $WantsResultsGone = 1
-    SetShellVarContext current ; the results are the user's, also when the program was everyone's
+    SetShellVarContext current ; results belong to this user, even if the program was installed for all users
     RMDir /r "$LOCALAPPDATA\fieldray"
   ${EndIf}
 SectionEnd

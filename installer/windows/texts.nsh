@@ -1,4 +1,4 @@
-; Every sentence of Setup and the uninstaller, in English and Ukrainian.
+; All texts of Setup and the uninstaller, in English and Ukrainian.
 
 !macro Text name english ukrainian
   LangString ${name} ${LANG_ENGLISH} "${english}"
