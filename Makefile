@@ -1,106 +1,107 @@
-# Fieldray: `make run` and `make test` are all a new machine needs.
+# Start with `make run` or `make test`. Both first make the virtual environment.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Two stages of one environment: what the program needs, and with it TensorFlow and the developers' tools.
+# The environment is made in two stages: the libraries of the program, then TensorFlow and the tools for developers.
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
 .PHONY: run test pythons check coverage faults powercut walk ends attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke update wheel release-check pictures docs translations clean
 
-run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
+run: $(APP)                   ## make the environment, screen openly licensed images (`fieldray demo`), and open the window with the results
 	$(BIN)/fieldray demo
 
-test: check                   ## all that CI runs
+test: check                   ## run all checks and all tests, as in CI
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-pythons:                      ## the demo and a window on every other Python that is here
+pythons:                      ## test the demo and the window with every other Python version on this computer
 	$(PYTHON) tools/pythons.py
 
-coverage: $(STAMP)            ## the suite once more, with the lines and branches that it runs; pages in build/coverage
+coverage: $(STAMP)            ## run the tests, and measure which lines and branches they execute; pages in build/coverage
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
 
-faults: $(STAMP)              ## a thousand fault events with the Edge TPU's test double; figures in build/faults.json
+faults: $(STAMP)              ## simulate a thousand faults with the Edge TPU's test double; figures in build/faults.json
 	$(BIN)/python tests/faults/run_faults.py --events 1000 --images 1000 --seed 1 --window
 
 WALKS ?= 1000
-walk: $(STAMP)                ## WALKS random walks through the whole window, off screen
+walk: $(STAMP)                ## walk WALKS times at random through the window, without a screen
 	FIELDRAY_WALKS=$(WALKS) $(BIN)/python -m pytest tests/gui/test_window_walk.py --timeout 0
 
 WINDOWS ?= 1000
-ends: $(STAMP)                ## WINDOWS windows ended by a signal at random moments, on a loaded machine; figures in build/ends.json
+ends: $(STAMP)                ## end WINDOWS windows by a signal at random moments on a busy computer; figures in build/ends.json
 	$(BIN)/python tests/ends/run_ends.py --windows $(WINDOWS)
 
 SEED ?= 1
-powercut: $(STAMP)            ## the power goes, disks and drives fail, at every moment; figures in build/powercut.json
+powercut: $(STAMP)            ## simulate power cuts, full disks and removed drives at many moments; figures in build/powercut.json
 	$(BIN)/python tests/powercut/run_powercut.py --seed $(SEED)
 
-attack: $(STAMP)              ## all that was once tried against the program, a line per case; figures in build/attack.json
+attack: $(STAMP)              ## repeat all known attacks on the program, with a line for each case; figures in build/attack.json
 	$(BIN)/python tests/attack/run_attack.py
 
-bench: $(STAMP)               ## from files to scores, compared with the usual script; JSON and a page in build/bench
+bench: $(STAMP)               ## measure the speed from files to scores, compared with the usual script; JSON and a page in build/bench
 	$(BIN)/python -m benchmarks pipeline --out build/bench
 
-# SCALE_ROWS is how many images the run has; a million of them take 9 GB in the folder for temporary files (TMPDIR).
+# SCALE_ROWS is the number of images of the run. A million images need 9 GB in the folder for temporary files (TMPDIR).
 SCALE_ROWS ?= 1000000
-scale: $(STAMP)               ## a million images in the window and in the store: pauses, memory, bytes, resuming, upkeep; pages in build/benchmarks
+scale: $(STAMP)               ## measure window and results database with a million images; pages in build/benchmarks
 	$(BIN)/python -m benchmarks scale --rows $(SCALE_ROWS) --page scale
 	$(BIN)/python -m benchmarks store --rows $(SCALE_ROWS) --page store
 
-cluster-test: $(STAMP)        ## the longer tests of the cluster, beside those that `make test` holds
+cluster-test: $(STAMP)        ## run the long tests of the cluster, which `make test` leaves out
 	$(BIN)/python -m pytest -m cluster tests
 
-# CLUSTER_IMAGES is a folder of images to copy; without it, images drawn by the program. What is done is kept in
-# build/cluster-bench: the same command again resumes, on the same commit. As root there is a part with three network namespaces.
+# CLUSTER_IMAGES is a folder with images to copy; if empty, synthetic images are drawn. Finished parts are stored in
+# build/cluster-bench. Started again on the same commit, the benchmark resumes. The part with three computers in a network
+# (network namespaces) needs root.
 CLUSTER_IMAGES ?=
 CLUSTER_COUNT ?= 5000
 CLUSTER_ROUNDS ?= 1
 CLUSTER_PAGE ?= cluster
-cluster-bench: $(STAMP)       ## an archive on a local cluster against fieldray screen, kills at random, a network; a page in build/benchmarks
+cluster-bench: $(STAMP)       ## compare `archive screen` with `screen`, kill processes, simulate a network; a page in build/benchmarks
 	$(BIN)/python -m benchmarks cluster $(CLUSTER_IMAGES) --count $(CLUSTER_COUNT) --rounds $(CLUSTER_ROUNDS) --workers 1,2,4 --work build/cluster-bench/work --out build/cluster-bench --page $(CLUSTER_PAGE) -- --pack adult-normal-abnormal --ages-confirmed
 
-installer:                    ## the installers this machine can build, into build/dist
+installer:                    ## build the installers that this computer can build, in build/dist
 	$(PYTHON) installer/build.py
 
-smoke:                        ## try them in a root of their own, without Python and network (as root, after `make installer`)
+smoke:                        ## test the installers in a small system without Python and network (as root, after `make installer`)
 	$(PYTHON) installer/smoke_test.py build/dist --pictures build/pictures
 
-# PREVIOUS is the .deb of the version before.
-update: $(STAMP)              ## try an update from PREVIOUS over a home full of results, and back (as root, after `make installer`)
+# PREVIOUS is the .deb package of the previous version.
+update: $(STAMP)              ## test the update from PREVIOUS with existing results, and the way back (as root, after `make installer`)
 	$(BIN)/python installer/update_test.py $(PREVIOUS) build/dist/fieldray_*.deb --portable build/dist/fieldray-*-linux-x86_64.tar.xz
 
-wheel:                        ## `pip install` of the wheel in an environment of its own, also with the extra adapt
+wheel:                        ## test `pip install` of the wheel in a new virtual environment, with and without the extra adapt
 	$(PYTHON) installer/wheel_test.py
 	$(PYTHON) installer/wheel_test.py --extra adapt
 
-release-check: $(STAMP)       ## all of this on the commit that is released; hours, resumable; a page in build/release
+release-check: $(STAMP)       ## run all checks of a release on this commit; takes hours, can be resumed; a page in build/release
 	$(BIN)/python tools/release_check.py $(if $(PREVIOUS),--previous $(PREVIOUS))
 
-# FUZZ_DATA is a folder of images to damage beside the phantoms, where there is one. FUZZ_MINUTES is how long inputs are
-# led by the code that they reach: 60 before a release.
+# FUZZ_DATA is a folder with images to damage, in addition to synthetic images; it may be missing. FUZZ_MINUTES is the
+# duration of the coverage-guided fuzzing: 60 minutes before a release.
 FUZZ_DATA ?= ../shared/data
 FUZZ_MINUTES ?= 5
-fuzz: $(VENV)/.robustness     ## ten thousand damaged files, and readers led to code not reached before; figures in build
+fuzz: $(VENV)/.robustness     ## test by coverage-guided fuzzing, then with ten thousand damaged files; figures in build
 	$(BIN)/python tests/fuzz/run_guided.py --minutes $(FUZZ_MINUTES) --seed $(SEED)
 	$(BIN)/python tests/fuzz/run_fuzz.py --files 10000 --seed 1 --data $(FUZZ_DATA)
 
-fuzz-structures: $(STAMP)     ## a million structures broken in meaning, a line per part of the program that reads them; figures in build
+fuzz-structures: $(STAMP)     ## read a million well-formed inputs with wrong values; figures in build/fuzz-structures.json
 	$(BIN)/python tests/fuzz/run_structures.py --inputs 1000000 --seed 1
 
-# ROOM is a room of tools/mutation.py, MODULES some of its files.
+# ROOM is a package that tools/mutation.py can change (domain, packs or store). MODULES are files of the package.
 ROOM ?= domain
 MODULES ?=
-mutation: $(VENV)/.robustness ## change a room of the program in one place at a time: do its unit tests notice?
+mutation: $(VENV)/.robustness ## change the code of a package in one place at a time, and check that the package's unit tests fail
 	$(BIN)/python tools/mutation.py $(ROOM) $(MODULES)
 
-offline-proof: $(STAMP)       ## watch every socket the program asks for, and let it work without any network (Linux)
+offline-proof: $(STAMP)       ## record every network socket that the program opens, and run the program without a network (Linux)
 	$(BIN)/python tools/prove_offline.py --out build/offline.json
 
-pictures: $(STAMP)            ## the screenshots of the user guide, in every language it is written in
+pictures: $(STAMP)            ## take the screenshots of the user guide, in each of its languages
 	$(BIN)/python tools/screenshots.py docs/guide --language en
 	$(BIN)/python tools/screenshots.py docs/guide --language uk
 
-docs: $(VENV)-docs/.installed ## the documents, into build/docs/site: no network is needed to read them
+docs: $(VENV)-docs/.installed ## build the documents as HTML pages in build/docs/site, which need no network
 	$(VENV)-docs/bin/python tools/build_docs.py
 
 $(VENV)-docs/.installed: pyproject.toml
@@ -108,7 +109,7 @@ $(VENV)-docs/.installed: pyproject.toml
 	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch $@
 
-check: $(STAMP)               ## lint, format, types, import contracts, dead code, the size of the house, old libraries
+check: $(STAMP)               ## check style, types, imports between packages, unused code, size limits and old libraries
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -117,10 +118,10 @@ check: $(STAMP)               ## lint, format, types, import contracts, dead cod
 	$(BIN)/python tools/ratchet.py
 	$(BIN)/python tools/libraries.py
 
-translations: $(STAMP)        ## collect the texts into the .po files of assets/translations, and compile them
+translations: $(STAMP)        ## collect all texts into the .po files of assets/translations, and compile these files
 	$(BIN)/python tools/translations.py
 
-# Python compiles a module when it is first imported; compiling all of them beforehand takes longer than the demo.
+# --no-compile: Python compiles a module at its first import. Compiling all modules now would take longer than the demo.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 $(VENV)/.made:
