@@ -203,7 +203,7 @@ def run_without_network(work: Task, home: Path) -> int:
 def run_task(work: Task, prefix: Sequence[str], home: Path) -> int:
     """Run a task behind the command prefix `prefix`, with the new data folder `home`. Returns the exit code.
 
-    The output goes to a file beside `home`, with the suffix .words. Raises TimeoutError or subprocess.TimeoutExpired
+    The output goes to a file next to `home`, with the suffix .words. Raises TimeoutError or subprocess.TimeoutExpired
     after 10 minutes.
     """
     home.mkdir()

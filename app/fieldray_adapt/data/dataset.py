@@ -458,7 +458,7 @@ def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[P
 def _single_class_groups(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[Problem]:
     """Yield a problem for each group of sources whose images are all positive, or all negative, for a label.
 
-    Only for recipes that average the training over sources: there, such a group teaches nothing.
+    A recipe that averages the training over sources learns nothing from such a group. Other recipes have no problem.
     """
     for group, shares in recipe.groups.items() if recipe.training.average_sources else ():
         targets = label_targets([row for row in rows if row.source in shares], recipe.pack_labels)
@@ -577,8 +577,8 @@ def _split_problems(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[P
 def _with_copies_known(rows: Sequence[Row]) -> list[Row]:
     """Return the rows, with the SHA-256 of each file that may be a copy of another file or has no patient number.
 
-    The split by patients needs these digests. Two files of different size cannot be copies. So a file with a patient
-    number and a size of its own is not read.
+    The split by patients needs these digests. Two files of different size cannot be copies. So a file that has a
+    patient number, and a size that no other file has, is not read.
     """
     sizes = [row.path.stat().st_size if row.path.is_file() else 0 for row in rows]
     times = Counter(sizes)

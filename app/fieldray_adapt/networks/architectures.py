@@ -96,7 +96,7 @@ def resnet34(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, 
     """Return the specification of ResNet-34 with projection shortcuts. The parameters are those of `resnet50`.
 
     There is one channel set for the sums of each stage, and one inside each block. The first convolution has the
-    channel set of the first stage, because the output of the first convolution is added there.
+    channel set of the first stage, because its output is part of the sums of the first stage.
     """
     return _resnet("resnet34", blocks, last_stride, kernels=(3, 3), **head)
 

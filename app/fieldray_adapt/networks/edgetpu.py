@@ -3,8 +3,8 @@
 The compiler exists for x86-64 Linux only. A pack without a compiled file works on the CPU.
 
 For an int8 file, the placement is a forecast by documented rules (coral.ai, "TensorFlow models on the Edge TPU",
-supported operations). The compiler makes one subgraph. An operator that follows an operator on the CPU stays on the
-CPU, too. Memory on the chip is forecast from the size of the weights. Time is forecast by a formula that was fitted to
+supported operations). The compiler makes one subgraph. After a return from the Edge TPU to the CPU, the rest stays on
+the CPU. Memory on the chip is forecast from the size of the weights. Time is forecast by a formula that was fitted to
 Coral's published models. For a compiled file, the memory is exact and read from the file.
 """
 
@@ -136,8 +136,8 @@ class _File:
     def forecast(self) -> Placement:
         """Return a forecast of the placement, by the rules of the compiler.
 
-        An operator runs on the Edge TPU if the rules allow this operator there, and if no input of the operator comes
-        from a part that has left the Edge TPU.
+        An operator runs on the Edge TPU if the rules allow the operator, and if no input comes from an operator on the
+        CPU that follows an operator on the Edge TPU.
         """
         operators: list[Operator] = []
         origin: dict[int, str] = {}

@@ -289,8 +289,8 @@ class Study:
     ) -> tuple[float, ...]:
         """Return the test accuracies (0..1) of networks with a pruned network's shape, trained from random weights.
 
-        There is one accuracy for each seed, and each accuracy is stored at once. `name` is RUN/ITERATION. If `trains`
-        is False, only stored accuracies are returned.
+        There is one accuracy for each seed. Each accuracy is stored after its training. `name` is RUN/ITERATION. If
+        `trains` is False, only stored accuracies are returned.
         """
         run, _, number = name.partition("/")
         effort = replace(scratch.training, epochs=epochs)

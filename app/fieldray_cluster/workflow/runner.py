@@ -192,7 +192,7 @@ class TaskRunner:
     def stop(self, stop_file: Path) -> list[tuple[TaskSpec, Event]]:
         """End all running tasks. Returns each task, with the event of its end.
 
-        `stop_file` is the path of the file that ends the tasks. The file is written here.
+        This method writes the file `stop_file`, which ends the tasks.
         """
         self._is_stopping = True
         stop_file.touch()
