@@ -27,8 +27,8 @@ Category = Literal["read_first", "abnormal", "unsure", "normal", "not_assessed",
 
 # Margin of the score. Measured on 300 images (JPEG and JPEG 2000) read reduced and in full: of the scores between 0.2
 # and 0.95, half moved by less than 0.025, and nine in ten by less than 0.055. With a wider margin, many images would be
-# read twice, and few decisions would change. Half of the distances near the limit of the
-# out-of-distribution check moved by less than `BORDERLINE_DISTANCE`. This margin misses half of that check's changes.
+# read twice, and few decisions would change. Half of the distances near the limit of the out-of-distribution check
+# moved by less than `BORDERLINE_DISTANCE_MARGIN`. This margin misses half of that check's changes.
 BORDERLINE_SCORE_MARGIN: Final = 0.05
 # Margin of the log-odds of the uncalibrated score. Near 0 and 1 a lower resolution moves scores by less than the margin
 # above, but log-odds by as much as elsewhere. Of 239 images of adults, read reduced and in full, none moved by more

@@ -80,7 +80,7 @@ def evidence_threshold_logit(threshold: float | None, calibration: Calibration |
 
 
 def colour_span_logits(label: str, manifest: Manifest) -> float:
-    """Return the difference of a cell's logit and `zero_logit` at which the cell has full colour.
+    """Return the difference of a cell's logit and `evidence_threshold_logit` at which the cell has full colour.
 
     The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `DEFAULT_COLOUR_SPAN` if the manifest
     has no valid number.
@@ -123,10 +123,10 @@ def colours(shares: Grid) -> NDArray[np.uint8]:
 class ShownMap:
     """The class map of the finding that decides an image's class, with the scale of its colours.
 
-    logits  (rows, columns) float32
-    evidence_threshold    the logit above which a cell counts as evidence for the finding
-    span    difference of a cell's logit and `evidence_threshold` at which the cell has full colour
-    cells   maps cells to pixels of the image
+    logits              (rows, columns) float32
+    evidence_threshold  the logit above which a cell counts as evidence for the finding
+    span                difference of a cell's logit and `evidence_threshold` at which the cell has full colour
+    cells               maps cells to pixels of the image
     """
 
     finding: Finding

@@ -218,7 +218,7 @@ class PixelMap:
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
     def for_cells(self, cells: tuple[int, int], *, input_size: tuple[int, int]) -> PixelMap:
-        """Return the map from cells input_size a network's output to the image. `self` maps the network's input to the image.
+        """Return the map from cells of a network's output to the image. `self` maps the network's input to the image.
 
         The grid covers the whole input.
 

@@ -320,7 +320,7 @@ def mirror_half(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
     return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
 
 
-def find_one_lung(answer: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
+def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
     """Return the lung fields of a refused image in which only one lung is visible; None for any other image.
 
     The network has judged a copy of the image in which one half is replaced by the mirror image of the other half. If

@@ -149,7 +149,9 @@ def _device_problem(find_devices: FindDevices, ask: QueryRuntime, has_board: Has
     return find_status(ask=ask, find_devices=find_devices).reason if has_board() else reason(_NOT_HERE)
 
 
-def explain_exit(find_devices: FindDevices, error: ChildDied | ChildTimeout, *, is_model_loaded: bool, timeout_s: float) -> Reason:
+def explain_exit(
+    find_devices: FindDevices, error: ChildDied | ChildTimeout, *, is_model_loaded: bool, timeout_s: float
+) -> Reason:
     """Return the reason why the Edge TPU's process ended, judged by the error and the USB devices.
 
     find_devices     lists the Edge TPUs on USB
