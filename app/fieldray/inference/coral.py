@@ -91,11 +91,8 @@ def edgetpu_kind(
     ask = partial(query_runtime, libraries)
 
     def open_one() -> WorkerBackend:
-        options = {
-            "libraries": list(libraries),
-            "options": {"Performance": _PERFORMANCE[clock]},
-            "lock": str(data_folder() / _LOCK_NAME),
-        }
+        lock, performance = str(data_folder() / _LOCK_NAME), {"Performance": _PERFORMANCE[clock]}
+        options = {"libraries": list(libraries), "options": performance, "lock": lock}
         return WorkerBackend(
             EDGE_TPU,
             threads=1,
