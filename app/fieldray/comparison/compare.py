@@ -228,8 +228,7 @@ class _MatchingRound:
     """One round of matching. Template side, search distance and grid spacing are in pixels of the frame.
 
     stiffness       stiffness of the mesh's springs, as in `relax_mesh`
-    outline_weight  weight of each outline point, relative to 1 for a perfect match. The last round has 0, so that
-                    errors of the outlines do not affect the matches of templates
+    outline_weight  weight of each outline point, relative to 1 for a perfect match; 0 in the last round
     """
 
     template_px: int
