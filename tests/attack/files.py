@@ -1,4 +1,4 @@
-"""Files that change while they are screened, and folders full of what is no file."""
+"""Attack cases: image folders removed during a run, many files that are no images, sparse files, dangling links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNT: Final = 120
 
 
 def begun(world: World) -> tuple[dict[str, Fate], Running]:
-    """A run over many images that waits after a few."""
+    """Begin a held run over `_COUNT` images, and read its first three lines."""
     return world.good_images(_COUNT), world.begin(3, "--jobs", "1")
 
 

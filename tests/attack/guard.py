@@ -1,4 +1,4 @@
-"""The guard: no process of the program reaches a network, and none runs code that lies beside the images."""
+"""Attack cases for the guard: no process may open a network socket, or load code from the images' folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALLOWED: Final = {f"family-{int(family)}" for family in (socket.AF_UNIX, socket
 
 
 def probed(world: World, *arguments: object, environment: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Run the program with the probe in each of its processes; by process what was asked and how it was answered."""
+    """Run the program with socket_probe.c in each process. Returns the error number of each probed call by process."""
     report = world.folder / "report"
     report.unlink(missing_ok=True)
     own = {"FIELDRAY_ATTACK_REPORT": str(report), "FIELDRAY_ATTACK_PYTHON": sys.executable}
@@ -31,7 +31,7 @@ def probed(world: World, *arguments: object, environment: Mapping[str, str]) -> 
 
 
 def hold_none_granted(answers: Mapping[str, Mapping[str, int]], *, processes: int) -> None:
-    """Every process was filtered and was given no socket that leaves the computer."""
+    """Require that at least `processes` processes were filtered, and that none got a network socket."""
     filtered = [asked for asked in answers.values() if "python-0" in asked]
     assert len(filtered) >= processes, f"only {len(filtered)} processes are under a filter"
     for asked in filtered:
@@ -49,7 +49,7 @@ _EVERY: Final = "every socket family, io_uring, x32 and 32-bit calls, a child Py
     quick=("sockets-remote",),
 )
 def screen_under(world: World, display: str) -> None:
-    """Screen with this DISPLAY: the program and its workers are all under the filter."""
+    """The socket filter is active in the program and in its workers, whatever DISPLAY says."""
     world.good_images(3)
     arguments = ("screen", world.images, *world.pack_options, "--json", "-")
     hold_none_granted(probed(world, *arguments, environment={"DISPLAY": display}), processes=3)
@@ -75,7 +75,7 @@ def variables(world: World) -> None:
     naming = ("QT_PLUGIN_PATH", "LIBGL_DRIVERS_PATH", "GTK_MODULES", "OPENSSL_CONF", "LD_AUDIT", "OMP_TOOL_LIBRARIES")
     running = world.begin(1, environment=dict.fromkeys((*naming, "PYTHONPATH"), "."), cwd=world.images)
     for child in running.children():
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the child has just ended
             found = (Path("/proc") / str(child) / "environ").read_bytes().split(b"\0")
             given = {variable.partition(b"=")[0].decode() for variable in found} & {*naming, "PYTHONPATH"}
             assert not given, f"a child has {sorted(given)}"

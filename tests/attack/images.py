@@ -1,6 +1,6 @@
-"""Images: bombs, lies and nonsense beside images that must still get their score.
+"""Attack cases: hostile image files next to good images, which must still get their score.
 
-They promise what they do not hold, or hold far more than they weigh. All are a few megabytes at most.
+The files state wrong sizes, or decompress to gigabytes. Each has a few megabytes at most.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 @functools.cache
 def zeros(size: int, *, wbits: int = zlib.MAX_WBITS) -> bytes:
-    """So many zeros, deflated."""
+    """Return `size` zero bytes, deflated."""
     packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
     parts = [packer.compress(bytes(2**20)) for _ in range(size // 2**20)]
     return b"".join([*parts, packer.compress(bytes(size % 2**20)), packer.flush()])
@@ -42,28 +42,28 @@ def zeros(size: int, *, wbits: int = zlib.MAX_WBITS) -> bytes:
 
 
 def png(columns: int, rows: int, data: bytes, *, bits: int = 8, colour: int = 0, extra: Iterable[bytes] = ()) -> bytes:
-    """A PNG with this size in its header and these deflated lines."""
+    """Return a PNG with this size in its header and these deflated rows."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", columns, rows, bits, colour, 0, 0, 0))
     return b"".join([_SIGNATURE, header, *extra, chunk(b"IDAT", data), chunk(b"IEND", b"")])
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
-    """A chunk of a PNG."""
+    """Return a PNG chunk."""
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def good_lines() -> bytes:
-    """The phantom's lines, as a PNG holds them."""
+    """Return the phantom's rows, deflated as in a PNG."""
     return zlib.compress(b"".join(b"\0" + line.tobytes() for line in GREY))
 
 
 def png_with(extra: bytes) -> bytes:
-    """The phantom with one more chunk."""
+    """Return the phantom as PNG with one more chunk."""
     return png(GREY.shape[1], GREY.shape[0], good_lines(), extra=[extra])
 
 
 def jpeg_with_size(columns: int, rows: int) -> bytes:
-    """The phantom as JPEG with another size in its frame header."""
+    """Return the phantom as JPEG with another size in its frame header."""
     data = bytearray(JPEG)
     at = data.index(b"\xff\xc0") + 5
     data[at : at + 4] = struct.pack(">HH", rows, columns)
@@ -71,7 +71,7 @@ def jpeg_with_size(columns: int, rows: int) -> bytes:
 
 
 def jpeg_of_many_segments(number: int) -> bytes:
-    """A JPEG with so many comments before its image."""
+    """Return a JPEG with `number` comments before its image."""
     return JPEG[:2] + b"\xff\xfe\x00\x03x" * number + JPEG[2:]
 
 
@@ -79,7 +79,7 @@ def jpeg_of_many_segments(number: int) -> bytes:
 
 
 def dicom(path: Path, **options: Any) -> bytes:
-    """The phantom as a DICOM file's bytes; `options` as for `phantoms.write_dicom`."""
+    """Return the phantom as the bytes of a DICOM file. `options` are those of `phantoms.write_dicom`."""
     write_dicom(path, PIXELS, **options)
     data = path.read_bytes()
     path.unlink()
@@ -87,7 +87,7 @@ def dicom(path: Path, **options: Any) -> bytes:
 
 
 def deflated(path: Path, size: int) -> bytes:
-    """A deflated data set that goes on for `size` bytes."""
+    """Return a DICOM file whose data set is deflated and has a private element of `size` bytes."""
     data = dicom(path, transfer_syntax=UID("1.2.840.10008.1.2.1.99"))
     (length,) = struct.unpack("<I", data[140:144])
     meta = data[: 144 + length]
@@ -101,7 +101,7 @@ def deflated(path: Path, size: int) -> bytes:
 
 
 def encapsulated(path: Path, frame: bytes, syntax: UID, **changes: Any) -> bytes:
-    """A frame of any bytes as the pixels of a compressed DICOM file."""
+    """Return a compressed DICOM file with these bytes as its only frame."""
     dataset = image_dataset(PIXELS, number=1)
     dataset.file_meta.TransferSyntaxUID = syntax
     for keyword, value in {"BitsAllocated": 8, "BitsStored": 8, "HighBit": 7, **changes}.items():
@@ -114,14 +114,14 @@ def encapsulated(path: Path, frame: bytes, syntax: UID, **changes: Any) -> bytes
 
 
 def fragments(path: Path, number: int) -> bytes:
-    """A compressed image in so many fragments of two bytes."""
+    """Return a compressed DICOM image with `number` additional fragments of two bytes."""
     data = encapsulated(path, JPEG, JPEGBaseline8Bit)
     at = data.rindex(b"\xfe\xff\xdd\xe0")
     return data[:at] + b"\xfe\xff\x00\xe0\x02\0\0\0\0\0" * number + data[at:]
 
 
 def codestream_lies(path: Path) -> dict[str, bytes]:
-    """Compressed frames whose own header promises 65,535 or 60,000 pixels a side, by name."""
+    """Return, by name, compressed frames with a wrong size in their own header, such as 60,000 pixels a side."""
     vast = 60_000
     size = struct.pack(">HHIIIIIIIIH", 41, 0, vast, vast, 0, 0, vast, vast, 0, 0, 1) + b"\x07\x01\x01"
     j2k = b"\xff\x4f\xff\x51" + size + b"\xff\x52\x00\x0c\x00\x00\x00\x01\x00\x05\x04\x04\x00\x01\xff\x93\xff\xd9"
@@ -168,7 +168,7 @@ HOSTILE: Final[Mapping[str, tuple[str, Fate, MakeFile]]] = {
 
 @CASES.table(HOSTILE, limit_s=90, quick=("bits-odd",))
 def hostile(world: World, fate: Fate, make: MakeFile) -> None:
-    """It gives one row, and the images beside it their score."""
+    """The hostile file gets one row with this result, and the good images get their score."""
     expected = world.good_images(2)
     path = world.images / "hostile"
     path.write_bytes(make(path))

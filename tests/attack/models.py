@@ -1,4 +1,4 @@
-"""Models: rightly signed packs whose network must not be used, whatever it does when it is run."""
+"""Attack cases: correctly signed packs with a hostile network, which must not score any image."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ CASES = Group("models")
 
 
 def changed(change: Callable[[list[Any]], None]) -> bytes:
-    """The tiny network with other operators."""
+    """Return the tiny network with changed operators."""
     return changed_model(lambda model: change(model.subgraphs[0].operators))
 
 
 def wild(operators: list[Any]) -> None:
-    """The first reads a tensor that is not there."""
+    """Make the first operator read a tensor that does not exist."""
     operators[0].inputs = np.array([2**31 - 1, 1, 2], np.int32)
 
 
 def in_a_cycle(operators: list[Any]) -> None:
-    """The last one's output is the first one's input."""
+    """Make the output of the last operator the input of the first."""
     operators[0].inputs = [*operators[-1].outputs[:1], *list(operators[0].inputs)[1:]]
 
 
@@ -45,7 +45,7 @@ _MODELS: Final = {
 
 @CASES.table(_MODELS)
 def hostile(world: World, data: bytes) -> None:
-    """Screen with it: no image gets a score, and the good pack of the same key works afterwards."""
+    """With this network no image gets a score. A good pack signed by the same key works afterwards."""
     expected, pack = world.good_images(3), with_file(world.folder / "hostile", "model.tflite", data)
     done = world.run("screen", world.images, "--pack", pack, *world.pack_options[2:], "--json", "-").ends_with(3)
     assert not [line for line in done.lines if line["score"] is not None], "an image was scored"

@@ -1,4 +1,4 @@
-"""Outputs: what the program is told to write over, and what names do to a terminal and to a table."""
+"""Attack cases for outputs: links in output folders, and control characters in names that are printed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ _RESULT: Final = re.compile(r"(normal|ABNORMAL|FLAGGED|not flagged|uncertain|no 
 
 
 def named(world: World) -> dict[str, Fate]:
-    """An image under each of the names, two of them as members of a zip, too, and one with such texts in its header."""
+    """Write an image under each of the names, two as members of a zip file, and one with such texts in its header.
+
+    Returns the expected results.
+    """
     (good,) = world.good_images(1)
     data = (world.images / good).read_bytes()
     expected: dict[str, Fate] = {good: "screened"}
@@ -81,7 +84,7 @@ def named(world: World) -> dict[str, Fate]:
 
 
 def printable(done: Record) -> Record:
-    """Itself, if nothing in it moves a cursor, hides or turns around what a person reads."""
+    """Require that the output has no character that moves the cursor, hides text or reverses it."""
     text = done.out + done.err
     wrong = {character for character in text if character != "\n" and unicodedata.category(character) in ("Cc", "Cf")}
     wrong |= hostile.forbidden_in(text.replace("\n", ""))
@@ -90,7 +93,7 @@ def printable(done: Record) -> Record:
 
 
 def listed(done: Record) -> list[str]:
-    """The lines for a person that name an image; none of them was forged."""
+    """Return the lines of the list that name an image. Requires that no name forged a line."""
     lines = [line for line in done.out.split("\n") if ".png" in line or ".dcm" in line]
     assert not [line for line in lines if "0.010  0.500" in line and not ("\\x20" in line or "\\n" in line)], lines
     return lines
@@ -116,7 +119,7 @@ def names_compare(world: World) -> None:
     expected = named(world)
     world.screen(expected, codes=(0,))
     victim = world.images / "image-000.png"
-    victim.write_bytes(victim.read_bytes() + b"other")  # so that the second run is another one
+    victim.write_bytes(victim.read_bytes() + b"other")  # so that the second run differs from the first
     world.screen(expected, codes=(0,))
     for arguments in (("list",), ("show", "1"), ("compare", "1", "2", "--all"), ("compare", "1", "2", "--json", "-")):
         printable(world.run("history", *arguments).ends_with(0))
@@ -144,7 +147,7 @@ def names_missing(world: World) -> None:
 )
 def names_typed(world: World) -> None:
     for name in (hostile.FORGED_LINE, hostile.STEERS, hostile.REORDERS, hostile.BREAKS):
-        option = "--" + name.replace(" ", "")  # with a blank in it, it is a path
+        option = "--" + name.replace(" ", "")  # a text with a blank would be taken for a path
         for arguments in (("screen", world.images, option), ("screen", world.images, "--jobs", name), ("packs", name)):
             done = printable(world.run(*arguments).ends_with(2))
             assert (done.out, done.err.count("error:")) == ("", 1), tail(done.err)
@@ -174,7 +177,7 @@ _TEXTS: Final = (*_CODES, "PatientName", "PatientID", "StudyDescription")
 
 @CASES.table({f"text-{keyword}": (f"escapes, returns and bidi characters in {keyword}", keyword) for keyword in _TEXTS})
 def text(world: World, keyword: str) -> None:
-    """It is printed without effect, or not at all."""
+    """Header texts are printed escaped, or not at all."""
     pixels = chest_phantom(160, 128, 7, abnormal=False)
     for number, value in enumerate(("A\x1b[2JB", "A\rB", "<img src=/etc/x>", "A\u202eB"), start=1):
         plain = value.encode("ascii", "replace").decode() if keyword in _CODES else value  # codes are ASCII

@@ -1,4 +1,4 @@
-"""Packs: what a drive signed by anybody may hold."""
+"""Attack cases: hostile packs, as anybody could sign them and bring them on a drive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakePack = Callable[[Path], Path]
 
 
 def after_writing(change: Callable[[Path], object]) -> MakePack:
-    """The tiny pack with something in its folder changed."""
+    """Return a function that makes the tiny pack and then changes its folder."""
 
     def make(folder: Path) -> Path:
         pack = write_tiny_pack(folder)
@@ -32,7 +32,7 @@ def after_writing(change: Callable[[Path], object]) -> MakePack:
 
 
 def metric(text: str) -> MakePack:
-    """A pack with this as a metric, signed again: what no JSON library would write."""
+    """Return a function that makes a signed pack with this raw text as the JSON of a metric."""
     old, new = b'"metrics": {}', b'"metrics": {"strange": %s}' % text.encode()
 
     def rewrite(pack: Path) -> None:
@@ -44,7 +44,7 @@ def metric(text: str) -> MakePack:
 
 
 def given(*place: str | int, **values: object) -> MakePack:
-    """The tiny pack with these values at a place of its description."""
+    """Return a function that makes the tiny pack with these values at a path in its manifest."""
 
     def change(document: Any) -> None:
         for step in place:
@@ -55,12 +55,12 @@ def given(*place: str | int, **values: object) -> MakePack:
 
 
 def array(name: str, data: bytes) -> MakePack:
-    """A pack with this as one of its arrays."""
+    """Return a function that makes the tiny pack with these bytes as one of its array files."""
     return lambda folder: with_file(folder, name, data)
 
 
 def replaced(name: str, make: Callable[[Path], None]) -> MakePack:
-    """A pack one of whose files is something else."""
+    """Return a function that makes the tiny pack and replaces one file by what `make` creates."""
 
     def replace(pack: Path) -> None:
         (pack / name).unlink()
@@ -70,7 +70,7 @@ def replaced(name: str, make: Callable[[Path], None]) -> MakePack:
 
 
 def signature(change: Callable[[bytes], bytes]) -> MakePack:
-    """A pack with its signature written in another way."""
+    """Return a function that makes the tiny pack with a changed signature file."""
 
     def write(pack: Path) -> None:
         data = (pack / "manifest.sig").read_bytes()
@@ -81,7 +81,7 @@ def signature(change: Callable[[bytes], bytes]) -> MakePack:
 
 
 def device(path: Path) -> None:
-    """Make a node that gives zeros without end."""
+    """Make a device node like /dev/zero."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
     except PermissionError as error:
@@ -89,7 +89,7 @@ def device(path: Path) -> None:
 
 
 def sparse(path: Path) -> None:
-    """A file of 256 GB that takes no room."""
+    """Make a sparse file of 256 GB."""
     try:
         with path.open("wb") as file:
             file.truncate(_SPARSE_BYTES)
@@ -98,7 +98,7 @@ def sparse(path: Path) -> None:
 
 
 def loose_base64(data: bytes) -> bytes:
-    """The same 64 bytes, with the unused last bits set."""
+    """Return the signature file with the unused last bits of the base64 text set. It decodes to the same 64 bytes."""
     parts = json.loads(data)
     text = parts["signature"]
     at = text.index("=") - 1
@@ -108,7 +108,7 @@ def loose_base64(data: bytes) -> bytes:
 
 
 def evil_pickle() -> bytes:
-    """An array file that makes a file when it is unpickled."""
+    """Return a .npy file that runs a command when it is unpickled. The command makes the file `pickle-ran`."""
 
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -133,7 +133,7 @@ BROKEN: Final[Mapping[str, tuple[str, MakePack]]] = {
 
 @CASES.table(BROKEN, quick=("metric-nan", "name-traversal"))
 def broken(world: World, make: MakePack) -> None:
-    """It is refused as a broken pack by every command, leaves no trace, and nothing of it runs."""
+    """Every command refuses the pack with exit code 3. The pack leaves no trace, and none of its code runs."""
     world.good_images(1)
     trust = ("--trust", fingerprint(write_tiny_pack(world.folder / "good")))
     (world.folder / "hostile").mkdir()

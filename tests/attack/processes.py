@@ -1,4 +1,4 @@
-"""Processes, streams, limits and surroundings: killed, stopped, starved, closed, and at the wrong time."""
+"""Attack cases: killed processes, signals, closed streams, memory and file limits, wrong clocks, locales and homes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHILDREN: Final = {
 
 @CASES.table(_CHILDREN, limit_s=90)
 def children_end(world: World, number: signal.Signals) -> None:
-    """Every image has its row all the same."""
+    """Every image gets its row although workers end in mid-run."""
     world.write_settings(decode_timeout_s=5)
     expected = world.good_images(_COUNT)
     running = world.begin(3)
@@ -67,7 +67,7 @@ _POLITE: Final = {
 
 @CASES.table(_POLITE, quick=("sigint", "sighup"))
 def polite(world: World, number: signal.Signals, codes: tuple[int, ...]) -> None:
-    """It ends in order, and the next run goes on from there without a loss."""
+    """The program ends in order on the signal, and the next run resumes without losing an image."""
     expected = world.good_images(_COUNT)
     running = world.start_screen(held=True)
     lines = running.read_lines(5)
@@ -129,7 +129,7 @@ _STREAMS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
     quick=("both-closed", "all-closed"),
 )
 def streams(world: World, redirect: str, codes: tuple[int, ...]) -> None:
-    """With the lines in a file every image has its row; as a list for a person it ends in order, too."""
+    """With closed or full streams every image gets its row in a file of JSON lines, and every command ends in order."""
     expected = world.good_images(3)
     path = world.folder / "lines"
     arguments = ("screen", world.images, *world.pack_options)
@@ -154,7 +154,7 @@ _KILOBYTES: Final = (3_000_000, 2_000_000, 1_400_000, 1_000_000, 600_000, 500_00
     {f"memory-{kilobytes}": (f"ulimit -v {kilobytes}",) * 2 for kilobytes in _KILOBYTES}, quick=("memory-2000000",)
 )
 def memory(world: World, before: str) -> None:
-    """The images get their score, or the run ends with one reason; no image is called damaged."""
+    """With little memory all images get their score, or the run ends with a reason. No image is called damaged."""
     expected = world.good_images(20)
     done = world.run_screen(before=before).ends_with(0, 1, 3)
     for line in done.lines:
@@ -178,7 +178,7 @@ _LIMITS: Final = {
 
 @CASES.table({name: (f"{row[0]}, {row[1]} files at a time", *row) for name, row in _LIMITS.items()})
 def limited(world: World, before: str, jobs: int) -> None:
-    """It ends in order, with scores or with a reason that is not an unexpected error."""
+    """Under the limit the run ends in order, with scores or with a reason other than an unexpected error."""
     expected = world.good_images(20)
     done = world.run_screen("--jobs", jobs, before=before).ends_with(0, 1, 3)
     names = [line["path"] for line in done.lines]
@@ -199,7 +199,7 @@ _YEARS: Final = {"1980": 315_532_800, "2038": 2_147_483_600, "2099": 4_070_908_8
     quick=("clock-2099",),
 )
 def clock(world: World, year: str, seconds: int) -> None:
-    """Every image gets its score, twice, and the export can be written."""
+    """With a wrong clock every image gets its score and the export is written. A run at the right time reuses them."""
     expected = world.good_images(5)
     clock = OtherClock(world)
     clock.set_to(seconds)
@@ -223,7 +223,7 @@ _LANGUAGES: Final[Mapping[str, Mapping[str, str]]] = {
     quick=("language-c-strict",),
 )
 def language(world: World, environment: Mapping[str, str]) -> None:
-    """Every name gives its row, as lines and as a list for a person."""
+    """With this locale every image gets its row, in the JSON lines and in the list, whatever its name."""
     (good,) = world.good_images(1)
     data = (world.images / good).read_bytes()
     for number, name in enumerate(("знімок.png".encode(), b"not-\xff\xfe.png", b"\xc3.png")):
@@ -241,17 +241,17 @@ def language(world: World, environment: Mapping[str, str]) -> None:
     world.run("screen", world.images, *world.pack_options, "--out", out, **options).ends_with(0)
     assert len(list(out.iterdir())) == 2
     (table,) = out.glob("*.csv")
-    assert table.read_text(encoding="utf-8-sig").count('"screened"') == 4  # what is no text is written with escapes
+    assert table.read_text(encoding="utf-8-sig").count('"screened"') == 4  # invalid bytes are escaped
 
 
 def touched(path: Path) -> Path:
-    """An empty file."""
+    """Make an empty file."""
     path.touch()
     return path
 
 
 def dangling(path: Path) -> Path:
-    """A link to nothing."""
+    """Make a link to a path that does not exist."""
     path.symlink_to(path.with_name("no-folder") / "nothing")
     return path
 
@@ -271,7 +271,7 @@ _HOMES: Final[Mapping[str, tuple[str, Callable[[Path], object]]]] = {
 
 @CASES.table(_HOMES, quick=("home-file",))
 def home(world: World, make: Callable[[Path], object]) -> None:
-    """Every command says why in one sentence."""
+    """With this home every command fails with one line on standard error."""
     world.good_images(1)
     environment = {"FIELDRAY_HOME": str(make(world.folder))}
     for arguments in (("screen", world.images, *world.pack_options, "--json", "-"), ("packs", "list")):

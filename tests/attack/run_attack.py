@@ -1,8 +1,9 @@
-"""Everything that was once tried against the program, again: `make attack`, or
+"""Runs the collected attacks against the program: `make attack`, or
 
     python tests/attack/run_attack.py [--only PART] [--program PATH] [--list]
 
-One line a case; figures in build/attack.json; ends with 1 if any case failed. See docs/contributing.md.
+Prints one line for each case and writes figures to build/attack.json. The exit code is 1 if a case failed. See
+docs/contributing.md.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from harness.table import ATTACKS
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which cases, of which program."""
+    """Add the options that select cases and the program."""
     add_case_options(parser)
     add_program_options(parser)
 

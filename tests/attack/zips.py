@@ -1,4 +1,4 @@
-"""Zip files: bombs, traversal, links, and more members than anybody has images."""
+"""Attack cases: zip files that decompress to gigabytes, share bytes between members, or have 10,000 members."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from harness.world import World
 from phantoms import zipped
 
 CASES = Group("zips")
-_STATED: Final = 60 * 2**20  # below what a check of the stated size looks at
-_SMALL: Final = 200.0  # megabytes above what any run takes
+_STATED: Final = 60 * 2**20  # small enough to pass a check of stated sizes
+_SMALL: Final = 200.0  # MB above the peak of a run without the zip file
 
 
 def image() -> bytes:
-    """A PNG that gets a score."""
+    """Return a PNG that gets a score."""
     return png(128, 160, good_lines())
 
 
 def bomb_file(*, stated: int) -> bytes:
-    """A megabyte that unpacks to one gigabyte, and states another size."""
+    """Return a zip file of 1 MB with a member that unpacks to 1 GB but states another size."""
     data = zeros(1024 * 2**20, wbits=-15)
     return written([Member(b"image.dcm", data, 8, packed_size=len(data), size=stated)], Ends())
 
 
 def overlapping_file(number: int, megabytes: int) -> bytes:
-    """So many members in the listing that are all the same packed bytes, each of so many megabytes."""
+    """Return a zip file with `number` members that share the same packed bytes. Each unpacks to `megabytes` MB."""
     data = zeros(megabytes * 2**20, wbits=-15)
     sizes = {"packed_size": len(data), "size": megabytes * 2**20}
     first = Member(b"image-00000.dcm", data, 8, **sizes)
@@ -46,7 +46,7 @@ BOMBS: Final[Mapping[str, tuple[str, str]]] = {
 
 @CASES.table(BOMBS, limit_s=90)
 def bomb(world: World, before: str) -> None:
-    """No score for it, the images beside it get theirs, and the program's memory stays as it is without it."""
+    """The zip bomb gets no score, the other images get theirs, and the program's memory does not grow."""
     expected = world.good_images(2)
     plain = world.screen(expected)
     (world.images / "bomb.zip").write_bytes(bomb_file(stated=_STATED))
@@ -57,7 +57,7 @@ def bomb(world: World, before: str) -> None:
 
 
 def rows_of_zip(world: World, done: Record, expected: Mapping[str, Fate]) -> list[dict[str, Any]]:
-    """The rows of the zip; those of the images beside it are as they must be."""
+    """Return the rows of the zip file's members. Requires the expected results for the other images."""
     rows = [line for line in done.lines if ".zip" in line["path"]]
     check_rows([line for line in done.lines if line not in rows], expected, images=world.images)
     return rows

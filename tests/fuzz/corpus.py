@@ -1,4 +1,4 @@
-"""What was found by reading structures broken in meaning, as small as it could be made, and what must come of it."""
+"""Small inputs with which `make fuzz-structures` once found faults, and the outcome that each must have now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEEP: Final = b"[" * 3_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An input of a target, and the only outcomes that it may have."""
+    """An input of a fuzz target, and its permitted outcomes."""
 
     target: str
     data: Callable[[], bytes]
@@ -32,12 +32,12 @@ class Case:
 
 
 def _explicit(tag: int, representation: bytes, value: bytes) -> bytes:
-    """A data element with its value representation."""
+    """Return a data element with explicit value representation."""
     return struct.pack("<HH2sH", tag >> 16, tag & 0xFFFF, representation, len(value)) + value
 
 
 def _jpeg_ls() -> bytes:
-    """An image of 12 bits whose codestream has a byte of zeros after its headers, and no end."""
+    """Return a 12-bit image whose JPEG-LS codestream has only headers and one zero byte, and no end marker."""
     size = ((0x00280010, 40), (0x00280011, 32), (0x00280100, 16), (0x00280101, 12), (0x00280102, 11))
     numbers = ((0x00280002, 1), *size, (0x00280103, 0))
     stream = b"\xff\xd8\xff\xf7\0\x0b\x0c\0\x28\0\x20\1\1\x11\0\xff\xda\0\x08\1\1\0\0\0\0\0"
@@ -49,7 +49,7 @@ def _jpeg_ls() -> bytes:
 
 
 def _answer(kind: str, body: Mapping[str, Any], *arrays: tuple[str, str, list[int], bytes]) -> bytes:
-    """An answer of a child with these arrays: name, type, shape, bytes."""
+    """Return a message from a child process with these arrays: name, type, shape, bytes."""
     listing = [list(array[:3]) for array in arrays]
     header = json.dumps({"body": {"call": "", "value": body}, "arrays": listing}).encode("ascii")
     return kind.encode("ascii") + b"\n" + framed(header, []) + b"".join(array[3] for array in arrays)
@@ -65,7 +65,7 @@ def _members(**changes: Any) -> dict[str, Any]:
 
 
 def _result(**changes: Any) -> dict[str, Any]:
-    """The columns of a refused image, whole but for the changes; a mapping changes what a document says."""
+    """Return the database columns of a refused image. `changes` replace columns, or keys in a column's JSON."""
     refused = RefusedOutcome(ref=ImageRef(path=Path("/a.dcm"), kind="dicom"), reason=reason("blank"))
     row = outcome_columns(refused)
     for name, change in changes.items():
@@ -74,33 +74,33 @@ def _result(**changes: Any) -> dict[str, Any]:
 
 
 def _row(**changes: Any) -> bytes:
-    """The same as a row of a database, joined with its run."""
+    """Return the columns of `_result` as a database row joined with its run."""
     joined = of_run()
     row = {**_result(**changes), **joined, **{name: changes[name] for name in changes if name in joined}}
     return row_as_input("result", row)
 
 
 def _chunk(**changes: Any) -> bytes:
-    """One result as a worker sends it."""
+    """Return one result as the Parquet file that a worker of an archive sends."""
     return chunk_of([{**_result(**changes), **OF_REQUEST}])
 
 
 CASES: Final[Mapping[str, Case]] = {
-    # numbers of a header that no DICOM file can hold: they became numbers of hundreds of digits
+    # numbers outside of the range of a DICOM header: they became numbers of hundreds of digits
     "rows of three hundred digits": Case(
         "dicom-header",
         lambda: _explicit(0x00080060, b"CS", b"DX") + _explicit(0x00280010, b"DS", b"1e300 ") + _EXPLICIT_PIXELS,
         (ACCEPTED,),
     ),
-    # a counter of 31 bits that had to be filled before the end was noticed
+    # the decoder noticed the missing end only after a counter of 31 bits had overflowed
     "a codestream of JPEG-LS without an end": Case("dicom-pixels", _jpeg_ls, ("damaged",)),
-    # a complaint of msgspec that quotes a key which looks like the place of a fault: it was looked up and not there
+    # an error of msgspec quotes a key that looks like the path to a fault: the program looked that path up and failed
     "a key that looks like a place": Case(
         "manifest",
         lambda: b'{"kind":"lung-fields","schema_version":2,"descriptions":{"en":"."}," - at `.s[...]":1}',
         ("pack_manifest",),
     ),
-    # answers of which a value of another type reached the store, or the list never ended
+    # answers of a child: a value of a wrong type reached the store, or the list of zip members never ended
     "a hash that is an object": Case("answers", lambda: _answer("look", _seen(content_sha256={})), ("ValueError",)),
     "rows below none": Case("answers", lambda: _answer("look", _seen(rows=-1)), ("ValueError",)),
     "a thumbnail that is no picture": Case(
@@ -113,7 +113,7 @@ CASES: Final[Mapping[str, Case]] = {
     "a member of a name that no system has": Case(
         "answers", lambda: _answer("members", _members(member="\ud800")), ("ValueError",)
     ),
-    # messages of a divided training that are none, and two that ended a thread
+    # invalid messages of a divided training; two of them ended a thread
     "a header without bounds": Case("channel", lambda: struct.pack("!I", 2**31), ("ValueError",)),
     "a header that is no JSON": Case("channel", lambda: struct.pack("!I", 4) + b"nope", ("ValueError",)),
     "more numbers than are taken": Case("channel", lambda: struct.pack("!I", 15) + b'{"values":2000}', ("ValueError",)),
@@ -122,7 +122,7 @@ CASES: Final[Mapping[str, Case]] = {
     "a greeting of lists in lists": Case(
         "channel", lambda: struct.pack("!I", 1_016) + b'{"token":' + b"[" * 1_007, ("ValueError",)
     ),
-    # files of the program's own folders that ended a command or a start
+    # files in the program's own folders that ended a command, or the program at its start
     "remembered folders with lists in lists": Case(
         "kept-files",
         lambda: (
@@ -136,14 +136,14 @@ CASES: Final[Mapping[str, Case]] = {
     "a journal of lists in lists": Case(
         "kept-files", lambda: b"journal.jsonl\n" + _DEEP + b"\n", ("workflow_journal",)
     ),
-    # rows of a database that became results with values of another type
+    # database rows that became results with values of a wrong type
     "a whole row": Case("rows", _row, (ACCEPTED,)),
     "a name in a header that is a number": Case("rows", lambda: _row(header={"patient_name": 1}), ("ValueError",)),
     "a decision that nobody makes": Case(
         "rows", lambda: _row(status="screened", findings='[["opacity",0.5,"x",null]]'), ("ValueError",)
     ),
     "details of lists in lists": Case("rows", lambda: _row(findings=_DEEP.decode("ascii")), ("ValueError",)),
-    # results of a worker that ended the driver
+    # results of a worker that ended the driver of an archive
     "results that are damaged": Case(
         "chunks", lambda: _chunk().replace(b"\x15\x04\x19", b"\xff\xff\xff"), ("ValueError",)
     ),

@@ -1,4 +1,4 @@
-"""Ways to damage a file. Each takes the bytes and a source of chance, and gives other bytes."""
+"""Ways to damage a file. Each function takes the bytes and a random generator, and returns damaged bytes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Mutation = Callable[[bytearray, random.Random], bytes]
 
 _HEADER: Final = 1024
 _EXTREMES: Final = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
-# Elements of 16 bits that say how the pixels lie: rows, columns, samples, planes, bits, representation.
+# DICOM elements of 16 bits that describe the pixels: rows, columns, samples, planes, bits, representation.
 _SHORTS: Final = (0x0010, 0x0011, 0x0002, 0x0006, 0x0100, 0x0101, 0x0102, 0x0103)
 
 
 def _block(data: bytearray, chance: random.Random) -> slice:
-    """Some part of the file: short ones are as likely as long ones."""
+    """Choose a part of the file. Its length is drawn on a logarithmic scale."""
     start = chance.randrange(len(data))
     return slice(start, start + max(1, int(len(data) ** chance.random())))
 
@@ -60,7 +60,7 @@ def removed(data: bytearray, chance: random.Random) -> bytes:
 
 
 def repeated(data: bytearray, chance: random.Random) -> bytes:
-    """A part stands there several times"""
+    """A part is repeated several times"""
     place = _block(data, chance)
     data[place.start : place.start] = data[place] * chance.randint(1, 8)
     return bytes(data)
@@ -73,7 +73,7 @@ def moved(data: bytearray, chance: random.Random) -> bytes:
 
 
 def extremes(data: bytearray, chance: random.Random) -> bytes:
-    """Up to four numbers of 16 or 32 bits, in the header more often than not, are the smallest or largest there are"""
+    """Up to four numbers of 16 or 32 bits, mostly in the header, become the smallest or largest possible"""
     for _ in range(chance.randint(1, 4)):
         width = chance.choice([2, 4])
         value = chance.choice(_EXTREMES) & (256**width - 1)
@@ -84,7 +84,7 @@ def extremes(data: bytearray, chance: random.Random) -> bytes:
 
 
 def geometry(data: bytearray, chance: random.Random) -> bytes:
-    """The elements that say how the pixels lie hold other numbers; a file without them gets extremes"""
+    """DICOM elements that describe the pixels get other numbers; a file without them is damaged by `extremes`"""
     heads = (b"\x28\x00" + short.to_bytes(2, "little") + b"US\x02\x00" for short in _SHORTS)
     places = [at for at in map(data.find, heads) if at >= 0]
     if not places:
@@ -96,12 +96,12 @@ def geometry(data: bytearray, chance: random.Random) -> bytes:
 
 
 def tail(data: bytearray, chance: random.Random) -> bytes:
-    """Something else follows the end"""
+    """Other bytes follow the end"""
     return bytes(data) + chance.randbytes(chance.randint(1, 4096))
 
 
 def empty(data: bytearray, chance: random.Random) -> bytes:
-    """Only the first bytes are the file's own, the rest is chance"""
+    """Only the first bytes are kept, the rest is random"""
     kept = chance.randrange(min(256, len(data)))
     return bytes(data[:kept]) + chance.randbytes(chance.randint(0, 8192))
 
@@ -113,5 +113,5 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
 
 
 def mutated(data: bytes, kind: str, *, seed: int, number: int) -> bytes:
-    """The bytes damaged in a way of this kind: the same for the same seed and number."""
+    """Return the bytes with this kind of damage. Equal seeds and numbers give equal damage."""
     return MUTATIONS[kind](bytearray(data), random.Random(f"{seed} {kind} {number}"))

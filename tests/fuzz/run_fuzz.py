@@ -1,12 +1,12 @@
-"""Screens thousands of damaged files and holds the program to what it promises of any file: `make fuzz`, or
+"""Screens thousands of damaged files and checks what the program guarantees for any file: `make fuzz`, or
 
     python tests/fuzz/run_fuzz.py [--files N] [--seed N] [--only KIND] [--data FOLDER] [--program PATH]
 
-One line for up to 250 files of a kind of damage; figures in build/fuzz.json; ends with 1 if anything did not hold. The
-same seed damages the same files in the same way.
+Prints one line for up to 250 files with one kind of damage, and writes figures to build/fuzz.json. The exit code is 1
+if a check failed. The same seed damages the same files in the same way.
 
-One outcome for each, no traceback, no process left behind, the end within the time, and memory within the bounds of
-the attack run. What a decoder does to itself on such a file (a crash, a time-out) is contained, and counted.
+Checked are: one result for each file, no traceback, no process left behind, an end within the time limit, and memory
+within the limits of the attack run. A decoder may crash or time out on a file; such files are counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _START_S, _PER_FILE_S = 120.0, 2.0
 
 
 def sources(folder: Path, data: Path | None, *, seed: int) -> list[Path]:
-    """The files to damage: every kind of phantom, and of `data` up to 100 per kind of name, none above 4 MB."""
+    """Return the files to damage: every kind of phantom, and up to 100 files of each suffix from `data`, below 4 MB."""
     chosen = write_collection(folder)
     by_suffix: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(data.rglob("*")) if data else ():
@@ -50,7 +50,7 @@ def sources(folder: Path, data: Path | None, *, seed: int) -> list[Path]:
 
 
 def cases(originals: Sequence[Path], *, files: int, seed: int) -> Iterator[Case]:
-    """Of about `files` files, as many of each kind of damage."""
+    """Yield the cases. Together they have `files` files, equally many for each kind of damage."""
     for place, (kind, mutation) in enumerate(MUTATIONS.items()):
         share = files // len(MUTATIONS) + (place < files % len(MUTATIONS))
         for start in range(0, share, _PER_RUN):
@@ -64,7 +64,7 @@ def cases(originals: Sequence[Path], *, files: int, seed: int) -> Iterator[Case]
 
 
 def _screen(world: World, *, kind: str, numbers: range, originals: Sequence[Path], seed: int) -> None:
-    """One run of the program over the damaged files with these numbers."""
+    """Damage the files with these numbers, and screen them in one run of the program."""
     names = []
     for number in numbers:
         original = random.Random(f"{seed} {kind} {number} original").choice(originals)
@@ -80,7 +80,7 @@ def _screen(world: World, *, kind: str, numbers: range, originals: Sequence[Path
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How many files, damaged how, of which program."""
+    """Add the options of this run."""
     add_case_options(parser)
     add_program_options(parser)
     parser.add_argument("--files", type=int, default=10_000, help="how many files, over all kinds (default: 10,000)")
@@ -88,7 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Found:
-    """Every kind."""
+    """Run the selected cases."""
     data = options.data if options.data and options.data.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="fieldray-fuzz-") as folder:
         originals = sources(Path(folder), data, seed=options.seed)

@@ -1,17 +1,17 @@
-"""Reads inputs that are led by what code they reach: the second part of `make fuzz`, or
+"""Coverage-guided fuzzing by Atheris: the second part of `make fuzz`, or
 
     python tests/fuzz/run_guided.py [--minutes N] [--seed N] [--only TARGET] [--keep]
 
-One line per target; figures in build/fuzz-guided.json; ends with 1 if anything was found. What was found is kept beside
-the figures, as small as it could be made, to become a case of `corpus.py`. It begins with the kept inputs, and with
-what earlier runs left in build/fuzz-guided/corpus; --keep adds to the kept ones what reached more.
+Prints one line for each target and writes figures to build/fuzz-guided.json. The exit code is 1 if there was a finding.
+The input of a finding is reduced and written next to the figures, to become a case of `corpus.py`. A run begins with
+the kept inputs and with build/fuzz-guided/corpus from earlier runs. --keep adds inputs that reached more code.
 
-A finding is what it is of `make fuzz-structures`, but for the time: 10 s of CPU time, since watched code is slower.
-Places are branches of the program, pydicom and zipfile, and comparisons, as libFuzzer counts them; those that are
-passed while modules are imported are not among them.
+Findings are those of `make fuzz-structures`, with a limit of 10 s of CPU time, because traced code is slower. Places
+are branches and comparisons in the program, pydicom and zipfile, as libFuzzer counts them, without those that are
+passed while modules are imported.
 
-The kept inputs are a zip for each target, in `tests/fuzz/kept`. They were made by this run out of nothing but
-structures that targets make; no image of a person is among them.
+The kept inputs are in `tests/fuzz/kept`, a zip file for each target. This run derived them from generated structures
+alone; no image of a person is among them.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ GUIDED: Final = ("dicom-header", "dicomdir", "zip", "manifest", "wire", "answers
 KEPT: Final = Path(__file__).with_name("kept")
 LARGEST: Final = 2**14
 _CODE: Final = "/app/fieldray/"
-_LONGEST_S: Final = 60.0  # watching each line is slow
+_LONGEST_S: Final = 60.0  # tracing each line is slow
 
 
-# ---- the corpus that is kept: small inputs of each target that together reach what was ever reached of the program
+# ---- the kept inputs: a small set for each target that reaches all code that any input has reached
 
 
 def inputs_of(target: str) -> list[bytes]:
-    """The kept inputs of a target, none where none were kept yet."""
+    """Return the kept inputs of a target, an empty list if there are none yet."""
     path = KEPT / f"{target}.zip"
     if not path.is_file():
         return []
@@ -63,7 +63,7 @@ def inputs_of(target: str) -> list[bytes]:
 
 
 def keep_needed(target: Target, pool: Iterable[bytes]) -> None:
-    """Keep those of these inputs, and of the kept ones, that `needed` gives."""
+    """Add these inputs to the kept ones, and keep only those that `needed` chooses."""
     chosen = {_name(data): data for data in needed(target, {*pool, *inputs_of(target.name)})}
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
@@ -74,10 +74,10 @@ def keep_needed(target: Target, pool: Iterable[bytes]) -> None:
 
 
 def needed(target: Target, pool: Iterable[bytes]) -> Iterator[bytes]:
-    """The smallest inputs that reach a step from line to line, or an outcome, that no smaller one reaches.
+    """Yield, by size, each input with a new step from line to line or a new outcome.
 
-    What is found something about, and what is longer than `LARGEST`, is left out.
-    """
+    Inputs with a finding, and those longer than `LARGEST`, are left out.
+        """
     known: set[object] = set()
     with tempfile.TemporaryDirectory() as folder, Reader(target, Path(folder), longest_s=_LONGEST_S) as reader:
         reader.warm()
@@ -94,7 +94,7 @@ def needed(target: Target, pool: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _watched(reached: set[object]) -> Iterator[None]:
-    """Add each step from line to line in the program's code."""
+    """Add each step from line to line in the program's code to `reached`."""
     last: dict[FrameType, int] = {}
 
     def of_call(frame: FrameType, _event: str, _argument: Any) -> Any:
@@ -124,7 +124,7 @@ def _name(data: bytes) -> str:
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
-    """Every target for its share of the time; those that are not led by themselves are to be asked for."""
+    """Yield a case for each target, with equal shares of the time. Targets outside `GUIDED` run only with --only."""
     names = asked_for(options, tuple(TARGETS) if options.only else GUIDED)
     seconds = 60 * options.minutes / max(1, len(names))
     for name in names:
@@ -133,7 +133,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def _read(world: World, *, name: str, seconds: float, options: argparse.Namespace) -> None:
-    """Read inputs of a target for so long."""
+    """Read inputs of a target for `seconds`."""
     corpus = options.out.parent / options.out.stem / "corpus" / name
     corpus.mkdir(parents=True, exist_ok=True)
     begin = [*inputs_of(name), *(case.data() for case in CASES.values() if case.target == name)]
@@ -147,7 +147,7 @@ def _read(world: World, *, name: str, seconds: float, options: argparse.Namespac
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How long, which targets, and whether what reached more is kept."""
+    """Add the options of this run."""
     add_case_options(parser)
     parser.add_argument("--minutes", type=float, default=5.0, help="over all targets (default: 5)")
     parser.add_argument("--keep", action="store_true", help="keep what reached more, in tests/fuzz/kept")

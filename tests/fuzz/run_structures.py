@@ -1,12 +1,12 @@
-"""Reads a million structures broken in meaning: `make fuzz-structures`, or
+"""Lets the program read a million generated structures with wrong values: `make fuzz-structures`, or
 
     python tests/fuzz/run_structures.py [--inputs N] [--seed N] [--only TARGET]
 
-One line per target; figures in build/fuzz-structures.json; ends with 1 if anything was found. What was found is kept
-beside the figures, as small as it could be made. The same seed makes the same structures.
+Prints one line for each target and writes figures to build/fuzz-structures.json. The exit code is 1 if there was a
+finding. Its input is reduced and written next to the figures. The same seed makes the same structures.
 
-A finding is anything but a value or a reason that somebody thought of: another error, one that is caught but logged as
-unforeseen, a value that breaks a promise, too much CPU time, more memory than its cap, the end of the process.
+Reading must give a valid value or a foreseen reason. Findings are: another error, an error that is caught but logged
+as unexpected, an invalid value, too much CPU time, memory above the target's limit, and the end of the process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from harness.world import World
 
 
 def judge(world: World, tally: Tally, findings: Sequence[Finding], *, out: Path) -> None:
-    """Count what came of inputs, and write what was found, a file each, to become cases of the corpus.
+    """Count the outcomes, and write each finding to a file, to become a case of the corpus.
 
-    Raises AssertionError where anything was found.
-    """
+    Raises AssertionError if there is a finding.
+        """
     world.peak_mb["child"] = tally.peak_mb
     world.counts.update({"inputs": tally.inputs, **dict(tally.outcomes.most_common())})
     world.counts["ms for the longest"] = round(1000 * tally.longest_s[0])
@@ -46,12 +46,12 @@ def judge(world: World, tally: Tally, findings: Sequence[Finding], *, out: Path)
 
 
 def asked_for(options: argparse.Namespace, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of these targets that are wanted: what is to be read is shared among them."""
+    """Return the targets that the options select."""
     return tuple(name for name in names if not options.only or any(part in name for part in options.only))
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
-    """Every target."""
+    """Yield a case for each selected target. They share the inputs."""
 
     def read(world: World, name: str, inputs: int) -> None:
         judge(world, *run_target(name, inputs=inputs, seed=options.seed), out=options.out)
@@ -62,7 +62,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How many inputs, of which targets."""
+    """Add the options of this run."""
     add_case_options(parser)
     parser.add_argument("--inputs", type=int, default=1_000_000, help="over all targets (default: 1,000,000)")
 

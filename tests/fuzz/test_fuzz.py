@@ -1,4 +1,4 @@
-"""A small part of the fuzz run, in the ordinary suite, and that it damages the same files every time."""
+"""A small part of the fuzz run, and a test that equal seeds give equal damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_damage_is_the_same_for_the_same_seed_only(kind: str) -> None:
     assert made == [mutated(WHOLE, kind, seed=1, number=number) for number in range(50)]
     assert made != [mutated(WHOLE, kind, seed=2, number=number) for number in range(50)]
     assert sum(each != WHOLE for each in made) > 40
-    assert mutated(b"x", kind, seed=1, number=1) is not None  # a file of one byte can be damaged, too
+    assert mutated(b"x", kind, seed=1, number=1) is not None  # every kind of damage must work on a file of one byte
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -1,6 +1,6 @@
-"""What structures broken in meaning once led to, a small part of the run, and that the run finds what there is.
+"""Tests of the structure fuzzing: inputs that once revealed faults, a few new inputs, and faults that it must find.
 
-And the corpus that is kept, how it is chosen, and a short run that is led by the code it reaches.
+Then the kept inputs, their selection, and a short coverage-guided run.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def test_some_structures_and_nothing_found(name: str, tmp_path: Path) -> None:
     assert 0 < tally.outcomes[ACCEPTED] < count
 
 
-# ---- the run itself: what it must not overlook
+# ---- the run itself: faults that it must find
 
 
 def _faulty(fault: bytes, _folder: Path) -> None:
-    """A part of a program with a fault of each kind."""
+    """A part of a program with one fault of each kind that fuzzing has to find."""
     if b"key" in fault:
         raise KeyError
     if b"time" in fault:
@@ -93,7 +93,7 @@ def test_a_run_tells_what_it_read() -> None:
     assert 0 < tally.longest_s[0] < LONGEST_S
 
 
-# ---- led by the code that is reached
+# ---- coverage-guided fuzzing
 
 
 @pytest.mark.parametrize("name", GUIDED)

@@ -1,4 +1,4 @@
-"""A case: one thing that is tried against the program, and the group it belongs to."""
+"""A case: one attempt to make the program misbehave, and the group of cases in one file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Case:
     """One attempt.
 
     name      `group/what`, unique
-    tried     what is done, in one line for a person
-    attempt   does it in a world of its own; raises AssertionError when something did not hold, NotPossible to skip
-    limit_s   after so many seconds every process of the case is killed, and the case has failed
-    is_quick  also runs in the ordinary suite
+    tried     what the case does to the program, in one line for a person
+    attempt   performs the case in its own world; raises AssertionError on failure, NotPossible to skip
+    limit_s   after this many seconds every process of the case is killed, and the case has failed
+    is_quick  whether the case also runs in the ordinary test suite
     """
 
     name: str
@@ -36,7 +36,7 @@ class Case:
 
 
 class Group:
-    """The cases of one file, which add the functions below them: one with `case`, a table of them with `table`."""
+    """The cases of one file. The decorator `case` adds one case, the decorator `table` one case for each row."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class Group:
     def table(
         self, rows: Mapping[str, tuple[Any, ...]], *, limit_s: float = 60.0, quick: Container[str] = ()
     ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Add a case for each row: what is tried, then what the decorated function is given beside the world."""
+        """Add a case for each row (`tried`, arguments...). The decorated function gets the world and the arguments."""
 
         def add(attempt: Callable[..., None]) -> Callable[..., None]:
             for name, (tried, *given) in rows.items():

@@ -1,4 +1,4 @@
-"""What a harness asks of the machine: processes and their memory, and C libraries that are loaded into them."""
+"""Access to the machine for test harnesses: processes, their memory, and C libraries to load into them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PEAK: Final = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
 class MemoryWatch:
-    """Watches a process until `stop`. `parent_mb` is its own peak, `child_mb` the highest of any process below it.
+    """Measures peak memory until `stop`. `parent_mb` is the process's own peak, `child_mb` the highest of a descendant.
 
-    VmHWM is the highest resident size since the program was started (proc_pid_status(5)), so looking often enough to
-    see a process once before it ends is enough for the peak up to that look.
+    VmHWM is the highest resident size since the program was started (proc_pid_status(5)). So a single look shortly
+    before a process ends finds its peak so far.
     """
 
     def __init__(self, process_id: int) -> None:
@@ -38,7 +38,7 @@ class MemoryWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the watch; the peaks stay."""
+        """Stop measuring. The peaks stay readable."""
         self._is_over.set()
         self._thread.join()
 
@@ -54,7 +54,7 @@ class MemoryWatch:
 
 
 def peak_mb(process_id: int) -> float:
-    """The peak resident memory of a process, 0 when it is gone."""
+    """Return the peak resident memory of a process, 0 if the process has ended."""
     try:
         found = _PEAK.search(Path(f"/proc/{process_id}/status").read_text(encoding="ascii", errors="replace"))
     except OSError:
@@ -63,7 +63,7 @@ def peak_mb(process_id: int) -> float:
 
 
 def descendants(process_id: int) -> list[int]:
-    """All processes below this one, as far as they can be seen at this moment."""
+    """Return all descendants of a process that can be seen at this moment."""
     found: list[int] = []
     waiting = [process_id]
     while waiting:
@@ -79,21 +79,21 @@ def descendants(process_id: int) -> list[int]:
 
 
 def command_line(process_id: int) -> bytes:
-    """Of a process, empty when it is gone."""
+    """Return the command line of a process, empty if the process has ended."""
     with suppress(OSError):
         return Path(f"/proc/{process_id}/cmdline").read_bytes()
     return b""
 
 
 def send(process_ids: Iterable[int], number: signal.Signals) -> None:
-    """A signal to processes that may be gone."""
+    """Send a signal to processes. Those that have ended are skipped."""
     for process_id in process_ids:
         with suppress(ProcessLookupError):
             os.kill(process_id, number)
 
 
 class Forked:
-    """A process that is forked here, to do something at the same time as others or with an end of its own."""
+    """A forked process that performs `work` beside other processes, or ends without ending this one."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._said, theirs = os.pipe()
@@ -104,7 +104,7 @@ class Forked:
         os.close(theirs)
 
     def result(self, until_s: float) -> Any:
-        """What `work` gave, as JSON has it; None for a process that ended otherwise, or is killed now, at `until_s`."""
+        """Return what `work` returned, read from JSON. None if the process crashed or had to be killed at `until_s`."""
         said = b""
         while select.select([self._said], [], [], max(0.0, until_s - time.monotonic()))[0]:
             part = os.read(self._said, 2**16)
@@ -123,12 +123,12 @@ class Forked:
 
 
 def compiler() -> str | None:
-    """The C compiler, None where there is none or where its libraries could not be loaded into the program."""
+    """Return the C compiler. None if it is missing, or if the program could not load libraries built by it."""
     return (shutil.which("gcc") or shutil.which("cc")) if sys.platform.startswith("linux") else None
 
 
 def build(source: Path, made: Path, *flags: str) -> Path:
-    """Compile a library of one file. Raises subprocess.CalledProcessError."""
+    """Compile a C file to the library `made`, and return its path. Raises subprocess.CalledProcessError."""
     every = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
     command = [compiler() or "cc", *every, *flags, "-o", str(made), str(source), "-ldl"]
     subprocess.run(command, check=True, capture_output=True, text=True)

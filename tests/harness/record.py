@@ -1,7 +1,4 @@
-"""What the program published until it ended: results, sentences, exit code and memory, held against what must be.
-
-Of any start of it, by a harness or by an end-to-end test.
-"""
+"""Output, exit code and peak memory of a finished `fieldray` process, with assertions about them."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-# What must become of an image. "unscored": refused or failed, which of the two is not what the case is about.
+# The result that an image must get. "unscored": refused or failed, either is right.
 Fate = Literal["screened", "refused", "failed", "unscored", "any"]
 PARENT_MB: Final = 450.0
 CHILD_MB: Final = 2300.0  # a decoder's limit is 2,048 MB of address space
@@ -22,7 +19,10 @@ _NEVER_SAID: Final = ("Traceback", "unexpected error", '"internal"', "Exception 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A process that has ended. `code` is negative for a signal; `images` is the folder that paths are told from."""
+    """A finished process. `code` is negative after a signal. Paths of images are compared relative to `images`.
+
+    The methods are assertions: they raise AssertionError or return this record.
+    """
 
     code: int
     out: str
@@ -37,36 +37,36 @@ class Record:
         return json_lines(self.out)
 
     def is_calm(self) -> Self:
-        """Itself, if it ended with words for a person and not with an error nobody expected."""
+        """Require that the process printed no traceback and no unexpected error."""
         for words in _NEVER_SAID:
             assert words not in self.out + self.err, f"{words} in: {tail(self.err or self.out)}"
         return self
 
     def ends_with(self, *codes: int) -> Self:
-        """Itself, if it is calm and its exit code is one of these."""
+        """Require one of these exit codes, and no unexpected error (`is_calm`)."""
         self.is_calm()
         assert self.code in codes, f"exit code {self.code}, not {codes}: {tail(self.err)}"
         return self
 
     def says(self, *words: str) -> Self:
-        """Itself, if all of these words are in what it said."""
+        """Require all of these texts in standard output or standard error."""
         return self._has_words(words, self.out + self.err)
 
     def prints(self, *words: str) -> Self:
-        """Itself, if all of them are in its standard output."""
+        """Require all of these texts in standard output."""
         return self._has_words(words, self.out)
 
     def complains(self, *words: str) -> Self:
-        """Itself, if all of them are in its standard error."""
+        """Require all of these texts in standard error."""
         return self._has_words(words, self.err)
 
     def has(self, expected: Mapping[str, Fate]) -> Self:
-        """Itself, if its lines are these images, by path below the images' folder; see `check_rows`."""
+        """Require one JSON line for each of these images, with the expected result; see `check_rows`."""
         check_rows(self.lines, expected, images=self.images)
         return self
 
     def takes(self, *, parent_mb: float = PARENT_MB, child_mb: float = CHILD_MB) -> Self:
-        """Itself, if it took less memory."""
+        """Require a peak memory below these limits."""
         for who, took, most in (("the program", self.parent_mb, parent_mb), ("a child", self.child_mb, child_mb)):
             assert took < most, f"{who} took {took:.0f} MB, at most {most:.0f} allowed"
         return self
@@ -78,7 +78,7 @@ class Record:
 
 
 def check_rows(lines: Sequence[Mapping[str, Any]], expected: Mapping[str, Fate], *, images: Path) -> None:
-    """One row for each image, none twice, and no score for what must have none. Raises AssertionError."""
+    """Require exactly one row for each image, with the result that it must get. Raises AssertionError."""
     found = Counter((os.path.relpath(line["path"], images), line["image"]) for line in lines)
     doubled = {name for name, number in found.items() if number > 1}
     assert not doubled, f"rows doubled: {sorted(doubled)[:5]}"
@@ -90,7 +90,7 @@ def check_rows(lines: Sequence[Mapping[str, Any]], expected: Mapping[str, Fate],
 
 
 def check_fate(line: Mapping[str, Any], fate: Fate) -> None:
-    """Whether a row is as it must be. Raises AssertionError."""
+    """Require that a row has the expected result. Raises AssertionError."""
     status, why = line["status"], f"{line['path']}: {line['status']} ({line['reason_code']}), not {fate}"
     if status == "screened":
         assert fate in ("screened", "any"), why
@@ -102,10 +102,10 @@ def check_fate(line: Mapping[str, Any], fate: Fate) -> None:
 
 
 def json_lines(text: str) -> list[dict[str, Any]]:
-    """The JSON objects of `--json` lines; a last line cut by a kill is left out."""
+    """Return the objects in the output of `--json`, without a last line that a kill cut short."""
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
 def tail(text: str, *, longest: int = 300) -> str:
-    """The end of a text in one line."""
+    """Return the end of a text on one line."""
     return " | ".join(text.split("\n"))[-longest:].encode("ascii", "backslashreplace").decode()

@@ -1,7 +1,6 @@
-"""Runs what is tried: cases in worlds of their own, and every long run from its arguments to its figures.
+"""Runs cases, each in its own world, and provides the command line of every long run (`make attack`, `make fuzz`...).
 
-A long run says a line for each thing as soon as it is over, writes all figures as JSON, and ends with 1 if anything did
-not hold.
+A long run prints a line for each finished case and writes all figures as JSON. Its exit code is 1 if any case failed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Need = Literal["Linux", "a C compiler", "Atheris (the extra robustness)"]
 
 
 def say(text: str) -> None:
-    """A line, at once."""
+    """Print a line without buffering."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -39,7 +38,7 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a case went; `why` is empty for one that held, and `counts` are what it counted."""
+    """The result of a case. `why` is the reason of a failure or a skip; `counts` are numbers that the case counted."""
 
     name: str
     tried: str
@@ -52,14 +51,14 @@ class Result:
 
     @property
     def line(self) -> str:
-        """For a person."""
+        """The line that a long run prints for the case."""
         counts = ", ".join(f"{name} {number}" for name, number in self.counts.items())
         below = "".join(f"\n    {text}" for text in (counts, self.why) if text)
         return f"{self.verdict:<8}{self.seconds:6.1f} s  {self.name:<38} {self.tried}{below}"
 
 
 def program_command(program: Path | None = None) -> tuple[str, ...]:
-    """The program given, else this checkout's own, without the current directory among its modules."""
+    """Return the command of the given program, else of this checkout, without the current directory in its sys.path."""
     if program is not None:
         return (str(program.absolute()),)
     installed = Path(sys.executable).with_name("fieldray")
@@ -67,7 +66,7 @@ def program_command(program: Path | None = None) -> tuple[str, ...]:
 
 
 def try_case(case: Case, program: Sequence[str]) -> Result:
-    """Run one case in a world of its own."""
+    """Run one case in its own world."""
     began_s = time.monotonic()
     world = World(program, limit_s=case.limit_s)
 
@@ -90,9 +89,9 @@ def try_case(case: Case, program: Sequence[str]) -> Result:
 def try_all(
     cases: Iterable[Case], program: Sequence[str], *, say: Callable[[str], None], at_once: int = 2
 ) -> list[Result]:
-    """Run cases, those that may take longest first, and say how each went as soon as it is over.
+    """Run cases, those with the longest limit first, and `say` the result of each as soon as it has ended.
 
-    One at a time is run in this thread, so that a case may fork.
+    With `at_once` 1 all cases run in this thread, so that a case may fork.
     """
     ordered = sorted(cases, key=lambda case: -case.limit_s)
     results = []
@@ -116,10 +115,10 @@ def try_all(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a long run found: `facts` for the file of figures, and whether all of it held.
+    """The result of a long run: `facts` for its JSON file, and `holds` for success.
 
-    sentence   for its end; `{seconds}` stands for how long it took
-    """
+    sentence   the last line to print; `{seconds}` stands for the duration
+        """
 
     facts: Mapping[str, Any]
     sentence: str
@@ -127,20 +126,20 @@ class Found:
 
 
 def add_case_options(parser: argparse.ArgumentParser) -> None:
-    """Which cases."""
+    """Add the options that select cases."""
     text = "only cases with this in their name; can be given more than once"
     parser.add_argument("--only", action="append", metavar="PART", help=text)
     parser.add_argument("--list", action="store_true", help="only list the cases")
 
 
 def add_program_options(parser: argparse.ArgumentParser) -> None:
-    """Of which program, and how many at a time."""
+    """Add the options for the program to test and for the number of cases at a time."""
     parser.add_argument("--program", type=Path, help="the installed or frozen program (default: this checkout's)")
     parser.add_argument("--jobs", type=int, default=2, help="how many cases run at a time (default: 2)")
 
 
 def tried(cases: Iterable[Case], options: argparse.Namespace) -> Found:
-    """Try those of the cases that the options ask for, or list them."""
+    """Run the cases that the options select, or only list them."""
     chosen = [case for case in cases if not options.only or any(part in case.name for part in options.only)]
     if options.list:
         for case in chosen:
@@ -151,7 +150,7 @@ def tried(cases: Iterable[Case], options: argparse.Namespace) -> Found:
 
 
 def found(results: Sequence[Result], program: Sequence[str]) -> Found:
-    """All of them, counted; nothing holds where none was tried."""
+    """Count the results. A run without any case fails."""
     verdicts = Counter(result.verdict.lower() for result in results)
     counts = {name: verdicts[name] for name in ("ok", "failed", "skipped")}
     tally = "  ".join(f"{name} {number}" for name, number in counts.items())
@@ -174,14 +173,14 @@ def long_run(
     figures: str,
     needs: Sequence[Need] = ("Linux",),
 ) -> int:
-    """A run by hand, as its arguments say; the exit code.
+    """Perform a long run from its command line, and return the exit code.
 
-    run       does it; the seed and the seconds that it took are added to the facts
-    options   adds its own to `--out` and `--seed`
-    usage     its text, for `--help`
-    figures   the file of figures, if no other is named
-    needs     what it cannot do without
-    """
+    run       performs it; the seed and the duration are added to its facts
+    options   adds options to `--out` and `--seed`
+    usage     the text for `--help`
+    figures   the default of `--out`, the file for the figures
+    needs     requirements without which the run does not start
+        """
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
     options(parser)
     parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same run (default: 1)")

@@ -1,4 +1,4 @@
-"""The cases of the attack run, and those of the power-cut run that start the whole program in a world."""
+"""All cases of the attack run, and the cases of the power-cut run that start the whole program."""
 
 from __future__ import annotations
 

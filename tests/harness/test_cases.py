@@ -10,7 +10,7 @@ from harness.case import Case, NotPossible
 from harness.table import ATTACKS, POWERCUTS
 from harness.world import World
 
-# Its warnings are errors.
+# In the program that the cases start, too, warnings are errors.
 PROGRAM = (sys.executable, "-W", "error", "-P", "-m", "fieldray")
 
 

@@ -1,4 +1,4 @@
-"""The runner itself: what fails is told, counted and ends with 1, and nothing of a case is left behind."""
+"""The runner of cases: a failure is printed, counted and gives exit code 1. No process or folder is left behind."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def case(attempt: Attempt, *, name: str = "tests/made", limit_s: float = 20.0) -
 
 
 def shell(text: str) -> list[str]:
-    """A program that is this shell script."""
+    """Return the command of a program that runs this shell script."""
     return ["sh", "-c", text, "sh"]
 
 
 def nothing(world: World) -> None:
-    """Holds."""
+    """A case that succeeds."""
 
 
 def wrong(world: World) -> None:
-    """Does not."""
+    """A case that fails."""
     raise AssertionError("it did not hold")
 
 
 def impossible(world: World) -> None:
-    """Cannot be tried."""
+    """A case that cannot be tried on this machine."""
     raise NotPossible("no compiler here")
 
 
@@ -121,7 +121,7 @@ def test_every_case_has_a_name_of_its_own_and_says_what_is_tried() -> None:
 
 
 def test_the_script_prints_a_line_a_case_and_writes_the_figures(tmp_path: Path) -> None:
-    """With a program that always fails: the case does, its line says so, and the exit code is 1."""
+    """The tested program always fails. So the case fails, its line says so, and the exit code is 1."""
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\nexit 7\n")
     program.chmod(0o755)

@@ -1,7 +1,7 @@
-"""What a case works with: a folder, a home and a pack of its own, and the program as a person starts it.
+"""The world of a case: its own folder, home and pack, and the program started from the command line.
 
-Every process carries a mark in its environment that its children inherit. At the end of a case whatever still carries
-the mark is killed and the folder is removed.
+Every process has a mark in its environment, which its children inherit. At the end of a case all processes that have
+the mark are killed, and the folder is removed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _MARK: Final = "FIELDRAY_ATTACK_MARK"
 _CTRL_C: Final = signal.SIGINT
 _GRACE_S: Final = 5.0
 _LOOK_S: Final = 0.02
-# Text is written to files, so that no reader has to keep up; a held run writes into a pipe of this size instead.
+# Output goes to files, which never fill up. Only a held run writes into a pipe, which has this size.
 _SMALL_PIPE: Final = 4096
 _SET_PIPE_SIZE: Final = 1031  # F_SETPIPE_SZ of linux/fcntl.h
 
 
 class TimeIsUp(AssertionError):
-    """The case took longer than it may."""
+    """The case reached its time limit."""
 
 
 class Running:
-    """The program while it runs."""
+    """A running program that a case has started."""
 
     def __init__(self, world: World, process: subprocess.Popen[bytes], files: tuple[Path, Path], *, held: bool) -> None:
         self.process = process
@@ -62,7 +62,7 @@ class Running:
         return self.process.stdout
 
     def read_lines(self, number: int) -> list[dict[str, Any]]:
-        """The next lines of a held run; it can go on by only a few until more is read."""
+        """Read the next lines of a held run. The run waits a few lines further on, until more is read."""
         text = b""
         for _ in range(number):
             ready = select.select([self.pipe], [], [], self._world.left_s())[0]
@@ -73,20 +73,23 @@ class Running:
         return json_lines(text.decode("utf-8", "surrogateescape"))
 
     def children(self) -> list[int]:
-        """The processes below it."""
+        """Return the program's descendants."""
         return descendants(self.pid)
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the program a signal."""
         self.process.send_signal(number)
 
     def interrupt(self, number: int = _CTRL_C, *, codes: Sequence[int] = (130,)) -> Record:
-        """Send it a signal, which ends it in order."""
+        """Send the program a signal, and require an orderly end with one of these exit codes."""
         self.signal(number)
         return self.finish().ends_with(*codes)
 
     def finish(self) -> Record:
-        """Wait for its end. Raises AssertionError when time is up, or one is left 5 s after the last program's end."""
+        """Wait for the program's end, and then for the end of all processes of the world, if no other program runs.
+
+        Raises AssertionError if the time of the case is up, or if a process is left 5 s later.
+        """
         try:
             if self._is_held:
                 self._read += self._read_rest()
@@ -108,7 +111,7 @@ class Running:
         )
 
     def _read_rest(self) -> bytes:
-        """All that a held run still says, until it ends or time is up."""
+        """Return the remaining output of a held run."""
         text = b""
         while select.select([self.pipe], [], [], self._world.left_s())[0]:
             part = os.read(self.pipe.fileno(), 2**16)
@@ -119,7 +122,7 @@ class Running:
 
 
 class World:
-    """See the module's text. Used as a context; not shared by threads. In `counts` a case may count what came of it."""
+    """See the module's docstring. A context manager for one thread. A case may count its outcomes in `counts`."""
 
     def __init__(self, program: Sequence[str], *, limit_s: float) -> None:
         self.program = tuple(program)
@@ -137,7 +140,7 @@ class World:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill what is left and remove the folder."""
+        """Kill all processes that are left, and remove the folder."""
         until = time.monotonic() + _GRACE_S
         while (left := self.processes()) and time.monotonic() < until:
             for process_id in left:
@@ -155,16 +158,16 @@ class World:
 
     @cached_property
     def pack(self) -> Path:
-        """A pack that works: bright images are abnormal."""
+        """A working pack: bright images are abnormal."""
         return write_tiny_pack(self.folder / "packs")
 
     @cached_property
     def pack_options(self) -> tuple[str, ...]:
-        """How a command is told to use it."""
+        """The command-line options that select the pack."""
         return ("--pack", str(self.pack), "--trust", fingerprint(self.pack))
 
     def good_images(self, count: int, *, folder: Path | None = None) -> dict[str, Fate]:
-        """Write so many images that must get a score; their names."""
+        """Write `count` images that must get a score. Returns what `check_rows` has to expect."""
         paths = write_images(folder or self.images, count, side=128)
         return {os.path.relpath(path, self.images): "screened" for path in paths}
 
@@ -180,14 +183,17 @@ class World:
         held: bool = False,
         pass_files: Sequence[int] = (),
     ) -> Running:
-        """Start it. `before` is said to the shell first (`ulimit -v 2000000`), `redirect` after the command (`>&-`).
+        """Start the program with these arguments.
 
-        held        standard output is a small pipe: the run waits after a few lines until they are read
-        pass_files  numbers of open files that it gets as well
+        before      a shell command to run first, like `ulimit -v 2000000`
+        redirect    a redirection for the shell, like `>&-`
+
+        held        standard output is a small pipe: the program waits after a few lines until they are read
+        pass_files  further file descriptors that the program inherits
         """
         number = len(self._started)
         files = (self.folder / f"out-{number}", self.folder / f"err-{number}")
-        # Whoever started this may have been told to ignore Ctrl-C, which its children inherit.
+        # This process may ignore Ctrl-C, and its children would inherit that.
         command = ["env", "--default-signal=INT", *self.program, *map(str, arguments)]
         if before or redirect:
             command = ["bash", "-c", f'{before or ":"}; exec "$@" {redirect}', "sh", *command]
@@ -214,11 +220,11 @@ class World:
         return running
 
     def run(self, *arguments: object, **options: Any) -> Record:
-        """Run it to its end."""
+        """Run the program to its end."""
         return self._to_end(self.start(*arguments, **options))
 
     def begin(self, lines: int, *options: object, **start: Any) -> Running:
-        """Begin to screen the images; the run waits once so many lines were read."""
+        """Begin a held run over the images, and read `lines` lines of it."""
         running = self.start_screen(*options, held=True, **start)
         running.read_lines(lines)
         return running
@@ -239,22 +245,22 @@ class World:
         parent_mb: float = PARENT_MB,
         **start: Any,
     ) -> Record:
-        """Screen the images to the end and hold the result against `expected`, by path below the images' folder."""
+        """Screen the images to the end. Require the results of `expected`, whose paths are below the images' folder."""
         done = self.run_screen(*options, **start)
-        # A folder in which nothing is an image ends like one without images (code 4): a drive may be unplugged.
+        # If no file is an image, the exit code is 4, as for an empty folder, which may be that of an unplugged drive.
         none = bool(done.lines) and {line["reason_code"] for line in done.lines} == {"not_an_image"}
         done.ends_with(*((4,) if none and codes == (0, 1) else codes))
         return done.has(expected).takes(parent_mb=parent_mb)
 
     def write_settings(self, **settings: object) -> Path:
-        """A home with these settings; the file."""
+        """Write these settings to the home. Returns the file."""
         self.home.mkdir(exist_ok=True)
         path = self.home / "settings.json"
         path.write_text(json.dumps(settings))
         return path
 
     def query(self, statement: str) -> list[Any]:
-        """Ask the store itself."""
+        """Return the rows of a query to the results database."""
         place = f"{(self.home / 'results.sqlite').as_uri()}?mode=ro"
         with closing(sqlite3.connect(place, uri=True)) as connection:
             return connection.execute(statement).fetchall()
@@ -262,7 +268,7 @@ class World:
     # ---- processes and time
 
     def loading(self, source: Path) -> dict[str, str]:
-        """The environment that loads this C file into every process of the program. Raises NotPossible."""
+        """Return the environment variables that load this C file into every process. Raises NotPossible."""
         if compiler() is None:
             raise NotPossible("there is no C compiler")
         try:
@@ -271,14 +277,14 @@ class World:
             raise NotPossible(f"the C compiler failed: {error.stderr[-200:]}") from error
 
     def environment(self, changes: Mapping[str, str]) -> dict[str, str]:
-        """What the program is started with."""
+        """Return the environment variables for the program."""
         left_out = ("DISPLAY", "WAYLAND_DISPLAY", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONWARNINGS")
         plain = {name: value for name, value in os.environ.items() if name not in left_out}
         own = {"FIELDRAY_HOME": str(self.home), "PYTHONIOENCODING": "utf-8", _MARK: self._mark}
         return {**plain, **own, **changes}
 
     def processes(self) -> list[int]:
-        """Every process that carries the mark and is no zombie."""
+        """Return every process with the mark of this world, except zombies."""
         mark = f"{_MARK}={self._mark}".encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -289,18 +295,18 @@ class World:
         return found
 
     def is_running(self) -> bool:
-        """Whether any program that was started has not ended."""
+        """Return whether any started program still runs."""
         return any(running.process.poll() is None for running in self._started)
 
     def left_s(self) -> float:
-        """Seconds until time is up. Raises TimeIsUp."""
+        """Return the seconds left for this case. Raises TimeIsUp."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeIsUp("the time of this case is up")
         return left
 
     def wait_until(self, is_so: Callable[[], object], otherwise: str, *, most_s: float = 30.0) -> None:
-        """Wait for something. Raises AssertionError with `otherwise` after `most_s`."""
+        """Wait until `is_so()` is true. Raises AssertionError with the text `otherwise` after `most_s`."""
         until = time.monotonic() + min(most_s, self.left_s())
         while not is_so():
             assert time.monotonic() < until, otherwise
@@ -314,7 +320,7 @@ class World:
 
 
 class OtherClock:
-    """A calendar clock of the program's that says what it is set to, also while the program runs."""
+    """A fake calendar clock for the program. It can be set before the start and while the program runs."""
 
     def __init__(self, world: World) -> None:
         self._file = world.folder / "clock"
@@ -323,6 +329,6 @@ class OtherClock:
         self.set_to(time.time())
 
     def set_to(self, seconds: float) -> None:
-        """From now on it counts from here; seconds since 1970."""
+        """Set the clock to a time, in seconds since 1970. The clock goes on from there."""
         with self._file.open("r+b" if self._file.exists() else "wb") as file:  # the same file: it is mapped
             file.write(struct.pack("@l", int(seconds - time.time())))

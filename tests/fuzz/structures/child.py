@@ -1,7 +1,7 @@
-"""Where a process begins that reads broken structures: `child.py TARGET SEED FIRST LAST FOLDER`.
+"""The process that reads the generated inputs of a target: `child.py TARGET SEED FIRST LAST FOLDER`.
 
-It writes a line of JSON for every part of its inputs and for every finding. Which input it is at stands in the file
-`at` of its folder, so that whoever started it knows what ended it.
+It writes a line of JSON for every 500 inputs and for every finding. The file `at` in its folder has the number of the
+current input, so that the parent process knows which input ended it.
 """
 
 from __future__ import annotations

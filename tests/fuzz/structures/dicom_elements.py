@@ -1,4 +1,4 @@
-"""DICOM data elements as a tree (PS3.5, 7): written in any encoding, and broken in meaning before they are written."""
+"""Trees of DICOM data elements (PS3.5, 7), which can get wrong values and are then written in any encoding."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COPIES: Final = (1, 1, 2, 10, 100, 3_000)
 class Item:
     """An item of a sequence, or a fragment of pixel data: its `content` is elements or bytes.
 
-    length  as the file states it, where that is not the true one
+    length  the length that the file states, if it is to be wrong
     """
 
     content: list[Element] | bytes
@@ -72,20 +72,20 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How elements are written: little-endian or big, with value representations or without."""
+    """The encoding of elements: little or big endian, with explicit or implicit value representation."""
 
     is_implicit: bool = False
     is_little: bool = True
 
     def written(self, elements: Sequence[Element]) -> bytes:
-        """The elements as a file holds them; sequences are padded to nothing, texts to an even length."""
+        """Return the elements as bytes. Values other than sequences are padded to an even length."""
         parts: list[bytes] = []
         for element in elements:
             self._add(element, parts)
         return b"".join(parts)
 
     def head(self, element: Element, length: int) -> bytes:
-        """Tag, value representation and length."""
+        """Return the encoded tag, value representation and length."""
         order = "<" if self.is_little != element.is_swapped else ">"
         tag = struct.pack(order + "HH", element.tag >> 16 & 0xFFFF, element.tag & 0xFFFF)
         if self.is_implicit:
@@ -117,7 +117,7 @@ class Encoding:
 
 
 def binary(representation: bytes, *numbers: int, is_little: bool = True) -> bytes:
-    """Whole numbers as the value of an element of US, SS, UL, SL, UV or SV."""
+    """Return integers as the value of an element with US, SS, UL, SL, UV or SV."""
     kind, size = _BINARY[representation]
     return struct.pack(f"{'<' if is_little else '>'}{len(numbers)}{kind}", *(number % size for number in numbers))
 
@@ -148,7 +148,7 @@ def _places(elements: list[Element], depth: int = 0) -> Iterator[_Place]:
 
 
 def break_elements(elements: list[Element], chance: random.Random, *, places: int) -> None:
-    """Change the tree at so many places: lengths, tags, representations, values, nesting, order, number."""
+    """Change the tree at `places` places: lengths, tags, representations, values, nesting, order, repetition."""
     for _ in range(places):
         found = list(_places(elements))
         if not found:
@@ -196,7 +196,7 @@ def _break_item(item: Item, chance: random.Random) -> None:
 
 
 def _break_order(place: _Place, found: Sequence[_Place], chance: random.Random) -> None:
-    """Remove, repeat, swap or move; a node may come to stand where only the other kind of node belongs."""
+    """Remove, repeat, swap or move a node, also an item to a place for elements or the reverse."""
     way, holder, index = chance.randrange(4), place.holder, place.index
     if way == 0:
         del holder[index]
@@ -225,7 +225,7 @@ def _value(element: Element, chance: random.Random) -> bytes | list[Item]:
 
 
 def _nest(element: Element, depth: int, chance: random.Random) -> None:
-    """Sequences in sequences; the innermost are bytes, so that no writer has to go so deep itself."""
+    """Nest sequences in sequences. The innermost are written as bytes, to spare the writer a deep recursion."""
     head = struct.pack("<HH", 0x0040, 0x0275) + b"SQ\0\0" + struct.pack("<I", UNDEFINED)
     data = (head + struct.pack("<HHI", 0xFFFE, 0xE000, UNDEFINED)) * depth
     if chance.random() < 0.5:

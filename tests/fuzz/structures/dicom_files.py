@@ -1,4 +1,4 @@
-"""DICOM files: headers in every encoding with nested sequences and character sets, and pixel data with fragments."""
+"""Generated DICOM files: headers in every encoding with sequences and character sets, and fragmented pixel data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ENCODINGS: Final = (
     (_DEFLATED, Encoding()),
 )
 _STRANGE_SYNTAXES: Final = (b"", b"1.2.3", b"1.2.840.10008.1.2.4.999", b"1.2.840.10008.1.2.4.110", b"x" * 300, b"\0")
-# How many places are broken: none, so that whole structures are read too, and rarely many.
+# How many places of a structure are broken: often none, so that valid structures are read, too, and rarely many.
 PLACES: Final = (0, 1, 1, 1, 2, 2, 3, 5)
 _TEXTS: Final[tuple[tuple[int, bytes, tuple[bytes, ...]], ...]] = (
 
@@ -59,7 +59,7 @@ _TEXTS: Final[tuple[tuple[int, bytes, tuple[bytes, ...]], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """The frames of an image, one or more, as a transfer syntax holds them, and the bits of a stored value."""
+    """An encoded frame of an image, its transfer syntax, and its size in pixels and bits."""
 
     syntax: bytes
     frame: bytes
@@ -90,7 +90,7 @@ def _header(chance: random.Random, *, is_little: bool) -> list[Element]:
 
 
 def _sequence(chance: random.Random, *, is_little: bool, depth: int = 0) -> Element:
-    """Coded concepts within each other, with and without stated lengths."""
+    """Make nested coded concepts, with and without stated lengths."""
     items: list[Item] = []
     for _ in range(chance.randrange(4)):
         inner = [Element(0x00080100, b"SH", b"T-D3000"), Element(0x00080104, b"LO", b"Chest")]
@@ -153,7 +153,7 @@ def dicom_file(
     places: int,
     media_storage_sop_class_uid: bytes = b"1.2.840.10008.5.1.4.1.1.1",
 ) -> bytes:
-    """These elements with file meta information, broken at so many places, some of them after they are written."""
+    """Return a file of these elements with meta information, broken at `places` places before or after writing."""
     meta = _meta(syntax, chance, media_storage_sop_class_uid=media_storage_sop_class_uid)
     for _ in range(places):
         way = chance.random()
@@ -162,7 +162,7 @@ def dicom_file(
         elif way < 0.9:
             break_elements(elements, chance, places=1)
     if places and chance.random() < 0.04:
-        encoding = chance.choice(_ENCODINGS)[1]  # another than the transfer syntax says
+        encoding = chance.choice(_ENCODINGS)[1]  # an encoding that contradicts the transfer syntax
     body = encoding.written(elements)
     if syntax == _DEFLATED:
         body = _deflated(body, chance, places=places)
@@ -182,7 +182,7 @@ def _deflated(body: bytes, chance: random.Random, *, places: int) -> bytes:
 
 
 def make_header(chance: random.Random) -> bytes:
-    """A file of which the header matters."""
+    """Make a DICOM file with a random header and trivial pixels."""
     syntax, encoding = chance.choice(_ENCODINGS)
     picture = _Picture(syntax, b"", rows=2, columns=2, stored=16)
     frames = chance.choice((1, 1, 1, 2, 300, 301))
@@ -194,7 +194,7 @@ def make_header(chance: random.Random) -> bytes:
 
 
 def read_header(data: bytes, _folder: Path) -> str | None:
-    """What discovery does, in the program's own process; what is found can be kept in the store."""
+    """Read the header as discovery does. Valid references must survive being stored."""
     ref = ImageRef(path=Path("a.dcm"))
     found = identify(io.BytesIO(data), ref)
     if isinstance(found, list):
@@ -211,7 +211,7 @@ def read_header(data: bytes, _folder: Path) -> str | None:
 
 @functools.cache
 def _pictures() -> tuple[_Picture, ...]:
-    """A small image in each transfer syntax, by real encoders."""
+    """Return a small image in each transfer syntax, made by real encoders."""
     image, made = chest_phantom(40, 32, 7, abnormal=False), []
     with tempfile.TemporaryDirectory() as folder:
         for name, syntax in {**LOSSLESS, **LOSSY}.items():
@@ -225,7 +225,7 @@ def _pictures() -> tuple[_Picture, ...]:
 
 
 def _fragments(picture: _Picture, frames: int, chance: random.Random) -> Element:
-    """Encapsulated pixel data: an offset table or an empty one, and each frame in one fragment or several."""
+    """Make encapsulated pixel data with or without an offset table. Each frame has one or several fragments."""
     items: list[Item] = []
     offsets, at = [], 0
     for _ in range(frames):
@@ -243,7 +243,7 @@ def _fragments(picture: _Picture, frames: int, chance: random.Random) -> Element
 
 
 def make_pixels(chance: random.Random) -> bytes:
-    """A file of which the pixel data matters as well."""
+    """Make a DICOM file with a random header and random pixel data."""
     picture = chance.choice(_pictures())
     encoding = next((each for syntax, each in _ENCODINGS if syntax == picture.syntax), Encoding())
     is_native = any(syntax == picture.syntax for syntax, _ in _ENCODINGS)
@@ -257,7 +257,7 @@ def make_pixels(chance: random.Random) -> bytes:
 
 
 def read_pixels(data: bytes, _folder: Path) -> None:
-    """What a decoder does, in a process of its own, with and without a lower resolution."""
+    """Decode the image as a worker does, at full or reduced resolution."""
     ref = ImageRef(path=Path("a.dcm"), frame=int(len(data) % 7 == 0))
     image = decode(data, ref, needed=TargetSize(8, 8) if len(data) % 3 == 0 else None)
     rows, columns = image.extent

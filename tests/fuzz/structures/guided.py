@@ -1,8 +1,8 @@
-"""Where a process begins that is led by what code its inputs reach: `guided.py TARGET SEED SECONDS CORPUS FOLDER`.
+"""The process of coverage-guided fuzzing: `guided.py TARGET SEED SECONDS CORPUS FOLDER`.
 
-Atheris watches the code of the program, pydicom and zipfile, keeps what reaches more of it in CORPUS, and changes that
-further: by libFuzzer's own means, by damage of `mutations.py`, or by taking a new structure of the target. It tells
-what `child.py` tells; which input it is at stands in the file `at` of its folder: number, length, bytes.
+Atheris measures which code of the program, pydicom and zipfile an input reaches, and adds inputs that reach more to
+CORPUS. It mutates them by libFuzzer's own means, by `mutations.py`, or by a newly generated structure. The output is
+that of `child.py`. The file `at` in FOLDER has the current input: number, length, bytes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ with atheris.instrument_imports(include=WATCHED):
     from fuzz.structures.targets import TARGETS
 
 LARGEST = 2**16
-_SLOWER = 5  # than code that nobody watches
+_SLOWER = 5  # than code that is not traced
 _SEND_EVERY_S = 1.0
 
 
 def main(name: str, seed: str, seconds: str, corpus: str, place: str) -> None:
-    """Read inputs for so long. Never returns."""
-    sys.stdout = os.fdopen(os.dup(1), "w")  # what libFuzzer says there is for nobody to understand as JSON
+    """Read inputs for `seconds`. Never returns."""
+    sys.stdout = os.fdopen(os.dup(1), "w")  # libFuzzer's own output must not mix with the lines of JSON
     os.dup2(2, 1)
     folder, target = Path(place), TARGETS[name]
-    with atheris.instrument_imports(include=WATCHED):  # some is imported when a reader is made, or first reads
+    with atheris.instrument_imports(include=WATCHED):  # also what a reader imports
         reader = Reader(target, folder, longest_s=_SLOWER * LONGEST_S)
         with reader:
             reader.warm()
@@ -55,7 +55,7 @@ def main(name: str, seed: str, seconds: str, corpus: str, place: str) -> None:
                 send(watch.take_tally())
                 sent_s = time.monotonic()
             if sent_s > until_s:
-                os._exit(0)  # libFuzzer would have every library clean up, and Arrow then waits for ever
+                os._exit(0)  # an ordinary exit runs the clean-up of every library, and that of Arrow never ends
 
         def changed(data: bytes, largest: int, chance_seed: int) -> bytes:
             chance = random.Random(chance_seed)

@@ -1,4 +1,4 @@
-"""DICOMDIR files (PS3.10, 8.6 and PS3.3, F): trees of records that loop, break off, climb out or point to nothing."""
+"""Generated DICOMDIR files (PS3.10, 8.6 and PS3.3, F): records that form loops, are cut, or refer to wrong files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OFFSETS: Final = (0, 1, 0x1A0, 2**31, 2**32 - 1)
 
 
 def make_index(chance: random.Random) -> bytes:
-    """A DICOMDIR, most often of a few patients."""
+    """Make a DICOMDIR, mostly with a few patients."""
     syntax, encoding = _PLAIN if chance.random() < 0.85 else chance.choice(_OTHERS)
     records = _records(chance, is_little=encoding.is_little)
     sequence = Element(0x00041220, b"SQ", records, is_undefined=chance.random() < 0.3)
@@ -53,7 +53,7 @@ def make_index(chance: random.Random) -> bytes:
 
 
 def _offset(tag: int, chance: random.Random, *, is_little: bool) -> Element:
-    """Where another record is: anywhere, its own place and nowhere among them."""
+    """Make an element with the offset of another record, which may be wrong."""
     return Element(tag, b"UL", binary(b"UL", chance.choice(_OFFSETS), is_little=is_little))
 
 
@@ -84,7 +84,7 @@ def _records(chance: random.Random, *, is_little: bool) -> list[Item]:
 
 
 def _image(number: int) -> bytes:
-    """The smallest file that is an image."""
+    """Return the smallest DICOM file that is an image."""
     elements = [Element(0x00080018, b"UI", b"2.25.%d" % number), Element(0x7FE00010, b"OW", b"\0\0")]
     body = Encoding().written(elements)
     return bytes(128) + b"DICM" + Encoding().written([Element(0x00020010, b"UI", _PLAIN[0])]) + body
@@ -92,7 +92,7 @@ def _image(number: int) -> bytes:
 
 @functools.cache
 def write_medium(folder: Path) -> Path:
-    """What the DICOMDIR lies beside: images, a text, links that lead round in a circle and outside."""
+    """Write the files next to a DICOMDIR: images, a text, a link that forms a loop, and a link out of the folder."""
     medium = folder / "medium"
     for place, number in (("IMAGES/ONE", 1), ("IMAGES/TWO", 2), ("lower/three", 3), ("../outside/FOUR", 4)):
         (medium / place).parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def write_medium(folder: Path) -> Path:
 
 
 def read_index(data: bytes, folder: Path) -> str | None:
-    """What discovery does with a DICOMDIR that is given, or the folder that it is in."""
+    """Search a DICOMDIR, or its folder, for images as discovery does."""
     medium = write_medium(folder)
     index, top = medium / "DICOMDIR", os.path.realpath(medium) + os.sep
 

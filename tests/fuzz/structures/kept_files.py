@@ -1,4 +1,4 @@
-"""What the program wrote itself and reads again, perhaps after somebody else: settings, records, rows, results."""
+"""Data that the program writes and reads again, perhaps after a change: settings, records, database rows, results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LUNGS: Final = replace(lungs(), cut_off=("top",))
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A small file of the program, whole, and what reads it from a folder."""
+    """A valid small file of the program, and the function that reads it from a folder."""
 
     name: str
     content: Any
@@ -61,7 +61,7 @@ class _File:
 
 
 def _settings(folder: Path) -> None:
-    """What was read can be written, and read again."""
+    """Read the settings. Settings that were read must survive being written and read again."""
     settings, _ = load(folder / "settings.json")
     settings.save(folder / "settings.json")
     again, _ = load(folder / "settings.json")
@@ -121,7 +121,7 @@ def _request() -> Any:
 
 
 def make_file(chance: random.Random) -> bytes:
-    """The name of a file, and on the next lines what is in it."""
+    """Make an input for `read_file`: the name of a file on the first line, then its content."""
     file = chance.choice(tuple(_files().values()))
     document = broken(file.content, chance, places=chance.choice(PLACES))
     text = json_bytes(document, chance, places=chance.choice((0,) * 6 + (1, 2)))
@@ -129,7 +129,7 @@ def make_file(chance: random.Random) -> bytes:
 
 
 def read_file(data: bytes, folder: Path) -> None:
-    """What a start of the program, or a command, does with its own files."""
+    """Read one of the program's own files, as the program does at its start or in a command."""
     name, _, content = data.partition(b"\n")
     file = _files().get(name.decode("latin-1"), _files()[FOLDERS])
     (folder / file.name).write_bytes(content)
@@ -140,7 +140,7 @@ def read_file(data: bytes, folder: Path) -> None:
 
 
 def of_run() -> dict[str, Any]:
-    """What a row of a result has of its run and its verdict where a statement joins them."""
+    """Return the columns that a SQL statement joins to a result from its run and its verdict."""
     return {
         "id": 1,
         "run_id": 1,
@@ -157,7 +157,7 @@ def of_run() -> dict[str, Any]:
 
 @functools.cache
 def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """A row of each kind with what it is read by: a result, a run, a verdict."""
+    """Return valid rows with their kind: results, runs, a verdict."""
     results = (screened(), replace(screened(), lungs=_LUNGS), refused(), failed(image_ref("b", member="x", frame=2)))
     run = {
         "id": 1,
@@ -190,7 +190,7 @@ _COLUMNS: Final = ("details", "header", "findings", "notes", "lungs", "packs", "
 
 
 def make_row(chance: random.Random) -> bytes:
-    """A kind of row, and on the next line its columns as JSON; what is no text stands there in hexadecimal."""
+    """Make an input for `read_row`, see `row_as_input`."""
     kind, whole = chance.choice(_rows())
     row = dict(whole)
     for _ in range(chance.choice(PLACES)):
@@ -205,7 +205,7 @@ def make_row(chance: random.Random) -> bytes:
 
 
 def row_as_input(kind: str, row: Mapping[str, Any]) -> bytes:
-    """What `read_row` reads of a row."""
+    """Return the input for `read_row`: the kind on the first line, then the columns as JSON, bytes in hexadecimal."""
     kept = {name: {"bytes": value.hex()} if isinstance(value, bytes) else value for name, value in row.items()}
     return kind.encode("ascii") + b"\n" + json.dumps(kept).encode("ascii")
 
@@ -213,20 +213,20 @@ def row_as_input(kind: str, row: Mapping[str, Any]) -> bytes:
 def _broken_column(text: str, chance: random.Random) -> str:
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError):  # it is broken already
+    except (ValueError, RecursionError):  # the column is no longer JSON
         return text
     document = broken(document, chance, places=chance.choice((1, 1, 2)))
     return json_bytes(document, chance, places=chance.choice((0,) * 9 + (1,))).decode("utf-8", "replace")
 
 
 def _value(chance: random.Random) -> Any:
-    """What SQLite may keep in any column."""
+    """Draw a value that SQLite may keep in any column."""
     number = chance.choice([number for number in INTEGERS if abs(number) < 2**63])
     return chance.choice((None, number, chance.choice(FLOATS), chance.choice(TEXTS), b"", b"\xff\xfe\0"))
 
 
 def read_row(data: bytes, _folder: Path) -> str | None:
-    """What the store does with a row: `invalid_rows_as_damage` treats these errors, and no others, as damage."""
+    """Read a database row as the store does. Only errors that `invalid_rows_as_damage` treats as damage may occur."""
     kind, _, text = data.partition(b"\n")
     columns = json.loads(text)
     row = {name: bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value for name, value in columns.items()}
@@ -239,7 +239,7 @@ def read_row(data: bytes, _folder: Path) -> str | None:
 
 
 def _shown(row: Any) -> object:
-    """What the history shows of it, and what the store would keep of it again."""
+    """Read a result as the history shows it. It must survive being stored again."""
     brief = brief_of(row)
     spec = pack_spec_of(row["spec"])
     kept = outcome_of(row, spec)
@@ -261,7 +261,7 @@ _TAKEN: Final[Mapping[str, tuple[Callable[[Any], object], ...]]] = {
 
 
 def make_chunk(chance: random.Random) -> bytes:
-    """A Parquet file of a few results; its values are broken, and now and then its bytes."""
+    """Make a Parquet file of a few results with wrong values, and sometimes with wrong bytes."""
     from fieldray_cluster.archive_worker import _SCHEMA
 
     of_request = {**OF_REQUEST, "thumbnail_columns": 0}
@@ -280,7 +280,7 @@ def make_chunk(chance: random.Random) -> bytes:
 
 
 def chunk_of(rows: list[dict[str, Any]], *, compression: str = "snappy") -> bytes:
-    """Rows as a worker sends them."""
+    """Return rows as the Parquet file that a worker of an archive sends."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -292,7 +292,7 @@ def chunk_of(rows: list[dict[str, Any]], *, compression: str = "snappy") -> byte
 
 
 def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
-    """Another value of the column's own type, which is all that the schema lets pass."""
+    """Replace a value by another one of the column's type. The schema lets no other type pass."""
     name = chance.choice(schema.names)
     kind = str(schema.field(name).type)
     if kind == "string":
@@ -309,7 +309,7 @@ def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
 
 
 def read_chunk(data: bytes, _folder: Path) -> None:
-    """What the driver of an archive does with what a worker sends."""
+    """Read results as the driver of an archive reads them from a worker."""
     from fieldray_cluster.archive_worker import unpack_outcomes
 
     for one in unpack_outcomes(data, _request()):
@@ -330,7 +330,7 @@ _HEADS: Final = (
 
 
 def make_table(chance: random.Random) -> bytes:
-    """A table of labels, or the begin of a file that may be a report of the program."""
+    """Make a table of labels, or the beginning of a file that may be a report of the program."""
     if chance.random() < 0.4:
         head = bytearray(chance.choice(_HEADS))
         for _ in range(chance.choice((0, 1, 2))):
@@ -352,7 +352,7 @@ def make_table(chance: random.Random) -> bytes:
 
 
 def read_table(data: bytes, folder: Path) -> str | None:
-    """What an audit does with the labels it is given, and discovery with the first bytes of a file."""
+    """Read labels as an audit does, or check whether a file is a report of the program, as discovery does."""
     if data[:1] == b"\0":
         return "own report" if is_own_report(data[1:]) else None
     (folder / "labels.csv").write_bytes(data[1:])

@@ -1,4 +1,4 @@
-"""Messages between processes: frames of the wire, answers of children and messages of a divided training."""
+"""Generated messages between processes: frames, answers of child processes, messages of a divided training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DTYPES: Final = ("uint8", "int8", "uint16", "int32", "int64", "float32", "float
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shaped:
-    """An array as a message announces it, and its bytes: the two need not agree."""
+    """An array in a message: stated name, type and shape, and its bytes, which need not fit."""
 
     name: Any
     dtype: Any
@@ -54,16 +54,16 @@ class _Shaped:
 
 
 def framed(header: bytes, arrays: list[_Shaped], *, length: int | None = None) -> bytes:
-    """A message: the length of the header as stated or as it is, the header, the bytes of the arrays."""
+    """Return a message: the header's length (`length` if given), the header, the bytes of the arrays."""
     stated = len(header) if length is None else length
     return struct.pack("<I", stated % 2**32) + header + b"".join(array.data for array in arrays)
 
 
-# ---- the wire
+# ---- frames
 
 
 def make_frame(chance: random.Random) -> bytes:
-    """A message of a few values and arrays."""
+    """Make a message with a few values and arrays."""
     body = chance.choice(({"a": [1, None, "x"], "b": {"c": 0.5}}, {"ready": True}, {}))
     arrays = [_array(chance, f"array{number}") for number in range(chance.choice((0, 1, 1, 2, 3)))]
     return _framed(body, arrays, chance)
@@ -76,7 +76,7 @@ def _array(chance: random.Random, name: str) -> _Shaped:
 
 
 def _framed(body: Any, arrays: list[_Shaped], chance: random.Random) -> bytes:
-    """The message with its header, values and bytes broken at a few places."""
+    """Return the message, broken at a few places of its header, values and array bytes."""
     document: Any = {"body": body, "arrays": [[array.name, array.dtype, array.shape] for array in arrays]}
     text_places, stated = 0, None
     for _ in range(chance.choice(PLACES)):
@@ -96,7 +96,7 @@ def _framed(body: Any, arrays: list[_Shaped], chance: random.Random) -> bytes:
 
 
 def _listing(listing: Any, chance: random.Random) -> Any:
-    """The list of arrays with one that announces something else."""
+    """Return the list of arrays with a wrong name, type or shape in one entry."""
     if not isinstance(listing, list) or not listing:
         return strange(chance)
     entry = chance.choice(listing)
@@ -119,7 +119,7 @@ def _listing(listing: Any, chance: random.Random) -> Any:
 
 
 def read_frame(data: bytes, _folder: Path) -> str | None:
-    """What every process does with what another one writes to it."""
+    """Read a message as every process does."""
     stream = io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
     message = read_message(stream)
     if message is None:
@@ -135,7 +135,7 @@ def read_frame(data: bytes, _folder: Path) -> str | None:
 
 @functools.cache
 def _answers() -> tuple[tuple[str, Message], ...]:
-    """What children really answer, by the kind of question."""
+    """Return valid answers of child processes by the kind of question."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         image = chest_phantom(160, 128, 7, abnormal=False)
@@ -171,7 +171,7 @@ def _scores() -> NetworkOutput:
 
 
 def _comparisons() -> tuple[Message, Message]:
-    """One with a picture of what differs, and one that shows nothing."""
+    """Return a comparison with a picture of the differences, and one without."""
     pair = replace(pair_comparison(regions=1), reliability=1.2)
     assert pair.aligned
     problem, rejected = ComparisonProblem(reason=reason("compare_other_patients")), pair.aligned.alignment
@@ -181,7 +181,7 @@ def _comparisons() -> tuple[Message, Message]:
 
 
 def make_answer(chance: random.Random) -> bytes:
-    """A kind of question, and on the next line an answer to it."""
+    """Make an input for `read_answer`: a kind of question on the first line, then an answer."""
     kind, message = chance.choice(_answers())
     arrays = [
         _Shaped(name, array.dtype.name, list(array.shape), b"" if array.nbytes > 2**16 else array.tobytes())
@@ -191,20 +191,20 @@ def make_answer(chance: random.Random) -> bytes:
 
 
 def _answer_without_bytes(data: bytes) -> io.BytesIO:
-    """The message, with zeros in place of the bytes of large arrays, which are left out of the inputs."""
+    """Return a stream of the message, with zeros as the bytes of large arrays, which the inputs leave out."""
     try:
         (length,) = struct.unpack("<I", data[:4])
         listing = json.loads(data[4 : 4 + length])["arrays"]
         large = sum(
             np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in listing if np.prod(shape) > 2**14
         )
-    except Exception:  # whatever is broken is for the reader to find
+    except Exception:  # an invalid message is for the reader to refuse
         large = 0
     return io.BytesIO(data + bytes(large if 0 < large < 8 * 2**20 else 0))
 
 
 def read_answer(data: bytes, _folder: Path) -> str | None:
-    """What the program does with answers of children that a hostile file may have shaped."""
+    """Read an answer of a child process, which a hostile file may have taken over."""
     kind, _, answer = data.partition(b"\n")
     message = read_message(_answer_without_bytes(answer))
     if message is None:
@@ -214,14 +214,14 @@ def read_answer(data: bytes, _folder: Path) -> str | None:
 
 
 def _listed(answer: Message) -> None:
-    """What is listed can be stored. Each part is taken for the last: it would be asked for again and again."""
+    """Read a list of zip members. Each must have a valid key. The part is made the last, else the loop never ends."""
     part = replace(calls.SEARCH_MEMBERS.decode_answer(answer), last_member=None)
     for ref in members_of(_REF, lambda _question: part):
         image_key(ref)
 
 
 def _read_and_kept(answer: Message) -> None:
-    """What was seen can be stored, and read from the store again."""
+    """Read the facts of an image. They must survive being stored."""
     for seen in calls.ANALYSE.decode_answer(answer):
         ref = _REF if seen.header is None else replace(_REF, kind=seen.kind, header=seen.header)
         kept = RefusedOutcome(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
@@ -248,24 +248,24 @@ _TAKEN: Final[Mapping[str, Callable[[Message], object]]] = {
 
 
 class _Sent:
-    """A connection on which certain bytes have come, and then its end."""
+    """A fake socket that receives these bytes and is then closed."""
 
     def __init__(self, data: bytes) -> None:
         self._stream = io.BytesIO(data)
 
     def setsockopt(self, *_: object) -> None:
-        """Nothing is set."""
+        """Do nothing."""
 
     def settimeout(self, _seconds: float | None) -> None:
-        """Nothing is waited for."""
+        """Do nothing, because no read waits."""
 
     def recv_into(self, room: memoryview) -> int:
-        """What is left."""
+        """Read the next bytes."""
         return self._stream.readinto(room)
 
 
 def make_channel_message(chance: random.Random) -> bytes:
-    """A header and its numbers: a greeting, or a message of those who are known."""
+    """Make a message with a header and numbers: a greeting, or a message of an authenticated process."""
     header: Any = chance.choice(({"token": "x" * 20, "role": "worker"}, {"wants": 3, "step": 1}, {}))
     numbers = chance.choice((0, 0, 4, 100))
     header = {**header, "values": chance.choice((numbers,) * 6 + (*INTEGERS, "4", None, 1.5, True))}
@@ -276,7 +276,7 @@ def make_channel_message(chance: random.Random) -> bytes:
 
 
 def read_channel(data: bytes, _folder: Path) -> None:
-    """What a server and a worker do with a greeting and with a message."""
+    """Read a greeting as a parameter server does, and a message as servers and workers do."""
     from fieldray_cluster.training.channel import Channel
 
     with refusals(ValueError, ConnectionError):

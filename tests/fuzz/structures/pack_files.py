@@ -1,4 +1,4 @@
-"""Packs: manifests broken by type, size and depth, signatures written otherwise, arrays that lie, and files beside."""
+"""Generated packs: wrong values in manifests, unusual signature files, wrong array headers, replaced files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fuzz.structures.values import TEXTS, broken, json_bytes, strange
 from packs_factory import key, make_lung_fields, make_pack
 
 _KEYS: Final = ("keys", "values", "en", "kind", "id", "golden", "ood_gate", "requires", "crop", "litert", "card")
-# With a pack's files around them, so that its manifest has to agree with more than itself.
+# Golden files of a pack, with which its manifest has to agree.
 _FILES: Final = ("model.tflite", "MODEL.TFLITE", "card.md", "a" * 300, "aux", "..", "x/y", "", "manifest.json", "a.b ")
 
 
 @functools.cache
 def _manifests() -> tuple[dict[str, Any], ...]:
-    """Whole ones of each kind."""
+    """Return valid manifests of each kind."""
     with tempfile.TemporaryDirectory() as folder:
         packs = (
             make_pack(Path(folder)),
@@ -41,7 +41,7 @@ def _manifests() -> tuple[dict[str, Any], ...]:
 
 
 def make_manifest(chance: random.Random) -> bytes:
-    """A manifest that is broken in its values, and now and then in its JSON."""
+    """Make a manifest with wrong values, and sometimes with invalid JSON."""
     document = chance.choice(_manifests())
     document = broken(document, chance, places=chance.choice(PLACES))
     if isinstance(document, dict) and chance.random() < 0.2:
@@ -50,7 +50,7 @@ def make_manifest(chance: random.Random) -> bytes:
 
 
 def read_manifest(data: bytes, _folder: Path) -> None:
-    """What reading a manifest does once its signature is known to be right."""
+    """Read a manifest as the program does after it has verified the signature."""
     found = parse_manifest(data)
     holds(
         encode_manifest(parse_manifest(encode_manifest(found))) == encode_manifest(found),
@@ -65,7 +65,7 @@ _SIGNED: Final = b'{"id": "a pack"}\n'
 
 
 def make_signature(chance: random.Random) -> bytes:
-    """What lies beside a manifest, written otherwise."""
+    """Make a signature file in an unusual or invalid form."""
     whole = _signature()
     if chance.random() < 0.3:
         at = chance.randrange(len(whole))
@@ -95,7 +95,7 @@ def _signature() -> bytes:
 
 
 def read_signature(data: bytes, _folder: Path) -> None:
-    """What verifying does: of all that can be written, one line of bytes is the signature."""
+    """Verify a signature. Only the exact bytes of the one valid file may be accepted."""
     signing.verify(_SIGNED, signature=data)
     holds(data == _signature(), "another line passes for the signature")
 
@@ -120,7 +120,7 @@ _SHAPES: Final = (
 
 
 def make_array(chance: random.Random) -> bytes:
-    """A .npy file: NumPy's own, or one whose header says something else."""
+    """Make a .npy file by NumPy, or one with a wrong header."""
     if chance.random() < 0.4:
         shape = chance.choice(((3,), (2, 3), (6, 4), (2, 3, 1, 1), (0,), ()))
         array = np.ones(shape, chance.choice(("float32", "uint8", "float64", "int32")))
@@ -141,7 +141,7 @@ def make_array(chance: random.Random) -> bytes:
 
 
 def read_array(data: bytes, _folder: Path) -> None:
-    """What taking an array from a pack does."""
+    """Read an array as from a pack."""
     for dtype, dimensions in (("uint8", 4), ("float32", 2), ("float32", 1)):
         try:
             array = array_from_npy(data, dtype=dtype, dimensions=dimensions)
@@ -157,7 +157,7 @@ def read_array(data: bytes, _folder: Path) -> None:
 
 
 def make_whole_pack(chance: random.Random) -> bytes:
-    """A signed pack as JSON: its manifest, and what its files hold; some are links, folders or absent."""
+    """Make a signed pack as JSON: manifest and content of its files. Some files are links, folders or absent."""
     document = chance.choice(_manifests())
     files = document["files"]
     contents = {name: chance.choice((b"TFL3", make_array(chance), b"# A card\n", b"\xff")) for name in files}
@@ -177,7 +177,7 @@ def make_whole_pack(chance: random.Random) -> bytes:
 
 
 def read_pack(data: bytes, folder: Path) -> str | None:
-    """What loading a pack does: signature, manifest, every listed file, and the arrays in them."""
+    """Load a pack: signature, manifest, every listed file, and the arrays."""
     laid = json.loads(data)
     manifest = bytes.fromhex(laid["manifest"])
     with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -195,7 +195,7 @@ def read_pack(data: bytes, folder: Path) -> str | None:
 
 
 def _lay(pack: Path, name: str, kind: str, data: bytes) -> None:
-    """Put a file, or something in its place, beside the manifest; a name that no file can have is left out."""
+    """Write a file, link or folder next to the manifest. Impossible file names are left out."""
     try:
         path = pack / name
         if path.parent != pack or path.exists():

@@ -1,4 +1,4 @@
-"""Inputs read one after another in this process, with what came of them; `child.py` or `guided.py` begins it."""
+"""Reading of inputs one after another in this process, and counting of outcomes, for `child.py` and `guided.py`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _CODE: Final = "/app/fieldray/"
 
 
 class TookTooLong(BaseException):
-    """An input took more CPU time than any may."""
+    """An input took more CPU time than allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What must not come of an input: the `kind` tells one fault from another, `data` is as small as it was made."""
+    """A fault that an input revealed. Equal faults have an equal `kind`; `data` is the reduced input."""
 
     target: str
     number: int
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of some inputs. `longest_s` has the longest time for one input, and the number of that input."""
+    """The outcomes of some inputs. `longest_s` is the longest time for one input, with the number of that input."""
 
     inputs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -51,7 +51,7 @@ class Tally:
     peak_mb: float = 0.0
 
     def add(self, other: Self) -> None:
-        """Take those of others to these."""
+        """Add the counts of another tally."""
         self.inputs += other.inputs
         self.outcomes += other.outcomes
         self.seconds += other.seconds
@@ -60,7 +60,7 @@ class Tally:
 
 
 class _Errors(logging.Handler):
-    """What the program logs with an exception is an error that it caught and nobody thought of."""
+    """Records log messages with an exception: these are errors that the program caught as unexpected."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -72,7 +72,7 @@ class _Errors(logging.Handler):
 
 
 class Reader:
-    """Reads inputs of a target. One at a time in a process: it keeps the time by a signal, and watches the log."""
+    """Reads inputs of a target. A process may have one reader at a time, because it uses a timer signal and the log."""
 
     def __init__(self, target: Target, folder: Path, *, longest_s: float = LONGEST_S) -> None:
         self.target = target
@@ -90,16 +90,16 @@ class Reader:
         logging.getLogger().removeHandler(self._errors)
 
     def warm(self) -> None:
-        """Read a few inputs: what is imported and kept is no growth."""
+        """Read a few inputs first, so that imports and caches do not count as growth of memory."""
         for number in range(_WARM):
             self.problem(self.made(number, seed=0))
 
     def made(self, number: int, *, seed: int) -> bytes:
-        """The input of this number."""
+        """Return the input with this number."""
         return self.target.make(random.Random(f"{seed} {self.target.name} {number}"))
 
     def read(self, data: bytes) -> str:
-        """What came of it. Raises what must not be raised; Unforeseen for what was logged."""
+        """Return the outcome of an input. Raises every unexpected error, and Unforeseen if the program logged one."""
         self._errors.seen.clear()
         signal.setitimer(signal.ITIMER_PROF, self._longest_s)
         try:
@@ -111,7 +111,7 @@ class Reader:
         return came
 
     def problem(self, data: bytes) -> str:
-        """The kind of finding that comes of it, "" for none."""
+        """Return the kind of the finding that this input reveals, "" if none."""
         try:
             self.read(data)
         except (Exception, TookTooLong) as error:
@@ -120,7 +120,7 @@ class Reader:
 
 
 def kind_of(error: BaseException) -> str:
-    """What tells one fault from another: the error, and the innermost place of the program that it went through."""
+    """Return the kind of a fault: the type of the error, and the innermost function of the program in its traceback."""
     if isinstance(error, Unforeseen):
         return f"Unforeseen: {error}"[:200]
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if _CODE in frame.filename]
@@ -129,7 +129,7 @@ def kind_of(error: BaseException) -> str:
 
 
 class Watch:
-    """Has inputs read, counts what comes of them, and tells each kind of finding once."""
+    """Lets a reader read inputs, counts the outcomes, and yields a finding once for each kind."""
 
     def __init__(self, reader: Reader) -> None:
         self.tally = Tally()
@@ -139,7 +139,7 @@ class Watch:
         self._since_s = time.perf_counter()
 
     def read(self, data: bytes, *, number: int) -> Iterator[Finding]:
-        """Read an input; what is found for the first time."""
+        """Read an input. Yields findings of a new kind."""
         cpu_s = time.thread_time()
         try:
             self.tally.outcomes[self._reader.read(data)] += 1
@@ -156,7 +156,7 @@ class Watch:
             yield self._found(number, "memory", f"{self.tally.peak_mb:.0f} MB above the start", data)
 
     def take_tally(self) -> Tally:
-        """What was counted since the last time."""
+        """Return the counts since the last call."""
         now_s = time.perf_counter()
         tally, self.tally = self.tally, Tally(peak_mb=self.tally.peak_mb)
         tally.seconds, self._since_s = now_s - self._since_s, now_s
@@ -173,7 +173,7 @@ class Watch:
 def read_all(
     reader: Reader, numbers: range, *, seed: int, begin: Callable[[int], None] = lambda _number: None, part: int = 500
 ) -> Iterator[Tally | Finding]:
-    """Read the inputs with these numbers; a tally of every `part` of them, and each kind of finding when it is met.
+    """Read the inputs with these numbers. Yields a tally after every `part` inputs, and each kind of finding once.
 
     begin   receives the number of every input before it is made
     """
@@ -187,7 +187,7 @@ def read_all(
 
 
 def smallest(data: bytes, is_same: Callable[[bytes], bool], *, most_s: float = 4.0) -> bytes:
-    """A part of the bytes that is as bad as all of them: pieces are left out, then bytes zeroed, while time lasts."""
+    """Reduce an input while `is_same` stays true: remove pieces, then zero bytes, for `most_s` of CPU time."""
     until_s = time.thread_time() + most_s
     size = len(data)
     while size and time.thread_time() < until_s:
@@ -209,7 +209,7 @@ def smallest(data: bytes, is_same: Callable[[bytes], bool], *, most_s: float = 4
 
 
 def send(news: Tally | Finding) -> None:
-    """A line of JSON for whoever started this process."""
+    """Write a line of JSON to the parent process."""
     facts = {name: getattr(news, name) for name in news.__dataclass_fields__}
     if isinstance(news, Finding):
         facts["data"] = base64.b64encode(news.data).decode("ascii")
@@ -218,7 +218,7 @@ def send(news: Tally | Finding) -> None:
 
 
 def limit_memory(more_mb: float) -> None:
-    """From now on this process may take so much more address space."""
+    """Limit the further growth of this process's address space."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + int(more_mb * 2**20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -226,7 +226,7 @@ def limit_memory(more_mb: float) -> None:
 
 
 def peak_mb() -> float:
-    """The highest memory that this process ever had."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -1,4 +1,4 @@
-"""Targets read in processes of their own: what ends or stops one of them is a finding, and the run continues."""
+"""Runs a target in separate processes. If an input crashes or hangs one, that is a finding, and the run continues."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _CHILD: Final = Path(__file__).with_name("child.py")
 _GUIDED: Final = Path(__file__).with_name("guided.py")
 _COVERED: Final = re.compile(r"cov: (\d+) .*corp: (\d+)")
 _LOOK_S: Final = 1.0
-# By CPU time, since a busy computer lets anybody wait; and by the clock, for who waits for nothing.
+# When an input counts as a hang: by CPU time, which a busy computer does not change, or by time without any CPU use.
 _STUCK_CPU_S: Final = 20.0
 _STUCK_S: Final = 300.0
 _FAST: Final = Path("/dev/shm")
 
 
 def run_target(name: str, *, inputs: int, seed: int) -> tuple[Tally, list[Finding]]:
-    """Read so many inputs of a target."""
+    """Read `inputs` inputs of a target."""
     tally, findings, first = Tally(), dict[str, Finding](), 0
     while first < inputs:
         with _Process(_CHILD, name, seed, first, inputs) as process:
@@ -45,11 +45,11 @@ def run_target(name: str, *, inputs: int, seed: int) -> tuple[Tally, list[Findin
 
 
 def run_guided(name: str, *, seconds: float, seed: int, corpus: Path) -> tuple[Tally, list[Finding], tuple[int, int]]:
-    """Read inputs of a target for so long, those that reach more code again and again with changes.
+    """Read inputs of a target for `seconds`. Inputs that reach more code are mutated further.
 
-    corpus   a folder of inputs to begin with; what reaches more code is added
+    corpus   a folder of inputs to begin with; inputs that reach more code are added
 
-    Returns also how many places of the code were reached, and by how many inputs.
+    Returns also how many places of the code were reached, and the number of inputs in the corpus.
     """
     tally, findings, covered = Tally(), dict[str, Finding](), (0, 0)
     until_s = time.monotonic() + seconds
@@ -59,12 +59,12 @@ def run_guided(name: str, *, seconds: float, seed: int, corpus: Path) -> tuple[T
             covered = max(covered, process.covered())
         if is_done:
             break
-        seed += 1  # the same one would lead to the same end
+        seed += 1  # the same seed would lead to the same crash
     return tally, list(findings.values()), covered
 
 
 def _heard_all(process: _Process, name: str, tally: Tally, findings: dict[str, Finding]) -> bool:
-    """Hear what a process tells; whether it came to its own end. What stopped it otherwise is a finding."""
+    """Collect the output of a process. Returns whether it finished; a crash or a hang is added as a finding."""
     for news in process.news():
         if isinstance(news, Tally):
             tally.add(news)
@@ -78,7 +78,7 @@ def _heard_all(process: _Process, name: str, tally: Tally, findings: dict[str, F
 
 
 class _Process:
-    """One process that reads inputs; `end` says what stopped it, and is empty for one that came to its own end."""
+    """A process that reads inputs. `end` says how it crashed or hung, and is empty if it finished."""
 
     def __init__(self, script: Path, *arguments: object) -> None:
         self.end = ""
@@ -103,28 +103,28 @@ class _Process:
         self._held.cleanup()
 
     def at(self) -> int:
-        """The input that it is at."""
+        """Return the number of the current input."""
         with (self._folder / "at").open("rb") as stream:
             return int(struct.unpack("<q", stream.read(8))[0])
 
     def input(self) -> bytes:
-        """The input that it is at, where it keeps that."""
+        """Return the current input, if the process writes it down."""
         kept = (self._folder / "at").read_bytes()
         return kept[16 : 16 + struct.unpack("<q", kept[8:16])[0]] if len(kept) > 16 else b""
 
     def covered(self) -> tuple[int, int]:
-        """How many places of the code were reached, and by how many inputs, as libFuzzer last said."""
+        """Return libFuzzer's last numbers: places of the code that were reached, and inputs in the corpus."""
         found = _COVERED.findall((self._folder / "errors").read_text(errors="replace"))
         return (int(found[-1][0]), int(found[-1][1])) if found else (0, 0)
 
     def last_words(self) -> str:
-        """Where it was when it ended, as far as it could say."""
+        """Return the place of the program at which the process ended, else the last line of its errors."""
         lines = (self._folder / "errors").read_text(errors="replace").splitlines()
         places = [line.strip() for line in lines if "/app/fieldray/" in line]
         return places[0].partition("/app/fieldray/")[2] if places else "".join(lines[-1:])[:200]
 
     def news(self) -> Iterator[Tally | Finding]:
-        """What it tells until it ends."""
+        """Yield the output of the process until its end. Kills it if an input hangs."""
         assert self._process.stdout is not None
         number, since, cpu_s = -1, time.monotonic(), 0.0
         while True:
@@ -133,7 +133,7 @@ class _Process:
                 if not line:
                     break
                 yield _heard(json.loads(line))
-            with contextlib.suppress(OSError, struct.error, psutil.Error):  # struct.error: it has not begun
+            with contextlib.suppress(OSError, struct.error, psutil.Error):  # struct.error: the process has not begun
                 if (now := self.at()) != number:
                     number, since, cpu_s = now, time.monotonic(), self._cpu_s()
                 if self._cpu_s() - cpu_s > _STUCK_CPU_S or time.monotonic() - since > _STUCK_S:

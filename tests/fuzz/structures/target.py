@@ -1,4 +1,4 @@
-"""What one part of the program reads, made whole first and then broken in meaning; and what may come of it."""
+"""Fuzz targets: a part of the program that reads data, a generator of valid and broken inputs, permitted outcomes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fieldray.errors import FieldrayError
 ACCEPTED: Final = "accepted"
 Make = Callable[[random.Random], bytes]
 Read = Callable[[bytes, Path], str | None]
-# Reasons that say no more than that nobody thought of this.
+# Codes of reasons for unexpected errors.
 _UNFORESEEN: Final = frozenset({"internal"})
 
 
 class Unforeseen(AssertionError):
-    """Something came of an input that must not: an error nobody thought of, or a value that breaks a promise."""
+    """A fault that an input revealed: an unexpected error, or an accepted value that is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One part of the program that reads what others wrote.
+    """A part of the program that reads data from outside its process.
 
-    reads    what it reads, in words for the page of figures
-    make     an input: a whole structure, broken at a few places or none, the same for the same source of chance
-    read     given an input and a folder of its own, reads it, and may give an outcome other than `ACCEPTED`
-    refuses  what reading may raise beside a reason
-    share    of all inputs of a run, against the shares of the others
+    reads    the kind of data, in words for the page of figures
+    make     makes an input: a valid structure, broken at a few places or none, reproducible by the random generator
+    read     reads an input in its own folder, and may return an outcome other than `ACCEPTED`
+    refuses  the exceptions other than FieldrayError that reading may raise
+    share    the weight of this target among all inputs of a run
     most_mb  how far reading may raise the peak memory of the process
     """
 
@@ -43,7 +43,7 @@ class Target:
     most_mb: float = 200.0
 
     def outcome(self, data: bytes, folder: Path) -> str:
-        """What comes of an input: `ACCEPTED`, what reading gave, or why it was refused. Raises everything else."""
+        """Return `ACCEPTED`, the outcome that `read` returned, or the code of a refusal. Raises all other errors."""
         came = None
         with refusals(*self.refuses) as why:
             came = self.read(data, folder)
@@ -52,7 +52,7 @@ class Target:
 
 @contextmanager
 def refusals(*others: type[Exception]) -> Iterator[list[str]]:
-    """What may be raised inside: a reason that somebody thought of, or one of `others`; the list holds its name."""
+    """Permit a FieldrayError with a foreseen reason, or one of `others`. The list gets its code or type name."""
     why: list[str] = []
     try:
         yield why
@@ -65,6 +65,6 @@ def refusals(*others: type[Exception]) -> Iterator[list[str]]:
 
 
 def holds(is_so: object, otherwise: str) -> None:
-    """Raise Unforeseen if something that was accepted breaks a promise."""
+    """Raise Unforeseen with the text `otherwise` if an accepted value is invalid."""
     if not is_so:
         raise Unforeseen(otherwise)

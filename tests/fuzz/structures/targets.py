@@ -1,4 +1,4 @@
-"""Every part of the program that reads what others wrote."""
+"""All fuzz targets: the parts of the program that read data from outside their process."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ TARGETS: Final[Mapping[str, Target]] = {
 
 
 def shares(names: tuple[str, ...], inputs: int) -> dict[str, int]:
-    """How many of so many inputs each of these targets gets; one at least."""
+    """Divide `inputs` among these targets by their shares. Each gets at least one."""
     whole = sum(TARGETS[name].share for name in names)
     return {name: max(1, inputs * TARGETS[name].share // whole) for name in names}

@@ -1,4 +1,4 @@
-"""Values that programs trip over, and documents of plain values broken at a few places."""
+"""Values that often reveal faults, and JSON documents broken at a few places."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _DEPTHS: Final = (1, 2, 5, 31, 32, 40, 200, 900)
 
 
 def nested(depth: int, chance: random.Random, core: Any = 0) -> Any:
-    """Lists in lists, or objects in objects."""
+    """Return nested lists, or nested objects."""
     for _ in range(depth):
         core = [core] if chance.random() < 0.5 else {"a": core}
     return core
 
 
 def strange(chance: random.Random) -> Any:
-    """A value of any type that JSON has, and NaN."""
+    """Draw a value of any JSON type, or NaN."""
     kind = chance.randrange(9)
     if kind <= 4:
         return chance.choice((INTEGERS, FLOATS, TEXTS, TEXTS, (None, True, False))[kind])
@@ -44,7 +44,7 @@ def strange(chance: random.Random) -> Any:
 
 
 def broken(document: Any, chance: random.Random, *, places: int) -> Any:
-    """A copy of a document, changed at so many places by type, size, number or depth."""
+    """Return a copy of a document, changed at `places` places in type, size, number or depth."""
     holder = [_copied(document)]
     for _ in range(places):
         found = list(_places(holder))
@@ -53,7 +53,7 @@ def broken(document: Any, chance: random.Random, *, places: int) -> Any:
 
 
 def _copied(document: Any) -> Any:
-    """A copy, however deep it is."""
+    """Return a copy of a document of any depth."""
     holder = [document]
     for inside, key in _places(holder):
         value = inside[key]
@@ -63,7 +63,7 @@ def _copied(document: Any) -> Any:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place of a document: what holds it, and its key or index there; those within it after it."""
+    """Return every place of a document as its container and the key or index in it, outer places first."""
     waiting = [value]
     while waiting:
         holder = waiting.pop()
@@ -96,7 +96,7 @@ def _break(holder: Any, key: Any, chance: random.Random, *, copies: int) -> None
 
 
 def _nearby(value: float | str, chance: random.Random) -> Any:
-    """A value of the same type, a little or much off."""
+    """Draw a value of the same type that differs a little or a lot."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -109,7 +109,7 @@ def _nearby(value: float | str, chance: random.Random) -> Any:
 
 
 def json_bytes(value: Any, chance: random.Random, *, places: int = 0) -> bytes:
-    """A document as JSON; its text is broken as well, at up to so many places."""
+    """Return a document as JSON whose text is broken at up to `places` places."""
     is_plain = chance.random() < 0.8
     try:
         text = json.dumps(value, ensure_ascii=is_plain, separators=chance.choice((None, (",", ":"))))

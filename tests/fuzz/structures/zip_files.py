@@ -1,4 +1,4 @@
-"""Zip files (APPNOTE 6.3): members packed in every way, with records that lie, overlap, double, encrypt or explode."""
+"""Generated zip files (APPNOTE 6.3): every method, and wrong, overlapping, repeated or encrypted records, and bombs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ _NUMBERS_64: Final = (0, 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 
 @dataclass(slots=True)
 class Member:
-    """A member as its local header and as the listing state it; `changes` are what the listing alone says otherwise."""
+    """A member with the values of its local header and of its entry in the central directory.
+
+    `local_name` and `local_extra` are of the local header alone. If not `stands`, the member has only the entry.
+    """
 
     name: bytes
     data: bytes
@@ -59,7 +62,7 @@ class Member:
 
 @functools.cache
 def _contents() -> tuple[bytes, ...]:
-    """What members hold: headers of DICOM, the begin of a PNG and of a JPEG, a text, nothing, another zip."""
+    """Return contents for members: DICOM headers, the beginning of a PNG and of a JPEG, a text, another zip file..."""
     chance = random.Random("contents of zip files")
     headers = [make_header(chance) for _ in range(24)]
     png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 64, 48) + b"\x08\0\0\0\0"
@@ -76,7 +79,7 @@ def _packed(data: bytes, method: int) -> bytes:
 
 @functools.cache
 def _bomb() -> bytes:
-    """Thirty megabytes of zeros in a few kilobytes."""
+    """Return 30 MB of zeros, deflated to a few kilobytes."""
     return _packed(bytes(30 * 2**20), 8)
 
 
@@ -89,7 +92,7 @@ def _whole(name: bytes, data: bytes, method: int) -> Member:
 
 @dataclass(slots=True)
 class Ends:
-    """What the records at the end state; None for what is true."""
+    """The values in the records at the end of the zip file. None stands for the correct value."""
 
     count: int | None = None
     size: int | None = None
@@ -104,7 +107,7 @@ class Ends:
 
 
 def written(listed: Sequence[Member], ends: Ends) -> bytes:
-    """A zip of these members, local headers first, then the listing."""
+    """Return a zip file: these members with their local headers, then the central directory and the end records."""
     parts, entries, at = [ends.prefix], [], len(ends.prefix)
     for member in listed:
         name = member.name if member.local_name is None else member.local_name
@@ -141,7 +144,7 @@ def _common(member: Member, name: int, extra: int) -> bytes:
 
 
 def make_zip(chance: random.Random) -> bytes:
-    """A zip of a few members."""
+    """Make a zip file with a few members."""
     listed = [
         _whole(chance.choice(_NAMES), chance.choice(_contents()), chance.choice(_METHODS))
         for _ in range(chance.choice((0, 1, 1, 2, 3, 5)))
@@ -161,7 +164,7 @@ def make_zip(chance: random.Random) -> bytes:
 
 
 def _break_member(listed: list[Member], index: int, chance: random.Random) -> None:
-    """What a member says of itself, or where and what it is."""
+    """Break a value that a member states, or its position, bytes or repetition."""
     if chance.random() < 0.6:
         _break_record(listed[index], chance)
     else:
@@ -192,8 +195,8 @@ def _break_place(listed: list[Member], index: int, chance: random.Random) -> Non
     elif way == 1:
         member.mark, member.stands = chance.choice(((b"PK\1\2", True), (b"\0" * 4, True), (b"PK\3\4", False)))
     elif way == 2:
-        listed[index:index] = [member] * chance.choice((1, 2, 40))  # each has its own bytes
-    elif way == 3:  # overlapping: other names for the same bytes
+        listed[index:index] = [member] * chance.choice((1, 2, 40))  # equal members, each with its own bytes
+    elif way == 3:  # overlapping members: further names for the same bytes
         listed += [_twin(member, b"%d.dcm" % number) for number in range(chance.choice((1, 3, 60)))]
     elif way == 4:
         at = chance.randrange(len(member.data) + 1)
@@ -213,7 +216,7 @@ def _twin(member: Member, name: bytes) -> Member:
 
 
 def _extra(chance: random.Random) -> bytes:
-    """Extra fields: sizes of zip64, a name in Unicode, and some that are cut or lie about their length."""
+    """Make an extra field: sizes of zip64, a Unicode name, or another; it may be cut or state a wrong length."""
     kind = chance.choice((1, 1, 1, 0x7075, 0x6375, 0x5455, 0x9901, 0, 0xFFFF))
     numbers = b"".join(struct.pack("<Q", chance.choice(_NUMBERS_64)) for _ in range(chance.randrange(4)))
     content = numbers if kind == 1 else chance.choice((b"\1\0\0\0\0a.dcm", b"\2", b"", b"\1" + bytes(4) + b"\xff\xfe"))
@@ -238,10 +241,10 @@ def _break_ends(ends: Ends, chance: random.Random) -> None:
 
 
 def read_zip(data: bytes, folder: Path) -> str | None:
-    """What a decoder does to list a zip and to read its members, and the program to take the list from it."""
+    """List a zip file and read its members as a worker does, and read the list as the program does."""
     zip_file = folder / "a.zip"
     zip_file.write_bytes(data)
-    os.utime(zip_file, ns=(0, next(_TIMES)))  # two inputs of one size within a tick are two states of the file
+    os.utime(zip_file, ns=(0, next(_TIMES)))  # else inputs of equal size seem unchanged
     refs, lost = [], list[str]()
     for ref in discover([zip_file]):
         refs.append(ref)
