@@ -16,7 +16,7 @@ CASES = Group("guard")
 _ALLOWED: Final = {f"family-{int(family)}" for family in (socket.AF_UNIX, socket.AF_NETLINK)}
 
 
-def probed(world: World, *arguments: object, environment: Mapping[str, str]) -> dict[str, dict[str, int]]:
+def run_probed(world: World, *arguments: object, environment: Mapping[str, str]) -> dict[str, dict[str, int]]:
     """Run the program with socket_probe.c in each process. Returns the error number of each probed call by process."""
     report = world.folder / "report"
     report.unlink(missing_ok=True)
@@ -30,7 +30,7 @@ def probed(world: World, *arguments: object, environment: Mapping[str, str]) -> 
     return answers
 
 
-def hold_none_granted(answers: Mapping[str, Mapping[str, int]], *, processes: int) -> None:
+def require_no_network(answers: Mapping[str, Mapping[str, int]], *, processes: int) -> None:
     """Require that at least `processes` processes were filtered, and that none got a network socket."""
     filtered = [asked for asked in answers.values() if "python-0" in asked]
     assert len(filtered) >= processes, f"only {len(filtered)} processes are under a filter"
@@ -52,21 +52,21 @@ def screen_under(world: World, display: str) -> None:
     """The socket filter is active in the program and in its workers, whatever DISPLAY says."""
     world.good_images(3)
     arguments = ("screen", world.images, *world.pack_options, "--json", "-")
-    hold_none_granted(probed(world, *arguments, environment={"DISPLAY": display}), processes=3)
+    require_no_network(run_probed(world, *arguments, environment={"DISPLAY": display}), processes=3)
 
 
 @CASES.case("sockets-demo", "the same for `demo --no-window` with DISPLAY=x:, which is no screen on another machine")
 def sockets_demo(world: World) -> None:
     arguments = ("demo", "drawn", "--no-window", "--folder", world.folder / "demo", *world.pack_options, "--json", "-")
-    answers = probed(world, *arguments, environment={"DISPLAY": "x:"})
+    answers = run_probed(world, *arguments, environment={"DISPLAY": "x:"})
     assert not [asked for asked in answers.values() if "no-filter-0" in asked], "a process is under no filter"
-    hold_none_granted(answers, processes=3)
+    require_no_network(answers, processes=3)
 
 
 @CASES.case("packs-commands", "the same for the other commands")
 def packs_commands(world: World) -> None:
     for arguments in (("packs", "list"), ("packs", "verify", world.pack), ("doctor",)):
-        hold_none_granted(probed(world, *arguments, environment={}), processes=1)
+        require_no_network(run_probed(world, *arguments, environment={}), processes=1)
 
 
 @CASES.case("variables", "variables that name plugins, drivers and modules: no child has them", is_quick=True)

@@ -21,7 +21,7 @@ def changed(change: Callable[[list[Any]], None]) -> bytes:
     return changed_model(lambda model: change(model.subgraphs[0].operators))
 
 
-def wild(operators: list[Any]) -> None:
+def missing_tensor(operators: list[Any]) -> None:
     """Make the first operator read a tensor that does not exist."""
     operators[0].inputs = np.array([2**31 - 1, 1, 2], np.int32)
 
@@ -34,7 +34,7 @@ def in_a_cycle(operators: list[Any]) -> None:
 _GOOD: Final = tiny_model_bytes()
 _MODELS: Final = {
     "offsets": ("a model whose offsets all point far away", _GOOD[:8] + b"\xff\xff\xff\x7f" * (len(_GOOD) // 4)),
-    "wild-index": ("an operator that reads a tensor which is not there", changed(wild)),
+    "wild-index": ("an operator that reads a tensor which is not there", changed(missing_tensor)),
     "state": (
         "a network that adds what it said of the images before",
         changed_model(remember, tiny_model_bytes("float32")),

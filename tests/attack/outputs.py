@@ -61,7 +61,7 @@ NAMES: Final = (
 _RESULT: Final = re.compile(r"(normal|ABNORMAL|FLAGGED|not flagged|uncertain|no threshold|not suitable|failed) +[-\d]")
 
 
-def named(world: World) -> dict[str, Fate]:
+def write_named_images(world: World) -> dict[str, Fate]:
     """Write an image under each of the names, two as members of a zip file, and one with such texts in its header.
 
     Returns the expected results.
@@ -92,7 +92,7 @@ def printable(done: Record) -> Record:
     return done
 
 
-def listed(done: Record) -> list[str]:
+def image_lines(done: Record) -> list[str]:
     """Return the lines of the list that name an image. Requires that no name forged a line."""
     lines = [line for line in done.out.split("\n") if ".png" in line or ".dcm" in line]
     assert not [line for line in lines if "0.010  0.500" in line and not ("\\x20" in line or "\\n" in line)], lines
@@ -103,27 +103,27 @@ def listed(done: Record) -> list[str]:
     "names-printed", "names with line breaks, escapes, C1 and bidi characters in the list for a person", is_quick=True
 )
 def names_printed(world: World) -> None:
-    expected = named(world)
+    expected = write_named_images(world)
     done = printable(world.run("screen", world.images, *world.pack_options).ends_with(0))
-    assert len(listed(done)) == len(expected), f"{len(listed(done))} lines for {len(expected)} images"
-    assert all(map(_RESULT.match, listed(done))) and not done.err, done.err
+    assert len(image_lines(done)) == len(expected), f"{len(image_lines(done))} lines for {len(expected)} images"
+    assert all(map(_RESULT.match, image_lines(done))) and not done.err, done.err
 
 
 @CASES.case("names-json", "the same names as JSON lines: each comes back as it is", is_quick=True)
 def names_json(world: World) -> None:
-    printable(world.screen(named(world), codes=(0,)))
+    printable(world.screen(write_named_images(world), codes=(0,)))
 
 
 @CASES.case("names-compare", "the same names in two runs that are compared, shown and saved again", limit_s=120)
 def names_compare(world: World) -> None:
-    expected = named(world)
+    expected = write_named_images(world)
     world.screen(expected, codes=(0,))
     victim = world.images / "image-000.png"
     victim.write_bytes(victim.read_bytes() + b"other")  # so that the second run differs from the first
     world.screen(expected, codes=(0,))
     for arguments in (("list",), ("show", "1"), ("compare", "1", "2", "--all"), ("compare", "1", "2", "--json", "-")):
         printable(world.run("history", *arguments).ends_with(0))
-    shown = listed(world.run("history", "show", "1"))
+    shown = image_lines(world.run("history", "show", "1"))
     assert len(shown) >= len(expected), f"{len(shown)} lines for {len(expected)} images"
 
 

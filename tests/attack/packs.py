@@ -31,7 +31,7 @@ def after_writing(change: Callable[[Path], object]) -> MakePack:
     return make
 
 
-def metric(text: str) -> MakePack:
+def with_metric(text: str) -> MakePack:
     """Return a function that makes a signed pack with this raw text as the JSON of a metric."""
     old, new = b'"metrics": {}', b'"metrics": {"strange": %s}' % text.encode()
 
@@ -43,7 +43,7 @@ def metric(text: str) -> MakePack:
     return after_writing(rewrite)
 
 
-def given(*place: str | int, **values: object) -> MakePack:
+def with_values(*place: str | int, **values: object) -> MakePack:
     """Return a function that makes the tiny pack with these values at a path in its manifest."""
 
     def change(document: Any) -> None:
@@ -54,12 +54,12 @@ def given(*place: str | int, **values: object) -> MakePack:
     return lambda folder: edited(folder, change)
 
 
-def array(name: str, data: bytes) -> MakePack:
+def with_array(name: str, data: bytes) -> MakePack:
     """Return a function that makes the tiny pack with these bytes as one of its array files."""
     return lambda folder: with_file(folder, name, data)
 
 
-def replaced(name: str, make: Callable[[Path], None]) -> MakePack:
+def with_replaced(name: str, make: Callable[[Path], None]) -> MakePack:
     """Return a function that makes the tiny pack and replaces one file by what `make` creates."""
 
     def replace(pack: Path) -> None:
@@ -69,7 +69,7 @@ def replaced(name: str, make: Callable[[Path], None]) -> MakePack:
     return after_writing(replace)
 
 
-def signature(change: Callable[[bytes], bytes]) -> MakePack:
+def with_signature(change: Callable[[bytes], bytes]) -> MakePack:
     """Return a function that makes the tiny pack with a changed signature file."""
 
     def write(pack: Path) -> None:
@@ -119,15 +119,15 @@ def evil_pickle() -> bytes:
 
 
 BROKEN: Final[Mapping[str, tuple[str, MakePack]]] = {
-    "manifest-fifo": ("manifest.json is a FIFO", replaced("manifest.json", os.mkfifo)),
-    "model-device": ("the model is /dev/zero's device node", replaced("model.tflite", device)),
-    "model-sparse": ("the model is 256 GB, sparse", replaced("model.tflite", sparse)),
-    "metric-nan": ("a metric is NaN", metric("NaN")),
-    "metric-nested": ("600 nested lists in a metric", metric("[" * 600 + "]" * 600)),
-    "name-traversal": ("the model is ../../etc/passwd", given("files", "litert", name="../../etc/passwd")),
-    "names-escape": ("a terminal's escape in its name", given("names", en="Tiny\x1b[2J")),
-    "npy-pickle": ("golden inputs that run a command when unpickled", array("golden_inputs.npy", evil_pickle())),
-    "signature-bits": ("the signature's unused last bits set", signature(loose_base64)),
+    "manifest-fifo": ("manifest.json is a FIFO", with_replaced("manifest.json", os.mkfifo)),
+    "model-device": ("the model is /dev/zero's device node", with_replaced("model.tflite", device)),
+    "model-sparse": ("the model is 256 GB, sparse", with_replaced("model.tflite", sparse)),
+    "metric-nan": ("a metric is NaN", with_metric("NaN")),
+    "metric-nested": ("600 nested lists in a metric", with_metric("[" * 600 + "]" * 600)),
+    "name-traversal": ("the model is ../../etc/passwd", with_values("files", "litert", name="../../etc/passwd")),
+    "names-escape": ("a terminal's escape in its name", with_values("names", en="Tiny\x1b[2J")),
+    "npy-pickle": ("golden inputs that run a command when unpickled", with_array("golden_inputs.npy", evil_pickle())),
+    "signature-bits": ("the signature's unused last bits set", with_signature(loose_base64)),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from harness.case import Group
 from harness.machine import command_line, send
 from harness.record import check_fate, check_rows, json_lines, tail
-from harness.world import OtherClock, World
+from harness.world import FakeClock, World
 
 CASES = Group("processes")
 _COUNT: Final = 120
@@ -55,7 +55,7 @@ def _asked_to_end(number: signal.Signals, *more: int) -> tuple[str, signal.Signa
     return f"{number.name} in mid-run, then resumed", number, (130, *more)
 
 
-_POLITE: Final = {
+_SIGNALS: Final = {
     "sigint": _asked_to_end(signal.SIGINT),
     "sigterm": _asked_to_end(signal.SIGTERM),
     "sighup": _asked_to_end(signal.SIGHUP, -signal.SIGHUP, 0, 1),
@@ -65,8 +65,8 @@ _POLITE: Final = {
 }
 
 
-@CASES.table(_POLITE, quick=("sigint", "sighup"))
-def polite(world: World, number: signal.Signals, codes: tuple[int, ...]) -> None:
+@CASES.table(_SIGNALS, quick=("sigint", "sighup"))
+def asked_to_end(world: World, number: signal.Signals, codes: tuple[int, ...]) -> None:
     """The program ends in order on the signal, and the next run resumes without losing an image."""
     expected = world.good_images(_COUNT)
     running = world.start_screen(held=True)
@@ -201,7 +201,7 @@ _YEARS: Final = {"1980": 315_532_800, "2038": 2_147_483_600, "2099": 4_070_908_8
 def clock(world: World, year: str, seconds: int) -> None:
     """With a wrong clock every image gets its score and the export is written. A run at the right time reuses them."""
     expected = world.good_images(5)
-    clock = OtherClock(world)
+    clock = FakeClock(world)
     clock.set_to(seconds)
     world.screen(expected, codes=(0,), environment=clock.environment)
     out = world.folder / "out"

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks write files of every kind
 
-from harness.runner import add_case_options, add_program_options, long_run, tried
+from harness.runner import add_case_options, add_program_options, long_run, run_selected
 from harness.table import ATTACKS
 
 
@@ -26,4 +26,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(long_run(lambda asked: tried(ATTACKS, asked), add_options, usage=__doc__, figures="build/attack.json"))
+    sys.exit(
+        long_run(lambda asked: run_selected(ATTACKS, asked), add_options, usage=__doc__, figures="build/attack.json")
+    )

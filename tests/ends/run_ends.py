@@ -25,7 +25,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.runner import Found, long_run, say
+from harness.runner import RunResult, long_run, say
 
 _LONGEST_S: Final = 3.0
 _LIMIT_S: Final = 180.0  # the window gives up waiting for what it closes after 30 s; the load makes that longer
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-once", type=int, default=6, help="windows side by side (default: 6)")
 
 
-def run(options: argparse.Namespace) -> Found:
+def run(options: argparse.Namespace) -> RunResult:
     """End all windows; what did not end in order stands in the facts."""
     from fieldray.imaging.synthetic import write_studies
 
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> Found:
         "amiss": [asdict(end) for end in amiss],
     }
     sentence = f"{len(ends)} windows were asked to end, {len(amiss)} did not in order, in {{seconds}}"
-    return Found(facts=facts, sentence=sentence, holds=not amiss)
+    return RunResult(facts=facts, sentence=sentence, holds=not amiss)
 
 
 def _ended(folder: Path, number: signal.Signals, after_s: float) -> End:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.double import build_library
 from faults.fault_run import FaultRun, Silence, shortcomings
-from harness.runner import Found, long_run
+from harness.runner import RunResult, long_run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", type=Path, help="write the program's log here")
 
 
-def run(options: argparse.Namespace) -> Found:
+def run(options: argparse.Namespace) -> RunResult:
     """The whole run; what went wrong stands at the end."""
     if options.log:
         logging.basicConfig(filename=options.log, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> Found:
     found = shortcomings(figures)
     verdict = ["NOT AS IT SHOULD BE:", *found] if found else ["All as it should be."]
     text = "\n".join([json.dumps(figures, indent=1), *verdict])
-    return Found(facts=figures, sentence=text.replace("{", "{{").replace("}", "}}"), holds=not found)
+    return RunResult(facts=figures, sentence=text.replace("{", "{{").replace("}", "}}"), holds=not found)
 
 
 def say_aside(text: str) -> None:

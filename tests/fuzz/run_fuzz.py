@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fuzz.mutations import MUTATIONS, mutated
 from harness.case import Case
-from harness.runner import Found, add_case_options, add_program_options, long_run, say, tried
+from harness.runner import RunResult, add_case_options, add_program_options, long_run, run_selected, say
 from harness.world import World
 from phantoms import write_collection
 
@@ -87,13 +87,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="a folder of further images to damage (ignored if there is none)")
 
 
-def run(options: argparse.Namespace) -> Found:
+def run(options: argparse.Namespace) -> RunResult:
     """Run the selected cases."""
     data = options.data if options.data and options.data.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="fieldray-fuzz-") as folder:
         originals = sources(Path(folder), data, seed=options.seed)
         say(f"{options.files} files made of {len(originals)}, seed {options.seed}")
-        return tried(cases(originals, files=options.files, seed=options.seed), options)
+        return run_selected(cases(originals, files=options.files, seed=options.seed), options)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from fuzz.structures.running import run_guided
 from fuzz.structures.target import Target
 from fuzz.structures.targets import TARGETS
 from harness.case import Case
-from harness.runner import add_case_options, long_run, tried
+from harness.runner import add_case_options, long_run, run_selected
 from harness.world import World
 
 GUIDED: Final = ("dicom-header", "dicomdir", "zip", "manifest", "wire", "answers", "channel", "chunks")
@@ -77,7 +77,7 @@ def needed(target: Target, pool: Iterable[bytes]) -> Iterator[bytes]:
     """Yield, by size, each input with a new step from line to line or a new outcome.
 
     Inputs with a finding, and those longer than `LARGEST`, are left out.
-        """
+    """
     known: set[object] = set()
     with tempfile.TemporaryDirectory() as folder, Reader(target, Path(folder), longest_s=_LONGEST_S) as reader:
         reader.warm()
@@ -156,5 +156,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 if __name__ == "__main__":
     needs, figures = ("Linux", "Atheris (the extra robustness)"), "build/fuzz-guided.json"
     sys.exit(
-        long_run(lambda asked: tried(cases(asked), asked), add_options, usage=__doc__, figures=figures, needs=needs)
+        long_run(
+            lambda asked: run_selected(cases(asked), asked), add_options, usage=__doc__, figures=figures, needs=needs
+        )
     )

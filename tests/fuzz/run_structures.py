@@ -25,7 +25,7 @@ from fuzz.structures.reading import Finding, Tally
 from fuzz.structures.running import run_target
 from fuzz.structures.targets import TARGETS, shares
 from harness.case import Case
-from harness.runner import add_case_options, long_run, tried
+from harness.runner import add_case_options, long_run, run_selected
 from harness.world import World
 
 
@@ -33,7 +33,7 @@ def judge(world: World, tally: Tally, findings: Sequence[Finding], *, out: Path)
     """Count the outcomes, and write each finding to a file, to become a case of the corpus.
 
     Raises AssertionError if there is a finding.
-        """
+    """
     world.peak_mb["child"] = tally.peak_mb
     world.counts.update({"inputs": tally.inputs, **dict(tally.outcomes.most_common())})
     world.counts["ms for the longest"] = round(1000 * tally.longest_s[0])
@@ -69,4 +69,4 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 if __name__ == "__main__":
     figures = "build/fuzz-structures.json"
-    sys.exit(long_run(lambda asked: tried(cases(asked), asked), add_options, usage=__doc__, figures=figures))
+    sys.exit(long_run(lambda asked: run_selected(cases(asked), asked), add_options, usage=__doc__, figures=figures))

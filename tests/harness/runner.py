@@ -114,11 +114,11 @@ def try_all(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RunResult:
     """The result of a long run: `facts` for its JSON file, and `holds` for success.
 
     sentence   the last line to print; `{seconds}` stands for the duration
-        """
+    """
 
     facts: Mapping[str, Any]
     sentence: str
@@ -138,7 +138,7 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=2, help="how many cases run at a time (default: 2)")
 
 
-def tried(cases: Iterable[Case], options: argparse.Namespace) -> Found:
+def run_selected(cases: Iterable[Case], options: argparse.Namespace) -> RunResult:
     """Run the cases that the options select, or only list them."""
     chosen = [case for case in cases if not options.only or any(part in case.name for part in options.only)]
     if options.list:
@@ -146,15 +146,15 @@ def tried(cases: Iterable[Case], options: argparse.Namespace) -> Found:
             say(f"{case.name:<38} {case.tried}")
         raise SystemExit(0)
     program, at_once = program_command(getattr(options, "program", None)), getattr(options, "jobs", 1)
-    return found(try_all(chosen, program, say=say, at_once=at_once), program)
+    return result_of(try_all(chosen, program, say=say, at_once=at_once), program)
 
 
-def found(results: Sequence[Result], program: Sequence[str]) -> Found:
+def result_of(results: Sequence[Result], program: Sequence[str]) -> RunResult:
     """Count the results. A run without any case fails."""
     verdicts = Counter(result.verdict.lower() for result in results)
     counts = {name: verdicts[name] for name in ("ok", "failed", "skipped")}
     tally = "  ".join(f"{name} {number}" for name, number in counts.items())
-    return Found(
+    return RunResult(
         facts={
             "program": shutil.which(program[0]) or program[0],
             "counts": counts,
@@ -166,7 +166,7 @@ def found(results: Sequence[Result], program: Sequence[str]) -> Found:
 
 
 def long_run(
-    run: Callable[[argparse.Namespace], Found],
+    run: Callable[[argparse.Namespace], RunResult],
     options: Callable[[argparse.ArgumentParser], None],
     *,
     usage: str | None,
@@ -180,7 +180,7 @@ def long_run(
     usage     the text for `--help`
     figures   the default of `--out`, the file for the figures
     needs     requirements without which the run does not start
-        """
+    """
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
     options(parser)
     parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same run (default: 1)")

@@ -13,7 +13,7 @@ import pytest
 
 from harness.case import Attempt, Case, NotPossible
 from harness.record import check_fate, check_rows
-from harness.runner import found, try_all, try_case
+from harness.runner import result_of, try_all, try_case
 from harness.table import ATTACKS, POWERCUTS
 from harness.world import World
 
@@ -51,13 +51,13 @@ def test_a_case_that_fails_says_so_and_makes_the_exit_code_1() -> None:
     assert [result.verdict for result in results] == ["ok", "FAILED"]
     (line,) = [line for line in said if line.startswith("FAILED")]
     assert "tests/b" in line and "it did not hold" in line
-    assert [found(some, ["true"]).holds for some in (results, results[:1], [])] == [False, True, False]
+    assert [result_of(some, ["true"]).holds for some in (results, results[:1], [])] == [False, True, False]
 
 
 def test_what_cannot_be_tried_is_skipped_with_its_reason() -> None:
     results = [try_case(case(impossible), ["true"])]
     assert (results[0].verdict, results[0].why) == ("skipped", "no compiler here")
-    assert found(results, ["true"]).holds
+    assert result_of(results, ["true"]).holds
 
 
 def test_a_process_that_hangs_is_killed_when_time_is_up_and_its_folder_removed() -> None:

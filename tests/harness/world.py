@@ -319,7 +319,7 @@ class World:
         return done
 
 
-class OtherClock:
+class FakeClock:
     """A fake calendar clock for the program. It can be set before the start and while the program runs."""
 
     def __init__(self, world: World) -> None:

@@ -1,10 +1,10 @@
-"""The power goes, disks are full or fail, two programs are at work, at every moment: `make powercut`, or
+"""Checks that nothing is lost by power cuts, disk failures and simultaneous programs: `make powercut`, or
 
     python tests/powercut/run_powercut.py [--seed N] [--only PART] [--states N] [--refused N] [--rounds N]
 
-A line for each act and what happened to it; figures in build/powercut.json; ends with 1 if anything was
-lost, doubled or wrong. The same seed chooses the same moments. See decision 48 for what is promised. It is quick where
-the folder for temporary files (TMPDIR) is on a fast disk.
+Prints one line for each act and kind of interruption, and writes figures to build/powercut.json. The exit code is 1 if
+anything was lost, doubled or wrong. The same seed chooses the same moments. Decision 48 lists the guarantees. A run is
+quick if the folder for temporary files (TMPDIR) is on a fast disk.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads of a library is not to be forked
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process must not be forked while a library has threads
 
 from harness.case import Case
-from harness.runner import Found, add_case_options, long_run, tried
+from harness.runner import RunResult, add_case_options, long_run, run_selected
 from harness.table import POWERCUTS
 from harness.world import World
 from powercut.acts import ACTS
@@ -35,12 +35,12 @@ from powercut.rivals import RIVALRIES, rival
 from powercut.stage import Fault, Stage
 
 _LUCKS: Final = 3
-_AFTER_FAULTS: Final = 40  # of so many disks, one is of an act to which something was refused besides
-_PROGRAM_SHARE: Final = 25  # the whole program takes so much longer than an act
+_AFTER_FAULTS: Final = 40  # one of this many disks comes from an act with a disk failure before the power cut
+_PROGRAM_SHARE: Final = 25  # the act of the whole program takes this many times longer than another
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which parts and acts, and how often."""
+    """Add the options of this run."""
     add_case_options(parser)
     for name, often, what in (
         ("--states", 4000, "disks after a power cut, for each act"),
@@ -50,14 +50,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, type=int, default=often, help=f"{what} (default: {often})")
 
 
-def run(options: argparse.Namespace) -> Found:
-    """Every case."""
-    logging.disable(logging.CRITICAL)  # what is refused is logged; here it is thousands of lines
-    return tried(cases(options), options)
+def run(options: argparse.Namespace) -> RunResult:
+    """Run the selected cases."""
+    logging.disable(logging.CRITICAL)  # failures are logged, which would be thousands of lines here
+    return run_selected(cases(options), options)
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
-    """Power cuts, refusals, two programs at once, and failing drives."""
+    """Yield the cases: power cuts, disk failures, two programs at once, and failing drives."""
     seed = options.seed
     for name, act in ACTS.items():
         share = _PROGRAM_SHARE if act.command else 1
@@ -78,7 +78,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def _on_stage(name: str, what: str, attempt: Callable[[Stage], Figures]) -> Case:
-    """A case on a stage of its own, whose home is this process's as well; each act on it has a limit of its own."""
+    """Return a case with its own stage. The home of the stage is also that of this process."""
 
     def on_stage(world: World) -> None:
         folder = world.folder / "stage"
@@ -93,7 +93,7 @@ def _on_stage(name: str, what: str, attempt: Callable[[Stage], Figures]) -> Case
 
 
 def _after_faults(stage: Stage, *, name: str, seed: int, states: int) -> Figures:
-    """The power goes some time after the disk refused something."""
+    """Cut the power some time after a disk failure."""
     ACTS[name].prepare(stage.place)
     stage.perform(name)
     changes, chance, together = len(stage.changes), random.Random(f"{seed} {name} faults"), Figures()
