@@ -1,7 +1,7 @@
-"""What a person or a run does with a store and the files beside it; each act is performed, cut off, and looked at.
+"""The acts of the power-cut run: what a person or a run does with the results database and other files.
 
-`prepare` makes the place as it is before, `perform` is the act, and `check` says what must hold at the next start of
-the program, wherever the act was cut off: it raises `Lost`.
+`prepare` makes the files that exist before the act, and `perform` performs it. After an interruption at any moment,
+`check` looks at what the next start of the program finds. It raises `Lost` if anything is lost, doubled or wrong.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ from program import command, runner, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
 _COUNT: Final = 6
-_RESUMED_EVERY: Final = 10  # so many disks; the others are looked at without the program
+_RESUMED_EVERY: Final = 10  # a run is resumed on every tenth disk only, because that takes long
 
 Row = tuple[str, str, float | None]
 
-# How an act was cut off: the power went, a change failed and the program told of it, or its process was killed.
+# How an act was interrupted: power cut, failed change that the program reported, or killed process.
 End = Literal["power", "fault", "kill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """See the module.
+    """An act; see the module's docstring. It has either `perform` or `command`.
 
-    perform        None where a program does it
-    command        that program, as it is typed
-    changes_whole  files and folders that are to be the old ones or the new ones after a power cut, as patterns
+    command        the command line of a program that performs the act
+    changes_whole  patterns of files and folders that must be completely old or completely new after a power cut
     """
 
     prepare: Callable[[Place], None]
@@ -57,7 +56,7 @@ class Act:
     changes_whole: tuple[str, ...] = ()
 
     def performed(self, place: Place, log: Path) -> dict[str, Any]:
-        """Perform it, and say how it ended: code and sentence of a FieldrayError, or the traceback of another."""
+        """Perform the act. Returns its end: code and text of a FieldrayError, or the traceback of another error."""
         assert self.perform
         problem, crash = None, ""
         try:
@@ -70,9 +69,9 @@ class Act:
 
 
 class Program:
-    """The act of the whole program: its command line screens real images with a real pack, exports, and draws maps.
+    """The act `program`: `fieldray screen` with real images and a real pack, an export, and maps.
 
-    Kept are its images, its pack, and what comes out where nothing happens.
+    Images, pack and the expected results are made once and kept for all moments.
     """
 
     def __init__(self) -> None:
@@ -80,7 +79,7 @@ class Program:
         self._checked = 0
 
     def prepare(self, place: Place) -> None:
-        """A new home."""
+        """Make an empty home, and the first time the images, the pack and the expected results."""
         place.clear()
         if not self._studies(place).exists():
             write_images(self._studies(place), _COUNT, side=128)
@@ -91,7 +90,7 @@ class Program:
             place.clear()
 
     def command(self, place: Place) -> Sequence[str]:
-        """What is typed."""
+        """Return the command line of the act."""
         return command(*self._arguments(place))
 
     def _arguments(self, place: Place) -> tuple[object, ...]:
@@ -100,13 +99,13 @@ class Program:
         return "screen", self._studies(place), *options, "--out", place.out, "--maps", place.root / "maps"
 
     def check(self, place: Place, log: Log, end: str) -> None:
-        """What is there is right and whole; a run that is resumed, as some are, comes to the very same list."""
+        """Require correct results and whole outputs. Some runs are resumed, and must come to the expected results."""
         require_whole(place)
         rows = self._rows(place)
         if wrong := [name for name, row in rows.items() if self._expected[name] != row]:
             raise Lost(f"another result for {', '.join(wrong)}")
         require(len(place.runs()) <= 1, "more than one run")
-        self._require_tables(place, None if end == "fault" else len(self._expected))  # what failed is exported, too
+        self._require_tables(place, None if end == "fault" else len(self._expected))  # failed images are exported, too
         self._checked += 1
         if end == "fault" or self._checked % _RESUMED_EVERY == 0:
             self._resume(place)
@@ -125,10 +124,10 @@ class Program:
 
     def _run(self, place: Place) -> list[dict[str, Any]]:
         said = runner(place.home)(*self._arguments(place))
-        return said.ends_with(1).lines  # 1: an image failed, as is to be
+        return said.ends_with(1).lines  # 1: an image failed, as expected
 
     def _rows(self, place: Place) -> dict[str, Row]:
-        """Of the newest run: status, category and score by file name."""
+        """Return status, category and score by file name for the newest run."""
         runs, found = place.runs(), {}
         with ResultQuery(place.store) as query:
             for result in query.results(runs[0].run_id) if runs else ():

@@ -1,4 +1,4 @@
-"""A stage for the tests of a module, its process started once."""
+"""Fixtures of the power-cut tests: a stage, whose process is started once for all tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from powercut.stage import Stage
 
 @pytest.fixture(scope="session")
 def stage_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """The stage of the session."""
+    """The stage, made once for the whole session."""
     if not compiler():
         pytest.skip("the watched disk needs Linux and a C compiler")
     before = os.environ.get("FIELDRAY_HOME")
@@ -25,6 +25,6 @@ def stage_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture
 def stage(stage_of_all: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """The stage; its home is this test's."""
+    """The stage, with FIELDRAY_HOME set to its home for this test."""
     monkeypatch.setenv("FIELDRAY_HOME", str(stage_of_all.place.home))
     return stage_of_all

@@ -1,4 +1,4 @@
-"""The power goes, at every moment of an act: what may be on the disk then is put there, and the program is started."""
+"""Power cuts at every moment of an act. Each possible content of the disk is written and then checked."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from powercut.figures import Figures
 from powercut.place import Lost, Place, log_of
 from powercut.stage import Fault, Stage
 
-_INDEX: Final = "-shm"  # SQLite's index of its log, which it writes through memory: nobody can say what is in it
+_INDEX: Final = "-shm"  # SQLite's index of its log is a memory map: after a power cut it may have any content
 
-Names = Mapping[tuple[str, ...], object]  # what lies under names
+Names = Mapping[tuple[str, ...], object]  # content by path
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Moment:
-    """A power cut after so many changes, under a model, with a share of what was on its way kept, drawn by a seed."""
+    """A power cut after `changes` changes under a model. `share` is the chance that an unsynced sector is kept."""
 
     changes: int
     model: Model
@@ -30,7 +30,7 @@ class Moment:
     seed: int
 
     def state(self, disk: Disk) -> State:
-        """What is on the disk."""
+        """Return the content of the disk after the power cut."""
         chance = random.Random(self.seed)
         found = disk.state(Luck(chance=chance, share=self.share, sector=self.sector))
         return dict(_with_any_index(found, chance) if 0 < self.share < 1 else found)
@@ -46,12 +46,12 @@ def cut(
     fault: Fault | None = None,
     figures: Figures | None = None,
 ) -> Figures:
-    """Perform an act once and cut its power at every change.
+    """Perform an act once, and check it after a power cut at every change.
 
-    fault    what the disk refuses meanwhile
-    lucks    how many disks are drawn by chance for each change and model, beside all and nothing
-    most     so many disks at most, drawn from all of them
-    figures  those of before, to which these are added
+    fault    a failure of the disk during the act
+    lucks    number of random disks for each change and model, besides the two that kept everything or nothing
+    most     maximum number of disks, drawn from all of them
+    figures  earlier figures, to which these are added
     """
     act, place, figures = ACTS[name], stage.place, figures or Figures()
     act.prepare(place)
@@ -75,7 +75,7 @@ def cut(
         figures.counts[moment.model] += 1
         with figures.judging(moment, under=f"{moment.model}: "):
             place.write(state)
-            # what was refused may be there or not: a later one that was brought to the disk is told apart by `check`
+            # after a failed change any earlier version may be there; `check` finds a wrong one
             _require_versions(act, state, [names for told in versions for names in told] if fault else versions[count])
             act.check(place, log_of(b"".join(logged[: count + 1])), "power")
     return figures
@@ -93,7 +93,7 @@ def _moments(changes: int, chance: random.Random, *, lucks: int, most: int | Non
 def _cuts(
     disks: Mapping[Model, Disk], changes: Sequence[Change], moments: Sequence[Moment]
 ) -> Iterator[tuple[Moment, int, State]]:
-    """Each moment with how often something was told before it, and what is on the disk."""
+    """Yield each moment with the number of reports before it and the content of the disk."""
     done, count = 0, 0
     for moment in moments:
         while done < moment.changes:
@@ -113,7 +113,7 @@ def _with_any_index(state: State, chance: random.Random) -> Iterator[tuple[tuple
 
 
 def _require_recorded(recorded: State, place: Place) -> None:
-    """That the recording holds everything that was written. Raises AssertionError."""
+    """Require that the recorded changes give the content of the real folder. Raises AssertionError."""
     found = place.read()
     wrong = [
         path
@@ -123,11 +123,11 @@ def _require_recorded(recorded: State, place: Place) -> None:
     assert not wrong, f"not recorded: {wrong}"
 
 
-# ---- what is to be the old one or the new one
+# ---- files and folders that must be completely old or completely new
 
 
 def _versions(disk: Disk, changes: Sequence[Change], act: Act) -> list[list[Names]]:
-    """What lies under the names of `changes_whole` when something is told, whenever one is given, and the next time."""
+    """Return, for each time between two reports, all versions of `changes_whole` that a power cut may leave."""
     found = [[_names(disk.now(), act)]]
     for change in changes:
         disk.apply(change)
@@ -137,7 +137,7 @@ def _versions(disk: Disk, changes: Sequence[Change], act: Act) -> list[list[Name
         if change.kind == "told":
             found[-1].append(names)
             found.append([names])
-        elif change.other in names:  # what else is being written is no version yet
+        elif change.other in names:  # a temporary file is no version yet
             found[-1].append({**found[-1][-1], change.other: names[change.other]})
     found[-1].append(_names(disk.now(), act))
     return found

@@ -1,14 +1,12 @@
-"""A disk that loses its power: what may be on it afterwards, of all that was written to it before.
+"""A model of a disk after a power cut: which of the earlier writes may be on it.
 
-Two models. Under both, what was brought to the disk (`fsync`, `fdatasync`) is there, and of what was written since to a
-file, any sectors may be there and others not, whatever their order; a file may be as long as any of it makes it, with
-zeros between.
+Under both models all synced data (`fsync`, `fdatasync`) are kept. Of later writes to a file, any sectors may be kept
+and others lost, in any order. The length of the file is that of any kept write, with zeros for lost sectors.
 
-ordered      a file system with a journal of its names, as ext4, XFS, Btrfs, APFS and NTFS are: names change on the disk
-             in the order in which they were changed, and whatever is brought to the disk takes all changes of names
-             before it along.
-unordered    the least that POSIX promises: names are changed on the disk in any order, and only what was done in a
-             folder before that folder was brought to the disk is sure. A rename happens wholly or not at all.
+ordered      a file system with a journal of names, like ext4, XFS, Btrfs, APFS and NTFS: names change on the disk in
+             the order in which the program changed them. Every sync writes all earlier changes of names, too.
+unordered    the minimum that POSIX guarantees: names change on the disk in any order. Only changes in a folder before
+             a sync of that folder are sure. A rename happens completely or not at all.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-# What `watched_disk.c` wrote down: the changes of a disk, in the order in which they happened over all processes.
+# The log of `watched_disk.c`: changes of the disk by all processes, in their order.
 Kind = Literal["create", "folder", "write", "cut", "sync", "rename", "exchange", "link", "remove", "told"]
 _KINDS: Final[dict[str, Kind]] = {
     "C": "create",
@@ -41,12 +39,12 @@ _HEAD: Final = struct.Struct("=4I2Q")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change.
+    """One change of the disk.
 
-    number  of the file or folder (its inode) at that moment
-    path    as parts below the place, empty for a file without a name
-    other   the new path of what was renamed or linked
-    at      where it was written, or the new length of what was cut
+    number  inode of the file or folder at that moment
+    path    parts of the path below the place, empty for a file without a name
+    other   the new path after a rename or link
+    at      the position of a write, or the new length after a truncation
     """
 
     kind: Kind
@@ -58,7 +56,7 @@ class Change:
 
 
 def read_changes(log: bytes, root: Path) -> list[Change]:
-    """The changes in a log, with paths below `root`."""
+    """Return the changes in a log, with paths below `root`."""
     found, start = [], 0
     while start < len(log):
         kind, path_length, other_length, data_length, number, at = _HEAD.unpack_from(log, start)
@@ -76,7 +74,7 @@ def _parts(path: bytes, root: Path) -> tuple[str, ...]:
     return Path(os.path.normpath(os.fsdecode(path))).relative_to(root).parts if path else ()
 
 
-# ---- what may be left of them
+# ---- the possible content after a power cut
 
 Model = Literal["ordered", "unordered"]
 MODELS: Final[tuple[Model, ...]] = ("ordered", "unordered")
@@ -97,33 +95,33 @@ class _Folder:
 
 
 _Node = _File | _Folder
-_Renaming = list[tuple[_Folder, str, _Node | None]]  # names in folders, and what they lead to from now on
+_Renaming = list[tuple[_Folder, str, _Node | None]]  # changed names in folders, each with its new file, folder, or None
 
-State = Mapping[tuple[str, ...], bytes | None]  # by path; None is a folder
+State = Mapping[tuple[str, ...], bytes | None]  # content by path; None is a folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Luck:
-    """What a power cut leaves: each thing that was on its way with this chance, in sectors of this size."""
+    """Random decisions of a power cut: `share` is the chance that an unsynced sector or change of a name is kept."""
 
     chance: random.Random
     share: float
     sector: int = 4096
 
     def keeps(self) -> bool:
-        """Whether the next thing is there."""
+        """Decide whether the next sector or change is kept."""
         return self.share >= 1 or (self.share > 0 and self.chance.random() < self.share)
 
     def first_of(self, count: int) -> int:
-        """How many of the first things are there, where they are taken in order."""
+        """Decide how many of `count` changes are kept, where the order is fixed."""
         return count if self.share >= 1 else 0 if self.share <= 0 else self.chance.randint(0, count)
 
 
 class Disk:
-    """All changes so far; `states` of it after a power cut now."""
+    """A disk after some changes. `state` gives a possible content after a power cut at this moment."""
 
     def __init__(self, root: Path, model: Model) -> None:
-        """As the folder `root` is, all of it on the disk."""
+        """Begin with the content of the folder `root`, all of it synced."""
         self.model = model
         self._root = _Folder()
         self._by_number: dict[int, _Node] = {root.stat().st_ino: self._root}
@@ -131,7 +129,7 @@ class Disk:
         self._take(root, self._root)
 
     def apply(self, change: Change) -> None:
-        """One change more."""
+        """Apply one more change."""
         match change.kind:
             case "create" | "folder":
                 node = self._by_number[change.number] = _File() if change.kind == "create" else _Folder()
@@ -151,11 +149,11 @@ class Disk:
                 pass
 
     def now(self) -> State:
-        """All of it, as a program sees it that is at work."""
+        """Return the content that a running program sees."""
         return dict(_tree(self._root, lambda folder: folder.now, lambda file: bytes(file.now)))
 
     def state(self, luck: Luck) -> State:
-        """What may be there after a power cut."""
+        """Return a possible content after a power cut."""
         names: dict[int, dict[str, _Node]] = {}
         if self.model == "ordered":
             kept: Iterable[_Renaming] = self._waiting[: luck.first_of(len(self._waiting))]
@@ -168,7 +166,7 @@ class Disk:
             _tree(self._root, lambda folder: names.get(id(folder), folder.on_disk), lambda file: _left(file, luck))
         )
 
-    # ---- inside
+    # ---- changes
 
     def _take(self, place: Path, folder: _Folder) -> None:
         for path in sorted(place.iterdir()):
@@ -237,7 +235,7 @@ def _tree(
 
 
 def _left(file: _File, luck: Luck) -> bytes:
-    """The content after a power cut."""
+    """Return a possible content of a file after a power cut."""
     left = bytearray(file.on_disk)
     for change in file.waiting:
         if change.kind == "cut":

@@ -1,4 +1,4 @@
-"""Cases: a drive that fails while images, packs, keys or the store are read, and recovers later (dying_drive.c)."""
+"""Cases of a drive with read errors (dying_drive.c) in images, packs, keys or the results database, and later none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bad:
 
 
 def failing(world: World, *bad: Bad) -> dict[str, str]:
-    """The environment in which these places of the drive are bad."""
+    """Return the environment variables that make these places of the drive fail."""
     counts = world.folder / "drive-counts"
     counts.write_bytes(bytes(8 * _RULES))
     rules = "".join(f"{one.end},{one.at},{one.error},{one.times};" for one in bad)
@@ -39,7 +39,7 @@ def failing(world: World, *bad: Bad) -> dict[str, str]:
 
 
 def reasons(done: Record) -> Mapping[str, str]:
-    """The codes by file name."""
+    """Return the reason codes by file name."""
     return {Path(line["path"]).name: line["reason_code"] for line in done.lines}
 
 
@@ -60,7 +60,7 @@ _BYTES: Final[Mapping[str, Callable[[int], int]]] = {
 )
 @CASES.table({"image-opened": ("an image that cannot be opened for an error of the drive", lambda size: _OPENING)})
 def image(world: World, at: Callable[[int], int], times: int = _ALWAYS) -> None:
-    """One image failed with the drive's error, the others have their score; later it has its own, too."""
+    """One image fails with the drive's error, the others get their score. After the recovery it gets its score, too."""
     expected = world.good_images(_COUNT)
     victim = world.images / "image-003.png"
     bad = Bad(end=victim.name, at=at(victim.stat().st_size), times=times)

@@ -1,4 +1,4 @@
-"""An act: a run is exported in formats of every kind, and exported again after a verdict."""
+"""The acts of exporting: a run is exported twice, each time after a new verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCUMENTS: Final = ("pdf", "pdf-studies")
 
 
 def export(place: Place, emit: Emit, *, formats: Sequence[str]) -> None:
-    """Twice; what is refused is told, and the next is tried. Raises the last refusal."""
+    """Export the run twice. Every failure is reported, and the last one raised at the end."""
     (run,) = place.runs()
 
     def once(turn: int, choice: VerdictChoice) -> Sequence[str]:
@@ -40,7 +40,7 @@ def export(place: Place, emit: Emit, *, formats: Sequence[str]) -> None:
 
 
 def check_export(place: Place, log: Log, end: str) -> None:
-    """What was told as written is there, nothing is half, and the next export leaves whole outputs and nothing else."""
+    """Reported files exist, every output is whole, and the next export leaves whole outputs and no other files."""
     require_whole(place)
     for event in log:
         for name in event[1:] if event[0] == "written" else ():
@@ -57,7 +57,7 @@ def check_export(place: Place, log: Log, end: str) -> None:
 
 
 def require_whole_outputs(folder: Path) -> None:
-    """That every output in a folder is complete. Raises Lost."""
+    """Require that every output in a folder is complete. Raises Lost."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.startswith("."):
             continue
@@ -68,12 +68,12 @@ def require_whole_outputs(folder: Path) -> None:
 def _holds(is_complete: Callable[[Path], bool], path: Path) -> bool:
     try:
         return is_complete(path)
-    except Exception:  # whatever reading half a file raises
+    except Exception:  # reading an incomplete file may raise any error
         return False
 
 
 def is_whole_table(path: Path, rows: int | None) -> bool:
-    """Whether a table has so many rows (None: any number), the last one to its end."""
+    """Return whether a table has `rows` rows (None: any number), all complete."""
     found = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
     return rows in (None, len(found)) and all(row["notice"] for row in found)
 

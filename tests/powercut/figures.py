@@ -1,4 +1,4 @@
-"""What a power-cut run found, counted while it is tried."""
+"""Counts of what a power-cut run tried and what was lost."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MOST_EXAMPLES: Final = 12
 
 @dataclass(eq=False, slots=True)
 class Figures:
-    """What came of one thing that was tried at many moments.
+    """The outcome of one act that was interrupted at many moments.
 
-    counts  what was tried how often, and what was given as the reason
-    lost    what did not hold, each with how often; `examples` says where it is found again
+    counts  numbers of interruptions and of reported reasons
+    lost    failed checks with their number; `examples` names the moments at which to find them again
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -27,7 +27,7 @@ class Figures:
 
     @contextmanager
     def judging(self, where: object, *, under: str = "") -> Iterator[None]:
-        """Note what does not hold inside."""
+        """Catch and count a failed check in the block."""
         try:
             yield
         except Exception as error:
@@ -37,6 +37,6 @@ class Figures:
                 self.examples.append(f"{where}: {what}")
 
     def require_none_lost(self) -> None:
-        """Raise Lost with all that did not hold."""
+        """Raise Lost with all failed checks, if there are any."""
         if self.lost:
             raise Lost("\n".join([*(f"{what}: {count} times" for what, count in self.lost.items()), *self.examples]))

@@ -1,4 +1,4 @@
-"""Acts on what is kept beside the store: packs, settings, trusted keys, folders, a site's operating points."""
+"""Acts on files other than the results database: packs, settings, trusted keys, folders, local operating points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEYS: Final = ("-".join(["1111"] * 16), "-".join(["2222"] * 16))
 
 
 def prepare_packs(place: Place) -> None:
-    """A home that trusts a key, and a drive with a pack of it, one of the same name that is another, and a third."""
+    """Make a home that trusts a key, and a drive with a pack, another with the same name, and a newer version."""
     place.clear()
     if not (place.drive / "first").exists():
         for name, slope in (("first", "first"), ("second", "second")):
@@ -36,7 +36,7 @@ def prepare_packs(place: Place) -> None:
 
 
 def install(place: Place, emit: Emit) -> None:
-    """A pack, then another one in its place, then a newer version beside it. Raises the last refusal."""
+    """Install a pack, then another one in its place, then a newer version next to it. Raises the last failure."""
     library = PackLibrary(place.home)
 
     def once(name: str) -> tuple[str, str, str]:
@@ -47,7 +47,7 @@ def install(place: Place, emit: Emit) -> None:
 
 
 def check_packs(place: Place, log: Log, end: str) -> None:
-    """What was told as installed is there, every pack is whole, and installing all again leaves nothing else."""
+    """Reported packs are installed, every pack is whole, and installing all again leaves no other files."""
     root = place.home / "packs"
     found = {path.name: _name_of(path) for path in root.iterdir() if path.name[0] != "."} if root.is_dir() else {}
     for name in (event[2] for event in log if event[0] == "installed"):
@@ -69,7 +69,7 @@ def _name_of(folder: Path) -> str:
     return manifest.description.names["en"]
 
 
-# ---- settings and the like
+# ---- settings and other small files
 
 Step = tuple[str, Callable[[Path], object]]
 
@@ -92,13 +92,13 @@ def _steps(place: Place) -> list[Step]:
 
 
 def keep(place: Place, emit: Emit) -> None:
-    """One thing after another. Raises the last refusal."""
+    """Save one thing after another. Raises the last failure."""
 
     def once(name: str, step: Callable[[Path], object]) -> tuple[str, str]:
         emit("begun", name)
         try:
             step(place.home)
-        except UsageProblem:  # what is to be taken away was refused before
+        except UsageProblem:  # nothing to remove, because saving it had failed
             return "left", name
         return "kept", name
 
@@ -106,7 +106,7 @@ def keep(place: Place, emit: Emit) -> None:
 
 
 def check_kept(place: Place, log: Log, end: str) -> None:
-    """Everything can be read, and what was told as kept is there."""
+    """Every file can be read, and everything reported as saved is there."""
     kept = [event[1] for event in log if event[0] == "kept"]
     begun = {event[1] for event in log if event[0] == "begun"}
     settings, problems = load(place.home / "settings.json")

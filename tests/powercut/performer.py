@@ -1,9 +1,9 @@
-"""The process in which acts are performed: it has the watched disk loaded (see stage.py).
+"""The process that performs acts, with the library watched_disk.c loaded (see stage.py).
 
     python performer.py PLACE ORDERS
 
-Each line of its input names an act; a process forked for it performs it, and a line of output says how it ended. What
-an act needs is imported once.
+Each line of its input names an act. A forked process performs the act, and a line of output says how it ended. The
+fork saves importing the program for every act.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from powercut.place import Place
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Perform acts until the input ends."""
     place = Place(Path(sys.argv[1]))
     with Path(sys.argv[2]).open("r+b") as page:
         orders = mmap.mmap(page.fileno(), 0)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def perform(name: str, place: Place, orders: mmap.mmap) -> dict[str, object]:
-    """Perform an act with the disk watched; how it ended."""
+    """Perform an act with a watched disk. Returns how it ended."""
     orders[0] = 1
     with configure_logging(place.home):
         said = ACTS[name].performed(place, place.log_path)

@@ -1,4 +1,4 @@
-"""The place where acts are performed: a user's home, a folder for exports, and what a person was told."""
+"""The folder in which acts are performed: a user's home, exports, and a log of everything reported to the user."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ Log = list[list[Any]]
 
 
 class Lost(AssertionError):
-    """Something is lost, doubled or wrong."""
+    """Data are lost, doubled or wrong."""
 
 
 def require(is_so: object, otherwise: str) -> None:
-    """Raise Lost if it is not."""
+    """Raise Lost with the text `otherwise` if `is_so` is false."""
     if not is_so:
         raise Lost(otherwise)
 
 
 class Place:
-    """Under one folder; beside it, where nothing is watched, lie the images and what else is only read."""
+    """The watched folder `root` of acts. Images and packs, which are only read, are in unwatched folders next to it."""
 
     def __init__(self, root: Path) -> None:
         self.root: Final = root
@@ -67,28 +67,28 @@ class Place:
 
     @property
     def store(self) -> Path:
-        """The results' file."""
+        """The results database."""
         return self.home / DATABASE_NAME
 
     @property
     def spec(self) -> RunSpec:
-        """What runs are asked to do here."""
+        """The settings of runs."""
         return run_spec(paths=(str(self.images),))
 
     def clear(self) -> None:
-        """Nothing was done yet."""
+        """Make an empty home, an empty folder for exports, and an empty log."""
         shutil.rmtree(self.root, ignore_errors=True)
         for folder in (self.root, self.home, self.out):
             folder.mkdir(mode=0o700)
         self.log_path.touch()
 
     def read(self) -> dict[tuple[str, ...], bytes | None]:
-        """All files by path; None is a folder."""
+        """Return the content of all files by path; None is a folder."""
         paths = sorted(self.root.rglob("*"))
         return {path.relative_to(self.root).parts: None if path.is_dir() else path.read_bytes() for path in paths}
 
     def write(self, state: Mapping[tuple[str, ...], bytes | None]) -> None:
-        """Make the files these."""
+        """Replace all files by these."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(mode=0o700)
         for parts, data in sorted(state.items()):
@@ -100,17 +100,17 @@ class Place:
 
     @property
     def log(self) -> Log:
-        """All that a person was told, in order."""
+        """Everything that was reported to the user, in order."""
         return log_of(self.log_path.read_bytes())
 
     # ---- screening
 
     def refs(self) -> list[ImageRef]:
-        """The images, each of a study of its own."""
+        """Return the images, each of a separate study."""
         return [image_of(self.images / name) for name in NAMES]
 
     def batch(self, publish: Callable[[Event], None], *, as_new_run: bool = False) -> Batch:
-        """A run of all images, in the program's own way but for the networks: what comes out is known."""
+        """Return a run over all images with the program's own pipeline, but with known results instead of a network."""
         stamping = _Stamping()
         ports = BatchPorts(
             spec=self.spec,
@@ -128,16 +128,16 @@ class Place:
         )
 
     def screen(self, publish: Callable[[Event], None] = lambda event: None, *, as_new_run: bool = False) -> Batch:
-        """Run it to its end."""
+        """Screen all images to the end of the run."""
         batch = self.batch(publish, as_new_run=as_new_run)
         batch.start()
         require(batch.join(_LIMIT_S), "the run does not end")
         return batch
 
-    # ---- what came of it
+    # ---- results
 
     def mended(self) -> str:
-        """Open the store as a run does; the sentence with which it was mended, empty where it was whole."""
+        """Open the results database as a run does. Returns the message about a repair, empty if it was intact."""
         said: list[str] = []
 
         def publish(event: Event) -> None:
@@ -148,7 +148,7 @@ class Place:
         return " ".join(said)
 
     def results(self, run_id: int) -> dict[str, StoredResult]:
-        """The results of a run by image. Raises Lost where one is there twice or is wrong."""
+        """Return the results of a run by image. Raises Lost if one is there twice or is wrong."""
         found: dict[str, StoredResult] = {}
         with ResultQuery(self.store) as query:
             for result in query.results(run_id):
@@ -159,45 +159,45 @@ class Place:
         return found
 
     def runs(self) -> tuple[Run, ...]:
-        """All runs, the newest first."""
+        """Return all runs, the newest first."""
         with ResultQuery(self.store) as query:
             return query.runs()
 
 
 class _Stamping:
-    """Stamps of every other image, however lately its file was changed; the others are known by their content."""
+    """File stamps for every second image, even if its file changed just now. The others have only their content."""
 
     def __init__(self) -> None:
         self._stamps: FileStamper | None = None
 
     def begin(self, stamps: FileStamper) -> None:
-        """Make them with these."""
+        """Use this stamper."""
         self._stamps = stamps
 
     def of(self, ref: ImageRef) -> bytes:
-        """Empty where an image gets none."""
+        """Return the stamp of an image, empty if it gets none."""
         if not self._stamps or int(ref.path.stem) % 2:
             return b""
         with ref.path.open("rb") as stream:
             return self._stamps.stamp_of_stream(ref.path, stream)
 
     def stamped(self, outcome: Outcome) -> Outcome:
-        """The same, with the stamp of its file."""
+        """Return the outcome with the stamp of its file."""
         return replace(outcome, facts=replace(outcome.facts, stamp=self.of(outcome.ref)))
 
     def is_known(self, ref: ImageRef, is_known: IsKnown) -> bool:
-        """Whether the run need not look at it."""
+        """Return whether the run knows the image by its stamp."""
         with ref.path.open("rb") as stream:
             return is_known(ref.path, stream)
 
 
 def log_of(data: bytes) -> Log:
-    """Lines of JSON; the last one may be cut short by the power cut."""
+    """Return the events in a log. A last line that the power cut shortened is left out."""
     return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
 
 def emitter(path: Path) -> Emit:
-    """What tells a person something, at once."""
+    """Return a function that appends an event to a log with one write, as a report to the user."""
 
     def emit(*event: object) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -208,7 +208,7 @@ def emitter(path: Path) -> Emit:
 
 
 def do_each(emit: Emit, steps: Iterable[Callable[[], Sequence[object]]]) -> None:
-    """One step after another: what each gives is told, and what is refused. Raises the last refusal."""
+    """Perform steps and report the result or failure of each. Raises the last failure at the end."""
     problem = None
     for step in steps:
         try:
@@ -223,7 +223,7 @@ def do_each(emit: Emit, steps: Iterable[Callable[[], Sequence[object]]]) -> None
 
 
 def image_of(path: Path) -> ImageRef:
-    """The reference of an image."""
+    """Return the reference of an image file."""
     uid = f"1.2.826.0.1.{int(path.stem)}"
     header = ImageHeader(
         modality="DX", study_instance_uid=uid, sop_instance_uid=f"{uid}.1", patient_id=f"P{path.stem}", rows=300
@@ -232,7 +232,7 @@ def image_of(path: Path) -> ImageRef:
 
 
 def outcome_of(ref: ImageRef) -> Outcome:
-    """What comes out for an image: the same whenever it is asked, and something else for each."""
+    """Return the known result of an image: always the same, and different for each image."""
     number = int(ref.path.stem)
     if number % 8 == 5:
         return refused(ref)
@@ -250,20 +250,20 @@ def outcome_of(ref: ImageRef) -> Outcome:
 
 
 def require_right(outcome: Outcome) -> None:
-    """That it is what comes out for its image. Raises Lost."""
+    """Require the known result of the image. Raises Lost."""
     found, expected = outcome_columns(outcome), outcome_columns(outcome_of(image_of(outcome.ref.path)))
     wrong = [name for name in _JUDGED if found[name] != expected[name]]
     require(not wrong, f"{outcome.ref.path.name} has another {', '.join(wrong)}")
 
 
 def require_complete(names: Iterable[str]) -> None:
-    """That these are all images, each once. Raises Lost."""
+    """Require that these are all images, each once. Raises Lost."""
     found = sorted(names)
     require(found == list(NAMES), f"the list is not complete: {found}")
 
 
 def require_whole(place: Place) -> None:
-    """That the store opens without being mended, and that SQLite finds no fault in it. Raises Lost."""
+    """Require that the results database opens without repair, and that SQLite finds no fault in it. Raises Lost."""
     if said := place.mended():
         raise Lost(f"the store was damaged: {said}")
     for path in (place.store, pictures_path(place.store)):

@@ -1,7 +1,7 @@
-"""The disk refuses something, at every change of an act: it is full, a quota is used up, or it fails.
+"""Failing writes at every change of an act: full disk, exhausted quota, or disk error.
 
-Whatever is refused, the program ends in order and says why, nothing half done is under a final name, and once the disk
-takes everything again, the same act comes to its whole result.
+Whichever change fails, the program ends in order and reports why. No incomplete file has a final name. Once the disk
+works again, the same act comes to its complete result.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from powercut.figures import Figures
 from powercut.place import Log, Lost, Place
 from powercut.stage import Fault, How, Performed, Stage
 
-# By the system's error: how it comes, and what the program may give as the reason. What failed once may have been
-# anything; a disk that stays full is called full.
+# Reason codes that the program may report. After a single ENOSPC both are right; a disk that stays full must be
+# reported as full.
 _FULL: Final = frozenset({"disk_full"})
 _FAILING: Final = frozenset({"disk_failing", "not_writable"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A way in which a disk refuses; `reasons` are the codes that a person may be given for it."""
+    """A kind of disk failure; `reasons` are the codes that the program may report for it."""
 
     name: str
     how: How
@@ -40,13 +40,13 @@ KINDS: Final[Sequence[Kind]] = (
     Kind(name="quota used up", how="from then on", error=errno.EDQUOT, reasons=_FULL),
     Kind(name="disk error once", how="once", error=errno.EIO, reasons=_FAILING),
     Kind(name="disk errors from then on", how="from then on", error=errno.EIO, reasons=_FAILING),
-    # What Linux makes of a file system with errors, under files that are open.
+    # Linux remounts a file system with errors read-only while files are open.
     Kind(name="read-only from then on", how="from then on", error=errno.EROFS, reasons=_FAILING),
 )
 
 
 def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None = None) -> Figures:
-    """Perform an act again and again, the disk refusing something at every change, or at `most` of them."""
+    """Perform an act repeatedly, each time with a failure at another change, at most `most` times."""
     act, place, figures = ACTS[name], stage.place, Figures()
     act.prepare(place)
     before, chance = place.read(), random.Random(f"{seed} {name} {kind.name}")
@@ -66,7 +66,7 @@ def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None =
                 raise Lost(done.crash.strip().splitlines()[-1])
             marked = (
                 {"database_damaged"} if damage_mark_path(place.store).exists() else set()
-            )  # not fixed yet: it is true
+            )  # the damage is real until it is repaired
             if wrong := set(given) - kind.reasons - marked:
                 raise Lost(f"the reason given is {', '.join(sorted(wrong))}")
             _require_ended(place, kind)
@@ -75,7 +75,7 @@ def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None =
 
 
 def _reasons(done: Performed, log: Log) -> list[str]:
-    """Every reason that a person was given, the one with which the act ended once."""
+    """Return all reported reason codes, else the one with which the act ended."""
     said = [event for event in log if isinstance(event, list)]
     given = [event[1] for event in said if event[0] == "problem"]
     given += [event[2] for event in said if event[0] == "ended" and event[2]]
@@ -83,7 +83,7 @@ def _reasons(done: Performed, log: Log) -> list[str]:
 
 
 def _require_ended(place: Place, kind: Kind) -> None:
-    """No run passes for running; where nothing can be written any more, or before mending, that cannot be noted."""
+    """Require that no run is left as running, unless the disk or a damaged database prevents noting its end."""
     if kind.how == "from then on" or not place.store.exists() or damage_mark_path(place.store).exists():
         return
     if states := [run.state for run in place.runs() if run.state in ("running", "paused")]:

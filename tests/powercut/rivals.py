@@ -1,7 +1,7 @@
-"""Two programs at work on one place at once, and some of them killed at any moment.
+"""Two programs that work on the same files at once, some of them killed at a random moment.
 
-Each is a process of its own that is forked here; what it tells goes to a file of its own. Nothing that was told is lost
-by a kill: the system stays up, and what was written stays.
+Each is a forked process with its own log of reports. A kill must not lose anything that was reported, because the
+system keeps running and keeps what was written.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from powercut.storing import check_deleted, check_verdicts
 _LIMIT_S: Final = 120.0
 _LONGEST_LIFE_S: Final = 0.4
 _SILENT: Final = {"crash": "one ended without a word, or not at all", "problem": None}
-# What one may be told because of the other; everything else is a fault.
+# Reason codes that one program may report because of the other; all others are faults.
 _PERMITTED: Final = frozenset({"history_in_use", "history_no_run"})
 
 
 def rival(stage: Stage, name: str, *, rounds: int, seed: int) -> Figures:
-    """Let two programs at each other so often."""
+    """Perform two acts at once, `rounds` times."""
     place, (names, check) = stage.place, RIVALRIES[name]
     acts, figures = [ACTS[act] for act in names], Figures(Counter(rounds=rounds))
     chance = random.Random(f"{seed} {name}")
@@ -52,7 +52,7 @@ def rival(stage: Stage, name: str, *, rounds: int, seed: int) -> Figures:
 
 
 def _perform(place: Place, acts: Sequence[Act], lives_s: Sequence[float]) -> tuple[list[Log], list[dict[str, Any]]]:
-    """What each told, and how those ended that were not killed."""
+    """Perform acts at once. Returns the log of each, and how those ended that were not killed."""
     files = [place.log_path.with_name(f"told-{number}") for number in range(len(acts))]
     for path in files:
         path.write_bytes(b"")
@@ -64,7 +64,7 @@ def _perform(place: Place, acts: Sequence[Act], lives_s: Sequence[float]) -> tup
     return [log_of(path.read_bytes()) for path in files], [one for one in ended if one]
 
 
-# ---- what must hold
+# ---- checks
 
 
 def _check_runs(place: Place, log: Log, end: End) -> None:
@@ -79,7 +79,7 @@ def _check_deleted(place: Place, log: Log, end: End, *, further: bool = False) -
     require_complete(place.results(place.screen().run_id))
 
 
-# What is done at once, on what the first act asks for, and what must hold of all that both have told.
+# Two acts to perform at once after the first one's `prepare`, and the check with the reports of both.
 RIVALRIES: Final[Mapping[str, tuple[tuple[str, str], Callable[[Place, Log, End], None]]]] = {
     "two runs": (("screen", "screen"), _check_runs),
     "verdicts and a run": (("verdicts", "screen"), check_verdicts),

@@ -1,7 +1,7 @@
-"""A stage with a watched disk: acts are performed on it, what they change is written down, and changes can be let fail.
+"""The stage on which acts are performed: every change of its disk is recorded, and chosen changes can be made to fail.
 
-An act is performed by a process of its own (see performer.py) that has `watched_disk.c` loaded. The stage has one
-folder, the place; only what lies below it is watched.
+A separate process (performer.py) with the library `watched_disk.c` performs the acts. Only changes below one folder,
+the place, are recorded.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LIMIT_S: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Changes begin to fail at the change with this number, counted from 1.
+    """A disk failure that begins at change number `first`, counted from 1.
 
-    error  the number of the system's error
-    room   bytes that a full disk has left then; it gets more where something is removed
+    error  the errno of the failing calls
+    room   bytes that are free on a full disk at that moment; removing files frees more
     """
 
     first: int
@@ -47,9 +47,9 @@ class Fault:
 class Performed:
     """How an act ended.
 
-    problem  the code and the sentence of the FieldrayError that ended it, None where none did
-    crash    the traceback of anything else
-    changes  how many there were
+    problem  code and text of the FieldrayError that ended the act, None if there was none
+    crash    the traceback of any other error
+    changes  number of changes
     """
 
     problem: tuple[str, str] | None
@@ -58,7 +58,7 @@ class Performed:
 
 
 class Stage:
-    """Made in a folder of its own; a context that ends its process."""
+    """See the module's docstring. A context manager that ends its process."""
 
     def __init__(self, folder: Path) -> None:
         self.place = Place(folder / "place")
@@ -81,10 +81,10 @@ class Stage:
         self._orders.close()
 
     def perform(self, name: str, *, fault: Fault | None = None) -> Performed:
-        """Perform an act (see acts.py) on the place as it is, and wait for it."""
+        """Perform an act (see acts.py) on the current content of the place, and wait for its end."""
         if command := ACTS[name].command:
             return self.run(command(self.place), fault=fault)
-        self._order(fault, is_watched=False)  # the process begins to watch when it performs
+        self._order(fault, is_watched=False)  # the process starts recording at the begin of the act
         process = self.start()
         assert process.stdin
         assert process.stdout
@@ -95,7 +95,7 @@ class Stage:
         return Performed(problem=problem, crash=said["crash"], changes=self._changes)
 
     def run(self, command: Sequence[str], *, fault: Fault | None = None) -> Performed:
-        """Run a program on the place, all of its processes watched; what it says on its output is told there."""
+        """Run a program whose processes are all recorded. Its output counts as reports to the user."""
         self._order(fault, is_watched=True)
         with self.place.log_path.open("ab") as log:
             done = subprocess.run(
@@ -119,12 +119,12 @@ class Stage:
 
     @property
     def changes(self) -> list[Change]:
-        """What the last performance changed, in order."""
+        """The changes that the last act made, in order."""
         return read_changes(self._log.read_bytes(), self.place.root)
 
     @property
     def _changes(self) -> int:
-        """How many the last performance tried."""
+        """The number of changes that the last act tried."""
         return int(_ORDERS.unpack_from(self._orders)[4])
 
     def _environment(self) -> dict[str, str]:
@@ -134,11 +134,11 @@ class Stage:
             "FIELDRAY_WATCHED_FOLDER": str(self.place.root),
             "FIELDRAY_WATCHED_LOG": str(self._log),
             "FIELDRAY_WATCHED_ORDERS": str(self._page),
-            "OPENBLAS_NUM_THREADS": "1",  # a process with threads of a library is not to be forked
+            "OPENBLAS_NUM_THREADS": "1",  # a process must not be forked while a library has threads
         }
 
     def start(self) -> subprocess.Popen[str]:
-        """The process that performs acts, started if it was not."""
+        """Return the process that performs acts. Starts it the first time."""
         self._performer = self._performer or subprocess.Popen(
             [sys.executable, str(_TESTS / "powercut" / "performer.py"), str(self.place.root), str(self._page)],
             env={**os.environ, **self._environment()},

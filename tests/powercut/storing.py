@@ -1,4 +1,4 @@
-"""Acts on the results: a run from the beginning or resumed, verdicts given during a run, and runs that are deleted."""
+"""Acts on the results database: a new or resumed run, verdicts during a run, and deleting runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BEFORE: Final = Verdict(choice="disagree", note="before")
 
 
 def prepare_half(place: Place) -> None:
-    """A run that was stopped after half of the images; a verdict was given on the first."""
+    """Make a run that was stopped after half of the images, with a verdict on the first."""
     place.clear()
     with ResultStore(place.store) as store:
         run_id = store.open_run(place.spec)
@@ -31,21 +31,21 @@ def prepare_half(place: Place) -> None:
 
 
 def prepare_run(place: Place) -> None:
-    """A run that is finished."""
+    """Make a finished run."""
     place.clear()
     place.screen()
 
 
 def screen(place: Place, emit: Emit) -> None:
-    """All images."""
+    """Screen all images."""
     batch = place.screen(_announcing(emit))
     if batch.reason:
         raise StorageProblem(batch.reason)
 
 
 def give_verdicts(place: Place, emit: Emit) -> None:
-    """On images of the run that is there, three times each, some withdrawn at last; during another run."""
-    first = min(run.run_id for run in place.runs())  # a rival may have begun another one already
+    """Give three verdicts on each image of the existing run during another run. Some are withdrawn at last."""
+    first = min(run.run_id for run in place.runs())  # the other program may have begun a run already
     rows = {name: result for name, result in place.results(first).items() if name in _JUDGED}
     batch = place.batch(_announcing(lambda *event: None), as_new_run=True)
     batch.start()
@@ -68,7 +68,7 @@ def give_verdicts(place: Place, emit: Emit) -> None:
 
 
 def check_run(place: Place, log: Log, end: str) -> None:
-    """What is there is right; what was told is there unless the power went; a resumed run is complete."""
+    """All results are correct. Except after a power cut, all reported results are there. A resumed run is complete."""
     require_whole(place)
     runs = place.runs()
     require(len(runs) <= 1, f"{len(runs)} runs")
@@ -86,7 +86,7 @@ def check_run(place: Place, log: Log, end: str) -> None:
 
 
 def check_verdicts(place: Place, log: Log, end: str) -> None:
-    """On every image lies the last verdict that was told as saved, or one that was asked for later."""
+    """Every image has the last verdict that was reported as saved, or a later one."""
     require_whole(place)
     first = min(run.run_id for run in place.runs())
     rows = place.results(first)
@@ -101,7 +101,7 @@ def check_verdicts(place: Place, log: Log, end: str) -> None:
 
 
 def _saved(log: Log, name: str) -> int:
-    """Which of the verdicts that were asked for on an image was the last one that was told as saved, 0 for none."""
+    """Return the number of the image's last verdict that was reported as saved, 0 for none."""
     number, saved = 0, 0
     for event in log:
         if event[:2] == ["asked", name]:
@@ -138,7 +138,7 @@ def _announcing(emit: Emit) -> Publish:
 
 
 def prepare_runs(place: Place) -> None:
-    """Three finished runs, with a verdict on the third."""
+    """Make three finished runs, with a verdict on the third."""
     place.clear()
     for _ in range(3):
         place.screen(as_new_run=True)
@@ -148,15 +148,15 @@ def prepare_runs(place: Place) -> None:
 
 
 def delete(place: Place, emit: Emit) -> None:
-    """The first two runs."""
+    """Delete the first two runs."""
     done = delete_runs(place.store, [1, 2])
     emit("deleted", *done.plan.run_ids)
 
 
 def check_deleted(place: Place, log: Log, end: str, *, further: bool = False) -> None:
-    """The two went together or not at all, and stay away once that was told; the third is as it was.
+    """Both runs are deleted or none, and both once the deletion was reported. The third run is unchanged.
 
-    further  another program may have begun runs
+    further  another program may have begun more runs
     """
     require_whole(place)
     left = {run.run_id for run in place.runs() if run.run_id <= 3 or not further}

@@ -1,4 +1,4 @@
-"""What may be on a disk that lost its power, of what a process did to it."""
+"""The model of a disk after a power cut, and the recording of a program's changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LUCKS = 200
 
 
 class Happening:
-    """Changes of a folder, and all disks that are met after a power cut."""
+    """Applies changes to a folder, and finds all possible contents after a power cut."""
 
     def __init__(self, root: Path, model: Model) -> None:
         self.root, self.disk = root, Disk(root, model)
@@ -43,13 +43,13 @@ class Happening:
         return [self.disk.state(Luck(chance=chance, share=share, sector=512)) for share in shares]
 
     def contents(self, name: str) -> set[bytes | None]:
-        """All that may be under a name; nothing is b"-"."""
+        """Return all possible contents of a file; b"-" stands for no file."""
         return {state.get((name,), b"-") for state in self.states}
 
 
 @pytest.fixture(params=MODELS)
 def happening(request: pytest.FixtureRequest, tmp_path: Path) -> Happening:
-    """On a folder with one file that is on the disk."""
+    """A folder with one synced file, under each model."""
     (tmp_path / "old").write_bytes(b"old")
     return Happening(tmp_path, request.param)
 
@@ -85,7 +85,7 @@ def test_what_is_exchanged_is_never_missing(happening: Happening) -> None:
     assert found == {(b"old", b"new"), (b"new", b"old")}
 
 
-# ---- recorded
+# ---- recording
 
 
 PROGRAM = """

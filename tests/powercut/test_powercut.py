@@ -1,4 +1,4 @@
-"""A few moments of each kind; `make powercut` tries thousands."""
+"""A few power cuts and disk failures for each act; `make powercut` tries thousands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from powercut.stage import Fault, Stage
 def test_nothing_is_lost_when_the_power_goes(stage: Stage, act: str, disks: int) -> None:
     figures = cut(stage, act, seed=7, lucks=2, most=disks)
     assert figures.lost == {}, figures.examples
-    assert figures.counts["ordered"] + figures.counts["unordered"] > disks // 4  # one drawn twice is looked at once
+    assert figures.counts["ordered"] + figures.counts["unordered"] > disks // 4  # equal disks are checked only once
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -32,7 +32,7 @@ def test_whatever_the_disk_refuses_is_told_and_done_later(stage: Stage, kind: Ki
 
 
 def test_what_was_told_as_deleted_is_deleted_though_the_disk_was_full_and_then_the_power_went(stage: Stage) -> None:
-    """The rows were deleted, and the file could not be built again without them."""
+    """After the rows are deleted, the full disk prevents the rebuild of the database file without them."""
     act = ACTS["delete"]
     for first in itertools.count(1):
         act.prepare(stage.place)
@@ -49,7 +49,7 @@ def test_what_was_told_as_deleted_is_deleted_though_the_disk_was_full_and_then_t
 
 
 def test_a_store_that_was_begun_on_a_full_disk_is_not_a_damaged_one(stage: Stage) -> None:
-    """A new file is complete before it gets its name, also where nothing can be taken over from its log."""
+    """A new database is complete before the file gets its name, even if its log cannot be merged into it."""
     act, codes = ACTS["screen"], set()
     for first in range(50, 75):
         act.prepare(stage.place)
