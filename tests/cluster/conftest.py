@@ -1,4 +1,4 @@
-"""The tests of the cluster: left out where its modules, or those that a part of them needs, are not installed."""
+"""Fixtures of the cluster tests. Tests are left out if the modules that they need are not installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fieldray.imaging.synthetic import write_studies
 from fieldray.store.results import ResultQuery
 from program import write_images
 
-# By folder: divided training needs the toolchain, and so does what writes the recipes of workflows.
+# Modules needed by each folder. Divided training and recipes of workflows need the toolchain.
 NEEDED = {
     "cluster": ("distributed", "pyarrow"),
     "training": ("distributed", "tensorflow"),
@@ -31,7 +31,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """27 images and files that are none: loose ones, a DICOM study, a zip file, a damaged one."""
+    """Return a folder with 27 images (PNG files, DICOM studies, one in a zip file), one damaged image, and a text."""
     folder = tmp_path / "images"
     paths = write_images(folder, 24)
     write_studies(folder / "studies", count=2)
@@ -43,7 +43,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def stored(home: Path, *, moved: tuple[str, str] = ("", "")) -> list[tuple[Any, ...]]:
-    """What the newest run says of each image, times apart, as if it lay in the other of two places."""
+    """Return the newest run's results without times, with the path `moved[0]` replaced by `moved[1]`."""
     with ResultQuery(home / "results.sqlite") as query:
         return sorted(_gist(row.outcome, moved) for row in query.results(query.runs()[0].run_id))
 

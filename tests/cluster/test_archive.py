@@ -1,4 +1,4 @@
-"""The driver of an archive with stand-ins for the session, in real workers: what dies or lies, and what comes of it."""
+"""The driver of an archive, with real workers that run fake screening: crashes, wrong answers, and their effect."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ SOMEWHERE = "tcp://127.0.0.1:1"
 
 
 def stand_ins() -> dict[str, Callable[..., Any]]:
-    """What workers run in these tests. Only functions inside a function travel to a process that has no tests."""
+    """Return what workers run in these tests. Only nested functions are pickled by value, which workers need."""
 
     def screen(spec: PieceSpec) -> list[Outcome]:
-        """Every image is blank; those called `poison...` end their worker, `once` does so the first time."""
+        """Report every image as blank. Names `poison...` kill the worker, `once` kills it the first time."""
         outcomes = list[Outcome]()
         for text in spec.refs:
             ref = ref_of(text)
@@ -66,7 +66,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         raise ArithmeticError
 
     def screen_but_on_bad_node(spec: PieceSpec) -> list[Outcome]:
-        """As `screen`, but the node `bad` fails over whatever it gets, and the others wait until that is known."""
+        """Like `screen`, but the node `bad` fails on every piece. Other nodes wait for six failures."""
         faults = ref_of(spec.refs[0]).path.with_name("faults")
         if str(distributed.get_worker().name).startswith("bad/"):
             with faults.open("a") as stream:
@@ -77,7 +77,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         return screen(spec)
 
     def screen_but_on_bad_nodes(spec: PieceSpec) -> list[Outcome]:
-        """As `screen`, but each node called `bad-...` answers badly in its own way, and the others wait for them."""
+        """Like `screen`, but each node `bad-...` sends another kind of wrong answer. The other nodes wait for them."""
 
         from fieldray_cluster import archive_worker
 
@@ -90,7 +90,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         if name == "bad-size":
             archive_worker.pack_outcomes = lambda *_: bytes(2**25)
         if name == "bad-type":
-            archive_worker.screen_to_bytes = lambda *_: None  # what it is to run with the next piece
+            archive_worker.screen_to_bytes = lambda *_: None  # used with the next piece
         if name == "bad-silent":
             time.sleep(600)
         while len(list(begun.iterdir())) < 5:
@@ -98,7 +98,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         return screen(spec)
 
     def screen_files(spec: PieceSpec) -> list[Outcome]:
-        """Fails images whose file did not come along; a worker would look for them itself without any."""
+        """Fail images whose file was not sent. Raises ArithmeticError if no files were sent at all."""
         if spec.files is None:
             raise ArithmeticError
         refs = [ref_of(text) for text in spec.refs]
@@ -111,7 +111,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         ]
 
     def inspect(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
-        """A node that fits, whatever packs are there."""
+        """Accept the node whatever packs it has."""
 
     def inspect_other_pack(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
         return reason("cluster_other_pack", pack=request.pack_name)
@@ -129,19 +129,19 @@ def request_made(tmp_path: Path) -> ArchiveRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Begun:
-    """An output folder that was begun with a request; its images lie in `place`."""
+    """An output folder with a stored request. Its images are in `place`."""
 
     place: Path
     folder: ArchiveFolder
     request: ArchiveRequest
 
     def write_list(self, count: int, *special: str) -> None:
-        """A list of `count` images; the last ones have these names."""
+        """Write the list of `count` images. The last ones have the names `special`."""
         names = [f"image-{number}" for number in range(count - len(special))] + list(special)
         self.folder.write_list(((ImageRef(path=self.place / name), "") for name in names), progress=lambda _count: None)
 
     def keep(self, refs: Sequence[ImageRef], start: int, *, request: ArchiveRequest | None = None) -> None:
-        """Results of an earlier start from number `start` on: none of these is an image."""
+        """Write results of an earlier start, from image number `start` on. They say `not_an_image`."""
         outcomes = [RefusedOutcome(ref=ref, reason=reason("not_an_image")) for ref in refs]
         self.folder.write_results(Piece(start, start + len(refs)), pack_outcomes(outcomes, request or self.request))
 
@@ -157,7 +157,7 @@ class Begun:
         connection: ConnectionSettings = TWO_WORKERS,
         **options: object,
     ) -> list[Outcome]:
-        """Screen what is left, with two workers if nothing else is said; what was saved."""
+        """Screen the remaining images, by default with two workers. Returns the saved outcomes."""
         saved: list[Outcome] = []
         progress: list[ArchiveProgress] = []
 
@@ -247,7 +247,7 @@ def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(begun: Begu
         else FailedOutcome(ref=ref, stage="decode", reason=reason(code))
         for ref, code in zip(refs, codes, strict=True)
     ]
-    pieces = (Piece(0, 2), Piece(2, 9))  # what failed on both sides of their border stays in the file of each
+    pieces = (Piece(0, 2), Piece(2, 9))  # failed images on both sides of the border of two files stay in their own file
     for piece in pieces:
         begun.folder.write_results(piece, pack_outcomes(outcomes[piece.start : piece.stop], begun.request))
     saved = begun.run()
@@ -357,7 +357,7 @@ def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: 
     assert [path.read_bytes() for path in local] == [b"1", b""] and {path.parent for path in local} == {own}
     assert [outcome.ref for outcome in outcomes] == refs
     assert [outcome.reason.code for outcome in outcomes if isinstance(outcome, FailedOutcome)] == ["missing", "missing"]
-    linked = ImageRef(path=tmp_path / "linked", problem=reason("linked_folder"))  # as it was listed
+    linked = ImageRef(path=tmp_path / "linked", problem=reason("linked_folder"))  # as in the list
     assert sent.screen(screen, linked).category == "refused"
 
 
@@ -392,7 +392,7 @@ def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(begun:
     begun.write_list(40)
     notes: list[tuple[str, Reason]] = []
     with cluster_of_nodes(begun.place, "ward/1", "bad/1") as (_, _, connection):
-        with open_client(connection) as client:  # one that is alone and does not fit would end the start
+        with open_client(connection) as client:  # a bad node that is alone would end the run at its start
             client.wait_for_workers(2)
         saved = begun.run(
             screen=STAND_INS["screen_but_on_bad_node"], connection=connection, chunk_images=1,
@@ -441,11 +441,11 @@ def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(b
     }
 
 
-# ---- a scheduler whose program somebody changed: what it tells is not believed
+# ---- a manipulated scheduler, whose wrong messages must not do harm
 
 
 def lies() -> dict[str, Callable[..., Any]]:
-    """What is done to a scheduler, by what it is called. Only functions inside a function travel to it."""
+    """Return functions that manipulate a scheduler, by name. Only nested functions are pickled by value."""
 
     def answering(name: str, answer: Any) -> Callable[..., None]:
         def change(dask_scheduler: Any) -> None:
@@ -457,7 +457,7 @@ def lies() -> dict[str, Callable[..., Any]]:
         return change
 
     def exchanged(dask_scheduler: Any) -> None:
-        """The answer about the first piece is given for every other one."""
+        """Return the answer for the first piece for all others."""
         honest, first = dask_scheduler.handlers["gather"], {}
 
         async def lie(keys: Any = (), **options: Any) -> Any:
@@ -468,7 +468,7 @@ def lies() -> dict[str, Callable[..., Any]]:
         dask_scheduler.handlers["gather"] = lie
 
     def sending(message: dict[str, Any]) -> Callable[..., None]:
-        """News besides those that are true."""
+        """Send a wrong message with each true one."""
 
         def change(dask_scheduler: Any) -> None:
             honest = dask_scheduler.report
@@ -506,7 +506,7 @@ LIES = lies()
 @pytest.mark.cluster
 @pytest.mark.parametrize("lie", LIES)
 def test_what_it_tells_ends_no_driver_without_a_sentence(lie: str, begun: Begun) -> None:
-    """Either all images have results in the end, or a person is told that something is wrong with the cluster."""
+    """Either all images get results, or the run ends with an error about the cluster."""
     begun.write_list(12)
     with cluster_of_nodes(begun.place, "ward/1") as (_, _, connection):
         with open_client(connection) as client:
@@ -516,7 +516,7 @@ def test_what_it_tells_ends_no_driver_without_a_sentence(lie: str, begun: Begun)
             begun.run(connection=connection)
         except EnvironmentProblem as problem:
             assert problem.reason.code in ("cluster_node_problem", "cluster_no_answer", "cluster_lost")
-            assert len(begun.run()) == 12  # nothing that it told is kept
+            assert len(begun.run()) == 12  # no wrong data were saved
 
 
 def test_a_scheduler_that_lists_nonsense_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""`fieldray archive screen` as its user starts it, against `fieldray screen` on the same images; `fieldray cluster`.
+"""`fieldray archive screen` from the command line, compared with `fieldray screen`; and `fieldray cluster`.
 
-A cluster is of two computers, here by two addresses of this one.
+The two computers of a cluster are two addresses of this computer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     done = fieldray(*archive).ends_with(1)
     assert stored(home) == stored(other)
     count = len(stored(home))
-    done.prints(f"{count - 1} images. Finished earlier: 0 of {count} files.")  # the letter is none
+    done.prints(f"{count - 1} images. Finished earlier: 0 of {count} files.")  # letter.txt is not an image
     done.prints("1 image failed. To try the image again, start the command again.\nIf a file was unreadable ")
     (note,) = (line for line in alone.out.splitlines() if "pack (age or body part)" in line)
     assert note in done.out.splitlines()
@@ -87,7 +87,7 @@ def test_a_path_without_an_image_is_named_before_anything_is_screened(
 
 
 def kill_in_the_middle(arguments: tuple[object, ...], out: Path, *, is_whole: bool) -> None:
-    """Kill the driver, or all of its processes too, once two pieces are done; the others end by themselves."""
+    """Kill the driver after two pieces; with `is_whole` also its child processes. The remaining ones end themselves."""
     with start(*arguments) as driver:
         wait_for(lambda: len(list((out / "chunks").glob("*.parquet"))) >= 2, limit_s=60)
         family = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
@@ -98,7 +98,7 @@ def kill_in_the_middle(arguments: tuple[object, ...], out: Path, *, is_whole: bo
 
 
 def assert_nothing_of_it_is_left(home: Path) -> None:
-    """Neither of a patient nor of a key."""
+    """Require that no data of patients and no key are left."""
     assert not list((home / "cluster").iterdir())
     assert [path.name for path in home.iterdir() if not path.name.startswith(DATA_FILES)] == []
 
@@ -170,7 +170,7 @@ def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
 
 @contextlib.contextmanager
 def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A command that goes on, and its first line that is not about certificates and clocks."""
+    """Start a command for the block, then terminate it. Yields it and its first line after those about certificates."""
     with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         children: list[psutil.Process] = []
@@ -188,7 +188,7 @@ def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.cluster
 def test_a_cluster_is_looked_at_from_a_computer_with_another_address(tmp_path: Path) -> None:
-    """Whatever is on this computer has a loopback address, which no process is refused: here are two of others."""
+    """Loopback addresses are never refused, so this test uses two other addresses."""
     with contextlib.ExitStack() as ends:
         try:
             computers = ends.enter_context(namespaces(2, rate_mbit=100))
@@ -249,7 +249,7 @@ OPEN = "everybody who reaches the port of this computer can run programs"
     ("words", "said"),
     [
         ("start --host ward-pc --unencrypted", "is not a numeric IP address"),
-        # connections without certificates are nobody's mistake
+        # connections without certificates need an explicit option
         ("start --host 127.0.0.1", OPEN),
         ("join 127.0.0.1:8786 --host 127.0.0.1", OPEN),
         ("start --host 127.0.0.1 --certificates there --unencrypted", OPEN),

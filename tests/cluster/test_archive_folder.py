@@ -27,7 +27,7 @@ def test_what_is_left_is_what_no_file_covers(tmp_path: Path) -> None:
     with ArchiveFolder(tmp_path / "out") as folder:
         assert list(folder.remaining_pieces(7, size=3)) == [Piece(0, 3), Piece(3, 6), Piece(6, 7)]
         folder.write_results(Piece(2, 4), b"")
-        folder.write_results(Piece(3, 6), b"")  # overlaps what is there: not taken for results
+        folder.write_results(Piece(3, 6), b"")  # overlaps another file, so it is not used
         folder.write_results(Piece(6, 9), b"")  # past the end of the list
         (folder.path / "chunks" / ".17-new").touch()
         assert folder.finished_pieces(7) == (Piece(2, 4),)
@@ -64,7 +64,7 @@ def test_a_list_that_was_cut_short_is_named(tmp_path: Path) -> None:
     [
         ("{archive}/a.png", None),
         ("{archive}/deep/a.zip", None),
-        ("{disc}/IMAGES/1", None),  # as a DICOMDIR names it that was given itself
+        ("{disc}/IMAGES/1", None),  # as for a DICOMDIR that was given as a file
         ("/etc/passwd", "is damaged"),
         ("{archive}/../secret.png", "is damaged"),
         ("{archive}-other/a.png", "is damaged"),
@@ -88,7 +88,7 @@ def test_a_list_names_files_of_what_was_asked_for_alone(tmp_path: Path, path: st
 
 
 def test_a_list_whose_images_are_not_those_of_its_files_is_damaged(tmp_path: Path) -> None:
-    """What is sent to a node is the file, and what is reported is the image."""
+    """A node gets the file of a row and reports its image, so both must fit."""
     with ArchiveFolder(tmp_path / "out") as folder:
         folder.write_list([(ImageRef(path=tmp_path / "a.png"), "")], progress=lambda _count: None)
         table = pq.read_table(folder.path / "list.parquet")
@@ -102,7 +102,7 @@ def test_a_list_whose_images_are_not_those_of_its_files_is_damaged(tmp_path: Pat
 
 @pytest.mark.parametrize("rows", [[0, 1, 2, 2], [0, 1], [1, 0, 2]])
 def test_a_list_with_other_rows_than_were_written_is_damaged(tmp_path: Path, rows: list[int]) -> None:
-    """One twice, one cut off, or two exchanged."""
+    """One row is doubled, one is cut off, or two are swapped."""
     with ArchiveFolder(tmp_path / "out") as folder:
         folder.store_request(archive_request(tmp_path))
         refs = [ImageRef(path=tmp_path / f"{number}.png") for number in range(3)]
@@ -138,7 +138,7 @@ def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> Non
     request = archive_request("/scans")
     with ArchiveFolder(tmp_path / "out") as folder:
         folder.store_request(replace(request, paths=("/scnas",)))
-        folder.write_list((), progress=lambda _count: None)  # a slip binds nobody, as long as it led to no image
+        folder.write_list((), progress=lambda _count: None)  # no image was found, so they may be corrected
         folder.store_request(request)
         folder.write_list([(ImageRef(path=Path("/scans/a.png")), "")], progress=lambda _count: None)
         folder.store_request(request)

@@ -1,4 +1,4 @@
-"""Connections to a cluster: by certificates, to addresses in numbers, and to nothing else; and its processes' ends."""
+"""Connections of a cluster: certificates, numeric addresses only, no other network; and how its processes end."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_nothing_that_a_worker_or_a_scheduler_pickles_runs_here(tmp_path: Path) 
         os.kill(os.getpid(), signal.SIGKILL)
 
     with open_client(ConnectionSettings(workers=1)) as client:
-        with pytest.raises(KilledWorker):  # what Dask itself tells is read
+        with pytest.raises(KilledWorker):  # messages of Dask itself are read
             client.submit(die, pure=False).result(timeout=30)
         asked = (lambda task: client.submit(task, pure=False).result(timeout=30), client.run, client.run_on_scheduler)
         for function, ask in itertools.product((give, fail), asked):
@@ -292,7 +292,7 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
                 wait_for(begun.exists)
                 assert process.stdin
                 process.stdin.close()
-                assert process.wait(25) == 0  # Dask alone would wait half a minute for the task
+                assert process.wait(25) == 0  # without our code, Dask would wait half a minute for the task
                 future.cancel()
             finally:
                 process.kill()
@@ -311,7 +311,7 @@ def test_who_hears_of_a_process_that_is_started_again_hears_how_it_ended() -> No
         address, first = scheduler.address(), scheduler.pid
         psutil.Process(first).kill()
         wait_for(lambda: bool(heard) and scheduler.pid != first)
-        assert scheduler.address() == address  # found again at the same place
+        assert scheduler.address() == address  # the restarted process has the same address
     assert heard == [
         f"The process scheduler ended unexpectedly (exit code {-9 if os.name == 'posix' else 15}) and is being started "
         "again."

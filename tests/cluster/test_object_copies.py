@@ -1,4 +1,4 @@
-"""A recipe's images on a server: copied whole whatever happens to the server, and then read as local files."""
+"""A recipe's images on a server: copied completely despite failures of the server, then read as local files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_only_what_has_changed_is_copied_again(server: Server, tmp_path: Path) -
     server.put("in/normal/p03.png", b"as long as before"[:17])
     server.put("in/normal/new.png", b"new")
     server.delete("in/opacity/p04.png")
-    (folder / "opacity" / "p05.png").write_text("cut")  # by a power failure, say
+    (folder / "opacity" / "p05.png").write_text("cut")  # for example by a power failure
     assert copy_objects(ObjectServer(place), folder) == CopyResult(40, 3)
     del expected["opacity/p04.png"]
     assert copied(folder) == expected | {"normal/p03.png": "as long as before", "normal/new.png": "new"}
@@ -86,7 +86,7 @@ def test_an_object_that_changes_meanwhile_is_told_and_copied_next_time(server: B
 
     with pytest.raises(UsageProblem, match=r"2 objects of s3://box/in were not copied\..* p03\.png: .*has changed"):
         copy_objects(Changing("s3://box/in"), folder)
-    assert len(copied(folder)) == 38 and not (tmp_path / "in.json").exists()  # which is of a whole copy
+    assert len(copied(folder)) == 38 and not (tmp_path / "in.json").exists()  # the file that marks a complete copy
     server.faults.clear()
     assert copy_objects(asked, folder) == CopyResult(40, 2)
     assert copied(folder)["normal/p03.png"] == "another" and (tmp_path / "in.json").exists()
@@ -129,7 +129,7 @@ def test_a_recipe_with_an_address_reads_the_images_of_a_folder(
         rows = read_rows(recipe.data, folder=tmp_path / name)
         assert len(rows) == 6 and all(row.sha256 for row in rows)
         digests.add(rows_digest(rows))
-    assert len(digests) == 1  # of labels and contents, which decide all that follows
+    assert len(digests) == 1  # digests of labels and contents, on which all later steps depend
 
 
 @pytest.mark.parametrize("server", [Bucket], indirect=True)
@@ -155,7 +155,7 @@ def test_images_of_another_hospital_and_images_without_a_chest_may_be_on_a_serve
 
 
 class ChangingBucket(Bucket):
-    """A bucket in which the last image becomes another one when the first object is read."""
+    """A bucket whose last image changes when the first object is read."""
 
     changed = b""
 
@@ -167,7 +167,7 @@ class ChangingBucket(Bucket):
 
 
 def failing(bucket: Bucket, is_over: threading.Event, outages: list[int]) -> None:
-    """Kill the server after 20 requests, start it again after three seconds, and then kill it at random."""
+    """Kill the server after 20 requests, restart it after three seconds, and then kill it at random moments."""
     until = len(bucket.asked) + 20
     while len(bucket.asked) < until:
         if is_over.wait(0.001):
@@ -180,7 +180,7 @@ def failing(bucket: Bucket, is_over: threading.Event, outages: list[int]) -> Non
 
 
 def recipes_for(bucket: Bucket, folder: Path) -> dict[str, Path]:
-    """Write a recipe whose images are in the bucket, and one with the same images beside it."""
+    """Write a recipe with images in the bucket, and one with the same images in a local folder."""
     found = {name: folder / name / "recipe.toml" for name in ("remote", "here")}
     quick = TRAINED.replace("epochs = 4", "epochs = 1").replace("images_per_epoch = 128", "images_per_epoch = 32")
     for name, place in (("remote", "s3://box/training/"), ("here", "")):
@@ -196,7 +196,7 @@ def recipes_for(bucket: Bucket, folder: Path) -> dict[str, Path]:
 
 
 def trained(recipe: Path) -> tuple[bytes, list[float]]:
-    """The weights of a training, and the losses of its epochs."""
+    """Return the weights of a training, and the losses of its epochs."""
     history = json.loads((recipe.parent / "run/train/history.json").read_bytes())
     return (recipe.parent / "run/train/weights.npz").read_bytes(), [row["loss"] for row in history]
 

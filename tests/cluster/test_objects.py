@@ -1,4 +1,4 @@
-"""Archives whose images a server gives: objects of S3 (moto's server), or by HTTP (Python's) or SFTP (paramiko's)."""
+"""Archives on a server: S3 (by moto), HTTP (by Python's server) or SFTP (by paramiko)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TEXTS = [(f"{number:02}", f"text {number}") for number in range(40)]
 
 
 def served(kind: type[Server], home: Path) -> Iterator[Server]:
-    """A server of this kind, as the user of this home has configured it."""
+    """Start a server of this kind, for which the user's home is configured."""
     found, before = kind(home), dict(fsspec.config.conf)
     fsspec.config.set_conf_files(str(home / ".config" / "fsspec"), fsspec.config.conf)
     yield found
@@ -72,7 +72,7 @@ def bucket(user: Path) -> Iterator[Server]:
 
 
 def quiet_fsspec() -> None:
-    """End what fsspec keeps in a process."""
+    """Close the connections that fsspec keeps open."""
     for library in map(fsspec.get_filesystem_class, ("s3", "http")):
         library.clear_instance_cache()
     gc.collect()
@@ -108,7 +108,7 @@ def test_a_place_stands_for_one_address(address: str, place: str) -> None:
 
 
 def listed(address: str) -> list[tuple[str, str]]:
-    """The address of each image with its member, and what is wrong with it."""
+    """Return the address of each listed image with its zip member, and its problem."""
     with tempfile.TemporaryDirectory() as folder:
         server, scratch = ObjectServer(address), Path(folder)
         found = list(list_objects(server, scratch, members=members_in_this_process(), identify=identify_object))
@@ -128,12 +128,12 @@ def test_what_is_listed_is_an_image_or_says_why_not(server: Server, tmp_path: Pa
     server.put("in-other/d.png", png.read_bytes())
     server.put("in/empty.png", b"")
     server.put("in/two.zip", (tmp_path / "two.zip").read_bytes())
-    server.faults["in/refused.png"] = REFUSED  # whoever is to screen it tries again
+    server.faults["in/refused.png"] = REFUSED  # the worker that screens the image tries again
     files = [("b.png", ""), ("empty.png", "empty"), ("refused.png", ""), ("two.zip!1.png", ""), ("two.zip!2.png", "")]
     below = [("deep down/1.png", ""), ("deep down/[1] a&b#c?.png", "")]
     if server.protocol == "http":
         below = [(quote(name), why) for name, why in below]
-    if isinstance(server, Bucket):  # of which no name is a folder's
+    if isinstance(server, Bucket):  # none of the listed names is a folder
         server.put("in/a//b.png", png.read_bytes())
         server.put("in/folder/", b"")
         files.append(("a//b.png", ""))
@@ -179,7 +179,7 @@ def test_a_name_that_is_no_text_leaves_its_folder_readable(server: SshServer) ->
 
 
 def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path) -> None:
-    """As a server gives it that takes a name apart."""
+    """As from a server that interprets a part of the name."""
     for name in ("1.png", "1.png?versionId=null"):
         bucket.put(f"in/{name}", f"of {name}".encode())
     bucket.answers_for["in/1.png?versionId=null"] = "in/1.png"
@@ -225,7 +225,7 @@ print("pydicom" in sys.modules)
 def test_a_header_that_ends_its_reader_costs_its_own_object_alone(
     bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL)  # a record would keep the server's session
+    caplog.set_level(logging.CRITICAL)  # a log record would keep the server's session
     (png,) = write_images(tmp_path, 1)
     for name in ("1.png", "2.killed.png", "3.png"):
         bucket.put(f"in/{name}", png.read_bytes())
@@ -262,12 +262,12 @@ def test_an_archive_that_cannot_be_listed_is_said_at_once(server: Server) -> Non
     server.start()
 
 
-# ---- objects on their way
+# ---- copying objects to a cache
 
 
 @pytest.fixture
 def texts(server: Server) -> Listed:
-    """Forty listed objects, each with its own text."""
+    """Put forty objects with different texts on the server. Returns them as listed."""
     for name, text in TEXTS:
         server.put(f"in/{name}", text.encode())
     asked = ObjectServer(f"{server.address}/in")
@@ -280,7 +280,7 @@ def texts(server: Server) -> Listed:
 def brought(
     refs: Listed, cache: Path, address: str, *, patience_s: float = 30.0, most_bytes: int = 2**20
 ) -> list[tuple[str, str]]:
-    """The key of each image, and what its file holds or why there is none."""
+    """Return, by the key of each image, the content of its file, or the reason without one."""
 
     def read(ref: ImageRef) -> Outcome:
         return FailedOutcome(ref=ref, stage="decode", reason=reason("internal", detail=ref.path.read_text()))
@@ -290,7 +290,7 @@ def brought(
     with tempfile.TemporaryDirectory(dir=cache.parent) as own:
         with ReadAhead(server, ObjectCache(cache), images, states, Path(own)) as ahead:
             whys = [(ref.path.name, ahead.screen(read, ref).reason) for ref in images]  # type: ignore[union-attr]
-        assert not list(Path(own).iterdir())  # what was used is gone
+        assert not list(Path(own).iterdir())  # files are deleted after use
     return [(name, str(dict(why.parameters)["detail"]) if why.code == "internal" else why.code) for name, why in whys]
 
 
@@ -317,7 +317,7 @@ def test_a_server_that_comes_back_is_waited_for(server: Server, texts: Listed, t
     assert brought(texts, tmp_path / "cache", place) == TEXTS
     back.join()
     server.asked.clear()
-    assert brought(texts, tmp_path / "cache", place) == TEXTS and not server.asked  # they are in the cache
+    assert brought(texts, tmp_path / "cache", place) == TEXTS and not server.asked  # these are in the cache
 
 
 @pytest.mark.parametrize("server", [Bucket], indirect=True)
@@ -368,7 +368,7 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
 
 
 def killed_at_random(bucket: Bucket, seed: int, is_over: threading.Event, killed: list[int]) -> None:
-    """Kill the server again and again, each time after some more requests, for some time."""
+    """Kill the server repeatedly, each time after a random number of requests, and restart it after a while."""
     drawn = random.Random(seed)
     for _ in range(4):
         until = len(bucket.asked) + drawn.randint(3, 25)
@@ -395,7 +395,7 @@ def test_a_server_that_is_killed_at_random_costs_no_image(
     done = fieldray("archive", "screen", "s3://box/in", "--out", tmp_path / "out", "--chunk", 6, *pack_options)
     is_over.set()
     kills.join()
-    assert len(killed) > 1  # listing and screening ask more than twice 25 times
+    assert len(killed) > 1  # listing and screening need more than 50 requests
     assert (alone.code, done.code) == (0, 0), done.err
     found = stored(home, moved=("s3:/box/in", str(tmp_path / "in")))
     assert len(found) == len(paths) and found == stored(tmp_path / "other")
@@ -449,7 +449,7 @@ def test_an_archive_gets_the_results_of_a_folder(
     assert f"Screened: {server.address}/in" in shown.out and " gone" not in shown.out
 
 
-# ---- what the guarantees need
+# ---- security
 
 
 @pytest.mark.parametrize("server", [SshServer], indirect=True)

@@ -1,4 +1,4 @@
-"""Who may be given work, who is to blame for a process that ended, and keys of results."""
+"""The registry of workers: which nodes get work, whether image or node caused a crash, and keys of results."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(t
 
     with cluster_of_nodes(tmp_path, "ward/1") as (_, _, connection), pytest.raises(ConnectionLost):
         run_with_reconnects(connection, lose, count_done=lambda: min(len(tried), 2))
-    assert len(tried) == 2 + 4  # two with progress, of which the second is the first of five without any more
+    assert len(tried) == 2 + 4  # two with progress; the second is also the first of five without further progress
 
 
 class OneWorker:
-    """A client of a cluster with one worker, whose metrics the test sets."""
+    """A fake client of a cluster with one worker, whose metrics the test sets."""
 
     status = "running"
 
@@ -97,7 +97,7 @@ class OneWorker:
 def test_each_outage_of_a_server_is_told_when_it_begins() -> None:
     client, told = OneWorker(), list[str]()
     registry = WorkerRegistry(client, on_message=lambda node, why: told.append(f"{node} {why.code}"))
-    # the server is gone, seen as back by some thread for a moment, gone, back for good, and gone once more
+    # the server is gone, back for a moment in one thread's view, gone, back for good, and gone once more
     for looks, is_awaited, times in ((3, True, 1), (2, False, 1), (3, True, 1), (10, False, 1), (3, True, 2)):
         client.metrics = {AWAITS_SERVER_METRIC: is_awaited}
         for _ in range(looks):
@@ -120,7 +120,7 @@ def test_an_image_is_to_blame_where_processes_of_two_nodes_ended_over_it() -> No
 
 def test_an_image_is_to_blame_where_its_node_has_screened_another_one_since() -> None:
     faults, both = FaultCounts(), ("ward", "attic")
-    faults.add_done("ward", 100)  # before: it may have gone bad after that
+    faults.add_done("ward", 100)  # earlier: the node may have become faulty since
     piece = failed(faults, ONE, "ward", "ward", "ward")
     assert not faults.is_image_at_fault(piece, both, is_last=False)
     faults.add_done("attic", 1)

@@ -1,10 +1,10 @@
-"""Windows ended by a signal at random moments of a loaded machine: `make ends`, or
+"""Ends many windows by a signal at random moments on a busy machine: `make ends`, or
 
     python tests/ends/run_ends.py [--windows 1000] [--at-once 6] [--seed 1]
 
-Each window begins to screen drawn images; up to `_LONGEST_S` after it listens to signals it gets SIGTERM, SIGINT or
-SIGHUP. It must end in order (exit code 0) within `_LIMIT_S`; of one that does not, the figures keep the stacks of all
-threads. Windows side by side are the load: with six on two cores each waits for the others all the time.
+Each window begins to screen drawn images. Up to `_LONGEST_S` after it handles signals, it gets SIGTERM, SIGINT or
+SIGHUP. It must end in order (exit code 0) within `_LIMIT_S`. Otherwise the figures keep the stacks of its threads.
+Several windows at once are the load: with six on two cores each waits for the others all the time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.runner import RunResult, long_run, say
 
 _LONGEST_S: Final = 3.0
-_LIMIT_S: Final = 180.0  # the window gives up waiting for what it closes after 30 s; the load makes that longer
+_LIMIT_S: Final = 180.0  # the window waits at most 30 s for its parts to close, and longer on a busy machine
 _START_LIMIT_S: Final = 600.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WINDOW: Final = "import sys; from fieldray.__main__ import open_in_window; sys.exit(open_in_window(sys.argv[1:]))"
@@ -36,7 +36,7 @@ _WINDOW: Final = "import sys; from fieldray.__main__ import open_in_window; sys.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How a window ended: `code` is None where it did not, or never came up; `stacks` says what its threads did."""
+    """The end of a window. `code` is None if it did not end or never opened; `stacks` are those of its threads."""
 
     signal: str
     after_s: float
@@ -46,16 +46,16 @@ class End:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How many windows."""
+    """Add the options of this run."""
     parser.add_argument("--windows", type=int, default=1000)
     parser.add_argument("--at-once", type=int, default=6, help="windows side by side (default: 6)")
 
 
 def run(options: argparse.Namespace) -> RunResult:
-    """End all windows; what did not end in order stands in the facts."""
+    """Start and end all windows. The facts have those that did not end in order."""
     from fieldray.imaging.synthetic import write_studies
 
-    for number in set(_SIGNALS):  # a command started by `nohup` or with `&` ignores some, and its windows would too
+    for number in set(_SIGNALS):  # else windows inherit ignored signals, as after `nohup` or `&`
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     chance = random.Random(options.seed)
@@ -81,10 +81,10 @@ def run(options: argparse.Namespace) -> RunResult:
 
 
 def _ended(folder: Path, number: signal.Signals, after_s: float) -> End:
-    """Start a window, wait until it listens and `after_s` more, send the signal and see how it ends."""
+    """Start a window, wait until it handles signals and `after_s` more, send the signal, and wait for its end."""
     with tempfile.TemporaryDirectory(dir=folder) as home, tempfile.TemporaryFile(dir=folder) as words:
         settings = Path(home, "settings.json")
-        settings.write_text('{"pack": "pneumonia-paediatric"}', encoding="utf-8")  # else it asks whose images these are
+        settings.write_text('{"pack": "pneumonia-paediatric"}', encoding="utf-8")  # else it asks for the patients' ages
         command = [sys.executable, "-X", "faulthandler", "-P", "-c", _WINDOW, str(folder / "images")]
         environment = {**os.environ, "FIELDRAY_HOME": home, "QT_QPA_PLATFORM": "offscreen"}
         process = subprocess.Popen(command, env=environment, stdout=words, stderr=words)
@@ -110,8 +110,8 @@ def _ended(folder: Path, number: signal.Signals, after_s: float) -> End:
 
 
 def _wait_until_heard(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Until the window has its own handlers: proc(5) lists which signals a process catches. Raises TimeoutError."""
-    wanted = 1 << (number - 1) | 1 << (signal.SIGTERM - 1)  # SIGINT alone is caught by Python itself, before that
+    """Wait until the window has its own signal handlers, as listed in /proc (proc(5)). Raises TimeoutError."""
+    wanted = 1 << (number - 1) | 1 << (signal.SIGTERM - 1)  # Python itself catches SIGINT earlier
     deadline_s = time.monotonic() + _START_LIMIT_S
     status = Path(f"/proc/{process.pid}/status")
     while True:

@@ -1,4 +1,4 @@
-"""The test double's library, built once, and an Edge TPU of it for each test."""
+"""Fixtures for the fake Edge TPU: its library, built once, and a fake device for each test."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An Edge TPU that is not there: the test double's library, built here, with its USB tree and its orders.
+"""The test double of the Edge TPU: a fake libedgetpu, a fake USB tree, and a file that controls the library.
 
-Everything the program looks at is a file in one folder, so a test can plug and unplug it like a real one.
+The program sees only files in one folder, so a test can plug and unplug the device like a real one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def build_library(folder: Path) -> Path:
 
 
 class DoubleEdgeTpu:
-    """`library` is what `load_delegate` is given; children find the orders through this process's environment."""
+    """A fake Edge TPU. `library` is for `load_delegate`. Child processes find the control file by the environment."""
 
     def __init__(self, folder: Path, library: Path) -> None:
         self.library = library
@@ -41,23 +41,23 @@ class DoubleEdgeTpu:
         self.unplug()
 
     def close(self) -> None:
-        """Take the orders out of the environment again."""
+        """Remove the control file from the environment."""
         os.environ.pop(CONTROL_VARIABLE, None)
 
     def order(self, **orders: str | int) -> None:
-        """Change how the library behaves from its next call on; see fake_edgetpu.c for the keys."""
+        """Change the library's behaviour from its next call on; see fake_edgetpu.c for the keys."""
         self._orders |= orders
         temporary = self._control.with_suffix(".new")
         temporary.write_text("".join(f"{key}={value}\n" for key, value in self._orders.items()))
         temporary.replace(self._control)
 
     def heal(self) -> None:
-        """Forget all orders but those about where it is and whose results are marked."""
+        """End all faults. The device stays plugged or unplugged, and its results stay marked."""
         self._orders = {key: value for key, value in self._orders.items() if key in ("edgetpu", "path", "mark")}
         self.order()
 
     def plug(self, edgetpu: str = "ready", *, speed_mbit: int = 5000) -> None:
-        """Put it in: the USB tree shows it, then the library lists it."""
+        """Plug the device in: first the USB tree shows it, then the library lists it."""
         vendor, product = _IDENTITIES[edgetpu]
         node = self.nodes / "002" / "004"
         node.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class DoubleEdgeTpu:
         self.order(edgetpu=edgetpu, path=f"/sys/bus/usb/devices/{_PLACE}")
 
     def unplug(self) -> None:
-        """Pull it out: the library notices first, at whatever it is doing."""
+        """Pull the device out: first the library notices, even during a call, then the USB tree."""
         self.order(edgetpu="absent")
         for folder in self.sysfs.iterdir():
             gone = folder.with_name(f".{folder.name}")
@@ -79,10 +79,10 @@ class DoubleEdgeTpu:
             shutil.rmtree(gone)
 
     def find(self) -> tuple[UsbDevice, ...]:
-        """What the system would tell about it."""
+        """Return the devices in the fake USB tree."""
         return find_on_linux(sysfs=self.sysfs, nodes=self.nodes)
 
     def kind(self, publish: Publish = lambda event: None, **options: Any) -> BackendKind:
-        """What the engine knows of it."""
+        """Return the backend with which an engine uses the fake device."""
         libraries = [str(self.library)]
         return edgetpu_kind(libraries=libraries, find_devices=self.find, publish=publish, priority="raised", **options)

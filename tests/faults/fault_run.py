@@ -1,6 +1,6 @@
-"""Batches of real size with one accident after another, and what came of it.
+"""The fault run: batches of real size during random accidents, and figures about lost or wrong results.
 
-The accidents are what can happen to an Edge TPU, a drive and a process while people work; one method an accident.
+Accidents are unplugging an Edge TPU or a drive, device errors, and killed processes. Each has a method.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session
 from waiting import left_behind, running
 
-_WARM_UP_RUNS: Final = 100  # a few dozen batches fill what the window and the libraries keep
+_WARM_UP_RUNS: Final = 100  # caches of the window and the libraries are full only after a few dozen batches
 BACK_LIMIT_S: Final = 0.3
 PLUG_LIMIT_S: Final = 2.0
 GROWTH_LIMIT_MB: Final = 16.0
@@ -39,15 +39,15 @@ Choice = TypeVar("Choice")
 
 
 class Accidents:
-    """Draws accidents and lets them happen. Used by one thread beside the one that runs batches.
+    """Causes random accidents in its own thread, while another thread runs batches.
 
-    between_runs is held by that thread while a batch runs.
+    The other thread holds the lock `between_runs` during a batch.
 
-    drive_changed  is told of the model drive, and whether it `is_in`
-    is_short       leave out what takes seconds
+    drive_changed  called with the model drive and `is_in` when it is pulled out or put back
+    is_short       leave out accidents that take seconds
 
-    `times_s` has an entry for each measured accident: from the unplugging to the next answer of the CPU, less the Edge
-    TPU's deadline where it hung, and from the plugging to the first answer of an Edge TPU that takes a second to open.
+    `times_s` has the measured times: from unplugging to the next result of the CPU, minus the deadline of an Edge TPU
+    that hung; and from plugging to the first result of an Edge TPU that takes a second to open.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class Accidents:
                 "the Edge TPU opens slowly",
             ):
                 del self._kinds[slow]
-        # A short run is to have each kind at least once; a long one has by itself.
+        # A short run begins with each kind once. A long run has every kind by chance.
         self._first: Final = self._random.sample(list(self._kinds), len(self._kinds)) if is_short else []
 
     def happen(self) -> None:
-        """One accident and a rest: in a short run each kind once, in random order; then drawn by their weights."""
+        """Cause one accident and wait. A short run has each kind once first; then kinds are drawn by their weights."""
         names = self._first or self._random.choices(list(self._kinds), [weight for weight, _ in self._kinds.values()])
         name = names.pop()
         self.counts[name] += 1
@@ -110,7 +110,7 @@ class Accidents:
         self._rest(0.05, 0.2 if self._is_short else 0.5)
 
     def mend(self) -> None:
-        """Everything back in its place and in order."""
+        """Undo all accidents."""
         self._put_drive_back()
         self._choose("auto", "accelerator")
         self._edgetpu.heal()
@@ -127,19 +127,19 @@ class Accidents:
         self._edgetpu.order(firmware_ms=300)
         self._put_in("uninitialised")
         self._rest(0.2, 0.5)
-        self._edgetpu.plug("ready")  # its firmware is in: the same Edge TPU under its other name
+        self._edgetpu.plug("ready")  # with its firmware loaded, the same Edge TPU has another USB identity
 
     def _plug_measured(self) -> None:
         self._take_out()
         self._choose("auto", "accelerator")
-        time.sleep(4.0)  # else the changes before make the watch wait for calm
+        time.sleep(4.0)  # else earlier changes of the USB tree delay the program's watch
         self._edgetpu.order(open_ms=_OPEN_MS)
         is_flowing = self._clinic.record.is_flowing()
         began_s, run = time.monotonic(), self._clinic.record.run
         self._put_in()
         first = self._clinic.record.next_of("edgetpu", after_s=began_s, timeout_s=_PATIENCE_S)
         self._edgetpu.order(open_ms=0)
-        if first and is_flowing and run == self._clinic.record.run:  # between two batches nothing is asked of anybody
+        if first and is_flowing and run == self._clinic.record.run:  # between two batches no device is in use
             self.times_s["plug_to_edgetpu_s"].append(first - began_s)
 
     def _unplug_idle(self) -> None:
@@ -161,7 +161,7 @@ class Accidents:
         was_in_use = self._be_in_use()
         self._rest(0.0, 0.2)
         began_s, run = time.monotonic(), self._clinic.record.run
-        # it may have been killed a moment ago, or a run may be at its end
+        # no worker may be left after a kill, or at the end of a run
         is_comparable = self._clinic.backends.get("cpu") == "ready" and self._clinic.record.is_flowing()
         self._take_out()
         if was_in_use and is_comparable and self._policy == "accelerator":
@@ -238,7 +238,7 @@ class Accidents:
             self._is_in = False
 
     def _be_in_use(self) -> bool:
-        """Whether the Edge TPU answers, after a wait if need be."""
+        """Return whether the Edge TPU gives results, after a wait if needed."""
         began_s = time.monotonic()
         if not self._is_in:
             self._put_in()
@@ -278,7 +278,7 @@ class Accidents:
 
 
 class Silence:
-    """A front end that hears and shows nothing; a window stands in its place (window.py)."""
+    """A front end that shows nothing. With --window, `WindowFrontEnd` of window.py takes its place."""
 
     def __init__(self, run: FaultRun) -> None:
         self._run = run
@@ -289,13 +289,13 @@ class Silence:
         return session.start(paths, as_new_run=True)
 
     def drive_changed(self, drive: Path, *, is_in: bool) -> None:
-        """The model drive was pulled out, or put back: use its pack."""
+        """React to the model drive: use its pack once it is back."""
         if is_in:
             self._session.use_packs(self._run.clinic.load_pack())
 
 
 class FaultRun:
-    """`events` accidents over batches of `images` images: `open` a session, `go`, read `figures`."""
+    """A run with `events` accidents during batches of `images` images: `open` a session, `go`, read `figures`."""
 
     def __init__(
         self,
@@ -319,12 +319,12 @@ class FaultRun:
         self.figures: dict[str, Any] = {}
 
     def open(self, publish: Publish) -> Session:
-        """The session that all goes through."""
+        """Open the session that runs all batches."""
         self._session = self.clinic.session(publish)
         return self._session
 
     def go(self, front_end: Silence) -> dict[str, Any]:
-        """Run it to the end and return the figures."""
+        """Perform the whole run and return the figures."""
         assert self._session
         began_s, session = time.monotonic(), self._session
         options = {"drive_changed": front_end.drive_changed, "is_short": self._is_short}
@@ -389,7 +389,7 @@ class FaultRun:
 
 
 def spread(times_s: Sequence[float]) -> dict[str, float]:
-    """Number, median, 95th percentile and largest."""
+    """Return number, median, 95th percentile and maximum of times."""
     if not times_s:
         return {"n": 0}
     ordered = sorted(times_s)
@@ -399,7 +399,7 @@ def spread(times_s: Sequence[float]) -> dict[str, float]:
 
 
 def memory(after_runs_mb: Sequence[float]) -> dict[str, float]:
-    """Of this process after each batch: medians of the first and last third once warm, and the growth between them."""
+    """Return the growth of this process's memory: median of the last third of the batches minus that of the first."""
     warm = after_runs_mb[_WARM_UP_RUNS:]
     third = max(1, len(warm) // 3)
     if len(warm) < 2:
@@ -414,14 +414,14 @@ def memory(after_runs_mb: Sequence[float]) -> dict[str, float]:
 
 
 def faults(figures: dict[str, Any]) -> list[str]:
-    """What must not be on any machine; empty when all is well."""
+    """Return the faults: figures that must be zero on every machine."""
     zero = ("images_lost", "images_done_twice", "images_not_screened", "wrong_backends", "wrong_scores")
     found = [f"{name}: {figures[name]}" for name in (*zero, "runs_not_finished") if figures[name]]
     return found + [f"{name}: {figures[name]}" for name in ("problems", "left_behind") if figures[name]]
 
 
 def shortcomings(figures: dict[str, Any]) -> list[str]:
-    """The faults, and what is slower or larger than promised."""
+    """Return the faults, and the times and memory above their limits."""
     found = faults(figures)
     limits = (
         ("unplug_to_cpu_beyond_deadline_s", "max", BACK_LIMIT_S),

@@ -1,6 +1,6 @@
 """The fault run by hand: `make faults`, or `python tests/faults/run_faults.py --events 1000 --seed 1`.
 
-Prints what went wrong, writes all figures as JSON, and ends with 1 if anything did that must not.
+Prints all figures and then the faults, and writes the figures as JSON. The exit code is 1 if there are faults.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the program's window
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in the program's window
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -23,7 +23,7 @@ from harness.runner import RunResult, long_run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How much happens to how many images."""
+    """Add the options of this run."""
     parser.add_argument("--events", type=int, default=1000)
     parser.add_argument("--images", type=int, default=1000, help="images in a batch")
     parser.add_argument("--window", action="store_true", help="also open the window, off screen")
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> RunResult:
-    """The whole run; what went wrong stands at the end."""
+    """Perform the whole run. The result's text ends with the faults."""
     if options.log:
         logging.basicConfig(filename=options.log, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     with tempfile.TemporaryDirectory() as name:
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> RunResult:
 
 
 def say_aside(text: str) -> None:
-    """How far it is."""
+    """Print progress to standard error."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

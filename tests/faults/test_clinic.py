@@ -1,6 +1,6 @@
-"""A session that has the Edge TPU: another start of the program beside it, and two packs while it is pulled out.
+"""A session with an Edge TPU: a second instance of the program, unplugging in a run of two packs, a short fault run.
 
-And a short fault run; `make faults` is the long one, with the window and with its times judged.
+`make faults` is the long fault run, which also checks times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_a_second_instance_screens_on_the_cpu_and_says_why(clinic: Clinic) -> No
     with clinic.session(said) as session:
         session.use_packs(clinic.load_pack())
         said.serves("edgetpu")
-        # enough images that the Edge TPU is asked for, and found taken, before the last one is done
+        # enough images that the second instance finds the Edge TPU taken before its last image
         second = clinic.second_instance(count=IMAGES).ends_with(0).complains("Another window of this program")
     assert [line["status"] for line in second.lines] == ["screened"] * IMAGES
     assert {line["backend"] for line in second.lines} == {"cpu"}

@@ -1,4 +1,4 @@
-"""Looking for an Edge TPU with the test double: every way in which it can fail has its own reason."""
+"""Detection of an Edge TPU, by the test double. Each kind of failure has its own reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> No
     found = status(edgetpu)
     assert found.runtime == RuntimeReport(library=str(edgetpu.library), runtime_version=14, devices=("usb",))
     assert (found.state, found.device_changed_event.port_mbit, found.reason, found.notes) == ("ready", 5000, None, ())
-    edgetpu.order(edgetpu="absent")  # the runtime does not see it
+    edgetpu.order(edgetpu="absent")  # the runtime does not list the device
     found = status(edgetpu)
     assert found.reason is not None and found.reason.code == "coral_not_listed"
 
@@ -53,7 +53,7 @@ def test_a_library_that_is_absent_or_text(edgetpu: DoubleEdgeTpu, tmp_path: Path
 
 def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
     silent = tmp_path / "libedgetpu.so.1"
-    os.mkfifo(silent)  # whoever opens it waits for somebody to write into it
+    os.mkfifo(silent)  # opening a FIFO waits for a writer
     with pytest.raises(BackendProblem) as caught:
         query_runtime([str(silent)], timeout_s=0.1)
     assert caught.value.reason.code == "coral_library_slow"
@@ -64,7 +64,7 @@ def test_a_compiled_file_says_what_it_is(dtype: TinyType) -> None:
     file = tiny_model_bytes(dtype)
     compiled = fake_compile(file, oldest_runtime=13)
     assert (is_compiled_for_edgetpu(compiled), minimum_runtime_version(compiled)) == (True, 13)
-    assert minimum_runtime_version(compiled + b"DWN1" + compiled[8:400]) == 13  # the mark may stand among weights, too
+    assert minimum_runtime_version(compiled + b"DWN1" + compiled[8:400]) == 13  # weights may contain the mark by chance
     assert (is_compiled_for_edgetpu(file), minimum_runtime_version(file)) == (False, None)
     with pytest.raises(ValueError, match="TensorFlow Lite"):
         is_compiled_for_edgetpu(file[:7])

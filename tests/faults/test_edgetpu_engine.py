@@ -1,4 +1,4 @@
-"""The engine on the Edge TPU's test double: it moves there and back, and no image is lost, doubled or mislabelled."""
+"""An engine with the fake Edge TPU: it switches between Edge TPU and CPU, and no image is lost, doubled or mixed up."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Ask = Callable[[Iterable[NDArray[np.uint8]]], "list[Future[Prediction]]"]
 def opened(
     edgetpu: DoubleEdgeTpu, model: Model | None = None, *, serves: str = "", **options: Any
 ) -> Iterator[tuple[Engine, Events, Ask]]:
-    """An engine with a model, once it serves, what it says, and what has threads run inputs."""
+    """Open an engine with a model, and wait until it is ready. Yields it, its events, and a function to run inputs."""
     said, model = Events(), model or edgetpu_model()
     kinds = [edgetpu.kind(said, run_timeout_s=1.0, start_timeout_s=5.0)]
     with (
@@ -62,7 +62,7 @@ def opened(
             said.serves(serves)
 
         def run(values: NDArray[np.uint8]) -> Prediction:
-            """As a worker has an input run: by a device, or else itself."""
+            """Run an input as for a worker: by a device, else in this process."""
             if found := engine.run(values, model=model):
                 return found
             answer = workers.run(values[0], model=model, is_cancelled=lambda: False)
@@ -130,7 +130,7 @@ def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dic
         heard = len(said.heard)
         edgetpu.unplug()
         done = [future.result(WAIT_S) for future in futures]
-        assert said.wait_for("edgetpu", "unavailable", after=heard).reason.code in codes  # whichever is noticed first
+        assert said.wait_for("edgetpu", "unavailable", after=heard).reason.code in codes  # either is right
     expected = [grey_score(number) for number in range(200)]
     assert [prediction.scores["opacity"] for prediction in done] == pytest.approx(expected, abs=0.008)
     assert {prediction.backend for prediction in done[:30]} == {"edgetpu"}
@@ -189,7 +189,7 @@ def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: Doub
 
 def test_it_is_measured_through_the_doors_of_the_cpu_from_its_first_image(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
-    # the double fails at its fourth invocation: three images only run if nothing was run before them
+    # the double fails at its fourth call: three images succeed only if there was no call before them
     edgetpu.order(invoke="fail", after=3)
     on_edgetpu = BenchmarkCase(name="edgetpu", model=edgetpu_model(), kind=edgetpu.kind())
     images = [LoadedImage(ImageRef(path=Path("image.png")), image) for image in tiny_inputs()]

@@ -11,7 +11,7 @@ import pytest
 from program import command, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
-UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")  # file systems of one's own
+UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")  # mounting needs a namespace of its own
 CAN_MOUNT = shutil.which("unshare") and not subprocess.run([*UNSHARE, "true"], check=False).returncode
 pytestmark = pytest.mark.skipif(not CAN_MOUNT, reason="needs Linux and the right to mount in a name space of one's own")
 ELEVEN = """
@@ -24,7 +24,7 @@ for size in 40 90 130 160 190 230 280 340 420 520 640; do
     umount "$PLACE"
 done
 """
-ENDED = ("failed", "interrupted", "finished")  # the second where not even the end could be written
+ENDED = ("failed", "interrupted", "finished")  # the second if not even the end of the run could be written
 ASK = """
 import os, sqlite3
 from pathlib import Path
@@ -40,7 +40,7 @@ print(*(place.name for place in (store.parent.parent / "out").iterdir() if place
 
 
 def test_a_disk_that_fills_up_at_eleven_moments_is_told_as_such_and_no_run_is_left_running(tmp_path: Path) -> None:
-    """From before the first byte over the store, the results and the lines to the exports."""
+    """The disk fills up at eleven moments: before the first write, in the database, the JSON lines and the exports."""
     images, place, lines = (tmp_path / name for name in ("images", "place", "lines"))
     write_images(images, 20)
     pack = write_tiny_pack(tmp_path / "packs")

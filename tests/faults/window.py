@@ -1,4 +1,4 @@
-"""The fault run seen through the window: every batch is begun there, by the real window."""
+"""The fault run with the real window, which begins every batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BEGIN_TIMEOUT_S: Final = 60.0
 
 
 class StartingHere:
-    """The session as the window has it: every run is a fresh one, and is handed to the fault run too."""
+    """The window's session. Every run is a fresh one, and is also handed to the fault run."""
 
     def __init__(self, session: Session, begun: queue.Queue[Batch]) -> None:
         self._session = session
@@ -49,7 +49,7 @@ class StartingHere:
 
 
 class WindowFrontEnd(QObject):
-    """The real window on the fault run's session."""
+    """The real window with the fault run's session, as a front end of the fault run."""
 
     _wanted = Signal(object)
     _over = Signal()
@@ -68,24 +68,24 @@ class WindowFrontEnd(QObject):
         self._thread = threading.Thread(target=self._go, name="fault-run")
         self.application.controller.ready.connect(self._thread.start)
 
-    # ---- for the fault run, from its threads
+    # ---- called by the fault run, in its threads
 
     def begin(self, session: Session, paths: Sequence[Path]) -> Batch:
-        """Choose the images in the window, which begins a run."""
+        """Choose the images in the window, which begins a run. Returns the run."""
         self._wanted.emit(tuple(paths))
         return self._begun.get(timeout=_BEGIN_TIMEOUT_S)
 
     def drive_changed(self, drive: Path, *, is_in: bool) -> None:
-        """Tell the window, as the watch over drives would."""
+        """Inform the window, as the watch over drives does."""
         assert self._publish
         self._publish(DrivesChanged(drives={drive: ()} if is_in else {}))
 
-    # ---- the window's side
+    # ---- called by the window
 
     def _open_services(self, settings: Settings, publish: Publish) -> Services:
         try:
             return self._services(settings, publish)
-        except BaseException as error:  # in a thread that the window began: it would wait for ever
+        except BaseException as error:  # in a thread of the window, which would wait for ever
             self.error = error
             self._broken.emit()
             raise
@@ -101,7 +101,7 @@ class WindowFrontEnd(QObject):
             remembered_packs=memory,
             may_lack_ages=lambda paths: False,
             are_empty_folders=lambda paths: False,
-            drives=SimpleNamespace(close=lambda: None),  # the fault run itself announces them
+            drives=SimpleNamespace(close=lambda: None),  # the fault run itself announces changes of drives
             audit=Auditor(session.database, clinic.packs.site_points),
             history=History(session.database),
             priors=PriorFinder(session.database, system_comparer(settings)),
@@ -130,7 +130,7 @@ def _qt() -> QApplication:
 
 
 def go_with_window(run: FaultRun) -> dict[str, Any]:
-    """The whole fault run through a window on no screen; raises what it raised. Its threads end when it is closed."""
+    """Perform the whole fault run with a window off screen. Raises the errors of the run."""
     qt, before = _qt(), running()
     qt.setQuitOnLastWindowClosed(False)
     front_end = WindowFrontEnd(run, run.clinic.settings)

@@ -1,6 +1,7 @@
-"""A small clinic for the fault run: a model drive, a folder of images, an Edge TPU, and the real session on them.
+"""A small clinic for the fault run: a model drive, a folder of images, a fake Edge TPU, and the real session.
 
-A run is judged by what it told and stored: the test double marks the class maps that come from it.
+Each run's published and stored results are compared with reference results of the CPU. The fake Edge TPU marks its
+class maps, which shows on which device an image was really run.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from tiny_packs import fingerprint, write_tiny_pack
 EDGETPU_TIMEOUT_S: Final = 1.0
 _START_TIMEOUT_S: Final = 4.0
 ROOT: Final = Path(__file__).parents[2]
-TOLERANCE: Final = 1 / 255  # one level of the 8-bit output that a score comes from
+TOLERANCE: Final = 1 / 255  # one level of the 8-bit output from which a score is computed
 _FLOWING_S: Final = 0.2
 
 
 class Record:
-    """Results of the current run, number `run`, as they are told; a thread can wait for the next one of a device."""
+    """The published results of the current run, number `run`. A thread can wait for the next result of a device."""
 
     def __init__(self) -> None:
         self.run = 0
@@ -52,26 +53,26 @@ class Record:
         self._changed = threading.Condition()
 
     def add(self, outcome: Outcome) -> None:
-        """A result was told."""
+        """Record a published result."""
         with self._changed:
             self._told.append((time.monotonic(), outcome))
             self._changed.notify_all()
 
     def take(self) -> Counter[Path]:
-        """How often each image's was told so far; and begin again."""
+        """Return how many results each image got so far, and begin the next run."""
         with self._changed:
             told, self._told = self._told, []
             self.run += 1
         return Counter(outcome.ref.path for _, outcome in told)
 
     def is_flowing(self) -> bool:
-        """Whether images are being answered just now: not at the ends of a run, when nothing is asked."""
+        """Return whether results came within the last moments, that is, not at the beginning or end of a run."""
         since_s = time.monotonic() - _FLOWING_S
         with self._changed:
             return any(at_s >= since_s for at_s, _ in self._told)
 
     def next_of(self, backend: BackendName, *, after_s: float, timeout_s: float) -> float | None:
-        """When the first result of a device after a moment was told (monotonic seconds), None if none is in time."""
+        """Return the time of a device's first result after `after_s` (monotonic seconds), None after the timeout."""
 
         def found() -> float | None:
             for at_s, told in self._told:
@@ -83,7 +84,7 @@ class Record:
             return self._changed.wait_for(found, timeout_s)
 
 
-# The program on a computer that shows the double's USB tree: a process of its own looks into that of this computer.
+# The program with the fake USB tree. An ordinary process would search the real one of this computer.
 _WITH_USB_TREE: Final = """
 import sys
 from functools import partial
@@ -99,9 +100,9 @@ sys.exit(main(arguments))
 
 @dataclass
 class Verdicts:
-    """Sums over all runs, by the names of the figures.
+    """Sums over all runs.
 
-    All have to stay 0 but those of `batches`, `images`, `images_by_backend` and `largest_score_difference`.
+    All must stay 0, except `batches`, `images`, `images_by_backend` and `largest_score_difference`.
     """
 
     batches: int = 0
@@ -119,7 +120,7 @@ class Verdicts:
     def judge(
         self, outcomes: Sequence[Outcome], told: Counter[Path], *, references: Mapping[Path, ScreenedOutcome]
     ) -> None:
-        """Judge a finished run: what was stored against what was told and against those of the CPU before."""
+        """Compare a finished run's stored results with its published results and with the references of the CPU."""
         self.batches += 1
         seen = Counter(outcome.ref.path for outcome in outcomes)
         self.images_lost += sum(path not in seen or path not in told for path in references)
@@ -134,7 +135,7 @@ class Verdicts:
 
     def _judge_one(self, outcome: ScreenedOutcome, reference: ScreenedOutcome) -> None:
         assert outcome.class_maps is not None and reference.class_maps is not None
-        # the double marks its maps in a bit of one cell, by which a score moves a hundredth of what is tolerated
+        # the double marks its maps by one bit of one cell, which moves a score by a hundredth of the tolerance
         really: BackendName = "cpu" if np.array_equal(outcome.class_maps, reference.class_maps) else "edgetpu"
         self.images_by_backend[really] += 1
         if outcome.backend != really:
@@ -149,7 +150,7 @@ class Verdicts:
 
 
 def copy_chests(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
-    """`count` different PNG files of the demonstration's chest X-rays, for a program that asks whether they are any."""
+    """Write `count` different PNG files of the demonstration's chest X-rays, which pass the check for chest images."""
     folder.mkdir()
     random = np.random.default_rng(seed)
     chests = sorted((ROOT / "assets" / "demonstration" / "children").glob("*.jpg"))
@@ -164,7 +165,7 @@ def copy_chests(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
 
 
 class Clinic:
-    """Everything under one folder, which is also the user's home while it is open."""
+    """All files of the clinic in one folder, which is also the user's home until `close`."""
 
     def __init__(self, folder: Path, library: Path, *, images: int, seed: int) -> None:
         self.folder: Final = folder
@@ -189,7 +190,7 @@ class Clinic:
         self._references: dict[Path, ScreenedOutcome] = {}
 
     def session(self, publish: Publish) -> Session:
-        """The real session; what it tells is recorded."""
+        """Return the real session. Its results are recorded."""
 
         def hear(event: Event) -> None:
             if isinstance(event, BackendChanged):
@@ -214,16 +215,16 @@ class Clinic:
         return Session(self.settings, hear, make_engine=engines, make_workers=readers)
 
     def load_pack(self) -> Model:
-        """From the drive, into memory. Raises PackProblem when the drive is out."""
+        """Load the pack from the drive. Raises PackProblem if the drive is pulled out."""
         return self.packs.load(self.pack_folder)
 
     def worker_pids(self) -> tuple[int, ...]:
-        """The processes that run the model now."""
+        """Return the processes that run the model now."""
         pids = self._engines[-1].pids if self._engines else ()
         return (*pids, *(pid for workers in self._workers for pid in workers.pids))
 
     def judge(self, session: Session, batch: Batch) -> None:
-        """Take a finished run's results out of the store and judge them."""
+        """Read a finished run's results from the database and judge them."""
         told = self.record.take()
         if batch.state != "finished":
             self.verdicts.runs_not_finished += 1
@@ -239,7 +240,7 @@ class Clinic:
         self.verdicts.judge(outcomes, told, references=self._references)
 
     def second_instance(self, *options: str, count: int = 3) -> Ended:
-        """Another start of the program on `count` of the images, in the same home and with the same Edge TPU."""
+        """Run a second instance of the program on `count` images, with the same home and the same Edge TPU."""
         own = ("--pack", self.pack_folder, "--fresh", "--jobs", "1", "--json", "-")
         library = {"LD_LIBRARY_PATH": str(self.edgetpu.library.parent)}
         seen = (_WITH_USB_TREE, self.edgetpu.sysfs, self.edgetpu.nodes)
@@ -247,6 +248,6 @@ class Clinic:
         return run("screen", *self.images[:count], *own, *options, environment=library)
 
     def close(self) -> None:
-        """Leave the environment as it was."""
+        """Restore the environment variables."""
         self.edgetpu.close()
         os.environ.pop("FIELDRAY_HOME", None)

@@ -1,4 +1,4 @@
-"""Numbers between processes: as they are, for those alone who know the session's token."""
+"""Channels of a divided training: arrays arrive unchanged, and only processes with the session's token connect."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path)
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Path, is_encrypted: bool) -> None:
-    """Of an encrypted connection the descriptor is readable at once: that is no message."""
+    """An encrypted connection's socket is readable at once, which does not mean that there is a message."""
     listening, connecting = _contexts(tmp_path) if is_encrypted else (None, None)
     asked, may_answer = threading.Event(), threading.Event()
 
@@ -86,7 +86,7 @@ def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Pa
         assert not channel.has_ended()
         assert may_answer.wait(10)
         channel.send({"late": True}, np.ones(1000, np.float32))
-        channel.receive()  # until the other side ends
+        channel.receive()  # waits for the other side's end
 
     listener = Listener("127.0.0.1", token=TOKEN, largest=1000, serve=late, encryption=listening)
     channel = connect(listener.address, token=TOKEN, role="1", max_values=1000, encryption=connecting)
@@ -101,7 +101,7 @@ def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Pa
 
 
 def _contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """With what a node of a cluster that has certificates of its own takes connections, and makes them."""
+    """Return the TLS contexts for listening and for connecting, with new certificates."""
     make_certificates(folder)
     own = tls_settings(folder)
     assert own is not None

@@ -1,4 +1,4 @@
-"""Trainings by processes of a small cluster: what they come to, killed workers, a server that ends, and resuming."""
+"""Divided training by a small cluster: equal weights as by one process, killed workers and servers, and resuming."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture
 def own_client() -> Iterator[Client]:
-    """A cluster of this test's own: processes of it are killed."""
+    """A separate cluster for a test that kills processes."""
     with open_plan_client(TrainingPlan(workers=2, mode="async")) as made:
         yield made
 
@@ -81,7 +81,7 @@ def _epochs(client: Client, plan: TrainingPlan, task: DividedClassifierTraining)
 
 
 def _alone(folder: Path, *, joined: int = 1) -> ShardState:
-    """The same task by one process, which takes the gradients of so many batches before each update."""
+    """Train the same task in one process, with the gradients of `joined` batches in each update."""
     task = task_in(folder)
     layout, replica = WeightLayout.from_weights(weights()), task.open()
     share = Shard(
@@ -127,7 +127,7 @@ def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_p
     assert all(row.staleness_most <= 1 for row in history)
     seen = list(_epochs(client, plan, task_in(tmp_path)))
     shards = 1 if server == "central" else 2
-    assert [epoch.staleness.total() for epoch in seen] == [6 * shards] * 2  # each gradient, at each server
+    assert [epoch.staleness.total() for epoch in seen] == [6 * shards] * 2  # one count for each gradient at each server
     assert max(late for epoch in seen for late in epoch.staleness) <= 1
     assert all(np.isfinite(epoch.loss) and epoch.began_s <= epoch.ended_s for epoch in seen)
 
@@ -149,7 +149,7 @@ def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path)
 
 
 def _processes(client: Client) -> list[int]:
-    """Of the workers, in the order in which a plan takes them."""
+    """Return the worker processes in the order of the plan."""
     by_name = sorted(
         (str(one["name"]), address) for address, one in client.scheduler_info(n_workers=-1)["workers"].items()
     )
@@ -164,7 +164,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(own_client: Client, tmp
         if row.epoch == 1:
             psutil.Process(_processes(own_client)[1]).send_signal(signal.SIGKILL)
 
-    many = 12  # epochs, so that there is work left when it is killed
+    many = 12  # many epochs, so that work is left after the kill
     plan = TrainingPlan(workers=2, mode="sync-split")
     found, history = _train(own_client, plan, tmp_path, epochs=many, progress=kill, say=said.append)
     assert len(history) == many and len(said) == 1 and "Worker 2 was lost" in said[0]
@@ -172,7 +172,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(own_client: Client, tmp
 
 
 def test_a_worker_killed_in_the_first_epoch_is_replaced_where_connections_are_encrypted(tmp_path: Path) -> None:
-    """A descriptor that is readable is no message there: whoever took it for one waited for ever."""
+    """An encrypted connection's socket may be readable without a message, and then a read must not wait for ever."""
     make_certificates(tmp_path / "own")
     plan = TrainingPlan(workers=2, mode="sync-split", certificates=tmp_path / "own")
     said, killed = list[str](), threading.Event()
@@ -195,7 +195,7 @@ def test_a_worker_killed_in_the_first_epoch_is_replaced_where_connections_are_en
 
 
 def _weights_of(process: psutil.Process, client: Client) -> list[Any]:
-    """The connections of a process that are none of Dask's."""
+    """Return a process's TCP connections except those of Dask: these transfer weights."""
     known = {int(client.scheduler.address.rpartition(":")[2])}
     known |= {int(address.rpartition(":")[2]) for address in client.scheduler_info(n_workers=-1)["workers"]}
     found = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]

@@ -1,4 +1,4 @@
-"""A parameter server by itself: who waits for whom, how late gradients are, and what a replaced worker finds."""
+"""A parameter server without network: waiting workers, staleness of gradients, and replaced workers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _push(worker: int, version: int, *, number: int = -1, weight: float = 1.0) -
 
 
 class _Worker:
-    """A worker with a thread and a connection of its own, as a connection has them."""
+    """A worker with its own thread and connection, as in a real server."""
 
     def __init__(self, server: ParameterServer, number: int) -> None:
         self._server, self._number, self._thread = server, number, ThreadPoolExecutor(1)
@@ -96,9 +96,9 @@ def test_a_worker_that_was_replaced_takes_up_where_the_update_waits() -> None:
     replaced = _Worker(server, 1)
     assert replaced.pull()[:2] == (0, 0)
     assert replaced.push(0).result(5)[0] == early.result(5)[0] == 1
-    # Told again of what was taken in (its answer was lost), it gets the weights and nothing is counted twice.
+    # A repeated gradient, whose answer was lost, is answered with the weights and not counted twice.
     assert replaced.push(0).result(5)[0] == 1
-    assert replaced.pull(version=0)[0] == 0  # where another server is behind
+    assert replaced.pull(version=0)[0] == 0  # when another server has fewer updates
     for worker in (other, replaced):
         worker.end()
 
@@ -147,7 +147,7 @@ def test_a_worker_that_is_gone_holds_nobody_back() -> None:
 def test_no_bound_of_workers_less_one_or_more_is_ever_exceeded_and_nobody_waits_for_ever(
     data: st.DataObject, workers: int, more: int
 ) -> None:
-    """Played through without threads: whoever draws next goes as soon as the server lets it."""
+    """A simulation without threads: a drawn worker updates as soon as the server allows."""
     bound, version, fetched = workers - 1 + more, 0, [0] * workers
     waiting: set[int] = set()
     for _ in range(40):
@@ -158,7 +158,7 @@ def test_no_bound_of_workers_less_one_or_more_is_ever_exceeded_and_nobody_waits_
             version += 1
             fetched[one] = version
             waiting.discard(one)
-        assert able or len(waiting) < workers  # with all of them there, one may always go
+        assert able or len(waiting) < workers  # if all workers wait, one may always update
 
 
 def _may(worker: int, version: int, fetched: list[int], bound: int) -> bool:
@@ -168,13 +168,13 @@ def _may(worker: int, version: int, fetched: list[int], bound: int) -> bool:
 
 
 def test_a_replaced_worker_s_gradient_is_counted_once_and_the_next_is_not_dropped() -> None:
-    """The killed process's gradient still waits when its replacement repeats it."""
+    """The gradient of the killed process still waits when its replacement sends it again."""
     server = _server(workers=3, mode="async", staleness=2)
     lost, slow, other = (_Worker(server, number) for number in range(3))
     for worker in (lost, slow, other):
         worker.pull()
     lost.push(0).result(5)
-    held = lost.push(1, number=1)  # the two others' come first
+    held = lost.push(1, number=1)  # waits for the gradients of the two others
     replaced = _Worker(server, 0)
     assert replaced.pull()[:2] == (1, 1)
     repeated = replaced.push(1, number=1)
@@ -222,7 +222,7 @@ def test_a_layout_is_cut_and_joined_without_loss() -> None:
 
 
 def test_a_clip_shortens_gradients_and_leaves_statistics() -> None:
-    gradient = np.full(LAYOUT.size, 3.0, np.float32)  # of 10 trained elements: a norm of sqrt(90)
+    gradient = np.full(LAYOUT.size, 3.0, np.float32)  # 10 trained elements: the norm is sqrt(90)
     short = clip_gradient(gradient, LAYOUT, 1.5)
     assert np.linalg.norm(short[:10]) == pytest.approx(1.5) and short[10:].tolist() == [3, 3]
     assert clip_gradient(gradient, LAYOUT, 10.0) is gradient

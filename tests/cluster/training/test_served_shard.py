@@ -1,4 +1,4 @@
-"""A parameter server at an address: whose connection counts, who notices its end, and what is not believed."""
+"""A parameter server with its network: replaced connections, noticed ends, and rejected messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _worker(served: ShardServer, number: int) -> Channel:
 
 
 def _answer(channel: Channel) -> Mapping[str, Any]:
-    """What a server says; an answer that never comes is a failure, and not the end of its connection."""
+    """Return the server's answer. Fails if none comes within 20 s."""
     until_s = time.monotonic() + 20
 
     def require_time() -> None:
@@ -78,7 +78,7 @@ def test_a_worker_killed_while_its_gradient_waits_stops_nobody_at_the_least_boun
         assert _pull(lost) == _pull(other) == (0, 0)
         _push(lost, worker=0, number=0, version=0)
         _answer(lost)
-        _push(lost, worker=0, number=1, version=1)  # held back by the other's
+        _push(lost, worker=0, number=1, version=1)  # waits for the other worker's gradient
         lost.close()
         replaced = _worker(served, 0)
         assert _pull(replaced) == (1, 1)
@@ -107,7 +107,7 @@ def test_with_its_driver_s_connection_a_session_ends_also_in_the_middle_of_an_ep
         driver.send({"epoch": 1})
         worker = _worker(served, 0)
         _pull(worker)
-        _push(worker, worker=0, number=0, version=0)  # waits for worker 1, who never comes
+        _push(worker, worker=0, number=0, version=0)  # waits for worker 1, which never connects
         driver.close()
         assert _is_ended(worker)
         worker.close()
@@ -154,7 +154,7 @@ def test_there_is_no_other_role(role: str) -> None:
 def test_a_hello_has_no_numbers_and_nothing_is_taken_before_the_token(header: dict[str, Any]) -> None:
     data = json.dumps(header).encode()
     with _served() as served, socket.create_connection(served.address, timeout=10) as unknown:
-        unknown.sendall(struct.pack("!I", len(data)) + data)  # the numbers are never sent, and never awaited
+        unknown.sendall(struct.pack("!I", len(data)) + data)  # its array is never sent or awaited
         with contextlib.suppress(ConnectionError):
             assert unknown.recv(1) == b""
 
@@ -181,7 +181,7 @@ def test_so_many_may_be_ungreeted_at_once_and_no_more() -> None:
 
 
 def _takes(served: ShardServer) -> bool:
-    """Whether a worker is served; the places of the ungreeted are free some time after they are gone."""
+    """Return whether the server accepts a worker. Slots of closed connections are free only some time later."""
     channel = _worker(served, 0)
     try:
         return _pull(channel) == (0, 0)
@@ -195,7 +195,7 @@ def test_turns_come_one_at_a_time_in_the_order_of_asking_and_pass_over_who_is_go
     turns, began, threads = FifoLock(), list[int](), list[threading.Thread]()
     asked, gone = [threading.Event() for _ in range(4)], threading.Event()
 
-    def has_ended(number: int) -> bool:  # is asked while one waits
+    def has_ended(number: int) -> bool:  # called while a thread waits
         asked[number].set()
         return number == 1 and gone.is_set()
 
@@ -219,16 +219,16 @@ def test_turns_come_one_at_a_time_in_the_order_of_asking_and_pass_over_who_is_go
 def test_whoever_ends_in_the_middle_of_a_turn_holds_up_nobody() -> None:
     with _served(TrainingPlan(workers=2, mode="async", takes_turns=True)) as served:
         lost, other = _worker(served, 0), _worker(served, 1)
-        assert _pull(lost) == (0, 0)  # and never says that it has the weights
+        assert _pull(lost) == (0, 0)  # the worker never confirms the weights
         other.send({})
         lost.close()
         assert _answer(other)["version"] == 0
-        other.send({})  # has them
+        other.send({})  # confirms the weights
         lost = _worker(served, 0)
         assert _pull(lost) == (0, 0)
         lost.send({})
         _push(lost, worker=0, number=0, version=0, count=0)
-        assert _answer(lost)["go"]  # and never sends its numbers
+        assert _answer(lost)["go"]  # never sends its array
         _push(other, worker=1, number=0, version=0, count=0)
         lost.close()
         assert _answer(other)["go"]
@@ -238,19 +238,19 @@ def test_whoever_ends_in_the_middle_of_a_turn_holds_up_nobody() -> None:
 
 
 class _Nothing:
-    """A task without epochs: its worker fetches the weights and is done."""
+    """A task without epochs: its worker fetches the weights and ends."""
 
     batches, epochs = 1, 0
 
     def open(self) -> None:
-        """No network is needed for that."""
+        """Return nothing, because no network is trained."""
 
 
 def test_a_worker_that_waits_for_its_turn_at_one_server_gives_it_up_at_the_other() -> None:
     plan, runs = TrainingPlan(workers=2, mode="async", server="distributed", takes_turns=True), ((0, 4),)
     with _served(plan) as first, _served(plan) as second, ThreadPoolExecutor(1) as threads:
         other = [_worker(served, 1) for served in (first, second)]
-        assert _pull(other[0]) == (0, 0)  # its turn, until it says that it has the weights
+        assert _pull(other[0]) == (0, 0)  # the turn lasts until the worker confirms the weights
         servers = ((first.address, runs), (second.address, runs))
         spec = WorkerSpec(task=_Nothing(), plan=plan, layout=LAYOUT, worker=0, token=TOKEN, servers=servers)  # type: ignore[arg-type]
         waiting = threads.submit(compute_gradients, spec)

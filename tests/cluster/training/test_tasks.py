@@ -1,6 +1,6 @@
-"""How a training is divided: every batch is somebody's, once, and what cannot be divided is said.
+"""Division of a training: every batch goes to one worker, and impossible divisions are errors.
 
-And a batch may be cut anywhere: the parts' gradients, put together, are that of the whole, and so is the update.
+A batch may be divided anywhere: the mean of the parts' gradients, and the update, equal those of the whole batch.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_a_gradient_leaves_the_network_as_it_was(replica: Replica) -> None:
 
 
 def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
-    """With batch normalisation: trained weights to 1e-5, statistics too."""
+    """Trained weights and the statistics of batch normalisation agree within 1e-5."""
     own = resnet50(height=32, width=32, labels=2, blocks=(1, 1)).scaled(0.125)
     start = initial_weights(own, seed=1)
     stepping = open_engine(own, start, settings=SETTINGS, name="tensorflow")
@@ -93,7 +93,7 @@ def test_a_lesson_is_known_by_its_content_and_not_by_where_it_is(tmp_path: Path)
     assert task_in(tmp_path) == task
     corrected = dataclasses.replace(samples(), targets=1 - samples().targets)
     sha256 = write_arrays(task.arrays, corrected)
-    assert repr(dataclasses.replace(task, arrays_sha256=sha256)) != repr(task)  # what workers keep replicas by
+    assert repr(dataclasses.replace(task, arrays_sha256=sha256)) != repr(task)  # workers keep replicas by it
     with pytest.raises(ArraysDiffer):
         task.open()
     assert [path.name for path in tmp_path.iterdir()] == [task.arrays.name]
@@ -125,7 +125,7 @@ def _spec(task: DividedClassifierTraining, port: int) -> WorkerSpec:
 
 
 def test_a_worker_says_what_it_cannot_read_and_is_not_lost(tmp_path: Path) -> None:
-    """Another process in its place would not see it either."""
+    """The worker is not reported as lost, because a replacement could not read the file either."""
     task = task_in(tmp_path)
     write_arrays(task.arrays, samples(8))
     assert compute_gradients(_spec(task, 1)) == WorkerResult(arrays_problem_code="training_node_other")

@@ -1,4 +1,4 @@
-"""What is looked at of the nodes of a workflow, a node that fails in the middle of a task, and the journal of both."""
+"""Nodes of a workflow: checks before work, failures during a task, and the journal of the run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from waiting import wait_for
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """One worker for the tests of this module."""
+    """A client of a cluster with one worker, for all tests of this module."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("FIELDRAY_HOME", str(tmp_path_factory.mktemp("cluster-home")))
         with open_client(ConnectionSettings()) as client:
@@ -51,14 +51,14 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
-    """The folder of a run that was begun."""
+    """The folder of a workflow run that has begun."""
     with begun(tmp_path):
         yield tmp_path
 
 
 @contextlib.contextmanager
 def begun(folder: Path) -> Iterator[Journal]:
-    """A run in this folder as its driver keeps it; `spec_in` makes its tasks."""
+    """Make the files of a run that its driver keeps. `spec_in` makes its tasks."""
     folder.mkdir(exist_ok=True)
     with Journal(folder) as journal:
         driver_file(folder / "stop").touch()
@@ -106,10 +106,10 @@ def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Pa
 
 
 def test_how_a_performance_ended_is_known_when_its_answer_was_lost(run: Path) -> None:
-    for _ in range(2):  # the second time it is only told again
+    for _ in range(2):  # the second time the recorded outcome is returned
         assert perform_task(spec_in(run, ends="3")).outcome.exit_code == 3
     assert (run / "a-0001" / "output-1.txt").read_text().count("begun") == 1
-    assert perform_task(spec_in(run, 2, ends="3")).outcome.exit_code == 3  # another performance is none that was done
+    assert perform_task(spec_in(run, 2, ends="3")).outcome.exit_code == 3  # another attempt has no recorded outcome
     assert (run / "a-0001" / "output-2.txt").exists()
 
 
@@ -154,14 +154,14 @@ def test_an_outcome_counts_no_more_once_other_settings_were_begun(run: Path) -> 
     done = python(KILLED, json.dumps(spec))
     assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
     assert perform_task(spec_in(run, 3)).outcome.is_done
-    assert (run / "a-0001" / "output-3.txt").read_text().count("begun") == 1  # its files were another's
+    assert (run / "a-0001" / "output-3.txt").read_text().count("begun") == 1  # none of attempt 1
 
 
 def performers() -> dict[str, Callable[[TaskSpec], TaskResult]]:
-    """What workers run in place of `perform_task`."""
+    """Return functions that workers run in place of `perform_task`."""
 
     def name_the_folder(spec: TaskSpec) -> TaskResult:
-        time.sleep(0.3)  # both tasks are with the scheduler before the first one is done
+        time.sleep(0.3)  # the scheduler has both tasks before the first is done
         return TaskResult(spec=spec, outcome=Outcome(exit_code=0, problem=str(spec.folder)))
 
     def answer_another(spec: TaskSpec) -> TaskResult:
@@ -176,7 +176,7 @@ def performers() -> dict[str, Callable[[TaskSpec], TaskResult]]:
         return TaskResult(spec=spec, outcome=Outcome(exit_code=0, node=name), node_problem=why if is_bad else None)
 
     def end(spec: TaskSpec) -> TaskResult:
-        """As a worker that is ending does, the first time."""
+        """Report a stopped task the first time, like a worker that is ending."""
         outcome = Outcome(node="local/1", was_stopped=True) if spec.number == 1 else Outcome(exit_code=0)
         return TaskResult(spec=spec, outcome=outcome)
 
@@ -188,14 +188,14 @@ ONCE = Experiment(command="none", retries=0)
 
 
 def ended(runner: TaskRunner, count: int = 1) -> list[Event]:
-    """The events of so many tasks."""
+    """Wait for the end of `count` tasks. Returns their events."""
     found = list[Event]()
     wait_for(lambda: found.extend(event for _, event in runner.finished_tasks(0.2)) or len(found) >= count)
     return found
 
 
 def performed(client: Client, run: Path, *, work: str, preemptible: bool = False) -> Event:
-    """What came of one task that workers do otherwise."""
+    """Run one task by the function `work` of `performers`. Returns its event."""
     with Journal(run) as journal:
         runner = TaskRunner(client, journal, run=run, preemptible=preemptible, say=print, perform=PERFORMERS[work])
         runner.submit(spec_in(run), ONCE)

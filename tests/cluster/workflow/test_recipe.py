@@ -1,4 +1,4 @@
-"""Recipes of workflows: what they compile to, which values their tasks get, and what is wrong with them."""
+"""Recipes of workflows: compilation to tasks, values of parameters, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows on a cluster of this computer's own processes, with workers and drivers that die on the way."""
+"""Workflow runs on a local cluster, with killed workers and drivers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-# What the commands of these tests do: `note FILE WORDS...` adds a line, and so on.
+# The script behind the commands of these tests: `note FILE WORDS...` adds a line to a file, and so on.
 SCRIPT = """
 import os, signal, sys, time
 what, *words = sys.argv[1:]
@@ -60,7 +60,7 @@ def by_name(path: Path) -> dict[str, TaskState]:
 
 
 def waited_for(folder: Path) -> Path:
-    """The file in which a command says that it waits, once it does."""
+    """Wait for the file that a waiting command writes, and return it."""
     pids = folder / "run" / "pids.txt"
     wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), limit_s=60)
     return pids
@@ -68,7 +68,7 @@ def waited_for(folder: Path) -> Path:
 
 def is_alive(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE  # of an orphan that nobody here waits for
+        return process.status() != psutil.STATUS_ZOMBIE  # an ended orphan stays a zombie here
     except psutil.NoSuchProcess:
         return False
 
@@ -104,10 +104,10 @@ command = "fieldray --version"
     assert again == ["Everything was done before."]
     (tmp_path / "data.txt").write_text("2")
     assert run_workflow(path, say=again.append) == {"done": 6}
-    assert len((tmp_path / "run" / "log.txt").read_text().splitlines()) == 10  # first and last once more
+    assert len((tmp_path / "run" / "log.txt").read_text().splitlines()) == 10  # the first and the last task again
     page = write_report(path).read_text(encoding="utf-8")
     assert "program-0001" in page and "<script" not in page and "6 tasks: 6 done" in page
-    path.write_text(path.read_text().replace("x = [1, 2]", "x = [7, 8]"))  # nothing was done with these yet
+    path.write_text(path.read_text().replace("x = [1, 2]", "x = [7, 8]"))  # these have no outcome yet
     assert {state.task.parameter_values.get("x") for state in read_states(path)} == {None, 1, 2}
     assert write_report(path).read_text(encoding="utf-8") == page
 
@@ -137,7 +137,7 @@ depends_on = ["child", "good"]
     )
     assert run_workflow(path, say=lambda _: None) == {"done": 4, "failed": 3, "blocked": 2}
     states = by_name(path)
-    assert (tmp_path / "run" / "tries.txt").read_text().count("tried") == 3  # once, and two retries
+    assert (tmp_path / "run" / "tries.txt").read_text().count("tried") == 3  # one attempt and two retries
     assert last_output_lines(states["wrong-0001"]) == "it went wrong" and states["wrong-0001"].outcome.exit_code == 3
     assert (tmp_path / "run" / "kills.txt").read_text().count("killed") == 2
     killer = states["killer-0001"]
@@ -164,7 +164,7 @@ lost_workers = 2
     assert run_workflow(path, say=lambda _: None) == {"done": 1, "failed": 1}
     states = by_name(path)
     first, second = states["a-0001"].event, states["b-0001"].event
-    # or more: a task may be on its way to a worker that another one has just ended
+    # or more: a task may be sent to a worker that is just ending
     assert first is not None and first.lost >= 3 and first.status == "done"
     assert second is not None and second.lost == 2
     assert second.outcome.problem == "The processes of this task crashed 2 times."
@@ -185,7 +185,7 @@ depends_on = ["quick"]
     children = psutil.Process(driver.pid).children(recursive=True)
     slow = by_name(path)["slow-0001"]
     assert is_running(tmp_path / "run") and slow.status == "running"
-    assert slow.outcome.node in ("local/1", "local/2") and slow.outcome.seconds > 0  # whichever is free first
+    assert slow.outcome.node in ("local/1", "local/2") and slow.outcome.seconds > 0  # the name of any free worker
     with pytest.raises(UsageProblem, match="Another run is using"):
         run_workflow(path, say=lambda _: None)
     with driver:

@@ -1,4 +1,4 @@
-"""Sweeps: with a trial that only writes figures, and once with the smallest real training."""
+"""Sweeps of parameters: with fake trials that only write figures, and once with the smallest real training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiny_recipe import RECIPE, draw
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow, pytest.mark.timeout(600)]
 
-# A trial that trains nothing. The first one is good, and loses its worker once; the others are poor and have no end.
+# A fake trial. The first one is good, and kills its worker once; the others are poor and never end.
 TRIAL = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_a_sweep_with_a_lost_worker_ends_complete_and_a_second_one_does_nothing(
 
     said = list[str]()
     assert run_sweep(path, say=said.append, trial_command=trial) == "done" and said == ["Everything was done before."]
-    (lock := tmp_path / "run" / "study.jsonl.lock").touch()  # of the driver that works there now
+    (lock := tmp_path / "run" / "study.jsonl.lock").touch()  # the lock file of the working driver
     study = (tmp_path / "run" / "study.jsonl").read_bytes()
     page = write_report(path).read_text(encoding="utf-8")
     assert lock.exists() and (tmp_path / "run" / "study.jsonl").read_bytes() == study
