@@ -17,15 +17,15 @@ from program import Fieldray, runner
 from tiny_packs import fingerprint, write_tiny_pack
 from waiting import left_behind, running
 
-# Hundreds of processes import the same libraries, and TensorFlow takes ten seconds of compiling: once is enough.
+# Keep compiled Python files: hundreds of processes import the same libraries, and TensorFlow compiles for 10 s.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # As many workers as cores: their threads would only wait for each other, and those of a library do so in a loop.
+    # One thread for each worker: there are as many workers as cores, and waiting threads of a library would use CPU.
     os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-# The same examples every time and on every machine, however busy it is, and no file kept of them.
+# Equal examples each time and on every machine, without time limits, and without a file of examples.
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("house")
 

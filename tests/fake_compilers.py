@@ -1,8 +1,8 @@
-"""A program that behaves as edgetpu_compiler does, and files "for the Edge TPU" that the test double can run.
+"""A fake edgetpu_compiler, and compiled files that the test double of the Edge TPU can run.
 
-As the real compiler does with a network that maps whole, an int8 or uint8 graph becomes one `edgetpu-custom-op` whose
-options hold a flatbuffer named DWN1 with the oldest runtime version that can run it and its executables. Here the last
-field of that flatbuffer is the original file, which the double runs.
+The real compiler turns an int8 or uint8 graph that maps as a whole into one `edgetpu-custom-op`. Its options are a
+flatbuffer named DWN1 with the oldest runtime version that can run it, and executables. The fake one does the same, and
+adds the original file as the last field, which the double runs.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class FakeReaders:
         self._given_up = threading.Event()
         self.reading = threading.Event()
         self.read_names: list[str] = []
-        self.looked: list[int] = []  # for how many packs at once
+        self.looked: list[int] = []  # the number of packs of each call
         self.listed: list[Path] = []
         self.close_problem: Exception | None = None
 
@@ -146,9 +146,9 @@ def never(is_cancelled: Callable[[], bool]) -> None:
 
 
 class FakeEngine:
-    """An engine that scores an image by its brightness, or gives `scores` in turn.
+    """A fake engine that scores an image by its brightness, or gives `scores` in turn.
 
-    `answer` is called before, and may raise or wait.
+    `answer` is called before each score, and may raise an error or wait.
 
     problem   why no image can be run
     problems  the reasons by model
@@ -240,7 +240,7 @@ class PaintedFile:
     def image(self, needed: TargetSize | None = None) -> Image:
         is_bright = "bright" in self._ref.path.name
         pixels = np.full((64, 64), 250 if is_bright else 0, np.uint8)
-        pixels[2::5, 2::5] = 0 if is_bright else 250  # what has no contrast is no image
+        pixels[2::5, 2::5] = 0 if is_bright else 250  # an image needs some contrast
         return Image(pixels=pixels, window=Window(127.5, 255.0, "LINEAR_EXACT"))
 
 

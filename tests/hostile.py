@@ -12,7 +12,7 @@ BREAKS: Final = "one\rtwo\x0bthree\x0cfour\x1cfive\x85six\u2028seven\u2029eight\
 UNSEEN: Final = "a\u200bb\u2060c\ufeffd\u00ade\u034ff\u3164g\ufe0f"
 INVALID: Final = "name \udcff\udcd0"
 
-# What must reach neither a terminal nor the window.
+# Characters that neither a terminal nor the window may get.
 FORBIDDEN: Final = frozenset("".join((STEERS, REORDERS, BREAKS, UNSEEN, INVALID))) - frozenset(
     "".join(map(chr, range(32, 127)))
 )

@@ -14,7 +14,7 @@ from fieldray.domain.model import LUNG_CHECKS, LungRules
 RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
 CHEST = {"frontal_chest": 0.9, **dict.fromkeys(LUNG_CHECKS[1:], 0.1)}
 SIDE = 40
-ROWS, COLUMNS = 800, 400  # of the image: a cell of the mask is 20 x 10 pixels
+ROWS, COLUMNS = 800, 400  # size of the image: a cell of the mask has 20 x 10 pixels
 WHOLE = PixelMap(20.0, 0.0, 10.0, 0.0)
 
 

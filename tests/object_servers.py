@@ -85,10 +85,10 @@ class Bucket(Server):
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
         self._application = DomainDispatcherApplication(create_backend_app)
-        self.answers_for = dict[str, str]()  # the object whose answer is given, by what was asked for
+        self.answers_for = dict[str, str]()  # the name of the object to answer with, by the requested name
         super().__init__(home)
         self.url = f"http://127.0.0.1:{self.port}"
-        urlopen(Request(f"{self.url}/moto-api/reset", method="POST")).close()  # what an earlier one held
+        urlopen(Request(f"{self.url}/moto-api/reset", method="POST")).close()  # delete the objects of an earlier server
         with contextlib.closing(boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", **KEYS)) as client:
             client.create_bucket(Bucket="box")
         self._configure()
@@ -146,7 +146,7 @@ class Bucket(Server):
             (self.home / ".aws" / name).write_text("[default]\n" + "".join(lines))
 
     def __call__(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Answer as moto does, or with the fault of the key."""
+        """Answer by moto, or with the fault that `faults` has for the object."""
         key = unquote(environment["PATH_INFO"]).removeprefix("/box").removeprefix("/")
         self.asked.append(key)
         fault, is_head = self.faults.get(key), environment["REQUEST_METHOD"] == "HEAD"
@@ -181,7 +181,7 @@ class FolderServer(Server):
         path, self._second = self.folder / name, self._second + 1
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        os.utime(path, (self._second, self._second))  # a file that is replaced was changed at another second
+        os.utime(path, (self._second, self._second))  # times have whole seconds, so a replaced file gets another second
 
     def delete(self, name: str) -> None:
         (self.folder / name).unlink()
@@ -223,7 +223,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
         data = source.read()
-        with contextlib.suppress(OSError):  # who asked has heard enough
+        with contextlib.suppress(OSError):  # the client may close the connection early
             outputfile.write(data[: len(data) // 2] if self._fault == CUT else data)
 
     def log_message(self, *_: object) -> None:

@@ -1,13 +1,13 @@
-"""A folder of packs - good, broken, made to do harm - with what a reader is to make of each: `pack_suite.py FOLDER`.
+"""Writes good, broken and malicious packs, with the verdict that a reader must reach: `pack_suite.py FOLDER`.
 
-Any other reader of the format can run it. Beside the packs lies `expected.json`:
+Authors of other readers can test them with these packs. The file `expected.json` next to the packs says:
 
     {"format": 2, "packs": {NAME: {"folder": NAME, "verdict": "good" or "broken", "tried": WHAT IS IN IT,
                                     "reason": CODE}}}
 
-A pack is *good* when signature, description, files and arrays are as the format asks; whether its key is trusted and
-its network runs are other questions. `reason` is what this program calls the fault, for information. The packs are
-signed by keys made for tests, which are not to be trusted for anything.
+A pack is *good* if signature, description, files and arrays follow the format. The verdict ignores whether the key is
+trusted and whether the network runs. `reason` is this program's code for the fault, for information. The packs are
+signed by keys for tests, which must never be trusted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from packs_factory import make_lung_fields, make_pack  # noqa: E402
 from tiny_packs import edited, resigned, sign, with_file, write_tiny_pack  # noqa: E402
 
 EXPECTED: Final = "expected.json"
-# What no folder can carry to another computer: pipes, devices, files of 256 GB.
+# Left out, because a folder cannot be copied with them: pipes, devices, files of 256 GB.
 _NOT_CARRIED: Final = ("fifo", "device", "sparse")
 
 _REQUIRED: Final = (
@@ -44,7 +44,7 @@ _FILES: Final = (
     *("manifest.json", "manifest.sig", "model.tflite", "MODEL_CARD.md"),
     *("golden_inputs.npy", "golden_scores.npy"),
 )
-Entry = tuple[str, str, MakePack]  # verdict, what is in it, what writes it below a folder
+Entry = tuple[str, str, MakePack]  # verdict, text for `tried`, function that writes the pack to a folder
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> MakePack:
@@ -63,7 +63,7 @@ def lungs(change: Callable[[dict[str, Any]], object]) -> MakePack:
 
 
 def written_otherwise(folder: Path) -> Path:
-    """Make a pack whose description has its keys in another order and line breaks between them, as JSON allows."""
+    """Make a pack whose description is JSON in another form: reordered keys, and line breaks."""
     pack = write_tiny_pack(folder)
     document = json.loads((pack / "manifest.json").read_bytes())
     sign(pack, json.dumps(dict(reversed(document.items())), indent=4, ensure_ascii=False).encode())
@@ -80,7 +80,7 @@ def with_role(folder: Path) -> Path:
 
 
 def weakly_signed(folder: Path) -> Path:
-    """Make a pack with a key of order 1, and the signature that fits every text with it."""
+    """Make a pack with a key of order 1, for which one signature is valid for every text."""
     pack, one = write_tiny_pack(folder), (1).to_bytes(32, "little")
     parts = {"key": one, "signature": one + bytes(32)}
     text = json.dumps({name: base64.b64encode(data).decode() for name, data in parts.items()}, sort_keys=True)
@@ -249,9 +249,9 @@ def reason_of(pack: Path) -> str | None:
 
 
 def write(folder: Path, packs: Mapping[str, Entry] | None = None) -> Path:
-    """Write all packs, or these, and the expected results. Returns the path of expected.json.
+    """Write all packs, or only `packs`, and the expected verdicts. Returns the path of expected.json.
 
-    Raises AssertionError if this program's own reader finds something else.
+    Raises AssertionError if this program's own reader reaches another verdict.
     """
     found = {}
     for name, (verdict, tried, make) in (packs or entries()).items():

@@ -1,7 +1,7 @@
 """Synthetic images as files of every kind, and files with every known fault.
 
-Encoders are available for all transfer syntaxes but JPEG XL and High-Throughput JPEG 2000, which needs a package
-(`benchmarks.image_files`). These two are tested on real files if the data folder is there.
+There is no encoder for JPEG XL, and that for High-Throughput JPEG 2000 needs a further package
+(`benchmarks.image_files`). These two syntaxes are tested with real files if the data folder exists.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _write_rasters(folder: Path, image: Pixels) -> list[Path]:
     picture = Image.fromarray(grey)
     alpha = Image.new("L", picture.size, 255)
     upright = Image.Exif()
-    upright[0x0112] = 6  # the stored picture is to be turned by 90 degrees clockwise
+    upright[0x0112] = 6  # this orientation means: turn the stored picture by 90 degrees clockwise
     kinds: list[tuple[str, Image.Image, dict[str, Any]]] = [
         ("grey-8.png", picture, {}),
         ("grey-16.png", Image.fromarray(scaled(image, 16)), {}),

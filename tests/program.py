@@ -71,7 +71,7 @@ def wait_for_end(processes: list[psutil.Process]) -> None:
 
 def write_images(folder: Path, count: int, *, side: int = 256) -> list[Path]:
     """Write `count` PNG images, each with bytes of its own."""
-    from fieldray.imaging.synthetic import chest_phantom  # with pydicom, which asks for a socket as it is imported
+    from fieldray.imaging.synthetic import chest_phantom  # not earlier: importing pydicom asks for a socket
 
     folder.mkdir(parents=True, exist_ok=True)
     image = (chest_phantom(side, side, 7, abnormal=False) >> 4).astype(np.uint8)

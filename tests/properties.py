@@ -15,7 +15,7 @@ from outcomes import operating_point
 SHARES = st.floats(0.0, 1.0)
 CALIBRATIONS = st.builds(
     Calibration, st.floats(0.0, 1e6, exclude_min=True), st.floats(-1e6, 1e6)
-)  # of any steepness that could be measured, and far beyond
+)  # slopes of calibrations in the measurable range and far beyond
 WINDOWS = st.builds(
     Window,
     st.floats(-70_000, 140_000, width=32),

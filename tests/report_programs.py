@@ -1,7 +1,7 @@
 """Independent programs that check reports: dcmtk, dicom3tools, Orthanc, poppler and qpdf.
 
-All are in Debian: apt-get install dcmtk dicom3tools orthanc poppler-utils qpdf. Orthanc is started for one check, on
-this computer alone, with a folder of its own.
+All are in Debian: apt-get install dcmtk dicom3tools orthanc poppler-utils qpdf. Orthanc runs only during one check, on
+this computer, with a temporary folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _START_S: Final = 60.0
 
 
 def missing(*programs: str) -> list[str]:
-    """Return the programs that are not installed. Debian puts a server outside of a user's PATH."""
+    """Return the programs that are not installed. Servers may be in /usr/sbin, which is not in a user's PATH."""
     return [name for name in programs if found(name) is None]
 
 

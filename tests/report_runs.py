@@ -29,7 +29,7 @@ from phantoms import write_dicom
 KEY = b"k" * 32
 _MAP_SIDE = 8
 _LUNG_SIDE = 64
-# Names of people as files have them, and what a document draws of each; the first eight are written as DICOM asks.
+# Names of people as in files, and as drawn in a document. The first eight follow the rules of DICOM.
 NAMES = {
     "Yamada^Tarou=山田^太郎=やまだ^たろう": "Yamada Tarou",
     "=山田^太郎": "山田 太郎",
@@ -40,7 +40,7 @@ NAMES = {
     "Ґалаґан^Їжак": "Ґалаґан Їжак",
     "Buc^Jérôme": "Buc Jérôme",
     "Nguyễn^Văn": "Nguyễn Văn",
-    "देवनागरी": "",  # set letter by letter, and what stands there is in another order
+    "देवनागरी": "",  # drawn letter by letter, and in another order than stored
     "שרון": "שרון",
     "קפלן^שרון": "קפלן שרון",
     "قباني^محمد": "قباني محمد",
@@ -51,12 +51,12 @@ NAMES = {
     "\u202eevil": "\\u202eevil",
     "a\x00\x1b[2J\nb": "a\\x00\\x1b[2J\\nb",
     "\udcff": "\\udcff",
-    "{nb}^<b>": "{nb} <b>",  # what stands for the number of pages in fpdf2
+    "{nb}^<b>": "{nb} <b>",  # fpdf2's placeholder for the number of pages
 }
 
 
 def lungs_in(rows: int, columns: int) -> LungFields:
-    """Return two ellipses as lungs, as a network of 64 x 64 would find them."""
+    """Return two ellipses as lungs, with the resolution of a 64 x 64 mask."""
     down, across = np.mgrid[0:_LUNG_SIDE, 0:_LUNG_SIDE] / _LUNG_SIDE
     shares = np.zeros((_LUNG_SIDE, _LUNG_SIDE), np.uint8)
     for middle in (0.3, 0.7):

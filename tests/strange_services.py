@@ -42,7 +42,7 @@ if __name__ == "__main__":
         return message
 
     def act(message: Message) -> Message:
-        """Do what the message says."""
+        """Perform the action that the message names."""
         what = message.body["what"]
         if what == "crash":
             os.abort()
@@ -74,7 +74,7 @@ if __name__ == "__main__":
         return Message({"raised": {"kind": "Unreadable", "code": message.body["code"], "parameters": 7}})
 
     def read(message: Message) -> Message:
-        """The real worker, but for names that say otherwise; "once" leaves a mark so that it happens once."""
+        """Answer as the real worker, except for certain file names. "once" leaves a file, so that it fails only once."""
         from fieldray.workers.image_worker import handle
 
         value = message.body["value"]
@@ -95,7 +95,7 @@ if __name__ == "__main__":
         return babbling(handle(message)) if "nonsense" in path.name else handle(message)
 
     def end_in_classifier(message: Message) -> Message:
-        """As `read`, but for what runs a classifier; the image is read by then."""
+        """Answer as `read`, but end when a classifier runs, after the image was read."""
         from fieldray.workers.image_worker import handle
 
         call, value = message.body["call"], message.body["value"]
@@ -107,7 +107,7 @@ if __name__ == "__main__":
         return handle(message)
 
     def end_in_second(message: Message) -> Message:
-        """As `read`, but for what runs the classifier of the second pack that is loaded."""
+        """Answer as `read`, but end when the classifier of the second pack runs."""
         from fieldray.workers.image_worker import handle
 
         if message.body["call"] == "look" and any(
@@ -118,7 +118,7 @@ if __name__ == "__main__":
         return handle(message)
 
     def babbling(answer: Message) -> Message:
-        """The answer with a text in place of every value, as a decoder that a file has taken over could give it."""
+        """Return the answer with a text for every value, as from a decoder that a hostile file controls."""
         return Message({"call": "", "value": ["nonsense"] * len(answer.body["value"])}, answer.arrays)
 
     sys.modules[_MODULE] = sys.modules[__name__]

@@ -1,4 +1,4 @@
-"""The house rules that no linter holds: how long things are, what they are called, and who imports what."""
+"""House rules that no linter checks: length of modules and functions, names, and imports between packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODULES = sorted([*PROGRAM, *BENCHMARKS.rglob("*.py")])
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 50
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
 
-# Runs in every Python process of the program: what is not there cannot be imported, what is forbidden ends it.
+# Runs in every Python process of the program: absent packages cannot be imported, and a socket ends the process.
 FENCE = """
 import os, sys
 
@@ -65,7 +65,7 @@ def test_modules_and_functions_are_short() -> None:
 
 
 def test_nobody_imports_the_benchmarks_or_names_a_service_of_theirs() -> None:
-    """They measure the program from outside; what clinics install works without them."""
+    """The installed program works without the benchmarks, which measure it from outside."""
     named = re.compile(r"^\s*(from|import) benchmarks\b|[\"']benchmarks\.", re.MULTILINE)
     assert [path for path in PROGRAM if named.search(path.read_text(encoding="utf-8"))] == []
     assert named.search('import_module("benchmarks.program")') and named.search("from benchmarks import archive")
@@ -91,7 +91,7 @@ def test_nobody_prints() -> None:
 
 
 def test_public_functions_are_described() -> None:
-    """Outside the window, whose widgets override Qt's own methods."""
+    """The window's package is left out, because its widgets override Qt's methods."""
     bare = []
     for path in MODULES:
         if "desktop" in path.parts:

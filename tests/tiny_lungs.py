@@ -1,8 +1,8 @@
-"""A tiny lung-field network as a TensorFlow Lite file, with answers that can be worked out by hand, as a signed pack.
+"""A tiny lung-field network as a TensorFlow Lite file and as a signed pack. Its outputs follow simple formulas:
 
 b = block means of the input / 255                       4x4 blocks
-mask = 1 - b                                             dark is lung
-second mask = 1.2 - b                                    where it is asked for: less dark is enough
+mask = 1 - b                                             dark areas are lung
+second mask = 1.2 - b                                    optional: less dark areas are lung, too
 frontal_chest = sigmoid(4 - 10 * mean(relu(1 - 2b)))     no chest where all is black
 inverted      = sigmoid(-4 + 8 * mean(relu(2b - 1)))     inverted where nearly all is white
 all others    = sigmoid(-4)
@@ -25,7 +25,7 @@ from fieldray.packs.verified import golden_files, manifest_files, read_pack
 from packs_factory import make_lung_fields
 from tiny_models import SIDE, lungs_bytes, tiny_inputs
 
-_OWN: Final = {"frontal_chest": (4.0, 0.0, -10.0), "inverted": (-4.0, 8.0, 0.0)}  # bias, of bright, of dark
+_OWN: Final = {"frontal_chest": (4.0, 0.0, -10.0), "inverted": (-4.0, 8.0, 0.0)}  # bias, bright weight, dark weight
 _WEIGHTS: Final = [_OWN.get(name, (-4.0, 0.0, 0.0)) for name in LUNG_CHECKS]
 
 

@@ -1,4 +1,4 @@
-"""A tiny network as a TensorFlow Lite file, made by code, with outputs that can be worked out by hand.
+"""A tiny network as a TensorFlow Lite file, made by code. Its outputs follow simple formulas:
 
     b = block means of the input / 255              4x4 convolution, stride 4
     features = [b, 1 - b, relu(2b - 1), relu(1 - 2b)]
@@ -40,10 +40,10 @@ GAIN: Final = 4.0
 _FEATURES: Final = 4
 _TENSOR_TYPES: Final = {"uint8": 3, "int8": 9, "int32": 2, "float32": 0}
 _LEVELS: Final = (1.0, -128)  # of grey levels 0..255 as int8
-_UNIT: Final = (1 / 255, -128)  # quantisation of values in 0..1 as int8
+_UNIT: Final = (1 / 255, -128)  # quantisation of values 0..1 as int8
 _MAP: Final = (GAIN / 127, 0)
 _LOGIT: Final = (8 / 127, 0)
-_SCORE: Final = (1 / 256, -128)  # what LOGISTIC demands of an int8 output
+_SCORE: Final = (1 / 256, -128)  # the quantisation that LOGISTIC requires of an int8 output
 
 Quantisation = tuple[float, int]
 
@@ -406,7 +406,7 @@ class _Network:
     def _operator_code(code: int) -> Any:
         made = schema.OperatorCodeT()
         made.builtinCode = made.deprecatedBuiltinCode = code
-        # int8 versions of each operator, from the runtime's register of kernels
+        # version of each operator with int8 support, from the runtime's kernel registry
         made.version = {
             schema.BuiltinOperator.CONV_2D: 3,
             schema.BuiltinOperator.AVERAGE_POOL_2D: 2,

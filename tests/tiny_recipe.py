@@ -76,7 +76,7 @@ def draw(folder: Path, name: str, *, images: int, first: int) -> None:
     lines = ["path,label,patient,fold"]
     for number in range(first, first + images):
         pixels = chest_phantom(80, 80, number, abnormal=False) / 16
-        pixels[:4], pixels[-4:] = 0, 255  # so that stretching the grey levels leaves all others as they are
+        pixels[:4], pixels[-4:] = 0, 255  # so that stretching the grey levels does not change the others
         pixels[20:60, 20:60] += 90 * (number % 2)
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{number}.png")
         lines.append(f"{number}.png,{number % 2},p{number},{number // 2 % 3}")
@@ -96,7 +96,7 @@ def adapted(step: str, recipe: Path) -> list[str]:
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Raised by a test at the moment at which a training is to be killed."""
 
 
 def bright_or_dark(count: int, *, source: str = "made", lungs: bool = False) -> Samples:

@@ -32,7 +32,7 @@ def running() -> set[threading.Thread | psutil.Process]:
     """Return all threads and child processes. A child that ended and was not waited for is a leak, too."""
     children: list[psutil.Process] = []
     with contextlib.suppress(ChildProcessError):
-        if sys.platform == "linux":  # psutil would read what every process of the computer says of itself
+        if sys.platform == "linux":  # psutil would read the data of every process of the computer
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         children = psutil.Process().children(recursive=True)
     return {*threading.enumerate(), *children}

@@ -1,4 +1,4 @@
-"""NCC as a layer: its values beside those of the program's matching, and its gradient beside finite differences."""
+"""NCC as a layer: its values equal those of the program's matching, and its gradient equals finite differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def surface(images: Array, templates: Array, *, dtype: str = "float64") -> Array
 
 
 def gradients(images: Array, templates: Array, weights: Array) -> tuple[Array, Array]:
-    """The gradients of the weighted sum of the surface, by images and templates."""
+    """Return the gradients of the weighted sum of the surface with respect to images and templates."""
     import tensorflow as tf
 
     from fieldray_adapt.networks.correlation import NormalisedCrossCorrelation
@@ -70,4 +70,4 @@ def test_flat_windows_and_templates_give_nothing_and_no_gradient() -> None:
     by_images, by_templates = gradients(images, templates, np.ones((2, 6, 7)))
     assert np.isfinite(by_images).all() and np.isfinite(by_templates).all()
     assert not by_images[1].any() and not by_templates[1].any() and by_images[0].any()
-    assert np.abs(by_images[0, :1, :1]).max() < 1e-12  # all of its windows are flat
+    assert np.abs(by_images[0, :1, :1]).max() < 1e-12  # all windows of this image are flat

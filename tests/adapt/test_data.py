@@ -1,4 +1,4 @@
-"""From published layouts to rows, labels and splits; every mistake in them has its sentence."""
+"""Reading of published data layouts as rows, labels and splits, and the message for every mistake in them."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_ad
     assert split_rows([_row(3000), *rows], split, [])[1:] == parts
     assert split_rows(rows[:900] + rows[901:], split, []) == parts[:900] + parts[901:]
     assert split_rows(rows, replace(split, seed=4), []) != parts
-    # a larger test part takes its patients from the others, and gives none of its own back
+    # a larger test part takes patients from the other parts and keeps all of its own
     larger = split_rows(rows, replace(split, test_share=0.2), [])
     assert {part for part, before in zip(larger, parts, strict=True) if before == "test"} == {"test"}
 
@@ -257,7 +257,7 @@ def _images(folder: Path, count: int) -> list[Row]:
 
 
 def _known(rows: list[Row]) -> list[Row]:
-    """With the content of their files as it is now."""
+    """Return the rows with the digest of each file's present content."""
     return [replace(row, sha256=file_sha256(row.path)) for row in rows]
 
 
@@ -268,7 +268,7 @@ def test_images_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path
     seen: list[int] = []
 
     def read(rows: list[Row]) -> ImageSet:
-        """Those that are read anew are seen."""
+        """Read the images, and record the progress, which counts only images that are not in the cache."""
         cache = tmp_path / "run" / "images.npz"
         return read_images(rows, spec, cache=cache, progress=lambda what, done, all: seen.append(done))
 

@@ -1,4 +1,4 @@
-"""What is done again when seed, rate, split, data or augmentation change."""
+"""Which steps are repeated after a change of seed, rate, split, data or augmentation."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def _run(recipe: Path) -> Run:
 
 
 def _with_data(recipe: Path) -> Run:
-    """A run whose data step is done."""
+    """Return a run whose data step is done."""
     run = _run(recipe)
     run.execute((DATA_STEP,), say=lambda _: None)
     return run
 
 
 def _performed(recipe: Path, *, failing: str = "") -> list[str]:
-    """The steps that are performed, in order: the data step in earnest, of the others only their keys."""
+    """Perform a run, with only the data step real. Returns the names of the performed steps in order."""
     performed = list[str]()
 
     def recording(step: Step) -> Step:
@@ -95,7 +95,7 @@ def _replaces_an_image(folder: Path) -> None:
 
 
 def _replaces_an_image_in_secret(folder: Path) -> None:
-    """Size and times of change stay as they were."""
+    """Replace an image without changing the size and times of its file."""
     path = folder / "5.png"
     facts, data = path.stat(), bytearray(path.read_bytes())
     data[-20] ^= 1
@@ -153,7 +153,7 @@ def test_what_follows_a_step_that_was_begun_again_is_done_again_though_the_recip
     with pytest.raises(UsageProblem):
         _performed(recipe, failing="train")
     _recipe(tmp_path, RECIPE)
-    assert _performed(recipe) == NAMES[1:]  # the trained network is no longer the one that was pruned
+    assert _performed(recipe) == NAMES[1:]  # the pruned network no longer comes from this trained one
 
 
 def test_another_table_of_the_split_has_the_data_done_again(tmp_path: Path) -> None:
@@ -206,10 +206,10 @@ def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: P
     everything = data.samples_at(np.arange(90))
     trainer = SimpleNamespace(train_classifier=learn)
     train_recipe(replace(run, trainer=trainer), training=everything, validation=everything, folder=tmp_path / "train")  # type: ignore[arg-type]
-    assert set(learnt[0].sources) == {"confounded"}  # as in a cross-validation, which has parts of its own
+    assert set(learnt[0].sources) == {"confounded"}  # as in a cross-validation, which has its own parts
     others = [
         data.image_set.rows[index] for index in training_indices_for_fold(data, run, 0)
-    ]  # what fits ranges and heads there
+    ]  # the part that fits ranges and heads in a cross-validation
     assert {row.source for row in others} == {"confounded"} and {row.fold for row in others} == {"1", "2"}
 
 

@@ -1,7 +1,7 @@
-"""Operating points, the gate, shortcuts and duplicates on made-up images whose answers are known.
+"""The step `evaluate` on drawn images with known scores: operating points, the OOD check, shortcuts, duplicates.
 
-Then two small trainings: a cross-validation, in which every evaluated image gets a score from a network that saw none
-of its patient's images; and a pack measured at another hospital, with the thresholds it has.
+Then two small trainings: a cross-validation, in which a network that saw no image of the patient scores each image; and
+a pack with fixed thresholds, measured at another hospital.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _evaluated(seed: int, *, count: int = 400, **facts: object) -> EvaluatedImag
 
 
 def _cases(part: EvaluatedImages, categories: Sequence[Category] = ()) -> list[Case]:
-    """The images as they were screened: refused ones have no score."""
+    """Return screened images. Refused ones have no score."""
     said = [*categories, *["normal"] * (len(part.rows) - len(categories))]
     return [
         Case(
@@ -104,7 +104,7 @@ def test_points_come_from_validation_and_figures_from_test() -> None:
     found = measure_part({"high": _cases(test)}, points=[chosen])
     point = with_measured_figures(chosen, figures=found, measured_on=MEASURED_ON)
     caught = (validation.scores[validation.truth] >= point.threshold).mean()
-    assert 0.97 <= caught < 0.98  # the highest threshold that catches enough, of 200: 194
+    assert 0.97 <= caught < 0.98  # the highest threshold that detects enough images: 194 of 200
     assert (validation.scores[validation.truth] < point.unsure_low).mean() <= 0.01
     assert (validation.scores[~validation.truth] >= point.unsure_high).mean() <= 0.1
     assert point.unsure_low <= point.threshold <= point.unsure_high
@@ -142,14 +142,14 @@ def test_the_gate_keeps_its_own_and_refuses_ood_rows() -> None:
     gate = fit_ood_check(images[:600], images[600:], components=8, accepted_share=0.98)
     assert gate.projection.shape == (20, 8)
     assert (ood_distances(gate, images[600:]) > gate.limit).mean() == pytest.approx(0.02, abs=0.005)
-    # whitened: the root mean square distance of the images it was fitted on is 1
+    # distances are whitened: their root mean square over the fitted images is 1
     assert np.sqrt((ood_distances(gate, images[:600]) ** 2).mean()) == pytest.approx(1, abs=0.02)
     ood_images = (generator.normal(size=(100, 8)) * 6 @ mixing + 3).astype(np.float32)
     assert (ood_distances(gate, ood_images) > gate.limit).mean() > 0.95
 
 
 def _marked_images(place: str) -> tuple[np.ndarray, np.ndarray]:
-    """Noise; the class is a bright stripe at the border, or a bright middle."""
+    """Return noise images. Those of the class have a bright stripe at the border, or a bright middle."""
     generator = np.random.default_rng(6)
     truth = np.arange(300) % 2 == 0
     images = generator.integers(80, 120, (300, 64, 48, 1), np.uint8)
@@ -182,13 +182,13 @@ def test_copies_across_parts_leave_the_training() -> None:
     images = generator.integers(0, 256, (7, 64, 64, 1), np.uint8)
     images[3] = images[0]
     images[6] = images[5]  # one file, in two sources
-    images[4] = np.clip(images[1].astype(int) + 1, 0, 255)  # one level brighter: another file, the same exposure
+    images[4] = np.clip(images[1].astype(int) + 1, 0, 255)  # another file of the same exposure
     digests = ["a", "b", "c", "a", "d", "e", "e"]
     parts = ["training", "training", "training", "test", "training", "test", "test"]
     found = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
     assert found.exact_pairs == ((0, 3),) and found.near_pairs == ((1, 4),)
     assert found.across_parts_count == 1 and found.training_copies == {0}
-    parts[5] = "training"  # of another patient there
+    parts[5] = "training"  # the same file in another part
     apart = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
     assert apart.exact_pairs == ((0, 3), (5, 6)) and apart.training_copies == {0, 5}
     said = found.figures([f"line {n}" for n in range(6)], max_examples=5)
@@ -259,7 +259,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
     assert to_builtins(own.classes) == plain_classes(at.class_shares_by_truth)
     assert (found.images, found.scored, found.auc) == (400, 390, audited.auc)
     assert found.calibration_error == audited.calibration_error
-    # the first 14 are half with the finding: 5 of them refused, 2 read first, which are referred whatever the score
+    # of the first 14, half have the finding: 5 are refused, 2 are read first, which are referred whatever the score
     kept = test.where(np.arange(400) >= 14)
     referred = kept.scores >= point.threshold
     assert own.detected.count == 2 + referred[kept.truth].sum() and own.detected.of == 200
@@ -287,20 +287,20 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     run.execute((DATA_STEP, CROSS_VALIDATION_STEP), say=lambda _: None)
     with np.load(tmp_path / "run" / "cross" / "scores.npz") as arrays:
         stages = {name: arrays[name][:, 0] for name in ("trained", "pruned", "int8")}
-    judged = (np.arange(90) // 2 % 3 < 2) & (np.arange(90) < 60)  # of two of three folds, of the clean source
+    judged = (np.arange(90) // 2 % 3 < 2) & (np.arange(90) < 60)  # the images of the clean source in two of three folds
     assert all(np.array_equal(~np.isnan(own), judged) for own in stages.values())
     found = json.loads((tmp_path / "run" / "cross" / "metrics.json").read_text())["bright"]
     assert found["images"] == 40 and min(own["auc"]["value"] for own in found["stages"].values()) > 0.95
     assert set(found["stages"]["int8"]["auc_by_fold"]) == {"0", "1"}
     assert found["float_against_int8"]["mean_absolute_difference"] < 0.05 and found["after_training"]["low"] <= 0
-    # the middle tells the class, the border cannot
+    # the middle shows the class, the border does not
     assert found["shortcuts"]["thumbnail"] > 0.95 and found["shortcuts"]["border"] < 0.75
-    text = (tmp_path / "run" / "cross.json").read_text(encoding="utf-8")  # no folder for what is published was named
+    text = (tmp_path / "run" / "cross.json").read_text(encoding="utf-8")  # no folder for published figures was given
     assert json.loads(text)["labels"]["bright"] == found and str(tmp_path) not in text
     page = (tmp_path / "run" / "cross.html").read_text(encoding="utf-8")
     assert f"{found['stages']['int8']['auc']['value']:.3f} (" in page
     assert page.count("<svg") == 1 and str(tmp_path) not in page
-    # what the card says
+    # the figures of the card
     published = published_cross_validation(run)
     assert published is not None and to_builtins(published) == {"bright": found}
     said = render_template("classifier_cross.md", code="bright", meaning="Bright", found=published["bright"])
@@ -335,7 +335,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     there, points = found["external_test"], found["test"]["points"]
     assert (there["images"], there["positive"], there["auc"]["value"]) == (20, 10, 1.0)
     assert there["points"]["balanced"]["threshold"] == points["balanced"]["threshold"]
-    # the middle tells the class there too, the border does not
+    # at the other hospital, too, the middle shows the class and the border does not
     assert there["shortcuts"]["thumbnail"] > 0.95 and there["shortcuts"]["border"] < 0.85
     assert results["gate"]["elsewhere_refused"]["of"] == 20
     pack = tmp_path / "packs" / "quick-0.1.0"
@@ -351,7 +351,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert "| balanced | зі знахідкою |" in ukrainian and "Зі знімків іншої лікарні: " in ukrainian
     assert "не має файлу, скомпільованого для Edge TPU.\n\n- Прогноз" in ukrainian
     assert re.search(r"- AUC [01],\d{3} \(від [01],\d{3} до [01],\d{3}\)", ukrainian)
-    # nobody of the recipe is measured
+    # no patient of the recipe is measured
     assert not find_data_problems(run.recipe, every_image=True)
     table = tmp_path / "elsewhere.csv"
     table.write_text(table.read_text(encoding="utf-8").replace("p201,", "p1,"), encoding="utf-8")

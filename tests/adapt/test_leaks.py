@@ -1,4 +1,4 @@
-"""A leak of each kind: patients and copies that would be on two sides are refused, or go together before the split."""
+"""Leaks between parts: patients or copied images in two parts are refused, or put into one part before a split."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_row_that_is_there_twice_counts_once_and_another_one_about_the_file_is
 
 
 def copied(*pairs: tuple[str, str]) -> list[Row]:
-    """Rows of these patients and contents."""
+    """Return rows with these patients and contents."""
     return [
         Row(
             path=Path(f"{n}.png"),
@@ -97,9 +97,9 @@ def test_copies_under_other_names_go_to_one_part_with_all_that_is_theirs(seed: i
     rows = copied(("p1", "A"), ("p2", "A"), ("p2", "B"), ("p3", "B"), ("p3", "C"), ("", "C"), ("q", "D"))
     parts = split_rows(rows, Split(by="random", seed=seed), [])
     assert len(set(parts[:6])) == 1
-    # Others stay where they are when a copy is found.
+    # A copy does not move any other image.
     assert parts[6] == split_rows(rows[6:], Split(by="random", seed=seed), [])[0]
-    # Of a file that is there several times one alone is judged.
+    # Of several copies of a file only one is evaluated.
     judged = _judged_once(rows, ["test"] * 7)
     assert judged == ["test", "none", "test", "none", "test", "none", "test"]
     assert _judged_once(rows, ["training"] * 7) == ["training"] * 7

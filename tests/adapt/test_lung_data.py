@@ -1,4 +1,4 @@
-"""Images with masks: the layouts, and everything that can be wrong, named with file and row before training starts."""
+"""Images with lung masks: layouts, and mistakes, which are named with file and row before training starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ epochs = 1
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """lungs.csv with twelve images to learn from (rows 2 to 13) and two to evaluate on."""
+    """Write lungs.csv with twelve images for training (rows 2 to 13) and two for evaluation."""
     draw_lungs(tmp_path, learnt=12, evaluated=2, side=32)
     return tmp_path / "shared" / "data"
 
@@ -46,7 +46,7 @@ def _problems(tmp_path: Path, *, more: str = "") -> list[str]:
     recipe.write_text(_RECIPE.format(more=more))
     with pytest.raises(RecipeProblems) as found:
         check_recipe(recipe)
-    with pytest.raises(RecipeProblems):  # and a run says so before it trains
+    with pytest.raises(RecipeProblems):  # a run reports the same before it trains
         run_recipe("train", recipe, say=lambda _: None, progress=lambda *_: None)
     assert not (tmp_path / "run" / "train").exists()
     return list(found.value.lines)
@@ -89,7 +89,7 @@ def test_a_recipe_without_faults_has_none(tmp_path: Path, data: Path) -> None:
 def test_masks_that_cannot_be_used_are_named_with_file_and_row(tmp_path: Path, data: Path) -> None:
     _replace(data, 0, np.zeros((32, 32), np.uint8))
     _replace(data, 1, np.full((16, 32), 255, np.uint8))
-    shutil.copy(data / "lungs" / "film2.png", data / "lungs" / "mask2.png")  # as where both are swapped
+    shutil.copy(data / "lungs" / "film2.png", data / "lungs" / "mask2.png")  # as if image and mask were swapped
     (data / "lungs" / "mask3.png").unlink()
     (data / "lungs" / "mask4.png").write_bytes(b"no picture")
     (data / "lungs" / "film5.png").unlink()

@@ -1,6 +1,6 @@
-"""Lungs in training: found by a pack, cropped to, kept beside the images, and named in the pack that comes of it.
+"""Lung fields in the training of a classifier: finding them by a pack, cropping, caching, and the pack's requirement.
 
-And what they are there for: networks averaged over groups of sources, frozen layers, and evidence outside the lungs.
+Also networks averaged over groups of sources, frozen layers, and the penalty of evidence outside the lungs.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def test_the_lungs_of_an_image_are_found_by_the_rules_of_screening(tmp_path: Pat
     found = finder.find(Image(pixels=_chest(abnormal=False, number=0)))
     assert found.is_frontal_chest and found.found
     box = found.box(rows=64, columns=64, margin=0.0)
-    # blocks of 16 pixels are as fine as the tiny network sees
+    # the tiny network sees blocks of 16 pixels
     assert (box.top, box.rows) == pytest.approx((16, 32), abs=2) and box.left <= 8 and box.left + box.columns >= 56
 
 
 def test_where_lung_belongs_is_found_too_and_a_pack_may_be_cropped_to_it(tmp_path: Path) -> None:
     chest = _chest(abnormal=False, number=0)
-    chest[48:56, 8:56] = 150  # less than half dark: no lung that can be seen
+    chest[48:56, 8:56] = 150  # less than half dark: the network sees no lung
     finder = LungFinder(write_tiny_lungs(tmp_path, masks=2))
     found = finder.find(Image(pixels=chest))
     seen, whole = (found.box(rows=64, columns=64, margin=0.0, crop=crop) for crop in ("lungs", "lung_region"))
@@ -94,12 +94,12 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
 
     cropped, plain = read(spec, finder), read(whole, None)
     assert plain.lungs is None and cropped.lungs is not None and cropped.lungs.shape == (4, 64, 64)
-    # all rows between the lungs' ends: much more of the picture is dark
+    # all rows from the top to the bottom of the lungs; much more of the picture is dark
     assert (cropped.images < 100).mean() > 1.5 * (plain.images < 100).mean()
     dark = cropped.images[0, ::, ::, 0] < 100
     share = cropped.lungs[0].reshape(32, 2, 32, 2).mean((1, 3)) / 255
     assert share[dark].mean() > 0.7
-    # the lungs of the whole image, whatever is cropped, and the same again from the cache
+    # the lungs belong to the whole image, not to the crop; the second time they come from the cache
     found = read(whole, finder)
     assert found.lungs is not None
     assert np.array_equal(read(whole, finder).images, plain.images)
@@ -155,7 +155,7 @@ def test_an_image_and_its_lungs_move_alike() -> None:
     for seed in range(10):
         motion = draw_motion(settings, np.random.default_rng(seed))
         shrunk = apply_motion(large, motion).reshape(32, 2, 32, 2).mean((1, 3))
-        assert np.abs(shrunk - apply_motion(small, motion)).mean() < 8  # of 255: the edges alone
+        assert np.abs(shrunk - apply_motion(small, motion)).mean() < 8  # of 255 levels; only the edges differ
 
 
 @pytest.mark.adapt
@@ -272,7 +272,7 @@ def test_evidence_counts_above_the_operating_point_and_inside_the_lungs() -> Non
 def test_the_strongest_colour_is_what_half_of_the_images_called_abnormal_reach() -> None:
     maps = np.full((4, 2, 2), -3.0, np.float32)
     maps[:, 0, 1] = [99.0, 3.0, 5.0, 11.0]
-    scores = np.array([0.49, 0.5, 0.9, 0.99])  # the first is below the threshold, and does not count
+    scores = np.array([0.49, 0.5, 0.9, 0.99])  # the first image is below the threshold, and does not count
     assert heat_map_span(maps, scores, threshold=0.5, evidence_threshold=1.0) == 4.0
     assert heat_map_span(maps, scores, threshold=0.5, evidence_threshold=20.0) is None
     assert heat_map_span(maps, scores, threshold=1.0, evidence_threshold=1.0) is None

@@ -1,4 +1,4 @@
-"""Lung-field networks: as published and as they ship, what they learn from, how well a mask fits, and what resumes."""
+"""Lung-field networks: the published and the shipped network, losses and targets, measures of masks, resuming."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _recipe(tmp_path: Path, *stages: TrainingStage) -> LungRecipe:
 
 
 class _Engine:
-    """Learns without a framework: each step moves a kernel by what it was shown."""
+    """A fake engine: each step moves a kernel by an amount that depends on its inputs."""
 
     has_checks = True
 
@@ -191,7 +191,7 @@ def test_the_compact_network_is_small_and_its_mask_half_the_side() -> None:
     assert layer_shapes(with_region)["mask"] == (128, 128, 2)
     assert multiply_add_count(with_region) < 1.05 * multiply_add_count(network)
     sets = channel_sets(network)
-    assert all(sets[f"enlarge{step}"] == sets[f"step{step}"] for step in range(4))  # what is added is one set
+    assert all(sets[f"enlarge{step}"] == sets[f"step{step}"] for step in range(4))  # summed outputs share a set
     with pytest.raises(ValueError, match="multiples of 32"):
         compact_unet(height=250, width=256)
 
@@ -212,7 +212,7 @@ def test_an_enlarged_layer_interpolates_between_the_middles_of_cells() -> None:
     model = build_network(network, outputs=["narrow0", "enlarge0"])
     set_weights(model, initial_weights(network, seed=2))
     small, large = model.predict_on_batch(np.random.default_rng(0).random((1, 32, 32, 1), np.float32))
-    # a cell of the large one at the quarter between two middles: 3/4 of the near one and 1/4 of the far one
+    # a large cell a quarter of the way between two small ones: 3/4 of the near value and 1/4 of the far one
     across = 0.75 * small[0, :, 3] + 0.25 * small[0, :, 4]
     assert large[0, 7, 7] == pytest.approx(0.75 * across[3] + 0.25 * across[4], abs=1e-5)
 
@@ -242,7 +242,7 @@ def test_distances_are_told_in_pixels_of_512() -> None:
     assert (fit.average_distance, fit.distance_95, fit.dice) == (16.0, 16.0, 0.0)
     none = np.zeros((32, 32), np.bool_)
     assert surface_distances(none, none).tolist() == [0.0]
-    assert surface_distances(upper, none) == pytest.approx([512 * np.sqrt(2)])  # as far as can be
+    assert surface_distances(upper, none) == pytest.approx([512 * np.sqrt(2)])  # the largest possible distance
     with pytest.raises(ValueError, match="cannot be compared"):
         measure_fit(upper, np.zeros((16, 16), np.bool_))
 
@@ -272,7 +272,7 @@ def test_what_is_unknown_of_a_mask_teaches_nothing() -> None:
     logits = np.where(truth > 0, 30, -30).astype(np.float32)
     both, wrong = np.concatenate([truth, np.full_like(truth, UNKNOWN_TARGET)], axis=-1), np.full_like(logits, 30)
     assert float(mask_loss(both, np.concatenate([logits, wrong], axis=-1))[0]) < 1e-3
-    both[0, : len(truth[0]) // 2, :, 1] = 0  # known to hold nothing: the cross-entropy of those cells alone
+    both[0, : len(truth[0]) // 2, :, 1] = 0  # a mask known to be empty adds only the cross-entropy of its cells
     half = np.concatenate([logits, np.zeros_like(logits)], axis=-1)
     assert float(mask_loss(both, half)[0]) == pytest.approx(np.log(2) / 2, abs=1e-3)
 
@@ -296,7 +296,7 @@ def test_unknown_checks_count_for_nothing() -> None:
     targets = np.array([[1, 0, 0], [0, -1, -1]], np.float32)
     # four known targets at ln 2 each: the mean over images is (3 + 1) ln 2 / mean(3, 1) / 2 = ln 2
     assert float(np.mean(checks_loss(targets, logits))) == pytest.approx(np.log(2))
-    logits[1, 1:] = 50  # where nothing is known, nothing changes
+    logits[1, 1:] = 50  # an unknown mask changes nothing
     assert float(np.mean(checks_loss(targets, logits))) == pytest.approx(np.log(2))
 
 
@@ -304,7 +304,7 @@ _MOVES = PairAugmentation(shift=0.1, scale=0.2, stretch=0.2, rotation_degrees=20
 
 
 def _pair(side: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """A dark image with a bright box, and the box as its mask."""
+    """Return a dark image with a bright box, and the box as its mask."""
     mask = np.zeros((side, side), np.uint8)
     mask[20:44, 16:32] = 255
     return mask // 2, mask
@@ -315,7 +315,7 @@ def test_a_mask_moves_with_its_image() -> None:
     for seed in range(5):
         moved, follows = augment_with_mask(image, mask, _MOVES, generator=np.random.default_rng(seed))
         assert not np.array_equal(moved, image)
-        assert np.abs(moved.astype(int) - follows // 2).max() <= 1  # still the same box
+        assert np.abs(moved.astype(int) - follows // 2).max() <= 1  # the box still has its size
 
 
 def test_grey_levels_letters_and_borders_leave_the_mask_alone() -> None:

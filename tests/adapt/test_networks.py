@@ -1,6 +1,6 @@
-"""Specifications, their counts, and that slicing channels keeps what the network computes.
+"""Specifications of networks: published sizes, and removing channels without changing outputs.
 
-And where training starts from the pack that ships: the recovered network answers as the pack does.
+Also training that starts from a shipped pack: the recovered network gives the pack's scores.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ A, B = (Layer(name=name, kind="conv", inputs=(INPUT,), channels=name) for name i
 
 
 def _specification(layers: tuple[Layer, ...], *, output: str) -> Specification:
-    """Of 8 x 8 pixels; every set of channels has four."""
+    """Return a specification with an input of 8 x 8 pixels. Every channel set has four channels."""
     channels = {layer.channels: 4 for layer in layers if layer.channels}
     outputs = {"logits": output, "scores": output}
     return Specification(
@@ -107,7 +107,7 @@ def test_learnt_parameters_are_as_published(kind: str, published: int, maps: int
     }
     assert sum(sizes.values()) == published
     assert layer_shapes(whole)["class_maps"] == (maps, maps, 1000)
-    # One grey channel and one label: what the first and the last layer have less.
+    # With one grey channel and one label, the first and the last layer have fewer parameters.
     grey = NETWORKS[kind](height=224, width=224, labels=1)
     first, features = next(iter(sizes)), weight_shapes(whole)["class_maps/kernel"][2]
     assert parameter_count(whole) - parameter_count(grey) == sizes[first] * 2 // 3 + 999 * (features + 1)
@@ -174,7 +174,7 @@ def test_channels_to_keep_must_exist(indices: list[int]) -> None:
     ids=lambda network: f"{network.name}-{len(network.layers)}",
 )
 def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
-    """A channel that is always zero carries nothing: the network without it gives the same outputs."""
+    """Without a channel that is always zero the network gives the same outputs."""
     from fieldray_adapt.training.keras_engine import build_network, get_weights, set_weights
 
     weights, generator = initial_weights(network, seed=3), np.random.default_rng(4)
@@ -195,7 +195,7 @@ def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
     assert parameter_count(smaller) < 0.4 * parameter_count(network)
     assert np.std(outputs[0][0]) > 1e-7
     for whole, cut in zip(*outputs, strict=True):
-        # the head starts small, so the logits do too: compare with their own size
+        # a new head has small weights and small logits, so the tolerance is relative to the largest logit
         np.testing.assert_allclose(cut, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max())
 
 
@@ -246,7 +246,7 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
     golden = read_pack(CHILDREN_BEFORE).model.golden
     scores = build_network(network, outputs=["scores"])
     set_weights(scores, weights_from_pack(CHILDREN_BEFORE, network))
-    # What is left is the rounding of the values between the layers, which the pack's own network carries.
+    # The remaining difference is the rounding between layers in the pack's int8 network.
     differences = np.abs(np.asarray(scores.predict_on_batch(golden.inputs.astype(np.float32) / 255)) - golden.scores)
     assert differences.mean() < 0.03 and differences.max() < 0.1
 
@@ -257,7 +257,7 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
     [
         mobilenet(height=160, width=160, labels=1),
         WHOLE,
-        squeezenet(height=160, width=160, labels=1),  # no layer is normalised: a pack has nothing for it
+        squeezenet(height=160, width=160, labels=1),  # no layer has normalisation, because a pack's network has none
     ],
 )
 def test_a_pack_of_another_network_is_refused(network) -> None:

@@ -1,4 +1,4 @@
-"""Reports as pages: escaped, without brackets of Python, with links and print layout; and the door they leave by."""
+"""HTML reports: escaped texts, readable values, links and print layout; and how a report replaces an earlier one."""
 
 from __future__ import annotations
 

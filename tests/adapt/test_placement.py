@@ -1,4 +1,4 @@
-"""The placement report on files made by code: what maps, what does not and why; and compiling, by a stand-in."""
+"""The placement report: which operators run on an Edge TPU, and why others do not; and compiling by a fake compiler."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_follows_an_operator_on_the_cpu_stays_there() -> None:
     placement = read_placement(changed_model(unknown_scores))
     left = placement.left_on_cpu
     assert left["FLOOR: not an operator of the Edge TPU"] == 1
-    # the conversion of the scores to uint8 comes after it; the maps and features do not
+    # the conversion of the scores to uint8 follows this operator; the class maps and features do not depend on it
     assert left["QUANTIZE: comes after an operator that stays on the CPU"] == 1
     assert placement.mapped_count == len(placement.operators) - 2
 
@@ -147,7 +147,7 @@ def test_the_card_says_whether_there_is_a_compiled_file_and_the_forecast_where_t
 
 
 def _run(folder: Path) -> Run:
-    """A run whose quantise step has left the tiny network."""
+    """Return a run whose step `quantise` has written the tiny network."""
     recipe = read_recipe(RECIPE)
     run = Run(recipe=replace(recipe, run=folder), progress=lambda *_: None)
     run.folder("quantise").mkdir(parents=True)
@@ -171,7 +171,7 @@ def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, partly))
     with pytest.raises(
         UsageProblem, match=f"Subgraphs: 0. Operators that run on the CPU: {operators}"
-    ):  # it is as it was
+    ):  # the file is unchanged
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, tiny_model_bytes()))
 
 
@@ -183,7 +183,7 @@ def test_a_failure_repeats_the_last_words(tmp_path: Path, status: int, made: byt
 
 
 class Blind(WorkerBackend):
-    """The CPU, which gives every image the least score."""
+    """A fake device that gives every image the lowest score."""
 
     def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         return replace(super().run(image), scores=np.zeros(1, np.float32))
@@ -205,7 +205,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     with pytest.raises(UsageProblem, match="the file is not a PEM key, or the key has a password"):
         compiled(shipped, output_folder=mine, signing_key=stranger)
     assert not mine.exists()
-    # another key's pack is in the way: the key made for this one goes again, and the folder made for the key
+    # a pack of another key is in the way: the new key and the new folder for the key are removed again
     with pytest.raises(PackProblem, match="The new pack is signed with the key"):
         compiled(shipped, output_folder=shipped.parent, signing_key=tmp_path / "keys" / "new.pem")
     assert not (tmp_path / "keys").exists() and read_verified_manifest(shipped).fingerprint == fingerprint(shipped)
@@ -220,7 +220,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     assert found.description.provenance == {"compiled_from": f"tiny-1.0.0@{fingerprint(shipped)}"}
     assert model.card == f"# Tiny\n\n{edgetpu_section(model.files)}\n" and "(exact)" in model.card
     assert "edgetpu" not in read_verified_manifest(shipped).description.files
-    # one's own is replaced where it is, and says everything once
+    # a pack of the same key is replaced, and has each entry once
     assert compiled(place, output_folder=None) == place
     assert read_verified_manifest(place).description.provenance == found.description.provenance
     assert read_card(place) == model.card

@@ -1,7 +1,4 @@
-"""Pruning without a network that runs: the loop with a task by formula, the laws of its settings, and what is cut.
-
-What the loop records, when it stops, and that it goes on after a kill anywhere.
-"""
+"""The pruning loop with a fake task: records, stopping rules, resuming after a kill, laws of settings, cut channels."""
 
 from __future__ import annotations
 
@@ -47,9 +44,9 @@ from tiny_recipe import Killed
 
 
 class FormulaTask:
-    """Zeros rise with the index of a channel; quality falls with size; `retrain` adds 1 to a bias.
+    """A fake task. Later channels have more zeros, quality falls with size, and `retrain` adds the seed to a bias.
 
-    dies_at    (method, call number) at which it is killed
+    dies_at    (method, call number) at which the process is killed
     """
 
     def __init__(self, dies_at: tuple[str, int] | None = None) -> None:
@@ -145,7 +142,7 @@ def test_settings_follow_their_laws(tmp_path: Path) -> None:
         batch_size=ContextDependentLaw(start=16, batch=1.0),
     )
     run(tmp_path, wanted, task)
-    # the profile proposes 64, and a strength of 1 follows it wholly
+    # the profile proposes 64, and a strength of 1 adopts it completely
     assert task.efforts == [
         Effort(batch_size=16, epochs=0.5, learning_rate=1e-3),
         Effort(batch_size=64, epochs=0.75, learning_rate=1e-3),
@@ -261,7 +258,7 @@ def test_what_is_no_law_is_named(written: object, wrong: str) -> None:
 
 @table
 class _Moving:
-    """A setting that moves."""
+    """A setting that changes during pruning."""
 
     rate: AnyLaw = key("Its law.")
 

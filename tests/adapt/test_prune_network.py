@@ -1,4 +1,4 @@
-"""Zeros, training, a task over images and a whole small study on networks that really run."""
+"""Pruning of real networks: counting zeros, training, a task over images, and a small study."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SETTINGS = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)
 
 
 def _two_layers() -> tuple[Specification, Weights]:
-    """Three channels that give x, -x and x - 0.5 behind a rectifier, then a dense layer."""
+    """Return a network with channels x, -x and x - 0.5 before a rectifier, then a dense layer."""
     network = Specification(
         name="two",
         height=2,
@@ -146,7 +146,7 @@ training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
 
 
 def _recipe(folder: Path, text: str = RECIPE) -> StudyRecipe:
-    """Of a study of drawn digits, which lie where it says."""
+    """Read a recipe for a study of drawn digits, and draw them."""
     draw_digits(folder, training=120, test=30)
     (folder / "recipe.toml").write_text(text, encoding="utf-8")
     found: StudyRecipe = read_recipe(folder / "recipe.toml", StudyRecipe)
@@ -166,7 +166,7 @@ def _by_size(
 
 
 def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: object) -> Conversion:
-    """Accuracy by size; the work is done once, as with the real one."""
+    """Fake tester: accuracy depends on size. Like the real one, it does not repeat finished work."""
     if not folder.exists():
         folder.mkdir(parents=True)
         say()
@@ -197,7 +197,7 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     assert "0.25 epochs" in report
     assert f"{np.median(again):.4f} ({min(again):.4f} to {max(again):.4f})" in report
     study = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name)
-    assert study.run().runs == found.runs  # what is kept is not trained again
+    assert study.run().runs == found.runs  # finished runs are not trained again
     assert report.count("<svg") == 1 and f"{second['parameters']:,}" in report and "random-0.5" in report
 
 
@@ -217,7 +217,7 @@ def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
     said.clear()
     other = _recipe(tmp_path, text.replace("seed = 1", "seed = 17", 1))
     Study(other, timer=_by_size, tester=_by_name, say=said.append).report()
-    assert "training the original" in said  # with another seed it is another network
+    assert "training the original" in said  # another seed gives another network
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_run_that_the_study_does_not_have_is_refused(tmp_path: Path, said: str
 @pytest.mark.parametrize("name", ["vgg16-mnist", "vgg16-mnist-quick"])
 def test_the_recipes_that_come_along_are_whole(name: str) -> None:
     recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / f"{name}.toml", StudyRecipe)
-    assert parameter_count(replace(recipe.original, width=1.0).specification()) == 14_718_666  # the dissertation's
+    assert parameter_count(replace(recipe.original, width=1.0).specification()) == 14_718_666  # as in the dissertation
     laws = {run.name: type(run.cut_off).__name__ for run in recipe.runs}
     assert {laws.pop(run, "ConstantLaw") for run in ("accurate", "longer")} == {"ConstantLaw"}
     assert not any(run.teacher for run in recipe.runs)
@@ -263,7 +263,7 @@ def test_a_cut_network_gets_its_signal_back() -> None:
         return float(np.asarray(model.predict_on_batch(images))[:, chosen].mean())
 
     wanted = mean_of_last(network, weights, keep["fc2"])
-    # a quarter of the inputs at each of fifteen layers: the signal falls to almost nothing, and is fixed
+    # with a quarter of the inputs at each of fifteen layers the signal almost vanishes, and is restored
     assert mean_of_last(smaller, sliced, slice(None)) < wanted / 100
     assert mean_of_last(smaller, restored, slice(None)) == pytest.approx(wanted, rel=1e-3)
     assert restored["logits/kernel"] is sliced["logits/kernel"]
@@ -279,7 +279,7 @@ def test_layers_that_normalise_are_left_as_they_are() -> None:
 
 
 def _task(folder: Path) -> ImagePruningTask:
-    """Of the last image to validate with the label is not known."""
+    """Return a pruning task. The label of the last validation image is unknown."""
     validation = bright_or_dark(12)
     targets = validation.targets.copy()
     targets[-1] = np.nan

@@ -1,4 +1,4 @@
-"""Into TensorFlow Lite and into integers: channels made of like range before, and the head fitted again behind."""
+"""Conversion to TensorFlow Lite and int8: equalised channel ranges, corrected means, and a head fitted again."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_int8_and_float_files_say_the_same() -> None:
 
 
 def test_rounding_no_longer_moves_the_means() -> None:
-    """The first kernel takes differences of bright values, where rounding alone moves the mean."""
+    """The first kernel takes differences of bright values, so that rounding moves the mean."""
     weights, images = _weights(), np.random.default_rng(5).integers(200, 256, (32, 32, 48, 1), np.uint8)
     kernel = weights["conv1/kernel"]
     kernel -= kernel.mean((0, 1, 2))
-    weights["conv1/gamma"] *= 12  # as after training: differences are small, so they are magnified
+    weights["conv1/gamma"] *= 12  # magnified, because after training differences are small
     corrected = correct_rounding(NETWORK, weights, representative=images)
     rounded = ({key: _rounded(key, chosen) for key in chosen} for chosen in (weights, corrected))
     means = []
@@ -71,7 +71,7 @@ def test_rounding_no_longer_moves_the_means() -> None:
 
 
 def _rounded(key: str, weights: dict[str, np.ndarray]) -> np.ndarray:
-    """A kernel as int8 with a scale for each output channel holds it; normalising afterwards changes nothing."""
+    """Return weights rounded as in int8 with a scale for each output channel, without normalisation."""
     array = weights[key]
     if not key.endswith("/kernel"):
         return array
@@ -83,7 +83,7 @@ MADE = {**NETWORKS, "vgg16_dense": vgg16_dense}
 
 
 def _network(kind: str) -> tuple[Specification, Weights, NDArray[np.uint8]]:
-    """A small network whose channels differ in range by up to a thousand times, and images for it."""
+    """Return a small network whose channel ranges differ by up to a factor of a thousand, and images for it."""
     whole = MADE[kind](height=32, width=32, labels=2, input_channels=1)
     specification, generator = whole.scaled(0.125), np.random.default_rng(3)
     weights = initial_weights(specification, seed=0)
@@ -151,7 +151,7 @@ def test_a_constant_shift_of_the_features_is_taken_back() -> None:
 
 
 def test_noise_in_one_feature_moves_weight_to_the_others() -> None:
-    # the last two features say the same; the first of them arrives as noise
+    # the last two features are equal, but the first of them arrives as noise
     twins = FEATURES.copy()
     twins[:, 5] = twins[:, 4]
     noisy = twins.copy()
@@ -159,6 +159,6 @@ def test_noise_in_one_feature_moves_weight_to_the_others() -> None:
     target = _logits(WEIGHTS, twins)
     before = np.abs(_logits(WEIGHTS, noisy) - target).mean()
     refitted = refit_head(WEIGHTS, float_outputs=_answers(twins, target), int8_outputs=_answers(noisy, target))
-    # variance 1/12 of a feature against the penalty: of the useless weight 0.083 / (0.083 + 0.3) = 22 % go
+    # a feature has the variance 1/12, so the penalty removes 0.083 / (0.083 + 0.3) = 22 % of the useless weight
     share = (1 / 12) / (1 / 12 + PENALTY_SHARE)
     assert np.abs(_logits(refitted, noisy) - target).mean() < before * (1 - share / 2)

@@ -1,4 +1,4 @@
-"""Recipes are written, checked and described from one place: their types. Every wrong key is named, with its line."""
+"""Recipes: templates, checks and the reference all come from the types of a recipe. Wrong keys are named with line."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ path = "images"
 
 
 def draw_folders(folder: Path, *, count: int, side: int = 16, classes: tuple[str, ...] = ("healthy", "sick")) -> None:
-    """A folder per class; those of a later class have a brighter middle."""
+    """Draw images in a folder for each class. Later classes have a brighter middle."""
     generator = np.random.default_rng(0)
     for number in range(count):
         name = classes[number % len(classes)]
         pixels = generator.integers(60, 120, (side, side), np.uint8)
-        pixels[0], pixels[-1] = 250, 0  # so that stretching the grey levels leaves the middle as it is
+        pixels[0], pixels[-1] = 250, 0  # so that stretching the grey levels does not change the middle
         pixels[side // 4 : 3 * side // 4, side // 4 : 3 * side // 4] += 100 * classes.index(name)
         (folder / name).mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / name / f"{number}.png")
 
 
 def _problems(folder: Path, text: str) -> list[str]:
-    """What is wrong with a recipe of this text in the folder."""
+    """Return the problems of a recipe with this text in the folder."""
     (folder / "recipe.toml").write_text(text)
     with pytest.raises(RecipeProblems) as found:
         check_recipe(folder / "recipe.toml")
@@ -166,11 +166,11 @@ def test_equal_problems_are_one_with_their_number(tmp_path: Path) -> None:
     _grey(tmp_path, "a")
     found = _problems(tmp_path, FIRST.replace('"images"', '"rows.csv"\nlayout = "csv"'))
     assert [line for line in found if "gone0.png" in line and line.endswith("(and 8 more like it)")]
-    assert len([line for line in found if ".png" in line]) == 2  # the other is the contradiction
+    assert len([line for line in found if ".png" in line]) == 2  # the other problem is the contradiction
 
 
 def test_a_recipe_without_a_teacher_is_told_as_before_there_were_teachers() -> None:
-    """Else a pack made again would leave out the figures of the cross-validation that there is."""
+    """Otherwise a pack made again would lose the figures of an earlier cross-validation."""
     models = Path(__file__).parents[2] / "models"
     published = json.loads((models / "studies" / "tuberculosis-adult" / "cross.json").read_text(encoding="utf-8"))
     trained = training_description(read_recipe(models / "recipes" / "tuberculosis-adult.toml"))
@@ -255,7 +255,7 @@ def test_random_starting_weights_have_no_share_in_the_final_weights(tmp_path: Pa
 
 @table
 class Census:
-    """A count of files: a kind of recipe that no other module knows."""
+    """A fake kind of recipe that no other module knows: it counts files."""
 
     kind: Literal["census"] = key("What it is.", example="census")
     folder: Path = key("What is counted.", example="here")

@@ -1,6 +1,6 @@
-"""A run folder: what failed is named there, what was done stays done, the next run goes on, and there is one at a time.
+"""The folder of an adapt run: named failures, resuming after the last finished step, and damaged files.
 
-A second run is told who holds the folder, and a killed holder leaves nothing behind.
+Only one process may use the folder. A second one is told which process does, and a killed process releases it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: P
 def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Path) -> None:
     run = _run(tmp_path)
     run.folder("first").mkdir(parents=True)
-    (run.folder("first") / "result.json").mkdir()  # no file can take its place
+    (run.folder("first") / "result.json").mkdir()  # no file can be written there
     with pytest.raises(StorageProblem, match=r"Cannot write to .*result\.json"):
         run.execute((FIRST,), say=lambda _: None)
     assert (
@@ -139,7 +139,7 @@ def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: s
     path.write_text("[2]")
     why = _reason(lambda: run.execute((step,), say=lambda _: None))
     assert why.code == code and str(path) in why.text
-    path.unlink()  # as the sentence says
+    path.unlink()  # as the message advises
     run.execute((step,), say=lambda _: None)
     assert json.loads(path.read_text()) == [1]
 
@@ -195,9 +195,9 @@ def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None
     keep(1, 3.0)
     keep(2, 2.0)
     assert known() == [3.0, 2.0]
-    keep(2, 2.5)  # resumed from the first epoch
+    keep(2, 2.5)  # resumed after the first epoch
     assert known() == [3.0, 2.5]
-    keep(1, 4.0)  # another training
+    keep(1, 4.0)  # a different training
     assert known() == [4.0]
     (tmp_path / HISTORY_NAME).write_text("[")
     keep(1, 5.0)
@@ -229,7 +229,7 @@ def test_a_second_run_is_told_who_holds_the_folder_until_that_one_dies(tmp_path:
             pass
         holder.kill()
         holder.wait(timeout=20)
-        # The file is still there, with the dead process in it; the lock is not.
+        # The lock file still names the dead process, but it is no longer locked.
         assert str(holder.pid) in (folder / LOCK_NAME).read_text()
         with lock_run_folder(folder):
             assert f"process {os.getpid()} of " in (folder / LOCK_NAME).read_text()

@@ -1,4 +1,4 @@
-"""Images are screened for a card as `fieldray screen` does it, with the pack as the program would load it."""
+"""Screening for a model card gives the results of `fieldray screen` with the same pack."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_is_refused_has_no_score_and_each_operating_point_judges_for_itself
     found = screen_rows(model, rows, threads=1, progress=lambda _what, done, _all: told.append(done))
     assert told == [1, 2, 3]
     label = model.manifest.labels[0].code
-    cases = found.cases(label, np.array([1, 0, np.nan], np.float32))  # nothing is known of the third
+    cases = found.cases(label, np.array([1, 0, np.nan], np.float32))  # the third image has no label
     first, nothing = (cases[point.name] for point in model.manifest.operating_points)
     assert [(case.patient, case.truth) for case in first] == [("PA", True), ("LL", False)]
     assert first[0].score is not None and first[1].category == "refused" and first[1].score is None

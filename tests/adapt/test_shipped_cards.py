@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def _recipe(pack: Path, *, folder: Path) -> ClassifierRecipe:
-    """The recipe of a pack. The table of what radiologists read, which runs write for themselves, lies in a folder."""
+    """Return the recipe of a pack, with the folder of the radiologists' table, which runs write themselves."""
     recipe = recipe_at(MODELS / "recipes" / f"{pack.name.rpartition('-')[0]}.toml")
     table = folder / "read-by-radiologists.csv"
     write_table(DATA, table)
@@ -39,7 +39,7 @@ def _recipe(pack: Path, *, folder: Path) -> ClassifierRecipe:
 
 
 def _audited(rows: list[Row], recipe: ClassifierRecipe, pack: Path, *, folder: Path) -> Any:
-    """What `fieldray audit` counts of these images."""
+    """Return the counts of `fieldray audit` for these images."""
     folder.mkdir()
     (label,) = recipe.pack_labels
     truths = label_targets(rows, [label])[:, 0]

@@ -1,4 +1,4 @@
-"""Drawing, augmentation, trainings that are killed and go on, and the targets that a teacher gives."""
+"""Sampling, augmentation, starting weights, resuming a killed training, and targets of a teacher network."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_classes_are_drawn_equally_within_each_source() -> None:
     found = Counter((sources[i], classes[i]) for i in drawn)
     # shares 3 : 1 of 400, halved between the classes
     assert found == {("a", "0"): 150, ("a", "1"): 150, ("b", "0"): 50, ("b", "1"): 50}
-    # 150 draws from 80: each once or twice, none left out
+    # 150 draws from 80 images: each once or twice
     assert set(Counter(i for i in drawn if i < 80).values()) == {1, 2}
 
 
@@ -151,7 +151,7 @@ def test_a_killed_training_goes_on_as_if_nothing_happened(tmp_path) -> None:
         _train(tmp_path / "killed", stop_after=2)
     resumed, again = _train(tmp_path / "killed")
     assert [row.loss for row in again] == pytest.approx([row.loss for row in history], rel=5e-3)
-    # Rounding differs with where arrays lie in memory and Adam enlarges it: compare with how far training moved.
+    # Rounding depends on memory alignment and Adam enlarges it, so the tolerance is relative to the change of weights.
     start = initial_weights(NETWORK, seed=1)
     moved, apart = (sum(float(((whole[key] - other[key]) ** 2).sum()) for key in whole) for other in (start, resumed))
     assert apart < 0.01 * moved
@@ -170,7 +170,7 @@ def _one_label_other(samples: Samples) -> Samples:
 
 
 class _Idle:
-    """An engine that learns nothing, in no time."""
+    """A fake engine that learns nothing."""
 
     def __init__(self, specification: Specification, weights: Weights, **_: object) -> None:
         self._weights = dict(weights)
@@ -216,7 +216,7 @@ def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, m
         shutil.copy(tmp_path / "killed" / CHECKPOINT_NAME, folder)
         with pytest.raises(Killed):
             _train(folder, stop_after=1, seen=seen, **changed)
-        assert seen == [1], name  # from its first epoch
+        assert seen == [1], name  # from the first epoch on
     seen = []
     with pytest.raises(Killed):
         _train(tmp_path / "killed", stop_after=2, seen=seen)
@@ -262,14 +262,14 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     resumed = train_on_arrays(
         DENSE, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args
     )  # type: ignore[arg-type]
-    # two epochs of 16 images in eights are four steps, and so four parts, of which three were done
+    # two epochs of 16 images in batches of 8 are four steps, so four parts, of which three were done
     assert done == [4]
     assert all(np.array_equal(whole[key], resumed[key]) for key in whole)
-    assert (tmp_path / CHECKPOINT_NAME).exists()  # until what came of it is kept
+    assert (tmp_path / CHECKPOINT_NAME).exists()  # deleted once the result is saved
     done.clear()
     other = LabelledImages(1 - DATA.images, DATA.targets)
     train_on_arrays(DENSE, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]
-    assert done == [1, 2, 3, 4]  # other data are not fitted from it
+    assert done == [1, 2, 3, 4]  # a training with other data does not resume from it
 
 
 @pytest.mark.adapt
@@ -289,7 +289,7 @@ def test_a_teacher_gives_part_of_the_targets() -> None:
 
 
 _PARTS = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
-# What the layer's name ends in here: a block whose sum is added to is named by the sum.
+# The suffix of the layer's name: a block with a residual sum is named by the sum.
 _STEPS = {
     "_expand_conv": (("_expand",), "_bn0"),
     "_depthwise_conv": (("_depthwise",), "_bn1"),
@@ -298,7 +298,7 @@ _STEPS = {
 
 
 def _in_the_layout_of_the_file(weights: Weights) -> dict[str, np.ndarray]:
-    """As PyTorch has them: (out, in, rows, columns), each normalisation beside its convolution under its own name."""
+    """Return the weights as in PyTorch: kernels (out, in, rows, columns), and normalisations with their own names."""
     found = {}
 
     def take(layer: str, kernel: str, norm: str) -> None:

@@ -1,4 +1,4 @@
-"""The benchmark of archives copies images that the program tells apart, and counts what differs."""
+"""The benchmark of clusters: copied images with different bytes, counting of differing results, and trainings."""
 
 from __future__ import annotations
 

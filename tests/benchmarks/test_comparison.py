@@ -1,4 +1,4 @@
-"""What the benchmark of the comparison makes of images has the truth that it is compared with."""
+"""The benchmark of the comparison: warps, copies and opacities that it makes have the stated truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading reduced against reading in full: what is compared, and what the report makes of it."""
+"""The benchmark of reading images at reduced and at full resolution: compared scores and decisions, and the report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tiny_models import tiny_model
 
 
 class Darker(FakeReaders):
-    """Reads every image as even grey, in full 10 levels darker; in full, what is called "bad" is cut short."""
+    """A fake worker: every image is uniform grey, at full resolution 10 levels darker, where "bad" images fail."""
 
     def __init__(self, grey: int) -> None:
         super().__init__()

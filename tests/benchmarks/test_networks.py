@@ -1,4 +1,4 @@
-"""The comparison of engines: equal outputs, and an engine that is absent."""
+"""The benchmark of inference engines: ratios of engines with equal outputs, and an engine that is not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench pipeline`: the archive, the rounds, the arithmetic of the report, and the whole once with real contenders."""
+"""`bench pipeline`: the test archive, rounds, the arithmetic of the report, and one run with real contenders."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_archive_holds_every_kind_or_says_why_not(archive: Archive) -> None:
 
 
 def test_every_kind_shows_the_same_image(archive: Archive) -> None:
-    """8-bit kinds have lost four bits and lossy ones a little more: the shares of their whole range still agree."""
+    """Relative grey levels agree, although 8-bit kinds have lost four bits and lossy kinds a little more."""
     shares = {}
     for kind, (file, *_) in archive.files.items():
         image = decode(file.path.read_bytes(), ImageRef(path=file.path))
@@ -79,7 +79,7 @@ def test_files_that_the_script_cannot_do_are_counted(tmp_path: Path) -> None:
 
 
 def results_of(archive: Archive) -> SpeedResults:
-    """The program does 20 then 30 files a second, the script 4 then 5; one file each, on two cores."""
+    """Return results of two rounds: the program reads 20, then 30 files a second, the script 4, then 5."""
     results = SpeedResults(archive=archive)
     for kind in (MIXED, *archive.files):
         for program_s, script_s in ((1 / 20, 1 / 4), (1 / 30, 1 / 5)):
@@ -92,7 +92,7 @@ def results_of(archive: Archive) -> SpeedResults:
 def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
     results = results_of(archive)
     assert results.images_per_s(PROGRAM) == pytest.approx(25)
-    assert results.speed_up_over_script() == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
+    assert results.speed_up_over_script() == pytest.approx(5.5)  # the ratios are 20 / 4 and 30 / 5
     assert results.cpu_s(PROGRAM) == pytest.approx(0.06)
     assert results.cpu_ratio(SCRIPT, PROGRAM) == pytest.approx((0.25 + 0.2) / 2 / 0.06)
     assert results.cpu_ratio(PROGRAM, LIMIT) is None

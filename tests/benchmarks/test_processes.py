@@ -1,4 +1,4 @@
-"""Where processes of the benchmarks begin: isolated, guarded, and only for services of their own."""
+"""Child processes of the benchmarks: the guard starts before other imports, and no socket can be opened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.processes import CHECKOUT, child_command
 
-# Says what is imported when the guard is called, and goes no further.
+# Prints the modules that are imported when the guard is called, and ends.
 WHEN_GUARDED = """
 import runpy, sys
 from fieldray import offline

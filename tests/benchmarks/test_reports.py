@@ -1,4 +1,4 @@
-"""Reports of benchmarks: pages of Markdown with their state."""
+"""Pages of benchmarks in Markdown: reading a written page, and detecting a stale one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of a large run: what it makes, and that the real window is worked on as a person would."""
+"""The benchmark of a large run: its made-up results, and its use of the real window."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ def test_a_small_run_is_scrolled_sorted_searched_and_grows_in_the_real_window(ho
     assert acts["5 results arrive, scrolling and searching"]["rows"] == 65
     assert 0 < report.data["empty_mb"] < report.data["peak_mb"]
     assert [rows for name, rows, _ in report.data["queries"] if name == "as usual"] == [60]
-    assert data_folder() == home  # its own home is gone
+    assert data_folder() == home  # the benchmark's own home is deleted

@@ -1,4 +1,4 @@
-"""The benchmark of the store on a few images: what it counts is what was there."""
+"""The benchmark of the results database, on a few images: its counts are right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shipped_packs import CHILDREN
 def test_a_few_images_are_screened_three_times_and_a_few_rows_looked_after(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_SETTLING_S", 0.0)  # so nothing is known by a stamp
+    monkeypatch.setattr(store, "_SETTLING_S", 0.0)  # so that no image is known by its stamp
     monkeypatch.setattr(store, "_ROUNDS", 1)
     model = PackLibrary(home).load(CHILDREN)
     report = measured(model, None, files=3, rows=50, notify=lambda _: None)

@@ -1,4 +1,4 @@
-"""The program as the end-to-end tests start it: to an end that is good, and over images of the test with its pack."""
+"""Fixtures of the end-to-end tests: ways to start the program."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from program import Fieldray
 
 @pytest.fixture
 def well(fieldray: Fieldray) -> Fieldray:
-    """Run `fieldray` to its end, which must be a good one."""
+    """A function that runs `fieldray` and requires exit code 0."""
     return lambda *arguments: fieldray(*arguments).ends_with(0)
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """A test run may have been started with Ctrl-C ignored, which its children inherit."""
+    """Ensure that Ctrl-C is not ignored, which child processes would inherit."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -27,5 +27,5 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def screen(fieldray: Fieldray, tmp_path: Path, pack_options: list[str]) -> Fieldray:
-    """Screen the folder `images` of the test with the tiny pack; a second reader would start too late to help."""
+    """A function that screens the test's folder `images` with the tiny pack and one worker, which starts soonest."""
     return lambda *arguments: fieldray("screen", tmp_path / "images", *pack_options, "--jobs", 1, *arguments)

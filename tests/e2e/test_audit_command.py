@@ -16,7 +16,7 @@ from program import Fieldray
 
 
 def write_classes(folder: Path, *, each: int = 12) -> Path:
-    """Darker drawings in `normal`, brighter ones in `abnormal`, with some overlap."""
+    """Draw darker images in `normal` and brighter ones in `abnormal`, with some overlap."""
     generator = np.random.default_rng(3)
     plain = chest_phantom(128, 128, 7, abnormal=False) / 4095
     for name, bright in (("normal", 0.5), ("abnormal", 0.7)):
@@ -48,7 +48,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     assert priced["plan"]["prices"] == {"screening": 0.0, "test": 20.0, "unsure": 0.0}
     assert all(step["cost"] == pytest.approx(20 * step["referred"]) for step in priced["plan"]["shown"])
     assert "Choose two different runs" in fieldray(*asked, "--against", run).err
-    # What an audit wrote is no image, and is replaced by the next one; another file is not.
+    # An audit does not screen its own outputs. It replaces them, but no other file.
     (out / "audit.json").rename(images / "audit.json")
     printed = ("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json")
     assert "1 result file of this program" in well(*printed).out
@@ -84,7 +84,7 @@ def test_a_local_point_is_accepted_used_and_removed(
 ) -> None:
     images = write_classes(tmp_path / "images")
     usual = ("audit", images, *pack_options, "--labels", "folders")
-    fieldray(*usual, "--accept-local", "ours").ends_with(2)  # nobody said yes
+    fieldray(*usual, "--accept-local", "ours").ends_with(2)  # --name is missing
     fieldray("screen", images, *pack_options, "--operating-point", "local:ours").ends_with(2)
     done = well(*usual, "--accept-local", "ours", "--name", "A. Physicist", "--sensitivity", "0.8")
     done.prints("Local operating point of A. Physicist saved. To use it: --operating-point local:ours")

@@ -45,7 +45,7 @@ def test_a_pair_is_compared_and_then_one_that_must_not_be(tmp_path: Path, well: 
     assert {path.name for path in out.iterdir()} == OUTPUTS
     displacement = np.load(out / "displacement.npy")
     assert (displacement.shape, displacement.dtype) == ((512, 512, 2), np.float32)
-    # What lies at a place in the current image lies 6 rows down and 4 columns left in the prior: 7.2 px
+    # The prior is shifted by 6 rows down and 4 columns left: 7.2 px
     assert np.median(displacement[150:350, 100:400], axis=(0, 1)) == pytest.approx((6, -4), abs=0.5)
     assert found["displacement_median_px"] == pytest.approx(7.2, abs=0.5)
     with Image.open(out / "warped_prior.png") as picture:
@@ -54,7 +54,7 @@ def test_a_pair_is_compared_and_then_one_that_must_not_be(tmp_path: Path, well: 
 
     found = json.loads(well("compare", mirrored, current, "--out", out, "--json", "-").out)
     assert (found["comparable"], found["reason_code"]) == (False, "compare_mirrored")
-    assert list(out.iterdir()) == []  # nothing of the earlier pair stays
+    assert list(out.iterdir()) == []  # the output of the earlier pair is removed
 
 
 def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, well: Fieldray) -> None:

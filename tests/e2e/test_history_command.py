@@ -30,7 +30,7 @@ def images(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def screened(fieldray: Fieldray, screen: Fieldray, images: Path) -> Fieldray:
-    """Two runs of the same folder, the second one afresh."""
+    """Screen a folder twice, the second time with --fresh."""
     for more in ([], ["--fresh"]):
         screen(*more).ends_with(0)
     return fieldray
@@ -120,7 +120,7 @@ def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path)
 
 
 def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Path, tmp_path: Path) -> None:
-    write_images(images, 6, side=128)  # as sharp as a chest X-ray of that size
+    write_images(images, 6, side=128)  # with as much detail as a chest X-ray of that size
     (images / "note.txt").write_text("no image")
     point = replace(tiny_manifest().operating_points[0], threshold=0.8, unsure_low=0.7, unsure_high=0.9)
     names = {"abnormal": {"en": "Signs of an opacity"}, "normal": {"en": "None found by this pack"}}
@@ -134,7 +134,7 @@ def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Pa
     assert len(set(map(len, moves))) == 1
     month = fieldray("history", "month").out
     assert "None found by this pack" in month and "Normal" not in month
-    assert "Bright images are abnormal. · tiny-1.0.0\n" in month  # the names of the pack
+    assert "Bright images are abnormal. · tiny-1.0.0\n" in month  # title and name of the pack
 
 
 def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path, images: Path) -> None:

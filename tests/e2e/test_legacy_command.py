@@ -1,7 +1,7 @@
-"""The dissertation's bare files in a drive's root: read the right way round, and marked wherever their classes stand.
+"""The dissertation's model files in a drive's root: right classes, and a remark next to every result.
 
-The expected numbers are the demonstration's own: Pillow's `resize((128, 128))`, grey levels 0..255 as they are, the
-larger of two outputs, abnormal first.
+The expected numbers follow the dissertation's demonstration: Pillow's `resize((128, 128))`, unscaled grey levels
+0..255, and the larger of two outputs, the first of which is abnormal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MARK = "operating point unknown"
 
 
 def demonstrated(path: Path) -> tuple[str, float]:
-    """The class and the number that the dissertation's demonstration shows, with the tiny network in float32."""
+    """Return class and number as in the dissertation's demonstration, with the tiny network in float32."""
     with Image.open(path) as picture:
         levels = np.asarray(picture.convert("L").resize((LEGACY_SIDE, LEGACY_SIDE))).astype(np.float32)
     scores = legacy_scores(levels)
@@ -44,7 +44,7 @@ def drive(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """A bright chest as DICOM, and the files themselves."""
+    """Return a folder with both JPEG images, and the bright one as DICOM."""
     folder = tmp_path / "images"
     folder.mkdir()
     for path in (BRIGHT, DARK):

@@ -1,4 +1,4 @@
-"""Screening with a lung-field pack from the command line: refusals, lines, maps, and what is missing."""
+"""Screening with a lung-field pack from the command line: refused images, results, maps, and a missing pack."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from program import Fieldray
 from tiny_lungs import write_tiny_lungs
 from tiny_packs import fingerprint, write_tiny_pack
 
-LUNGS = PackRequirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0")  # not the one that ships
+LUNGS = PackRequirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0")  # not the shipped pack
 SIDE = 256
 Screened = Callable[..., list[dict[str, Any]]]
 
 
 def chest(*, grey: int = 170) -> np.ndarray:
-    """Grey with a bright edge and two dark fields: what the tiny network takes for lungs."""
+    """Return a grey image with a bright edge and two dark fields, which the tiny network takes for lungs."""
     image = np.full((SIDE, SIDE), grey, np.uint8)
-    image[192:, ::4] += 30  # else it is an empty lower part
+    image[192:, ::4] += 30  # else the lower part would be empty
     image[:8] = 255
     image[64:192, 32:112] = image[64:192, 144:224] = 20
     return image
@@ -39,7 +39,7 @@ def save(path: Path, pixels: np.ndarray) -> Path:
 
 @pytest.fixture
 def packs(tmp_path: Path) -> Path:
-    """A classifier that is cropped to the lungs, and the pack that finds them."""
+    """Return a classifier pack whose inputs are cropped to the lungs, and a lung-field pack."""
     folder = tmp_path / "drive" / "fieldray"
     write_tiny_lungs(folder)
     spec = InputSpec(height=64, width=64, crop="lungs", crop_margin=0.1)
@@ -53,7 +53,7 @@ def pack_options(packs: Path) -> list[str]:
 
 @pytest.fixture
 def screened(screen: Fieldray) -> Screened:
-    """The lines of a run that ends well."""
+    """A function that screens the images and returns the lines of output. It requires exit code 0."""
 
     def run(*more: object) -> list[dict[str, Any]]:
         return screen(*more, "--json", "-").ends_with(0).lines
@@ -86,7 +86,7 @@ def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, screen: Fiel
 def test_what_is_refused_is_screened_if_asked_for_and_only_then(
     tmp_path: Path, fieldray: Fieldray, screened: Screened
 ) -> None:
-    """To the tiny network the negative of an inverted image is no chest: turned alone, it stays refused as it lies."""
+    """The tiny network finds no chest in the negative of an inverted image, so that image stays refused."""
     save(tmp_path / "images" / "negative.png", 255 - chest(grey=5))
 
     def result(*more: str | Path) -> tuple[object, list[str], object]:
@@ -136,7 +136,7 @@ def test_maps_beside_the_images_are_no_images(tmp_path: Path, screen: Fieldray) 
     screen("--maps", folder).ends_with(0)
     done = screen("--fresh").ends_with(0)
     done.prints("2 result files of this program were found among the images and left out.", "3 images in")
-    assert done.out.index("not suitable 2") < done.out.index("result files")  # not above a list of any length
+    assert done.out.index("not suitable 2") < done.out.index("result files")  # the remark does not come before the list
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
@@ -165,7 +165,7 @@ def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Pa
 
 
 def test_each_image_has_its_own_lungs_however_many_are_under_way(tmp_path: Path, screened: Screened) -> None:
-    """The right lung grows from image to image."""
+    """The right lung grows from image to image, so that mixed-up lungs would show."""
     for number in range(12):
         pixels = chest()
         pixels[64:192, 32:112] = 170

@@ -123,7 +123,7 @@ def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: P
     fieldray("constancy", *pack_options).ends_with(0).prints("passed", "0.000")
     kept = json.loads((home / "constancy.json").read_bytes())
     assert len(kept["records"]) == 2
-    for answer in next(iter(kept["answers"].values())).values():  # as if another network had answered on the first day
+    for answer in next(iter(kept["answers"].values())).values():  # as if another network had given the reference
         answer["scores"] = {label: 1 - score for label, score in answer["scores"].items()}
     (home / "constancy.json").write_text(json.dumps(kept))
     fieldray("constancy", *pack_options).ends_with(1).prints("failed", "expected")
@@ -133,7 +133,7 @@ def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: P
 def test_a_pack_whose_constancy_cannot_be_checked_is_named(fieldray: Fieldray, home: Path) -> None:
     packs, records = PackLibrary(home), ConstancyRecords(home)
     for found in packs.builtin():
-        if found.can_screen:  # as a pack of one's own that runs on two devices is checked for the first time
+        if found.can_screen:  # like the first check of a user's own pack on two devices
             for device, is_first in (("cpu", True), ("edgetpu", False)):
                 whose = pack_key(packs.load(found.folder))
                 values = {"at_s": time.time(), "program": VERSION, "images": 3, "different": 0, "largest": 0.0}

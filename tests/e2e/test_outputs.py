@@ -1,4 +1,4 @@
-"""What a slip of the hand may cost: no image, no result, and no exit code that says all is well."""
+"""Wrong use of output options: no image or result is lost, and the exit code is not 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
 def test_a_forgotten_argument_costs_no_image(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
     images = write_images(tmp_path / "images", 3)
     before = {path: path.read_bytes() for path in images}
-    done = fieldray("screen", *pack_options, "--json", *images)  # as the shell writes images/* out
+    done = fieldray("screen", *pack_options, "--json", *images)  # as the shell expands images/*
     done.ends_with(2).complains("not an earlier output")
     fieldray("screen", *images, *pack_options, "--json", images[1]).ends_with(2).complains("input files")
     assert {path: path.read_bytes() for path in images} == before
@@ -37,7 +37,7 @@ def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(tmp_path: Path, scree
 
 @posix
 def test_outputs_are_for_their_user_alone(tmp_path: Path, screen: Fieldray, fieldray: Fieldray) -> None:
-    """Whatever the umask; an earlier output that others could read is so no more once it is written again."""
+    """Whatever the umask, others cannot read outputs, also if an earlier output was readable."""
     write_images(tmp_path / "images", 1)
     out, maps, lines = tmp_path / "out", tmp_path / "maps", tmp_path / "lines"
     to_folder = ("--out", out / "deep", "--formats")
@@ -89,7 +89,7 @@ sys.exit(program.main())
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("after_imports", "path"), [*((number, "") for number in (1, 2, 5, 20, 60, 90)), (5, "/x")])
 def test_an_early_interruption_is_quiet(tmp_path: Path, after_imports: int, path: str) -> None:
-    """Ctrl-C while the program is still being read, at the import of that number."""
+    """Press Ctrl-C while the program is starting, at the import with this number."""
     done = python(INTERRUPTED, after_imports, "screen", tmp_path / "x", environment={**os.environ, "PYTHONPATH": path})
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 130

@@ -76,7 +76,7 @@ def test_files_that_are_no_images_are_counted_apart_everywhere(
     (folder / "readme.txt").write_text("read me")
     (folder / "report.pdf").write_bytes(b"%PDF-1.7\n")
     (folder / "empty.png").touch()
-    for _ in range(2):  # the second run takes over what the first found
+    for _ in range(2):  # the second run uses the results of the first
         done = screen("--json", tmp_path / "lines", "--out", out, "--names").ends_with(1)
         done.prints("4 images in", "not suitable 0  failed 1  not an image 2")
         lines = json_lines((tmp_path / "lines").read_text())
@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
     rows = [line for line in lines if line["reason_code"] in ("folder_lost", "folder_not_read")]
     assert [(row["path"], row["images"]) for row in rows] == [(str(folder), None)]
     assert {line["images"] for line in lines if line not in rows} == {1}
-    assert len(lines) < 100  # only what was found before is missed file by file
+    assert len(lines) < 100  # only files that an earlier run found are reported as missing
     assert f"{len(lines) - 1} images in" in words
     assert "and an unknown number in unreadable folders (1)" in words
 
@@ -166,4 +166,4 @@ def test_a_place_that_cannot_be_written_is_said_plainly(tmp_path: Path, screen: 
     write_images(tmp_path / "images", 1)
     (tmp_path / "file").write_text("")
     for option, place in (("--json", "no/folder"), ("--out", "file/out")):
-        assert screen(option, tmp_path / place).ends_with(2).complains("Cannot write to").out == ""  # nothing was begun
+        assert screen(option, tmp_path / place).ends_with(2).complains("Cannot write to").out == ""  # no run was begun

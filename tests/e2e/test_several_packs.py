@@ -1,4 +1,4 @@
-"""Several packs in one pass: what each says is what it says alone, and one export holds all of it."""
+"""Several packs in one run: each gives the results that it gives alone, and one export has all results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMES = {"decode_ms", "inference_ms", "taken_over_by"}
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """X-rays of adults and of a child without an age, one of each with an age, and a file that is no image."""
+    """Return a folder with X-rays of adults and a child, some with an age, and a file that is not an image."""
     folder = tmp_path_factory.mktemp("mixed")
     for path in (*sorted((IMAGES / "adults").glob("*.jpg"))[:4], *sorted((IMAGES / "children").glob("*.jpg"))[:2]):
         shutil.copy(path, folder)
@@ -41,7 +41,7 @@ def packs(*folders: Path) -> list[object]:
 
 
 def answers(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """What was said of each image by each pack, without times."""
+    """Return each pack's results without times, by image."""
     found = {}
     for line in lines:
         lungs = line["lungs"] and {key: value for key, value in line["lungs"].items() if key != "inference_ms"}
@@ -73,7 +73,7 @@ def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
     rows = list(csv.DictReader(table.read_text(encoding="utf-8-sig").splitlines()))
     assert Counter(row["pack"] for row in rows) == dict.fromkeys((ADULTS.name, TUBERCULOSIS.name, CHILDREN.name), 9)
     images = [row["image_id"] for row in rows]
-    assert all(len(set(images[at : at + 3])) == 1 for at in range(0, len(images), 3))  # of an image together
+    assert all(len(set(images[at : at + 3])) == 1 for at in range(0, len(images), 3))  # an image's rows are adjacent
     assert [row["pack"] for row in rows] == 9 * [ADULTS.name, TUBERCULOSIS.name, CHILDREN.name]
     for row in rows:
         if row["score"]:
@@ -94,7 +94,7 @@ def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
     names = [f"Pack {folder.name},".encode() for folder in (ADULTS, TUBERCULOSIS, CHILDREN)]
     for report, row in zip(said, screened, strict=True):
         assert [name for name in names if name in report] == [f"Pack {row['pack']},".encode()]
-    assert len(list(segments.iterdir())) == 2  # of an image with UIDs one, whatever the number of packs
+    assert len(list(segments.iterdir())) == 2  # one for each image with UIDs, whatever the number of packs
 
 
 def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, well: Fieldray) -> None:
@@ -103,13 +103,13 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, we
     assert "Tuberculosis, adults" in heads
     for name in ("Normal or abnormal, adults", "Tuberculosis, adults"):
         assert f"\n{name}: read first " in done.out
-    assert "An Edge TPU runs only" not in done.out  # no pack has a file for one
+    assert "An Edge TPU runs only" not in done.out  # no pack has a file for an Edge TPU
     lines = done.out.splitlines()
     at = next(place for place, line in enumerate(lines) if line.endswith("child.dcm"))
     assert lines[at].startswith("not suitable") and lines[at].count("not suitable") == 2
-    assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # each for its own ages
+    assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # a reason for each pack
     at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
-    assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # both say the same
+    assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # one reason for both packs
     (_, run) = well("history", "list").out.splitlines()
     assert run.split()[0] == "1" and f"{ADULTS.name} + {TUBERCULOSIS.name}" in run
     shown = well("history", "show", "1").out.splitlines()

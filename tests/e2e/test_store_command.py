@@ -1,4 +1,4 @@
-"""`fieldray store` from the command line: a copy that is put back after the store was damaged, and what is said."""
+"""`fieldray store` from the command line: backup, restoring after damage, and deleting previews."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from waiting import wait_for
 
 
 def next_lines(process: subprocess.Popen[str], count: int) -> dict[str, Any]:
-    """The next lines of `--json`, by file name; waits for them."""
+    """Wait for the next lines of `--json`. Returns them by file name."""
     lines = [json.loads(process.stdout.readline()) for _ in range(count)]
     return {Path(line["path"]).name: line for line in lines}
 
 
 def ended(process: subprocess.Popen[str], end: Callable[[], None]) -> tuple[int, str]:
-    """The exit code and what was said to a person, once the program and its children were ended."""
+    """End the program by `end`, and wait for its end. Returns the exit code and the text for a person."""
     children = psutil.Process(process.pid).children(recursive=True)
     end()
     out, said = process.communicate(timeout=60)
@@ -32,7 +32,7 @@ def ended(process: subprocess.Popen[str], end: Callable[[], None]) -> tuple[int,
 
 
 def kept(home: Path) -> tuple[str, list[str]]:
-    """The state of the one run there is, and the names of its images."""
+    """Return the state of the only run, and the names of its images."""
     with ResultQuery(home / "results.sqlite") as query:
         (run,) = query.runs()
         return run.state, sorted(result.outcome.ref.path.name for result in query.results(run.run_id))
@@ -63,7 +63,7 @@ def test_what_arrives_is_screened_once_also_by_a_program_that_was_killed(
     code, said = ended(process, lambda: process.send_signal(signal.SIGINT))
     assert code == 130
     assert f"Watching {inbox}. Ctrl-C stops." in said
-    # The search of the last file may not be over yet when its image is.
+    # The last image may be done before the search of its file is.
     assert re.search(
         r"Watching the folder has stopped\. New results: 2\. Files that are not screened yet: [01]\.", said
     )

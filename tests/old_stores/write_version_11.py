@@ -1,7 +1,7 @@
-"""Writes the stores of version 11 that lie in `version-11.zip`, and what the program of then read in them.
+"""Writes results databases of version 11, and their content as the program of that time reads it (version-11.zip).
 
-It runs with the program that had this version, 0.2.0, and with no later one: `PYTHONPATH=tests python
-tests/old_stores/write_version_11.py`. A later version is tested against the files, never made by this script again.
+It runs only with the program 0.2.0, whose databases have version 11: `PYTHONPATH=tests python
+tests/old_stores/write_version_11.py`. Later programs are tested with these files, which are never written again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNDECODABLE = os.fsdecode(b"\xd8\xf0\xff.dcm")
 
 
 def image(name: str, content: str, score: float, *, spec: RunSpec = ADULTS, **where: Any) -> Screened:
-    """An image of this pack, with a preview; the bytes are two hexadecimal digits."""
+    """Return an image with a result of this pack and a preview. Its hash repeats the byte `content`."""
     made = screened(image_ref(name, **where), score=score)
     preview = io.BytesIO()
     PIL.Image.fromarray(np.full((64, 48), int(content, 16), np.uint8)).save(preview, "JPEG")
@@ -51,7 +51,7 @@ def image(name: str, content: str, score: float, *, spec: RunSpec = ADULTS, **wh
 
 
 def one_pack(path: Path) -> None:
-    """Four runs of one pack: verdicts, a deletion, an image that is gone, names of all kinds, and one interrupted."""
+    """Write four runs of one pack with verdicts, a deletion, a missing image, unusual names, and an interruption."""
     person = ImageHeader(
         patient_id="MRN-1", patient_name="Шевченко^Тарас", study_date="2026-01-02", sop_instance_uid="1.2"
     )
@@ -78,7 +78,7 @@ def one_pack(path: Path) -> None:
         ):
             store.set_verdict(row_id, verdict, judged=store.row(row_id).outcome)
         store.set_read(rows[3], judged=store.row(rows[3]).outcome, is_read=True)
-    with ResultStore(path) as store:  # a second pass: an image was moved, one has other bytes now
+    with ResultStore(path) as store:  # a second pass: one image was moved, one has changed
         again = store.open_run(ADULTS)
         store.reuse_answers(again, [rows[1], rows[2], rows[3]])
         store.save(again, image("abnormal.dcm", "b1", 0.6, header=person), spec=ADULTS)
@@ -90,21 +90,21 @@ def one_pack(path: Path) -> None:
         store.finish(deleted)
     delete_runs(path, [deleted])
     leaving = replace(ADULTS, paths=("/leaving",))
-    for images in (("stays.dcm", "e1"), ("leaves.dcm", "e2")), (("stays.dcm", "e1"),):  # the second pass misses one
+    for images in (("stays.dcm", "e1"), ("leaves.dcm", "e2")), (("stays.dcm", "e1"),):  # the second pass lacks one
         with ResultStore(path) as store:
             run_id = store.open_run(leaving)
             for name, content in images:
                 store.save(run_id, image(name, content, 0.2), spec=ADULTS)
             if len(images) == 1:
                 store.finish(run_id)
-    with ResultStore(path) as store:  # killed: no end is noted
+    with ResultStore(path) as store:  # killed: the run has no end
         broken_off = store.open_run(replace(ADULTS, paths=("/images", "/more")))
         store.save(broken_off, image("abnormal.dcm", "a1", 0.8, header=person), spec=ADULTS, is_resumed=True)
         store.save(broken_off, image("new.dcm", "d1", 0.4), spec=ADULTS)
 
 
 def several_packs(path: Path) -> None:
-    """Two packs in one pass that is over, three in one that was killed between two commits, and one pack alone."""
+    """Write a finished run of two packs, one of three that was killed between two commits, and one of one pack."""
     with ResultStore(path) as store:
         store.stamp_key()
         alone = store.open_run(replace(ADULTS, paths=("/alone",)))
@@ -134,11 +134,11 @@ def several_packs(path: Path) -> None:
         store.link(run_ids)
         for run_id, spec in zip(reversed(run_ids), reversed(specs), strict=True):
             store.save(run_id, image("whole.dcm", "c1", 0.8, spec=spec), spec=spec)
-        store.save(run_ids[2], image("half.dcm", "c2", 0.3, spec=CHILDREN), spec=specs[2])  # and then the power went
+        store.save(run_ids[2], image("half.dcm", "c2", 0.3, spec=CHILDREN), spec=specs[2])  # then a power cut
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the program of then says of a store."""
+    """Return the content of a database as the program of that time reads it."""
     with HistoryQuery(path) as query:
         runs = sorted(query.runs(), key=lambda run: run.run_id)
         return {
@@ -183,7 +183,7 @@ def _said(found: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write both databases."""
     said: dict[str, Any] = {}
     with (
         tempfile.TemporaryDirectory() as name,
