@@ -74,7 +74,7 @@ if __name__ == "__main__":
         return Message({"raised": {"kind": "Unreadable", "code": message.body["code"], "parameters": 7}})
 
     def read(message: Message) -> Message:
-        """Answer as the real worker, except for certain file names. "once" leaves a file, so that it fails only once."""
+        """Answer as the real worker, except for certain file names. "once" leaves a file and fails only once."""
         from fieldray.workers.image_worker import handle
 
         value = message.body["value"]

@@ -107,7 +107,7 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, we
     lines = done.out.splitlines()
     at = next(place for place, line in enumerate(lines) if line.endswith("child.dcm"))
     assert lines[at].startswith("not suitable") and lines[at].count("not suitable") == 2
-    assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # a reason for each pack
+    assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # one for each pack
     at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
     assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # one reason for both packs
     (_, run) = well("history", "list").out.splitlines()
