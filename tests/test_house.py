@@ -64,7 +64,7 @@ def test_modules_and_functions_are_short() -> None:
     assert {name: span for name, span in spans.items() if span > LONGEST_FUNCTION} == {}
 
 
-def test_nobody_imports_the_benchmarks_or_names_a_service_of_theirs() -> None:
+def test_the_program_does_not_import_the_benchmarks() -> None:
     """The installed program works without the benchmarks, which measure it from outside."""
     named = re.compile(r"^\s*(from|import) benchmarks\b|[\"']benchmarks\.", re.MULTILINE)
     assert [path for path in PROGRAM if named.search(path.read_text(encoding="utf-8"))] == []
@@ -80,7 +80,7 @@ def test_package_files_are_empty() -> None:
     assert [path for path in MODULES if path.name == "__init__.py" and path.read_text().strip()] == []
 
 
-def test_nobody_prints() -> None:
+def test_no_module_calls_print() -> None:
     calls = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in MODULES
@@ -90,7 +90,7 @@ def test_nobody_prints() -> None:
     assert calls == []
 
 
-def test_public_functions_are_described() -> None:
+def test_public_functions_have_docstrings() -> None:
     """The window's package is left out, because its widgets override Qt's methods."""
     bare = []
     for path in MODULES:
@@ -113,14 +113,12 @@ def fenced(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
-def test_the_fence_holds(fenced: dict[str, str]) -> None:
+def test_the_fence_blocks_sockets_and_absent_packages(fenced: dict[str, str]) -> None:
     assert "No module named 'PySide6'" in python("import PySide6", environment=fenced).stderr
     assert python("import socket; socket.socket()", environment=fenced).returncode == 99
 
 
-def test_every_room_but_the_window_can_be_imported_with_the_core_alone(
-    fenced: dict[str, str],
-) -> None:
+def test_every_package_but_the_window_can_be_imported_with_the_core_requirements(fenced: dict[str, str]) -> None:
     names = [module.name for module in pkgutil.walk_packages([str(PACKAGE)], "fieldray.")]
     rooms = [name for name in names if not name.startswith("fieldray.desktop")]
     if sys.platform != "win32":

@@ -49,7 +49,7 @@ def test_brightness_and_contrast_of_a_template_change_nothing() -> None:
     assert np.abs(surface(IMAGES, 10 + 0.1 * TEMPLATES) - surface(IMAGES, TEMPLATES)).max() < 1e-9
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+def test_the_gradient_equals_finite_differences() -> None:
     weights, step = GENERATOR.standard_normal((2, 6, 7)), 1e-6
     for number, found in enumerate(gradients(IMAGES, TEMPLATES, weights)):
         for place in zip(*(GENERATOR.integers(0, side, 12) for side in found.shape), strict=True):
@@ -61,7 +61,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
             assert found[place] == pytest.approx((totals[0] - totals[1]) / (2 * step), abs=1e-7), place
 
 
-def test_flat_windows_and_templates_give_nothing_and_no_gradient() -> None:
+def test_flat_windows_and_templates_give_zero_and_no_gradient() -> None:
     images, templates = IMAGES.copy(), TEMPLATES.copy()
     images[0, :5, :6] = 0.3
     templates[1] = 0.7

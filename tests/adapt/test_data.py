@@ -76,7 +76,7 @@ def test_nih_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "expected"), [("positive", [0, 1]), ("negative", [0, 0]), ("unknown", [0, np.nan]), ("drop", [0])]
 )
-def test_chexpert_says_what_uncertain_means(tmp_path: Path, rule: str, expected: list[float]) -> None:
+def test_uncertain_labels_of_chexpert_follow_the_rule(tmp_path: Path, rule: str, expected: list[float]) -> None:
     rows = read_source(_source(tmp_path / "train.csv", CHEXPERT, layout="chexpert", uncertain=rule))
     np.testing.assert_array_equal(label_targets(rows, [_label(positive=("Edema",))])[:, 0], expected)
     assert rows[0].patient == "patient00001" and rows[0].sex == "F"
@@ -111,14 +111,14 @@ def test_own_columns_where_and_drop(tmp_path: Path) -> None:
         (None, "cannot be read"),
     ],
 )
-def test_a_wrong_table_is_named(tmp_path: Path, text: str | None, sentence: str) -> None:
+def test_a_mistake_in_a_table_is_named(tmp_path: Path, text: str | None, sentence: str) -> None:
     path = tmp_path / "images.csv"
     source = _source(path, text, layout="csv") if text else Source(name="set", layout="csv", path=path)
     with pytest.raises(UsageProblem, match=re.escape(sentence)):
         read_source(source)
 
 
-def test_a_leak_is_refused_by_name() -> None:
+def test_a_patient_in_two_parts_is_refused_by_name() -> None:
     rows = [_row(1, split="train", patient="x"), _row(2, split="test", patient="x")]
 
     def parts(**splits: Any) -> list[str]:
@@ -140,7 +140,7 @@ def test_folds_and_random_splits_go_by_patient() -> None:
     assert all(len({parts[3 * patient + image] for image in range(3)}) == 1 for patient in range(100))
 
 
-def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_added() -> None:
+def test_a_random_split_keeps_its_shares_and_no_patient_moves_when_another_is_added() -> None:
     split = Split(by="random", validation_share=0.2, test_share=0.1, seed=3)
     rows = [_row(number) for number in range(2000)]
     parts = split_rows(rows, split, [])
@@ -155,7 +155,7 @@ def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_ad
 
 
 @pytest.mark.parametrize(("column", "named"), [("patient", str), ("patient_sha256", patient_sha256)])
-def test_a_table_settles_who_is_not_drawn(tmp_path: Path, column: str, named: Callable[[str], str]) -> None:
+def test_patients_of_a_split_table_are_not_drawn(tmp_path: Path, column: str, named: Callable[[str], str]) -> None:
     rows, table = [_row(number) for number in range(40)], tmp_path / "split.csv"
     drawn = split_rows(rows, Split(by="random", validation_share=0.2, test_share=0.2), [])
     others = {"training": "test", "validation": "none", "test": "validation"}
@@ -187,7 +187,7 @@ def test_a_table_settles_who_is_not_drawn(tmp_path: Path, column: str, named: Ca
         (None, "cannot be read"),
     ],
 )
-def test_a_wrong_table_of_a_split_is_named(tmp_path: Path, text: str | None, sentence: str) -> None:
+def test_a_mistake_in_a_split_table_is_named(tmp_path: Path, text: str | None, sentence: str) -> None:
     table = tmp_path / "split.csv"
     if text:
         table.write_text(text, encoding="utf-8")
@@ -195,14 +195,14 @@ def test_a_wrong_table_of_a_split_is_named(tmp_path: Path, text: str | None, sen
         split_rows([_row(1)], Split(by="random", table=table), [])
 
 
-def test_a_digest_may_be_in_capitals_and_beside_the_name_that_it_is_of(tmp_path: Path) -> None:
+def test_a_patient_digest_may_have_capitals_and_stand_beside_the_patient_number(tmp_path: Path) -> None:
     table = tmp_path / "split.csv"
     table.write_text(f"patient,patient_sha256,part\n,{A.upper()},test\np1,{patient_sha256('p1')},none\n")
     rows = [_row(0, patient="a"), _row(1)]
     assert split_rows(rows, Split(by="random", table=table), []) == ["test", "none"]
 
 
-def test_nobody_whom_a_table_names_is_measured_elsewhere(tmp_path: Path) -> None:
+def test_patients_of_a_split_table_are_evaluated_in_its_part_only(tmp_path: Path) -> None:
     table = tmp_path / "split.csv"
     table.write_text("patient,part\np1,none\n", encoding="utf-8")
     require_no_table_patients([_row(2)], Split(by="random", table=table))
@@ -214,13 +214,13 @@ def test_nobody_whom_a_table_names_is_measured_elsewhere(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "keys", [{"by": "fold", "validation_folds": (0,), "test_folds": (1,)}, {"cross_folds": (0, 1)}]
 )
-def test_a_table_is_for_a_split_at_random_without_folds(keys: dict[str, Any]) -> None:
+def test_a_split_table_needs_a_random_split_without_folds(keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="table"):
         Split(table=Path("split.csv"), **keys)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_table_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_table_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "split.csv")
     with pytest.raises(UsageProblem, match="the path is not a file"):
         split_rows([_row(1)], Split(by="random", table=tmp_path / "split.csv"), [])
@@ -308,7 +308,7 @@ def test_the_content_of_a_file_is_read_again_only_when_the_file_has_changed(tmp_
     assert found() == [expected[1], ""]
 
 
-def test_not_one_readable_image_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_without_any_readable_image_is_an_error(tmp_path: Path) -> None:
     row = _row(1)
     with pytest.raises(UsageProblem, match="None of the images in the data set can be read"):
         read_images([row], InputSpec(height=32, width=32), cache=tmp_path / "images.npz", progress=lambda *_: None)
@@ -334,7 +334,7 @@ def test_a_wrong_key_is_named(tmp_path: Path, wrong: tuple[str, str], sentence: 
         read_recipe(tmp_path / "recipe.toml")
 
 
-def test_paths_count_from_the_recipe(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.read_text(encoding="utf-8"), encoding="utf-8")
     recipe = read_recipe(tmp_path / "recipe.toml")
     assert recipe.data[0].path == tmp_path / "../../../shared/data/index.csv"

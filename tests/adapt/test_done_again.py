@@ -129,7 +129,7 @@ def _relabels_an_image(folder: Path) -> None:
         (lambda _: None, None),
     ],
 )
-def test_a_change_has_every_step_done_again_that_it_touches(
+def test_a_change_repeats_every_step_that_depends_on_it(
     tmp_path: Path, change: Callable[[Path], None], first: str | None
 ) -> None:
     recipe = _project(tmp_path)
@@ -139,14 +139,14 @@ def test_a_change_has_every_step_done_again_that_it_touches(
     assert _performed(recipe) == []
 
 
-def test_other_weights_to_begin_with_have_the_network_trained_again(tmp_path: Path) -> None:
+def test_other_starting_weights_repeat_the_training(tmp_path: Path) -> None:
     recipe = _project(tmp_path, RECIPE.replace("[network]\n", '[network]\nweights = "start.npz"\n'))
     assert _performed(recipe) == NAMES
     save_weights(tmp_path / "start.npz", {"a": np.ones(3, np.float32)})
     assert _performed(recipe) == NAMES[1:]
 
 
-def test_what_follows_a_step_that_was_begun_again_is_done_again_though_the_recipe_is_as_before(tmp_path: Path) -> None:
+def test_steps_after_a_repeated_step_are_repeated_with_an_unchanged_recipe(tmp_path: Path) -> None:
     recipe = _project(tmp_path)
     assert _performed(recipe) == NAMES
     _recipe(tmp_path, RECIPE.replace(TRAINING, f"seed = 9\n{TRAINING}"))
@@ -156,7 +156,7 @@ def test_what_follows_a_step_that_was_begun_again_is_done_again_though_the_recip
     assert _performed(recipe) == NAMES[1:]  # the pruned network no longer comes from this trained one
 
 
-def test_another_table_of_the_split_has_the_data_done_again(tmp_path: Path) -> None:
+def test_another_split_table_repeats_the_data_step(tmp_path: Path) -> None:
     recipe = _project(tmp_path, RANDOM.replace("[split]\n", '[split]\ntable = "split.csv"\n').replace(CROSS_FOLDS, ""))
     for part in ("training", "test"):
         (tmp_path / "split.csv").write_text(f"patient,part\np3,{part}\np9999,{part}\n", encoding="utf-8")
@@ -192,7 +192,7 @@ def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
         load_dataset(run)
 
 
-def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: Path) -> None:
+def test_a_source_with_share_0_is_evaluated_but_not_trained_on(tmp_path: Path) -> None:
     run = _with_data(_project(tmp_path, RECIPE.replace('name = "clean"', 'name = "clean"\nshare = 0')))
     data = load_dataset(run)
     assert {row.source for row in data.rows("training")} == {"confounded"}
@@ -213,7 +213,7 @@ def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: P
     assert {row.source for row in others} == {"confounded"} and {row.fold for row in others} == {"1", "2"}
 
 
-def test_pruning_learns_from_what_training_learnt_from(tmp_path: Path) -> None:
+def test_pruning_uses_the_teacher_of_the_training(tmp_path: Path) -> None:
     run = _with_data(_project(tmp_path, RECIPE.replace("[training]", '[training]\nteacher = "none.npz"')))
     samples, original = load_dataset(run).samples("training"), (recipe_specification(run.recipe), Weights())
     with pytest.raises(UsageProblem, match=r"none\.npz cannot be read"):
@@ -241,7 +241,7 @@ def test_an_image_without_a_patient_stays_where_it_is_when_lines_move(tmp_path: 
     assert before.items() <= _parts(tmp_path / "run", by="sha256").items() and len(before) == 90
 
 
-def test_equal_parts_have_equal_digests_and_others_have_not() -> None:
+def test_only_equal_parts_have_equal_digests() -> None:
     array = np.arange(6, dtype=np.float32)
     assert digest({"a": 1, "b": array}) == digest({"b": array.copy(), "a": 1})
     assert digest(frozenset("ab")) == digest(frozenset("ba")) and digest(np.float64(0.1)) == digest(0.1)

@@ -56,7 +56,7 @@ def test_both_engines_give_the_same_logits(network: Specification) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_an_engine_learns_and_unknown_targets_teach_nothing(name: str) -> None:
+def test_an_engine_learns_and_ignores_unknown_targets(name: str) -> None:
     engine = _open(name)
     images, targets = _batch()
     targets[:, 1] = np.nan
@@ -93,7 +93,7 @@ def test_one_step_of_both_engines_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_labels_count_by_their_weights(name: str) -> None:
+def test_the_loss_is_weighted_by_label(name: str) -> None:
     engine = _open(name, settings=EngineSettings(label_weights=(3.0, 1.0)))
     weights = engine.weights()
     weights["class_maps/kernel"] = np.zeros_like(weights["class_maps/kernel"])
@@ -109,7 +109,7 @@ def test_labels_count_by_their_weights(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("side", [8, 10])
-def test_evidence_outside_lungs_counts_for_lung_masks_of_any_size(name: str, side: int) -> None:
+def test_evidence_outside_lungs_is_penalised_for_masks_of_any_size(name: str, side: int) -> None:
     engines = [_open(name, settings=EngineSettings(outside_weights=weights)) for weights in ((), (0.5, 1.0))]
     images, targets = _batch()
     lungs = np.zeros((len(images), side, side), np.float32)
@@ -130,7 +130,7 @@ def test_averages_of_sections_are_exact_for_any_two_sizes() -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_frozen_layers_stay(name: str) -> None:
+def test_frozen_layers_do_not_change(name: str) -> None:
     frozen = frozenset(layer.name for layer in SMALL.layers) - {"class_maps"}
     engine = _open(name, settings=EngineSettings(frozen=frozen))
     before = engine.weights()
@@ -140,7 +140,7 @@ def test_frozen_layers_stay(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_restored_engine_goes_on_as_if_nothing_happened(name: str) -> None:
+def test_a_restored_engine_continues_to_the_same_weights(name: str) -> None:
     images, targets = _batch()
     first = _open(name)
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_a_restored_engine_goes_on_as_if_nothing_happened(name: str) -> None:
     assert apart < 0.02 * moved
 
 
-def test_start_up_cost_is_kept_apart() -> None:
+def test_the_first_iterations_are_timed_separately() -> None:
     # the clock is read before and after each run: runs of 9, 4, 1, 3 and 2 seconds
     ticks = itertools.accumulate([0, 9, 0, 4, 0, 1, 0, 3, 0, 2])
     times = time_iterations(lambda: None, iterations=5, clock=lambda: next(ticks))

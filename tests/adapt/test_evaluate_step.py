@@ -135,7 +135,7 @@ def test_float_and_int8_are_compared_image_by_image() -> None:
     assert found.auc_float == pytest.approx(found.auc_int8, abs=1e-3)
 
 
-def test_the_gate_keeps_its_own_and_refuses_ood_rows() -> None:
+def test_the_ood_check_accepts_its_training_images_and_refuses_ood_images() -> None:
     generator = np.random.default_rng(5)
     mixing = generator.normal(size=(8, 20))
     images = (generator.normal(size=(900, 8)) @ mixing + 3).astype(np.float32)
@@ -159,7 +159,7 @@ def _marked_images(place: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("place", ["border", "middle"])
-def test_shortcuts_find_what_lies_there(place: str) -> None:
+def test_a_shortcut_is_found_at_its_place(place: str) -> None:
     images, truth = _marked_images(place)
     areas = {
         name: auc(shortcut_scores(pixels(images[:200]), truth[:200], pixels(images[200:])), truth[200:])
@@ -177,7 +177,7 @@ def test_thumbnails_are_exact_means() -> None:
     assert thumbnails(image, side=4)[0, 0] == pytest.approx(1 / 3 + 6 / 3)
 
 
-def test_copies_across_parts_leave_the_training() -> None:
+def test_copies_of_evaluated_images_are_left_out_of_the_training() -> None:
     generator = np.random.default_rng(7)
     images = generator.integers(0, 256, (7, 64, 64, 1), np.uint8)
     images[3] = images[0]
@@ -195,7 +195,7 @@ def test_copies_across_parts_leave_the_training() -> None:
     assert said.near_examples == (("line 1", "line 4"),) and said.training_copies_left_out == 1
 
 
-def test_what_speaks_against_the_figures_is_warned_of() -> None:
+def test_weaknesses_of_the_figures_give_warnings() -> None:
     def label(*, best: float, area: float, positive: int, refused: float = 0.0) -> ClassifierFigures:
         test = measure_part({"high": _cases(_evaluated(1))}, points=[])
         test = structs.replace(test, auc=Estimate(area, area, area), positive=positive, negative=400)
@@ -244,7 +244,7 @@ def test_an_operating_point_can_hold_at_each_source(rule: Literal["balance", "se
         choose_operating_point(wanted, label="x", validation=healthy)
 
 
-def test_a_card_counts_as_an_audit_of_images_does() -> None:
+def test_a_card_has_the_counts_of_an_audit() -> None:
     test = _evaluated(5)
     cases = _cases(test, ["refused"] * 10 + ["read_first"] * 4)
     wanted = OperatingPointChoice(
@@ -272,13 +272,13 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
         assert sum(share.count for share in own.classes[truth].values()) == 200
 
 
-def test_a_class_of_which_no_image_is_scored_is_told_with_the_reason() -> None:
+def test_a_class_without_a_scored_image_is_an_error_with_the_reason() -> None:
     with pytest.raises(UsageProblem, match=r"Of 20 test images, only 0 have a score.*frontal chest"):
         measure_part({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
 
 
 @pytest.mark.adapt
-def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
+def test_every_evaluated_image_is_scored_by_a_network_of_other_folds(tmp_path: Path) -> None:
     draw(tmp_path, "clean", images=60, first=0)
     draw(tmp_path, "confounded", images=30, first=60)
     text = RECIPE.replace("cross_folds = [0, 1, 2]", "cross_folds = [0, 1]")
@@ -323,7 +323,7 @@ path = "elsewhere.csv"
 
 @pytest.mark.adapt
 @pytest.mark.timeout(600)
-def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of_it(tmp_path: Path) -> None:
+def test_fixed_thresholds_are_measured_at_another_hospital_without_patients_of_the_first(tmp_path: Path) -> None:
     for name, images, first in (("clean", 60, 0), ("confounded", 30, 60), ("elsewhere", 20, 200)):
         draw(tmp_path, name, images=images, first=first)
     (tmp_path / "recipe.toml").write_text(RECIPE + ELSEWHERE, encoding="utf-8")

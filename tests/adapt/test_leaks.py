@@ -45,7 +45,7 @@ ALIKE = [("p1", "P1"), ("p 1", "p1"), ("007", "7"), ("p007", "p7"), ("А1", "A1"
 
 @pytest.mark.parametrize(("first", "second"), ALIKE)
 @pytest.mark.parametrize("by", ["random", "column"])
-def test_numbers_that_a_person_takes_for_one_are_refused_with_both_lines(
+def test_patient_numbers_that_look_alike_are_refused_with_both_lines(
     tmp_path: Path, first: str, second: str, by: str
 ) -> None:
     rows = rows_of(tmp_path, f"a.png,sick,{first}\nb.png,well,{second}\nc.png,well,q\n")
@@ -55,21 +55,21 @@ def test_numbers_that_a_person_takes_for_one_are_refused_with_both_lines(
     assert f"The patient IDs {first} (rows.csv, line 2) and {second} (rows.csv, line 3) differ only by case" in said
 
 
-def test_blanks_around_a_number_are_no_part_of_it(tmp_path: Path) -> None:
+def test_blanks_around_a_patient_number_are_ignored(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "a.png,sick,p000\nb.png,well,p000 \nc.png , well, p000\n")
     assert {row.patient for row in rows} == {"p000"} and rows[2].path.name == "c.png"
     for seed in range(20):
         assert len(set(split_rows(rows, Split(by="random", seed=seed), []))) == 1
 
 
-def test_a_split_table_s_numbers_are_held_against_those_of_the_data(tmp_path: Path) -> None:
+def test_patient_numbers_of_a_split_table_are_compared_with_the_data(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "a.png,sick,p1\nb.png,well,p2\n")
     (tmp_path / "split.csv").write_text("patient,part\nP1,test\np2,training\n")
     with pytest.raises(UsageProblem, match=r"P1 \(split.csv, line 2\)"):
         split_rows(rows, Split(by="random", table=tmp_path / "split.csv"), [])
 
 
-def test_a_row_that_is_there_twice_counts_once_and_another_one_about_the_file_is_named(tmp_path: Path) -> None:
+def test_a_repeated_row_counts_once_and_a_contradicting_row_is_named(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "a.png,sick,p1\nb.png,well,p2\na.png,sick,p1\n./a.png,sick,p1\n")
     assert [row.path.name for row in rows] == ["a.png", "b.png"]
     for other in ("a.png,well,p1", "a.png,sick,p3"):
@@ -93,7 +93,7 @@ def copied(*pairs: tuple[str, str]) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_copies_under_other_names_go_to_one_part_with_all_that_is_theirs(seed: int) -> None:
+def test_copies_under_other_names_go_to_one_part_with_all_images_of_their_patients(seed: int) -> None:
     rows = copied(("p1", "A"), ("p2", "A"), ("p2", "B"), ("p3", "B"), ("p3", "C"), ("", "C"), ("q", "D"))
     parts = split_rows(rows, Split(by="random", seed=seed), [])
     assert len(set(parts[:6])) == 1
@@ -125,7 +125,7 @@ def test_a_copy_on_the_other_side_of_a_split_that_somebody_made_is_refused(tmp_p
         split_rows(rows, split, sources)
 
 
-def test_one_patient_on_two_sides_is_still_named_as_that() -> None:
+def test_one_patient_in_two_parts_is_reported_as_such_and_not_as_a_copy() -> None:
     (found,) = find_leaks(copied(("p1", "A"), ("p1", "B")), ["training", "test"])
     assert found.code == "data_leak"
 
@@ -161,7 +161,7 @@ def test_no_card_is_made_of_data_with_a_leak(tmp_path: Path, leak: Callable[[Pat
     assert not list(tmp_path.rglob("*CARD*"))
 
 
-def test_images_that_are_left_out_are_said(tmp_path: Path) -> None:
+def test_images_that_are_left_out_are_reported(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     assert describe_left_out(tmp_path) == []
     examples = ", ".join(f'["rows.csv, line {n}", "It is no image."]' for n in range(2, 9))

@@ -111,7 +111,7 @@ def test_one_image_of_two_patients_would_be_on_two_sides(tmp_path: Path, data: P
     assert "two parts of the split" in line
 
 
-def test_nobody_is_learnt_from_and_evaluated_on(tmp_path: Path, data: Path) -> None:
+def test_a_patient_in_training_and_evaluation_is_refused(tmp_path: Path, data: Path) -> None:
     text = (data / "lungs.csv").read_text().replace("evaluate,drawn", "evaluate,drawn").replace("person12", "person3")
     (data / "lungs.csv").write_text(text)
     only = '[[masks]]\npath = "shared/data/lungs.csv"\nwhere = { use = ["evaluate"] }\nevaluate_only = true\n'

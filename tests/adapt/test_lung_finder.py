@@ -68,7 +68,7 @@ def test_the_lungs_of_an_image_are_found_by_the_rules_of_screening(tmp_path: Pat
     assert (box.top, box.rows) == pytest.approx((16, 32), abs=2) and box.left <= 8 and box.left + box.columns >= 56
 
 
-def test_where_lung_belongs_is_found_too_and_a_pack_may_be_cropped_to_it(tmp_path: Path) -> None:
+def test_hidden_lung_regions_are_found_and_a_pack_may_be_cropped_to_them(tmp_path: Path) -> None:
     chest = _chest(abnormal=False, number=0)
     chest[48:56, 8:56] = 150  # less than half dark: the network sees no lung
     finder = LungFinder(write_tiny_lungs(tmp_path, masks=2))
@@ -77,12 +77,12 @@ def test_where_lung_belongs_is_found_too_and_a_pack_may_be_cropped_to_it(tmp_pat
     assert seen.top == pytest.approx(whole.top, abs=2) and whole.rows > seen.rows + 4
 
 
-def test_what_is_no_lung_field_pack_is_refused() -> None:
+def test_a_pack_that_is_not_a_lung_field_pack_is_refused() -> None:
     with pytest.raises(UsageProblem, match="lungs must name a pack that finds the lungs"):
         LungFinder(CHILDREN)
 
 
-def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> None:
+def test_cropped_images_keep_their_lung_masks(tmp_path: Path) -> None:
     table, finder = _draw(tmp_path, images=4), write_tiny_lungs(tmp_path)
     source = Source(path=table, layout="csv", name="drawn")
     rows = read_rows([source], folder=tmp_path)
@@ -159,7 +159,7 @@ def test_an_image_and_its_lungs_move_alike() -> None:
 
 
 @pytest.mark.adapt
-def test_evidence_outside_the_lungs_costs(tmp_path: Path) -> None:
+def test_evidence_outside_the_lungs_adds_to_the_loss(tmp_path: Path) -> None:
     samples = bright_or_dark(48, lungs=True)
     schedule = Schedule(epochs=6, batch_size=16, learning_rate=3e-3, average_epochs=0.5, seed=5)
     outside = {}
@@ -224,7 +224,7 @@ def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) ->
 
 
 @pytest.mark.adapt
-def test_whole_networks_of_single_groups_are_averaged_and_their_statistics_noted_anew(tmp_path: Path) -> None:
+def test_networks_of_single_groups_are_averaged_and_their_statistics_recomputed(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, average_sources=True)
     heavier = replace(recipe.data[0], share=3.0)
     recipe = replace(recipe, network=replace(recipe.network, frozen=()), data=(heavier, recipe.data[1]))
@@ -249,7 +249,7 @@ def test_sources_of_one_group_train_one_network(tmp_path: Path) -> None:
         np.testing.assert_allclose(averaged[key], array, atol=1e-6, err_msg=key)
 
 
-def test_what_needs_the_lungs_says_so(tmp_path: Path) -> None:
+def test_settings_that_need_a_lung_field_pack_are_refused_without_one(tmp_path: Path) -> None:
     text = RECIPE.replace("epochs = 4", "epochs = 4\nevidence_outside = 1.0")
     (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
     with pytest.raises(UsageProblem, match="lungs is needed"):

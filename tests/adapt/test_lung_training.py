@@ -164,7 +164,7 @@ def test_the_published_network_takes_572_and_gives_388_by_23_convolutions() -> N
     assert {layer.padding for layer in found if layer.kernel_size == (3, 3)} == {"valid"}  # type: ignore[attr-defined]
 
 
-def test_only_sides_that_halve_evenly_are_taken() -> None:
+def test_only_input_sizes_that_halve_evenly_are_accepted() -> None:
     assert [published_mask_side(side) for side in (572, 188, 220)] == [388, 4, 36]
     with pytest.raises(ValueError, match="572"):
         published_mask_side(570)
@@ -233,7 +233,7 @@ def test_dice_and_jaccard_of_perfect_disjoint_half_and_empty_masks() -> None:
     assert (dice_coefficient(one, none), jaccard_index(one, none)) == (0.0, 0.0)
 
 
-def test_distances_are_told_in_pixels_of_512() -> None:
+def test_distances_are_in_pixels_of_a_512_pixel_image() -> None:
     # one row of cells against the next, 32 cells a side: one cell is 512 / 32 = 16 pixels
     upper, lower = np.zeros((32, 32), np.bool_), np.zeros((32, 32), np.bool_)
     upper[10], lower[11] = True, True
@@ -267,7 +267,7 @@ def test_the_loss_of_masks_adds_the_cross_entropy() -> None:
     assert float(mask_loss(truth, sure)[0]) < 1e-3
 
 
-def test_what_is_unknown_of_a_mask_teaches_nothing() -> None:
+def test_unknown_parts_of_a_mask_do_not_add_to_the_loss() -> None:
     truth = _square(0, 0)[None, ..., None].astype(np.float32)
     logits = np.where(truth > 0, 30, -30).astype(np.float32)
     both, wrong = np.concatenate([truth, np.full_like(truth, UNKNOWN_TARGET)], axis=-1), np.full_like(logits, 30)
@@ -277,7 +277,7 @@ def test_what_is_unknown_of_a_mask_teaches_nothing() -> None:
     assert float(mask_loss(both, half)[0]) == pytest.approx(np.log(2) / 2, abs=1e-3)
 
 
-def test_a_mask_says_of_the_other_only_what_follows() -> None:
+def test_the_target_of_a_missing_mask_is_derived_from_the_other_where_possible() -> None:
     seen, whole = (np.zeros((8, 8), np.uint8) for _ in range(2))
     whole[1:7, 1:3] = whole[1:7, 5:7] = seen[1:7, 1:3] = 255  # the right one was painted white
     masks = np.stack([seen, whole])
@@ -291,7 +291,7 @@ def test_a_mask_says_of_the_other_only_what_follows() -> None:
     assert np.array_equal(mask_targets(masks[:1], shows_region=False)[..., 0], seen / 255)
 
 
-def test_unknown_checks_count_for_nothing() -> None:
+def test_unknown_checks_do_not_add_to_the_loss() -> None:
     logits = np.zeros((2, 3), np.float32)
     targets = np.array([[1, 0, 0], [0, -1, -1]], np.float32)
     # four known targets at ln 2 each: the mean over images is (3 + 1) ln 2 / mean(3, 1) / 2 = ln 2
@@ -351,7 +351,7 @@ def test_a_white_lung_is_cut_out_of_its_mask_and_nothing_else_is() -> None:
     assert np.array_equal(same, image) and np.array_equal(seen, one_lung)
 
 
-def test_all_zeros_change_nothing() -> None:
+def test_augmentation_with_all_settings_zero_changes_nothing() -> None:
     image, mask = _pair()
     same, follows = augment_with_mask(image, mask, PairAugmentation(), generator=np.random.default_rng(0))
     assert np.array_equal(same, image) and np.array_equal(follows, mask)
@@ -381,7 +381,7 @@ def test_every_kind_of_ood_image_is_an_image_of_its_own(kind: str) -> None:
     assert np.array_equal(first, again) and not np.array_equal(first, other)
 
 
-def test_of_a_ood_image_nothing_is_known_but_that_it_is_one() -> None:
+def test_an_ood_image_has_only_the_target_of_its_check() -> None:
     chests = np.zeros((1, 64, 64), np.uint8)
     images = ImagesForChecks(chests={"a": (chests, 1.0)}, ood_images=np.zeros((0, 64, 64), np.uint8))
     generator = np.random.default_rng(0)

@@ -219,7 +219,7 @@ def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(NETWORKS))
-def test_a_recipe_names_it(kind: str, tmp_path: Path) -> None:
+def test_a_recipe_can_name_each_kind_of_network(kind: str, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("blocks = [1]", f'kind = "{kind}"'))
     asked = recipe_specification(read_recipe(tmp_path / "recipe.toml"))
     assert asked == NETWORKS[kind](height=32, width=32, labels=1).scaled(0.125)
@@ -241,7 +241,7 @@ WHOLE = resnet50(height=256, width=256, labels=1, last_stride=1)
 
 
 @pytest.mark.adapt
-def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
+def test_a_network_recovered_from_a_pack_gives_the_scores_of_the_pack() -> None:
     network = WHOLE.with_channels(channels_from_pack(CHILDREN_BEFORE, WHOLE))
     golden = read_pack(CHILDREN_BEFORE).model.golden
     scores = build_network(network, outputs=["scores"])
@@ -286,7 +286,7 @@ def _rule(**changes: object) -> LabelRule:
     return LabelRule(**{"code": "label", "meaning": meaning, "auxiliary": True, **changes})  # type: ignore[arg-type]
 
 
-def test_auxiliary_labels_may_ask_who_the_image_is_of() -> None:
+def test_auxiliary_labels_may_use_view_sex_and_age() -> None:
     row = Row(
         path=Path("a.png"),
         source="a",

@@ -35,7 +35,7 @@ def _html(*parts: Table | Figure | Paragraph | Code) -> str:
     return render_page(Report(title="A <run>", sections=[Section(title="Size & speed", parts=parts)])).decode()
 
 
-def test_everything_that_comes_from_outside_is_escaped_and_plots_are_not() -> None:
+def test_texts_from_outside_are_escaped_and_plots_are_not() -> None:
     html = _html(
         Paragraph("<b>"),
         Table(head=("<i>",), rows=[["<u>"]]),
@@ -63,7 +63,7 @@ def test_settings_become_tables_without_a_raw_dictionary() -> None:
     assert "set x" in html and "a, b" in html
 
 
-def test_values_are_told_for_a_person() -> None:
+def test_values_are_formatted_for_a_person() -> None:
     told = {None: "-", True: "yes", 12345: "12,345", 0.123456: "0.1235", (): "-", "x": "x"}
     assert {value: value_text(value) for value in told} == told
     assert [duration_text(value) for value in (1.25, 125.0, 7384.0)] == ["1.2 s", "2 min 05 s", "2 h 03 min"]
@@ -87,7 +87,7 @@ CONTENT = {
 
 
 @pytest.mark.parametrize("name", CONTENT)
-def test_an_earlier_one_is_replaced_and_nothing_else(tmp_path: Path, name: str) -> None:
+def test_only_an_earlier_report_is_replaced(tmp_path: Path, name: str) -> None:
     for _ in range(2):
         write_published(tmp_path / name, CONTENT[name])
     assert (tmp_path / name).read_bytes() == CONTENT[name]

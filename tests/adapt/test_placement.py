@@ -98,7 +98,7 @@ OTHERS = [b"", b"TFL3", b"\x10\x00\x00\x00TFL3" + b"\xff" * 40, bytes(200)]
 
 
 @pytest.mark.parametrize("data", [*OTHERS, *(tiny_model_bytes()[:length] for length in (40, 200, 700))])
-def test_other_bytes_and_a_file_cut_short_are_refused_plainly(data: bytes) -> None:
+def test_a_file_that_is_no_model_is_a_plain_error(data: bytes) -> None:
     with pytest.raises(UsageProblem, match="TensorFlow Lite"):
         read_placement(data)
 
@@ -106,7 +106,7 @@ def test_other_bytes_and_a_file_cut_short_are_refused_plainly(data: bytes) -> No
 COMPILED = fake_compile(tiny_model_bytes(), (1, 5000), (2, 300), oldest_runtime=14)
 
 
-def test_a_compiled_file_says_it_exactly() -> None:
+def test_a_compiled_file_gives_exact_figures() -> None:
     placement = read_placement(COMPILED)
     assert placement.compiled and placement.subgraphs == 1 and placement.mapped_count == 1
     assert (placement.cached_bytes, placement.streamed_bytes, placement.least_runtime) == (5000, 300, 14)
@@ -164,7 +164,7 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
     assert "estimate" in (tmp_path / "placement" / "placement.txt").read_text()
 
 
-def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
+def test_a_partly_compiled_file_is_refused(tmp_path: Path) -> None:
     operators = len(read_placement(tiny_model_bytes()).operators)
     partly = fake_compile(tiny_model_bytes(), (1, 5000), is_whole=False)
     with pytest.raises(UsageProblem, match=f"Operators that run on the CPU: {operators}"):
@@ -176,7 +176,7 @@ def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "made"), [(1, b"?"), (0, None)])
-def test_a_failure_repeats_the_last_words(tmp_path: Path, status: int, made: bytes | None) -> None:
+def test_a_failed_compilation_repeats_the_compiler_s_last_line(tmp_path: Path, status: int, made: bytes | None) -> None:
     says = "Invalid model: x\nCould not preprocess model"
     with pytest.raises(EnvironmentProblem, match="Could not preprocess model"):
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, made, says=says, status=status))

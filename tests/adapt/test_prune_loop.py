@@ -169,7 +169,7 @@ def _bias(folder: Path) -> float:
     return float(PruningRunFolder(folder, fingerprint="a").network(2)[1]["logits/bias"][0])
 
 
-def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
+def test_a_finished_pruning_run_is_not_repeated(tmp_path: Path) -> None:
     run(tmp_path, plan(StopRules(iterations=1)))
     task = FormulaTask()
     why, _ = run(tmp_path, plan(StopRules(iterations=1)), task)
@@ -185,7 +185,7 @@ def test_a_damaged_record_says_so(tmp_path: Path, spoil: Callable[[str], str]) -
         run(tmp_path, plan(StopRules(iterations=1)))
 
 
-def test_looking_at_a_run_does_not_begin_it(tmp_path: Path) -> None:
+def test_reading_a_pruning_run_does_not_claim_its_folder(tmp_path: Path) -> None:
     assert PruningRunFolder(tmp_path / "run", fingerprint="a").iterations() == ()
     assert PruningRunFolder(tmp_path / "run", fingerprint="b").iterations() == ()
     run(tmp_path / "run", plan(StopRules(iterations=1)))
@@ -220,7 +220,7 @@ def test_values_stay_within_their_bounds() -> None:
     assert ContextDependentLaw(start=1, time=-1, bounds=Bounds(highest=3)).next_value(1, HALVED) == 3
 
 
-def test_bounds_and_factors_that_make_no_sense_are_refused() -> None:
+def test_invalid_bounds_and_factors_are_refused() -> None:
     with pytest.raises(ValueError, match="lowest"):
         Bounds(lowest=2, highest=1)
     with pytest.raises(ValueError, match="factor"):
@@ -251,7 +251,7 @@ def test_a_law_is_named_by_the_key_that_it_has_for_itself(written: dict[str, obj
         (3.0, "must be a table of keys, not 3.0"),
     ],
 )
-def test_what_is_no_law_is_named(written: object, wrong: str) -> None:
+def test_an_invalid_law_is_named(written: object, wrong: str) -> None:
     found = parse_table(_Moving, {"rate": written})
     assert isinstance(found, list) and [problem.detail for problem in found] == [wrong]
 
@@ -270,7 +270,7 @@ def kept(rule: PruningRule) -> list[int]:
     return [int(index) for index in select_channels(ZEROS, rule=rule)["a"]]
 
 
-def test_by_level_what_is_zero_more_often_goes() -> None:
+def test_by_level_channels_with_more_zeros_are_removed() -> None:
     assert kept(PruningRule(kind="level", value=0.45)) == [1, 3, 4]
 
 
@@ -280,17 +280,17 @@ def test_by_deviation_the_limit_follows_the_layer() -> None:
     assert kept(PruningRule(kind="deviation", value=1.0)) == [1, 2, 3, 4]
 
 
-def test_minimum_share_and_multiple_hold_channels_back() -> None:
+def test_minimum_share_and_multiple_keep_channels() -> None:
     assert kept(PruningRule(kind="level", value=0.0, minimum_channels=2)) == [1, 3]
     assert kept(PruningRule(kind="level", value=0.0, largest_share=0.2)) == [1, 2, 3, 4]
     assert kept(PruningRule(kind="level", value=0.3, multiple=4)) == [1, 2, 3, 4]
 
 
-def test_a_set_smaller_than_the_minimum_stays() -> None:
+def test_a_channel_set_below_the_minimum_is_not_cut() -> None:
     assert kept(PruningRule(kind="level", value=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
 
 
-def test_equal_channels_all_stay_at_their_own_mean() -> None:
+def test_equal_channels_are_all_kept() -> None:
     assert len(select_channels({"a": np.full(7, 0.1 + 0.2)}, rule=PruningRule(kind="deviation", value=0.0))["a"]) == 7
 
 
@@ -302,7 +302,7 @@ def test_a_residual_stage_is_judged_by_its_sums_and_labels_never() -> None:
     assert len(layers) == 1 + 4 + 2 * 16
 
 
-def test_magnitude_keeps_the_heaviest_and_random_its_seed() -> None:
+def test_magnitude_keeps_the_largest_kernels_and_random_follows_the_seed() -> None:
     network = vgg16_dense(dense_units=32).scaled(0.125)
     weights = initial_weights(network, seed=1)
     weights["fc1/kernel"][:, 5] *= 100

@@ -201,7 +201,7 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     assert report.count("<svg") == 1 and f"{second['parameters']:,}" in report and "random-0.5" in report
 
 
-def test_a_run_cannot_begin_where_another_never_came(tmp_path: Path) -> None:
+def test_a_run_cannot_begin_at_a_size_that_another_run_never_reached(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
     with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
         Study(recipe).run_pruning(recipe.pruning_run("further"))
@@ -233,7 +233,7 @@ def test_a_run_that_the_study_does_not_have_is_refused(tmp_path: Path, said: str
 
 
 @pytest.mark.parametrize("name", ["vgg16-mnist", "vgg16-mnist-quick"])
-def test_the_recipes_that_come_along_are_whole(name: str) -> None:
+def test_the_shipped_study_recipes_are_valid(name: str) -> None:
     recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / f"{name}.toml", StudyRecipe)
     assert parameter_count(replace(recipe.original, width=1.0).specification()) == 14_718_666  # as in the dissertation
     laws = {run.name: type(run.cut_off).__name__ for run in recipe.runs}

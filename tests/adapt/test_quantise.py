@@ -35,7 +35,7 @@ def _weights() -> dict[str, np.ndarray]:
     return weights
 
 
-def test_int8_and_float_files_say_the_same() -> None:
+def test_int8_and_float_files_give_equal_scores() -> None:
     weights, images = _weights(), np.random.default_rng(1).integers(0, 256, (12, 32, 48, 1), np.uint8)
     images[::2] //= 3
     model = build_network(NETWORK, outputs=["scores", "class_maps", "features"])
@@ -105,14 +105,14 @@ def _outputs(
 
 
 @pytest.mark.parametrize("kind", sorted(MADE))
-def test_the_network_computes_the_same(kind: str) -> None:
+def test_equalised_channels_do_not_change_outputs(kind: str) -> None:
     specification, weights, images = _network(kind)
     levelled = equalise_channels(specification, weights, representative=images)
     before, after = (_outputs(specification, own, images, "logits") for own in (weights, levelled))
     assert before.std() > 0 and np.abs(before - after).max() < 1e-3 * np.abs(before).max()
 
 
-def test_channels_come_closer_where_they_are_rectified_or_added() -> None:
+def test_channel_ranges_become_more_equal_where_they_are_rectified_or_added() -> None:
     specification, weights, images = _network("resnet50")
     levelled = equalise_channels(specification, weights, representative=images)
     for name in ("conv2_block1_1", "conv3_block1_out"):
@@ -123,7 +123,7 @@ def test_channels_come_closer_where_they_are_rectified_or_added() -> None:
         assert spreads[1] > 1.5 * spreads[0]
 
 
-def test_what_is_not_rectified_stays_as_it_is() -> None:
+def test_channels_without_a_rectifier_are_not_rescaled() -> None:
     specification, weights, images = _network("mobilenet")
     levelled = equalise_channels(specification, weights, representative=images)
     assert all(np.array_equal(weights[key], levelled[key]) for key in weights if not key.startswith("class_maps"))

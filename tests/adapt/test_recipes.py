@@ -149,7 +149,7 @@ by = "column"
 ROWS = CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "start.npz"', "")
 
 
-def test_what_a_training_lacks_is_named_before_it_begins(tmp_path: Path) -> None:
+def test_missing_requirements_of_a_training_are_named_before_it_begins(tmp_path: Path) -> None:
     draw_folders(tmp_path / "images", count=40)
     found = _problems(tmp_path, FIRST + '[training]\nteacher = "lite0.npz"\n')
     assert [line for line in found if "training.teacher names" in line and "which is not there" in line]
@@ -169,7 +169,7 @@ def test_equal_problems_are_one_with_their_number(tmp_path: Path) -> None:
     assert len([line for line in found if ".png" in line]) == 2  # the other problem is the contradiction
 
 
-def test_a_recipe_without_a_teacher_is_told_as_before_there_were_teachers() -> None:
+def test_the_description_of_a_recipe_without_a_teacher_is_unchanged() -> None:
     """Otherwise a pack made again would lose the figures of an earlier cross-validation."""
     models = Path(__file__).parents[2] / "models"
     published = json.loads((models / "studies" / "tuberculosis-adult" / "cross.json").read_text(encoding="utf-8"))
@@ -224,7 +224,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
         ),
     ],
 )
-def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, instead: str, complaint: str) -> None:
+def test_mistakes_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, instead: str, complaint: str) -> None:
     table = (
         "path,label,patient,split\na.png,sick,p1,train\nb.png,healthy,p2,test\nc.png,sick,p3,train\nd.png,lame,p4,\n"
     )
@@ -235,7 +235,7 @@ def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, i
     assert not [line for line in found if "lame" in line]
 
 
-def test_networks_are_averaged_of_groups_that_can_teach(tmp_path: Path) -> None:
+def test_each_group_of_averaged_networks_needs_images_of_both_classes(tmp_path: Path) -> None:
     draw_folders(tmp_path / "images", count=40)
     draw_folders(tmp_path / "ill", count=4, classes=("sick",))
     other = '[[data]]\npath = "ill"\nevaluated = false\n'
@@ -269,14 +269,14 @@ class Census:
         yield self.most != 13, "most", "must not be 13"
 
 
-def test_a_table_is_whole_and_right_from_birth() -> None:
+def test_an_invalid_table_of_a_recipe_cannot_be_constructed() -> None:
     assert Census(kind="census", folder=Path("a", "b")).title == "b"
     for most, words in ((0, "most must be 1 or more, not 0"), (13, "most must not be 13")):
         with pytest.raises(KeyProblems, match=words):
             Census(kind="census", folder=Path("a"), most=most)
 
 
-def test_the_recipe_reference_is_what_the_types_say() -> None:
+def test_the_recipe_reference_is_generated_from_the_types() -> None:
     spec = importlib.util.spec_from_file_location("recipe_reference", ROOT / "tools" / "recipe_reference.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -291,7 +291,7 @@ def test_every_key_is_described() -> None:
 
 
 @pytest.mark.parametrize("name", ["pneumonia-paediatric", "adult-normal-abnormal"])
-def test_the_recipes_that_come_along_have_their_credits_beside_them(name: str) -> None:
+def test_the_shipped_recipes_have_a_file_of_credits(name: str) -> None:
     for stem in (name, f"{name}-quick"):
         assert (
             "CVPR" in (text := read_recipe(ROOT / "models" / "recipes" / f"{stem}.toml").pack.credits_text)
@@ -301,7 +301,7 @@ def test_the_recipes_that_come_along_have_their_credits_beside_them(name: str) -
 
 
 @pytest.mark.parametrize("tag", ["pl", "pt-BR", "zh-Hans", "es-419", "uk"])
-def test_texts_are_in_any_language_beside_english(tmp_path: Path, tag: str) -> None:
+def test_texts_may_have_further_languages_besides_english(tmp_path: Path, tag: str) -> None:
     (tmp_path / "recipe.toml").write_text(
         FIRST.replace('id = "first"', f'id = "first"\nnames = {{ en = "A", {tag} = "B" }}')
     )
@@ -395,7 +395,7 @@ def test_a_table_becomes_a_dataclass() -> None:
         ({"kind": "a", "inner": {"size": 2}, "pair": [1]}, "pair must be a list of 2, not of 1"),
     ],
 )
-def test_what_is_wrong_is_named(table: dict[str, object], message: str) -> None:
+def test_a_wrong_key_of_a_table_is_named(table: dict[str, object], message: str) -> None:
     assert _said_of(table) == [message]
 
 

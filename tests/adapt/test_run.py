@@ -96,7 +96,7 @@ def _anothers(place: Path) -> None:
 
 
 @pytest.mark.parametrize("happens", [shutil.rmtree, _anothers])
-def test_a_pack_that_is_not_there_any_more_is_made_again(tmp_path: Path, happens: Callable[[Path], None]) -> None:
+def test_a_deleted_pack_is_made_again(tmp_path: Path, happens: Callable[[Path], None]) -> None:
     run, said, made = _run(tmp_path), list[str](), list[Path]()
 
     def packs(_: Run) -> Mapping[str, Any]:
@@ -113,7 +113,7 @@ def test_a_pack_that_is_not_there_any_more_is_made_again(tmp_path: Path, happens
     assert said == ["pack ...", "pack: done before", "pack ..."] and is_pack_unchanged(run.step_statuses["pack"].facts)
 
 
-def test_a_damaged_pack_is_not_said_to_be_done(tmp_path: Path) -> None:
+def test_a_damaged_pack_does_not_count_as_done(tmp_path: Path) -> None:
     facts = to_builtins(written_pack_facts(make_pack(tmp_path)))
     assert is_pack_unchanged(facts)
     Path(facts["pack"], "model.tflite").write_bytes(b"?")
@@ -248,7 +248,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_what_a_block_that_fails_has_made_goes_again_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failing_block_removes_only_what_it_made(tmp_path: Path) -> None:
     key, folder, full = tmp_path / "keys" / "deep" / "new.pem", tmp_path / "packs", tmp_path / "full"
     with pytest.raises(ValueError, match="refused"), remove_on_failure(key, folder, full):
         key.parent.mkdir(parents=True)

@@ -49,7 +49,7 @@ def test_a_pack_that_is_not_written_yet_has_the_lungs_that_the_program_gives_it(
     assert model.lungs is not None and model.lungs.pack_name == "test-lungs-1.0.0"
 
 
-def test_what_is_refused_has_no_score_and_each_operating_point_judges_for_itself(tmp_path: Path) -> None:
+def test_a_refused_image_has_no_score_and_each_operating_point_decides_separately(tmp_path: Path) -> None:
     views = ("PA", "LL", "AP")
     for seed, view in enumerate(views):
         pixels = chest_phantom(128, 128, seed=seed, abnormal=False)

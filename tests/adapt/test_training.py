@@ -101,7 +101,7 @@ def _train(
 
 
 @pytest.mark.adapt
-def test_starting_weights_have_the_share_that_the_recipe_gives_them(tmp_path) -> None:
+def test_final_weights_contain_the_recipe_s_share_of_starting_weights(tmp_path) -> None:
     start = initial_weights(NETWORK, seed=5)
     images = bright_or_dark(24)
     options = TrainingOptions(
@@ -144,7 +144,7 @@ def test_the_head_of_starting_weights_is_copied_where_it_becomes_part_of_the_net
         starting_weights(two_labels, recipe_specification(two_labels))
 
 
-def test_a_killed_training_goes_on_as_if_nothing_happened(tmp_path) -> None:
+def test_a_killed_training_resumes_to_the_same_result(tmp_path) -> None:
     whole, history = _train(tmp_path / "whole")
     assert history[-1].auc == (1.0,) and len(history) == 4
     with pytest.raises(Killed):
@@ -224,7 +224,7 @@ def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, m
 
 
 @pytest.mark.adapt
-def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path) -> None:
+def test_a_loss_that_is_not_finite_ends_the_training_with_an_error(tmp_path) -> None:
     with pytest.raises(UsageProblem, match="Lower learning_rate"):
         _train(tmp_path, schedule=replace(SCHEDULE, learning_rate=1e30))
     assert not (tmp_path / CHECKPOINT_NAME).exists()
@@ -343,7 +343,7 @@ def test_the_weights_are_read_from_the_layout_of_the_file(weights: Weights, file
     assert all(np.array_equal(found[name], array) for name, array in weights.items())
 
 
-def test_other_weights_are_refused(tmp_path: Path) -> None:
+def test_a_file_without_the_teacher_s_weights_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.npz"
     np.savez(path, a=np.zeros(3))
     with pytest.raises(UsageProblem, match=r"other.npz does not contain the weights of an EfficientNet-Lite0"):

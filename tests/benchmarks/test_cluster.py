@@ -18,7 +18,7 @@ from fieldray.imaging.synthetic import write_studies
 from program import write_images
 
 
-def test_copies_are_images_with_bytes_of_their_own(tmp_path: Path) -> None:
+def test_copies_are_readable_images_with_different_bytes(tmp_path: Path) -> None:
     write_studies(tmp_path / "sources", count=1)
     sources = [*(tmp_path / "sources").rglob("*.dcm"), *write_images(tmp_path / "sources", 1)]
     folder = write_copies(tmp_path / "copies", sources, 6)
@@ -29,7 +29,7 @@ def test_copies_are_images_with_bytes_of_their_own(tmp_path: Path) -> None:
     assert {ref.kind for ref in refs} == {"dicom", "png"}
 
 
-def test_what_is_missing_or_other_differs() -> None:
+def test_missing_and_changed_results_count_as_differences() -> None:
     one = {"a": ("normal", "", "1"), "b": ("normal", "", "2"), "c": ("normal", "", "3")}
     other = {"a": ("normal", "", "1"), "b": ("abnormal", "", "2"), "d": ("normal", "", "3")}
     assert count_differences(one, other) == 3
@@ -37,7 +37,7 @@ def test_what_is_missing_or_other_differs() -> None:
 
 @pytest.mark.adapt
 @pytest.mark.timeout(300)
-def test_a_machine_trains_a_network_by_the_program_s_own_server_in_turns(tmp_path: Path) -> None:
+def test_one_machine_trains_a_network_by_the_program_s_parameter_server_in_turns(tmp_path: Path) -> None:
     (link,) = make_computing_links(("squeezenet",), rate_mbit=100, width=0.125, batches=2, folder=tmp_path)
     assert link.elements * 32 == pytest.approx(link.transfer_s * 100e6)
     task = {"plan": {"workers": 1, "mode": "sync-join", "takes_turns": True}, "elements": 0, "batches": 2, "token": "a"}

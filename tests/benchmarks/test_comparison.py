@@ -9,7 +9,7 @@ from fieldray.comparison.matching import min_jacobian, warp
 from pairs import chest
 
 
-def test_a_patient_is_in_one_part_always() -> None:
+def test_all_images_of_a_patient_are_in_one_part() -> None:
     parts = [part_of_patient(f"patient {number}") for number in range(200)]
     assert parts == [part_of_patient(f"patient {number}") for number in range(200)]
     assert 60 < parts.count("choose") < 140
@@ -23,7 +23,7 @@ def test_warps_reach_half_to_all_of_8_percent_and_do_not_fold() -> None:
         assert min_jacobian(warp) > 0
 
 
-def test_a_copy_shows_at_a_place_what_the_image_has_at_place_and_displacement() -> None:
+def test_a_warped_copy_has_at_each_position_the_pixel_at_position_plus_displacement() -> None:
     copy = make_warped_copy(chest(), np.random.default_rng(2))
     expected = warp(chest().pixels, copy.displacement)
     assert np.corrcoef(expected.ravel(), copy.image.pixels.ravel())[0, 1] > 0.99

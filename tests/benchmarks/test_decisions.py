@@ -81,7 +81,7 @@ def test_large_images_stay_as_they_are_and_bad_ones_are_counted(tmp_path: Path) 
     assert compared.unreadable_images == {"truncated": 1, "source": 1}
 
 
-def test_a_decision_of_each_label_as_screening_makes_it() -> None:
+def test_the_benchmark_makes_the_decisions_of_screening_for_each_label() -> None:
     above = screened(score=1.0, decision="above")
     above = replace(above, facts=ReadFacts(notes=("read_twice",)))
     found = make_pair("RLE", "opacity", above, screened(score=0.0, decision="below"))
@@ -107,7 +107,7 @@ def test_an_image_that_is_refused_has_no_score() -> None:
         (pair("above", "above", is_screened=(True, False)), False),
     ],
 )
-def test_equal_is_what_a_person_sees_as_equal(made: DecisionPair, is_equal: bool) -> None:
+def test_pairs_are_equal_if_decisions_and_screened_states_are_equal(made: DecisionPair, is_equal: bool) -> None:
     assert made.is_equal is is_equal
 
 
@@ -127,7 +127,7 @@ def test_the_report() -> None:
     json.dumps(report.data)
 
 
-def test_as_a_person_types_it(tmp_path: Path, pack_options: list[str]) -> None:
+def test_bench_decisions_works_from_the_command_line(tmp_path: Path, pack_options: list[str]) -> None:
     write_images(tmp_path / "images", 2, side=64)
     out = io.StringIO()
     assert run(["decisions", str(tmp_path / "images"), *pack_options], console=Console(out, io.StringIO())) == 0

@@ -23,7 +23,7 @@ def test_ratios_are_taken_within_a_round_and_only_of_equal_outputs() -> None:
     assert measured("a", 10, 30, 20).image_ms == (10, 5, 15)
 
 
-def test_nothing_but_its_extra_names_the_engines() -> None:
+def test_only_the_extra_engines_requires_the_other_engines() -> None:
     import tomllib
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

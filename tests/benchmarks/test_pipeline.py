@@ -68,7 +68,7 @@ def test_the_limit_reads_the_pixels_of_every_usual_kind(archive: Archive) -> Non
 # ---- contenders in their own processes
 
 
-def test_files_that_the_script_cannot_do_are_counted(tmp_path: Path) -> None:
+def test_files_that_the_script_cannot_read_are_counted(tmp_path: Path) -> None:
     (tmp_path / "bad.dcm").write_bytes(b"no image")
     opening = Message({"ask": "open", "first": []}, {"model": np.frombuffer(tiny_model_bytes(), np.uint8)})
     with open_contestant(SCRIPT, SERVICES[SCRIPT], opening) as script:
@@ -98,7 +98,7 @@ def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
     assert results.cpu_ratio(PROGRAM, LIMIT) is None
 
 
-def test_marks_of_a_run(archive: Archive) -> None:
+def test_the_report_says_which_targets_a_run_meets(archive: Archive) -> None:
     report = pipeline_report(results_of(archive), images="images drawn by the program")
     verdicts = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}
     assert verdicts["mixed archive, against the conventional script"] is False
@@ -107,7 +107,7 @@ def test_marks_of_a_run(archive: Archive) -> None:
     json.dumps(report.data)
 
 
-def test_runs_one_after_another_add_up() -> None:
+def test_runs_one_after_another_are_added() -> None:
     runs = (ContestantRun(seconds=1, cpu_s=0.5, files=2), ContestantRun(seconds=3, cpu_s=2.5, files=4, failed=1))
     assert sum_runs(runs) == ContestantRun(seconds=4, cpu_s=3, files=6, failed=1)
     unknown = ContestantRun(seconds=1, cpu_s=None, files=1)
@@ -117,7 +117,7 @@ def test_runs_one_after_another_add_up() -> None:
 # ---- as a person types it
 
 
-def test_the_whole(tmp_path: Path, pack_options: list[str]) -> None:
+def test_bench_pipeline_works_from_the_command_line(tmp_path: Path, pack_options: list[str]) -> None:
     out, error = io.StringIO(), io.StringIO()
     arguments = ["pipeline", *pack_options, "--kinds", "uncompressed,jpeg,deflated"]
     arguments += ["--files", 2, "--others", 1, "--megapixels", "0.02-0.03"]
@@ -135,7 +135,7 @@ def test_the_whole(tmp_path: Path, pack_options: list[str]) -> None:
     assert "By kind of file" in out.getvalue() and (tmp_path / "out" / "pipeline.md").exists()
 
 
-def test_what_the_usual_script_cannot_read_is_left_out(tmp_path: Path) -> None:
+def test_kinds_that_the_usual_script_cannot_read_are_left_out(tmp_path: Path) -> None:
     wanted = ArchivePlan(files=2, files_per_other_kind=1, megapixels=(0.02, 0.02), kinds=("PNG", "lossless JPEG"))
     made = make_archive(
         tmp_path / "made", wanted, source=None, notify=lambda _: None, is_readable=lambda kind: kind.syntax is None

@@ -22,7 +22,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
-def test_nothing_is_imported_before_the_guard() -> None:
+def test_child_processes_import_nothing_before_the_guard() -> None:
     command = [sys.executable, "-c", WHEN_GUARDED, "benchmarks", "screening", "--help"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     assert ast.literal_eval(done.stdout.splitlines()[0]) == ["benchmarks", "fieldray", "fieldray.offline"]

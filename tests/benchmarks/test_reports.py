@@ -101,5 +101,5 @@ def test_an_unknown_commit_is_stale(tmp_path: Path) -> None:
         assert why in page_state(page, root=tmp_path).sentence
 
 
-def test_the_pages_here_are_well_formed() -> None:
+def test_the_committed_pages_are_well_formed() -> None:
     assert benchmark_pages.main() == 0

@@ -18,7 +18,7 @@ from shipped_packs import CHILDREN
 pytestmark = pytest.mark.gui
 
 
-def test_a_large_run_is_the_same_again_and_has_all_that_a_result_has(tmp_path: Path, home: Path) -> None:
+def test_a_made_up_large_run_is_reproducible_and_its_results_are_complete(tmp_path: Path, home: Path) -> None:
     model = PackLibrary(home).load(CHILDREN)
     made, counts = SyntheticRun(model, chest_count=2), list[int]()
     run_id = made.save(tmp_path / "results.sqlite", 90, progress=counts.append)

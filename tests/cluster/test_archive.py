@@ -228,7 +228,7 @@ def test_a_process_that_is_killed_from_outside_costs_nothing(begun: Begun, role:
     assert killed and {outcome.category for outcome in saved} == {"refused"}
 
 
-def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(begun: Begun) -> None:
+def test_saved_results_are_kept_and_a_damaged_file_of_results_is_screened_again(begun: Begun) -> None:
     begun.write_list(10)
     begun.keep(begun.refs(2, 5), 2)
     begun.folder.write_results(Piece(6, 8), b"half of a file")
@@ -237,7 +237,7 @@ def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(begun: B
     assert begun.folder.finished_pieces(10) == (Piece(0, 2), Piece(2, 5), Piece(5, 9), Piece(9, 10))
 
 
-def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(begun: Begun) -> None:
+def test_failed_images_are_screened_again_and_the_others_of_their_file_are_not(begun: Begun) -> None:
     begun.write_list(9)
     refs = begun.refs(0, 9)
     codes = ("blank", "missing", "drive_error", "blank", "truncated", "blank", "blank", "blank", "missing")
@@ -271,7 +271,7 @@ def test_results_of_another_archive_are_not_taken_for_those_of_this_one(begun: B
 
 
 @pytest.mark.parametrize("case", ["order", "image", "member", "frame", "number", "work", "content", "size"])
-def test_results_that_are_not_of_what_was_asked_are_none(
+def test_results_that_do_not_fit_the_request_are_discarded(
     tmp_path: Path, request_made: ArchiveRequest, case: str
 ) -> None:
     refs = [ImageRef(path=tmp_path / name) for name in ("a", "b")]
@@ -297,7 +297,7 @@ def test_results_that_are_not_of_what_was_asked_are_none(
         parse_results(refs, pack_outcomes(other, made), request_made, hashes=hashes)
 
 
-def test_a_list_that_is_gone_is_not_made_again_beside_results(begun: Begun) -> None:
+def test_a_deleted_list_is_not_made_again_if_there_are_results(begun: Begun) -> None:
     begun.keep([ImageRef(path=begun.place / "a")], 0)
     with pytest.raises(UsageProblem, match="begin again, name another folder"):
         list_images(begun.folder, [str(begun.place)], Settings(), progress=lambda _count: None)
@@ -324,14 +324,14 @@ def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(begun:
     assert begun.folder.finished_pieces(4) == ()
 
 
-def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_failed(begun: Begun) -> None:
+def test_an_error_on_every_node_ends_the_run_without_failed_images(begun: Begun) -> None:
     begun.write_list(3000)
     with pytest.raises(EnvironmentProblem, match="local gets no work: An unexpected error"):
         begun.run(screen=STAND_INS["screen_badly"], chunk_images=3000)
     assert begun.folder.finished_pieces(3000) == ()
 
 
-def test_files_are_sent_and_one_that_cannot_be_read_is_never_looked_for_by_a_worker(begun: Begun) -> None:
+def test_files_are_sent_and_a_worker_never_reads_a_missing_file_itself(begun: Begun) -> None:
     begun.write_list(6)
     for name in ("image-2", "image-5"):
         (begun.place / name).write_bytes(name.encode())
@@ -339,7 +339,7 @@ def test_files_are_sent_and_one_that_cannot_be_read_is_never_looked_for_by_a_wor
     assert Counter(outcome.category for outcome in saved) == {"failed": 4, "refused": 2}
 
 
-def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: Path) -> None:
+def test_a_worker_has_the_sent_files_and_a_reason_for_each_missing_one(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     names = ("sent", "empty", "unread", "unnamed")
@@ -361,7 +361,7 @@ def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: 
     assert sent.screen(screen, linked).category == "refused"
 
 
-def test_a_scheduler_that_is_started_again_is_found_again(begun: Begun) -> None:
+def test_the_driver_reconnects_to_a_restarted_scheduler(begun: Begun) -> None:
     begun.write_list(30)
     killed: list[int] = []
     with cluster_of_nodes(begun.place, "ward/1") as (_, scheduler, connection):
@@ -388,7 +388,7 @@ def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(be
     assert len(begun.run()) == 30
 
 
-def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(begun: Begun) -> None:
+def test_a_node_that_fails_on_every_image_is_set_aside_and_no_image_is_blamed(begun: Begun) -> None:
     begun.write_list(40)
     notes: list[tuple[str, Reason]] = []
     with cluster_of_nodes(begun.place, "ward/1", "bad/1") as (_, _, connection):
@@ -403,7 +403,7 @@ def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(begun:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems suspend no process")
-def test_nobody_waits_for_a_node_that_is_suspended(begun: Begun) -> None:
+def test_a_run_does_not_wait_for_a_suspended_node(begun: Begun) -> None:
     begun.write_list(24)
     notes: list[tuple[str, Reason]] = []
     with cluster_of_nodes(begun.place, "ward/1", "asleep/1") as (_, _, connection):
@@ -421,7 +421,7 @@ def test_nobody_waits_for_a_node_that_is_suspended(begun: Begun) -> None:
     assert [(node, why.code) for node, why in notes] == [("asleep", "cluster_no_reply")]
 
 
-def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(begun: Begun) -> None:
+def test_nodes_with_wrong_answers_are_named_and_set_aside_while_another_works(begun: Begun) -> None:
     begun.write_list(24)
     notes: list[tuple[str, Reason]] = []
     bad = ("bad-rows/1", "bad-size/1", "bad-type/1", "bad-silent/1")
@@ -505,7 +505,7 @@ LIES = lies()
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("lie", LIES)
-def test_what_it_tells_ends_no_driver_without_a_sentence(lie: str, begun: Begun) -> None:
+def test_a_manipulated_scheduler_gives_full_results_or_an_error(lie: str, begun: Begun) -> None:
     """Either all images get results, or the run ends with an error about the cluster."""
     begun.write_list(12)
     with cluster_of_nodes(begun.place, "ward/1") as (_, _, connection):
@@ -519,7 +519,7 @@ def test_what_it_tells_ends_no_driver_without_a_sentence(lie: str, begun: Begun)
             assert len(begun.run()) == 12  # no wrong data were saved
 
 
-def test_a_scheduler_that_lists_nonsense_is_named(tmp_path: Path) -> None:
+def test_a_scheduler_with_an_invalid_list_of_workers_is_named(tmp_path: Path) -> None:
     with cluster_of_nodes(tmp_path, "ward/1") as (_, _, connection), open_client(connection) as client:
         client.wait_for_workers(1)
         client.run_on_scheduler(LIES["a worker has no name"])

@@ -32,7 +32,7 @@ from waiting import wait_for
 CHUNK = 8
 
 
-def test_the_results_are_those_of_screen_and_screen_takes_them_over(
+def test_an_archive_gives_the_results_of_screen_and_screen_reuses_them(
     tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
     other = tmp_path / "other-home"
@@ -59,7 +59,7 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     assert said and "To screen images added since then" in said[0]
 
 
-def test_the_yes_to_a_legacy_model_reaches_each_process(tmp_path: Path, home: Path, fieldray: Fieldray) -> None:
+def test_allow_legacy_reaches_each_process_of_an_archive(tmp_path: Path, home: Path, fieldray: Fieldray) -> None:
     drive, other = tmp_path / "drive", tmp_path / "other-home"
     drive.mkdir()
     (drive / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
@@ -121,7 +121,7 @@ def test_an_archive_killed_in_the_middle_is_resumed_and_leaves_nothing(
     assert_nothing_of_it_is_left(home)
 
 
-def test_a_killed_scheduler_and_a_wish_to_end_are_told_in_a_sentence(images: Path, pack_options: list[str]) -> None:
+def test_a_killed_scheduler_and_ctrl_c_end_without_a_traceback(images: Path, pack_options: list[str]) -> None:
     out = images.parent / "out"
     archive = ("archive", "screen", images, "--out", out, "--chunk", 1, *pack_options)
     with start(*archive) as driver:
@@ -187,7 +187,7 @@ def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.cluster
-def test_a_cluster_is_looked_at_from_a_computer_with_another_address(tmp_path: Path) -> None:
+def test_the_status_of_a_cluster_is_shown_on_another_computer(tmp_path: Path) -> None:
     """Loopback addresses are never refused, so this test uses two other addresses."""
     with contextlib.ExitStack() as ends:
         try:
@@ -237,7 +237,7 @@ def test_a_cluster_is_started_joined_used_and_ended(
             assert (worker.wait(30), scheduler.wait(30)) == (0, 0)
 
 
-def test_an_address_of_another_computer_cannot_be_had(fieldray: Fieldray) -> None:
+def test_listening_at_an_address_of_another_computer_is_an_error(fieldray: Fieldray) -> None:
     done = fieldray("cluster", "start", "--host", "203.0.113.7", "--port", free_port(), "--unencrypted")
     done.ends_with(1).complains("could not be started")
 

@@ -23,7 +23,7 @@ def test_a_range_is_halved_without_a_gap() -> None:
     assert Piece(3, 8).halves() == (Piece(3, 5, deaths=1), Piece(5, 8, deaths=1))
 
 
-def test_what_is_left_is_what_no_file_covers(tmp_path: Path) -> None:
+def test_remaining_pieces_are_those_without_a_file_of_results(tmp_path: Path) -> None:
     with ArchiveFolder(tmp_path / "out") as folder:
         assert list(folder.remaining_pieces(7, size=3)) == [Piece(0, 3), Piece(3, 6), Piece(6, 7)]
         folder.write_results(Piece(2, 4), b"")
@@ -36,7 +36,7 @@ def test_what_is_left_is_what_no_file_covers(tmp_path: Path) -> None:
         assert list(folder.remaining_pieces(2, size=9)) == [Piece(0, 2)]
 
 
-def test_the_list_gives_any_range_of_it_whatever_the_names_are(tmp_path: Path) -> None:
+def test_any_range_of_the_list_can_be_read_whatever_the_file_names(tmp_path: Path) -> None:
     names = [f"{number}" for number in range(2500)] + [os.fsdecode(b"odd \xff name"), "Знімок"]
     refs = [ImageRef(path=tmp_path / name, header=ImageHeader(patient_name="Ґ")) for name in names]
     counts: list[int] = []
@@ -70,7 +70,7 @@ def test_a_list_that_was_cut_short_is_named(tmp_path: Path) -> None:
         ("{archive}-other/a.png", "is damaged"),
     ],
 )
-def test_a_list_names_files_of_what_was_asked_for_alone(tmp_path: Path, path: str, problem: str | None) -> None:
+def test_a_list_with_files_outside_its_paths_is_damaged(tmp_path: Path, path: str, problem: str | None) -> None:
     archive, disc = tmp_path / "archive", tmp_path / "disc"
     for folder in (archive, disc):
         folder.mkdir()
@@ -127,14 +127,14 @@ def test_a_list_that_a_power_cut_left_without_its_digest_is_made_again(tmp_path:
             list_images(folder, [str(tmp_path)], Settings(), progress=lambda _count: None)
 
 
-def test_nobody_else_may_look_into_the_folder_or_work_on_it(tmp_path: Path) -> None:
+def test_the_output_folder_is_private_and_used_by_one_process(tmp_path: Path) -> None:
     with ArchiveFolder(tmp_path / "out") as folder:
         assert not folder.path.stat().st_mode & 0o077
         with pytest.raises(UsageProblem, match=rf"Another program \(process {os.getpid()}\) is working on"):
             ArchiveFolder(tmp_path / "out")
 
 
-def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> None:
+def test_other_settings_or_another_version_need_another_output_folder(tmp_path: Path) -> None:
     request = archive_request("/scans")
     with ArchiveFolder(tmp_path / "out") as folder:
         folder.store_request(replace(request, paths=("/scnas",)))
@@ -150,7 +150,7 @@ def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> Non
                 folder.store_request(other)
 
 
-def test_a_run_of_other_work_is_not_taken_for_that_of_the_archive(tmp_path: Path) -> None:
+def test_a_run_of_other_paths_is_not_taken_for_that_of_the_archive(tmp_path: Path) -> None:
     database, spec = tmp_path / "results.sqlite", run_spec()
     assert not is_merged(database, 1, spec)
     with ResultStore(database) as store:

@@ -68,7 +68,7 @@ def test_certificates_that_have_ended_say_when(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
-def test_a_key_that_others_can_read_is_no_key(tmp_path: Path) -> None:
+def test_a_key_that_other_users_can_read_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "certificates"
     make_certificates(folder)
     (folder / "node.key").chmod(0o640)
@@ -76,12 +76,12 @@ def test_a_key_that_others_can_read_is_no_key(tmp_path: Path) -> None:
         require_certificates(folder, "node")
 
 
-def test_no_process_listens_to_whoever_comes_unless_a_person_said_so() -> None:
+def test_a_process_without_certificates_needs_an_explicit_option() -> None:
     with pytest.raises(ValueError, match="certificates are needed"):
         NodeSettings(role="scheduler")
 
 
-def test_the_processes_of_this_computer_listen_to_their_own_driver_alone(tmp_path: Path) -> None:
+def test_local_processes_accept_only_their_own_driver(tmp_path: Path) -> None:
     make_certificates(tmp_path / "other")
     with open_client(ConnectionSettings(workers=1)) as client:
         address = client.scheduler.address
@@ -114,7 +114,7 @@ def test_what_is_no_address_is_refused(given: str) -> None:
         full_address(given, None)
 
 
-def test_a_client_s_certificates_give_out_work_and_are_none_of_a_node(tmp_path: Path) -> None:
+def test_a_client_s_certificates_can_submit_work_but_not_serve_as_a_node(tmp_path: Path) -> None:
     whole, client_only, posing = (tmp_path / name for name in ("whole", "client", "posing"))
     make_certificates(whole)
     for folder in (client_only, posing):
@@ -186,7 +186,7 @@ def test_no_web_page_is_served_and_foreign_settings_of_dask_do_nothing(
     assert not ran.exists()
 
 
-def test_a_connection_that_breaks_before_it_is_encrypted_is_one_that_does_not_answer(
+def test_a_connection_that_breaks_during_the_tls_handshake_is_reported_as_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def broken(client: Client, timeout: float | None = None) -> None:
@@ -199,7 +199,7 @@ def test_a_connection_that_breaks_before_it_is_encrypted_is_one_that_does_not_an
     assert problem.value.reason.code == "cluster_no_answer"
 
 
-def test_what_was_sent_is_not_kept() -> None:
+def test_dask_keeps_no_log_of_sent_data() -> None:
     with open_client(ConnectionSettings(workers=1)) as client:
         for number in range(5):
             assert client.submit(len, "of a patient" * number).result() == 12 * number
@@ -265,15 +265,15 @@ def attempts(kind: str) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
-def test_a_process_of_a_cluster_reaches_what_it_was_told_and_nothing_else() -> None:
+def test_a_process_of_a_cluster_reaches_only_the_permitted_addresses() -> None:
     assert {name for name, what in attempts("cluster").items() if what == "went through"} == {"told", "here"}
 
 
-def test_any_other_process_cannot_be_told() -> None:
+def test_a_process_outside_a_cluster_cannot_permit_addresses() -> None:
     assert set(attempts("program").values()) == {"InternetRefused"}
 
 
-def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_worker_ends_during_a_task_when_its_input_is_closed(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
 
     def endless(path: Path) -> None:
@@ -298,13 +298,13 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
                 process.kill()
 
 
-def test_a_worker_that_waits_for_a_scheduler_ends_when_its_input_does(tmp_path: Path) -> None:
+def test_a_worker_that_waits_for_a_scheduler_ends_when_its_input_is_closed(tmp_path: Path) -> None:
     told = msgspec.json.encode(worker("ward/1", "tcp://127.0.0.1:9", tmp_path)).decode()
     words = python_command("fieldray_cluster.node_main", told)
     assert subprocess.run(words, stdin=subprocess.DEVNULL, timeout=25, check=False).returncode == 0
 
 
-def test_who_hears_of_a_process_that_is_started_again_hears_how_it_ended() -> None:
+def test_the_message_about_a_restarted_process_has_its_exit_code() -> None:
     heard = list[str]()
     with NodeGroup() as nodes:
         scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True), warn=heard.append)

@@ -74,7 +74,7 @@ def test_only_what_has_changed_is_copied_again(server: Server, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("server", [Bucket], indirect=True)
-def test_an_object_that_changes_meanwhile_is_told_and_copied_next_time(server: Bucket, tmp_path: Path) -> None:
+def test_an_object_that_changes_during_copying_is_reported_and_copied_next_time(server: Bucket, tmp_path: Path) -> None:
     folder, asked = tmp_path / "in", ObjectServer("s3://box/in")
     listed = asked.iterate_objects
     server.faults["in/normal/p07.png"] = REFUSED

@@ -99,7 +99,7 @@ def quiet_fsspec() -> None:
         ("https://10.0.0.1/a/%FF/", "https:/10.0.0.1/a/\udcff/%"),
     ],
 )
-def test_a_place_stands_for_one_address(address: str, place: str) -> None:
+def test_an_address_and_its_path_convert_into_each_other(address: str, place: str) -> None:
     assert str(address_to_path(address)) == place and path_to_address(Path(place)) == address
     assert is_address(address) and not any(map(is_address, (place, "C://a", "s3://")))
 
@@ -118,7 +118,7 @@ def listed(address: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_what_is_listed_is_an_image_or_says_why_not(server: Server, tmp_path: Path) -> None:
+def test_each_listed_object_is_an_image_or_has_a_reason(server: Server, tmp_path: Path) -> None:
     (png,) = write_images(tmp_path / "images" / "deep", 1)
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.write(png, "1.png")
@@ -152,7 +152,7 @@ NAMES = (
 OF_BUCKETS = ("1.png/", "tr/", "a//1.png", "a/./1.png", "a/../1.png", "1" * 1021)
 
 
-def test_each_object_is_asked_for_by_its_own_name(server: Server, tmp_path: Path) -> None:
+def test_objects_with_unusual_names_are_read_by_their_own_name(server: Server, tmp_path: Path) -> None:
     names = NAMES + (OF_BUCKETS if isinstance(server, Bucket) else ())
     for name in names:
         server.put(f"in/{name}", f"of {name}".encode())
@@ -178,7 +178,7 @@ def test_a_name_that_is_no_text_leaves_its_folder_readable(server: SshServer) ->
     assert [name for name, _ in ObjectServer(place).iterate_objects()] == [f"{place}/1.png", f"{place}/{odd}"]
 
 
-def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path) -> None:
+def test_the_answer_for_another_object_is_rejected(bucket: Bucket, tmp_path: Path) -> None:
     """As from a server that interprets a part of the name."""
     for name in ("1.png", "1.png?versionId=null"):
         bucket.put(f"in/{name}", f"of {name}".encode())
@@ -222,7 +222,7 @@ print("pydicom" in sys.modules)
     assert bucket.asked.count("in/huge.png") == 1 and bucket.asked.count("in/long.dcm") == 2
 
 
-def test_a_header_that_ends_its_reader_costs_its_own_object_alone(
+def test_a_header_that_crashes_its_reader_fails_only_its_own_object(
     bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # a log record would keep the server's session
@@ -247,7 +247,7 @@ def test_a_long_list_comes_in_pages(bucket: Bucket) -> None:
     assert [name for name, _ in found] == names[1:] and len(bucket.asked) == 2
 
 
-def test_an_archive_that_cannot_be_listed_is_said_at_once(server: Server) -> None:
+def test_an_archive_that_cannot_be_listed_is_an_error_at_once(server: Server) -> None:
     server.put("in/below/1.png", b"")
     absent = [f"{server.address}/none", *(["s3://no-box/in"] if isinstance(server, Bucket) else [])]
     for address in absent:
@@ -294,7 +294,7 @@ def brought(
     return [(name, str(dict(why.parameters)["detail"]) if why.code == "internal" else why.code) for name, why in whys]
 
 
-def test_a_fault_of_an_object_is_its_own(server: Server, texts: Listed, tmp_path: Path) -> None:
+def test_a_fault_of_one_object_fails_only_that_object(server: Server, texts: Listed, tmp_path: Path) -> None:
     place = f"{server.address}/in"
     server.faults = {"in/03": REFUSED, "in/05": CUT, "in/07": SLOW}
     server.put("in/11", b"TEXT 11")  # of the same size
@@ -307,7 +307,7 @@ def test_a_fault_of_an_object_is_its_own(server: Server, texts: Listed, tmp_path
     assert found == [(name, wrong.get(name, text)) for name, text in (*TEXTS, ("40", ""))]
 
 
-def test_a_server_that_comes_back_is_waited_for(server: Server, texts: Listed, tmp_path: Path) -> None:
+def test_an_unavailable_server_is_waited_for(server: Server, texts: Listed, tmp_path: Path) -> None:
     place = f"{server.address}/in"
     server.stop()
     with pytest.raises(EnvironmentProblem, match=f"{place} cannot be reached"):
@@ -401,7 +401,7 @@ def test_a_server_that_is_killed_at_random_costs_no_image(
     assert len(found) == len(paths) and found == stored(tmp_path / "other")
 
 
-def test_keys_may_stand_in_the_environment_alone(
+def test_keys_of_a_bucket_may_come_from_the_environment_only(
     bucket: Bucket, fieldray: Fieldray, tmp_path: Path, pack_options: list[str]
 ) -> None:
     (png,) = write_images(tmp_path, 1)
@@ -453,14 +453,14 @@ def test_an_archive_gets_the_results_of_a_folder(
 
 
 @pytest.mark.parametrize("server", [SshServer], indirect=True)
-def test_a_server_whose_key_is_not_known_is_told_nothing(server: FolderServer) -> None:
+def test_an_ssh_server_with_an_unknown_key_gets_no_password(server: FolderServer) -> None:
     (server.home / ".ssh" / "known_hosts").unlink()
     with pytest.raises(EnvironmentProblem, match=r"the key of .* is not in ~/.ssh/known_hosts"):
         listed(f"{server.address}/in")
 
 
 @pytest.mark.parametrize("server", [WebServer], indirect=True)
-def test_what_may_have_changed_unseen_is_not_screened(server: FolderServer) -> None:
+def test_an_object_without_a_time_of_change_is_not_screened(server: FolderServer) -> None:
     write_images(server.folder, 1)
     server.faults["image-000.png"] = UNDATED
     with tempfile.TemporaryDirectory() as folder:

@@ -51,18 +51,18 @@ def test_a_worker_fits_by_its_versions_and_what_it_says_of_itself(said: dict[str
 @pytest.mark.parametrize(
     "answer", [None, OSError(), b"{}", "{}", node_report_text(None).replace("null", '{"code": "none"}')]
 )
-def test_an_answer_that_is_none_does_not_fit(answer: object) -> None:
+def test_an_invalid_answer_of_a_worker_is_incompatible(answer: object) -> None:
     assert incompatibility_reason(answer, pytest.fail) == reason("cluster_other_answer")
 
 
-def test_a_clock_that_is_far_off_is_said_and_does_no_harm() -> None:
+def test_a_wrong_clock_of_a_worker_is_reported_and_accepted() -> None:
     said: list[Reason] = []
     report = NodeReport(versions=required_versions(), now_s=time.time() + 1000)
     assert incompatibility_reason(json.dumps(dataclasses.asdict(report)), said.append) is None
     assert [why.code for why in said] == ["cluster_clock"]
 
 
-def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(tmp_path: Path) -> None:
+def test_a_lost_scheduler_is_tried_again_but_not_one_that_never_answered(tmp_path: Path) -> None:
     nowhere = ConnectionSettings(address="127.0.0.1:9", scheduler_timeout_s=0.2)
     with pytest.raises(EnvironmentProblem, match="No scheduler answers"):
         run_with_reconnects(nowhere, pytest.fail, count_done=lambda: 0, on_problem=pytest.fail)
@@ -94,7 +94,7 @@ class OneWorker:
         return answer
 
 
-def test_each_outage_of_a_server_is_told_when_it_begins() -> None:
+def test_each_outage_of_a_server_is_reported_once_at_its_begin() -> None:
     client, told = OneWorker(), list[str]()
     registry = WorkerRegistry(client, on_message=lambda node, why: told.append(f"{node} {why.code}"))
     # the server is gone, back for a moment in one thread's view, gone, back for good, and gone once more
@@ -129,7 +129,7 @@ def test_an_image_is_to_blame_where_its_node_has_screened_another_one_since() ->
     assert faults.is_image_at_fault(piece, both, is_last=False)
 
 
-def test_where_there_is_one_node_it_has_to_have_worked_or_nothing_else_is_left() -> None:
+def test_with_one_node_an_image_is_to_blame_after_other_images_succeeded_or_as_the_last() -> None:
     faults = FaultCounts()
     piece = failed(faults, ONE, "ward", "ward", "ward")
     assert not faults.is_image_at_fault(piece, ("ward",), is_last=False)
@@ -153,18 +153,18 @@ def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once()
     assert not faults.is_node_at_fault("ward")
 
 
-def test_what_is_known_of_a_piece_is_known_of_its_halves() -> None:
+def test_halves_of_a_piece_keep_the_failures_of_the_piece() -> None:
     faults = FaultCounts()
     faults.add_done("ward", 5)
     assert [half.nodes for half in failed(faults, Piece(0, 4), "ward").halves()] == [(("ward", 5),)] * 2
 
 
-def test_another_version_is_another_result() -> None:
+def test_another_program_version_changes_the_key_of_a_result() -> None:
     assert result_key("a", 1) == result_key("a", 1) != result_key("a", 2)
     assert result_key("a", version="0.0.1") != result_key("a", version="0.0.2")
 
 
-def test_a_file_counts_by_its_content_and_a_folder_by_its_files(tmp_path: Path) -> None:
+def test_the_key_of_a_result_follows_the_content_of_files_and_folders(tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("1")
     before, folder = path_state(labels), path_state(tmp_path)

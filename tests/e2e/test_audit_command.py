@@ -67,7 +67,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
         ("image,label\na.png,normal\nb.png,abnormal\n", ["--json", "labels.csv"], "labels.csv"),
     ],
 )
-def test_what_is_wrong_in_any_case_is_said_before_anything_is_screened(
+def test_wrong_options_of_an_audit_are_reported_before_screening(
     tmp_path: Path, home: Path, fieldray: Fieldray, *, table: str, extra: list[str], said: str
 ) -> None:
     images = write_classes(tmp_path / "images", each=1)
@@ -79,7 +79,7 @@ def test_what_is_wrong_in_any_case_is_said_before_anything_is_screened(
     assert not (home / "results.sqlite").exists()
 
 
-def test_a_local_point_is_accepted_used_and_removed(
+def test_a_local_operating_point_is_accepted_used_and_removed(
     tmp_path: Path, fieldray: Fieldray, well: Fieldray, pack_options: list[str]
 ) -> None:
     images = write_classes(tmp_path / "images")
@@ -95,7 +95,7 @@ def test_a_local_point_is_accepted_used_and_removed(
     fieldray("audit", "--remove-local", "ours", *pack_options).ends_with(2)
 
 
-def test_a_damaged_file_of_local_points_is_told_and_disables_nothing(
+def test_a_damaged_file_of_local_points_is_reported_and_screening_works(
     tmp_path: Path, home: Path, fieldray: Fieldray, screen: Fieldray
 ) -> None:
     write_classes(tmp_path / "images", each=1)
@@ -104,7 +104,9 @@ def test_a_damaged_file_of_local_points_is_told_and_disables_nothing(
     fieldray("packs", "list").ends_with(0)
 
 
-def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+def test_wrong_options_of_an_audit_have_exit_code_2(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
     images = write_classes(tmp_path / "images", each=2)
     for arguments, said in (
         ((images,), "--labels says where"),

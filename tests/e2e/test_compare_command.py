@@ -57,7 +57,7 @@ def test_a_pair_is_compared_and_then_one_that_must_not_be(tmp_path: Path, well: 
     assert list(out.iterdir()) == []  # the output of the earlier pair is removed
 
 
-def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, well: Fieldray) -> None:
+def test_compare_prints_the_warnings_of_the_window(tmp_path: Path, well: Fieldray) -> None:
     pixels, out = chest_phantom(512, 512, 1, abnormal=False), tmp_path / "out"
     who = {"PatientID": "1", "PatientName": "DOE^JANE", "PatientBirthDate": "19500101", "PatientSex": "F"}
     dates = {"earlier": "20240101", "later": "20250101"}
@@ -86,7 +86,7 @@ def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, well: Fieldray)
         ({"ViewPosition": "", "PatientOrientation": ["A", "F"]}, "view"),
     ],
 )
-def test_what_is_no_image_of_one_exposure_is_not_compared(
+def test_an_image_that_is_not_a_single_exposure_is_not_compared(
     changes: dict[str, object], code: str, tmp_path: Path, well: Fieldray, current: Path
 ) -> None:
     prior = write_dicom(tmp_path / "prior.dcm", chest_phantom(512, 512, 1, abnormal=False), changes=changes)
@@ -101,14 +101,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, fieldray: Fieldray,
     assert "The prior image" in done.err
 
 
-def test_what_is_no_pair_of_images_is_wrong_usage(tmp_path: Path, fieldray: Fieldray, current: Path) -> None:
+def test_a_pair_without_two_files_is_wrong_usage(tmp_path: Path, fieldray: Fieldray, current: Path) -> None:
     fieldray("compare", tmp_path, current, "--out", tmp_path / "out").ends_with(2)
     fieldray("compare", tmp_path / "nothing.png", current, "--out", tmp_path / "out").ends_with(2)
     fieldray("compare", current, current, "--out", tmp_path / "out", "--json", current).ends_with(2)
     assert current.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_of_somebody_else_is_not_replaced(tmp_path: Path, fieldray: Fieldray, current: Path) -> None:
+def test_compare_replaces_no_other_picture(tmp_path: Path, fieldray: Fieldray, current: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     theirs = save(out / "overlay.png")

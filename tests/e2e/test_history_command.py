@@ -89,7 +89,7 @@ def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
     screened("history", "export", "9", "--out", tmp_path / "out").ends_with(2)
 
 
-def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, home: Path, tmp_path: Path) -> None:
+def test_history_month_prints_the_counts_of_a_month(screened: Fieldray, home: Path, tmp_path: Path) -> None:
     month = datetime.date.today().isoformat()[:7]
     screened("history", "month", month, "--pdf", tmp_path / "month.pdf", "--json", tmp_path / "month.json").ends_with(0)
     assert (tmp_path / "month.pdf").read_bytes().startswith(b"%PDF")
@@ -156,7 +156,7 @@ def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path,
 
 
 @pytest.mark.usefixtures("images")
-def test_who_wants_no_previews_keeps_none(screen: Fieldray, home: Path) -> None:
+def test_without_keep_previews_no_previews_are_stored(screen: Fieldray, home: Path) -> None:
     (home / "settings.json").write_text('{"keep_previews": false}')
     screen().ends_with(0)
     assert not (home / "results.pictures.sqlite").exists()

@@ -54,7 +54,7 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_class_and_the_number_are_the_demonstrations(drive: Path, images: Path, fieldray: Fieldray) -> None:
+def test_class_and_score_are_the_demonstrations(drive: Path, images: Path, fieldray: Fieldray) -> None:
     (images / "bright.dcm").unlink()
     fieldray("screen", images, "--pack", drive).ends_with(3).complains("not verified")
     done = fieldray("screen", images, "--pack", drive, "--allow-legacy", "--json", "-").ends_with(0)
@@ -70,7 +70,7 @@ def test_the_class_and_the_number_are_the_demonstrations(drive: Path, images: Pa
     assert {category for category, _ in shown.values()} == {"abnormal", "normal"}
 
 
-def test_every_list_and_export_says_that_no_operating_point_is_known(
+def test_every_list_and_export_says_that_the_operating_point_is_unknown(
     drive: Path, images: Path, tmp_path: Path, well: Fieldray
 ) -> None:
     out = tmp_path / "out"
@@ -101,7 +101,7 @@ def test_every_list_and_export_says_that_no_operating_point_is_known(
     assert " unknown " in well("history", "show", "1").out
 
 
-def test_both_files_are_one_model_and_the_edge_tpus_alone_is_none(
+def test_both_files_are_one_model_and_the_edge_tpu_file_alone_is_refused(
     drive: Path, images: Path, fieldray: Fieldray
 ) -> None:
     (drive / LEGACY_EDGETPU_NAME).write_bytes(legacy_model_bytes("uint8"))

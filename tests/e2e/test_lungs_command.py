@@ -61,7 +61,7 @@ def screened(screen: Fieldray) -> Screened:
     return run
 
 
-def test_lungs_are_found_cropped_to_and_told(tmp_path: Path, screened: Screened) -> None:
+def test_lungs_are_found_used_for_cropping_and_printed(tmp_path: Path, screened: Screened) -> None:
     save(tmp_path / "images" / "chest.png", chest())
     (line,) = screened()
     assert line["status"] == "screened"
@@ -73,7 +73,9 @@ def test_lungs_are_found_cropped_to_and_told(tmp_path: Path, screened: Screened)
     assert line["notes"] == []
 
 
-def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, screen: Fieldray, screened: Screened) -> None:
+def test_an_image_in_which_the_pack_finds_no_chest_is_refused(
+    tmp_path: Path, screen: Fieldray, screened: Screened
+) -> None:
     bright = np.full((SIDE, SIDE), 255, np.uint8)
     bright[:, :16] = 0
     save(tmp_path / "images" / "bright.png", bright)
@@ -83,7 +85,7 @@ def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, screen: Fiel
     assert "can be corrected and then screened. (--turn)" in screen().out
 
 
-def test_what_is_refused_is_screened_if_asked_for_and_only_then(
+def test_a_refused_image_is_screened_only_with_the_option_for_it(
     tmp_path: Path, fieldray: Fieldray, screened: Screened
 ) -> None:
     """The tiny network finds no chest in the negative of an inverted image, so that image stays refused."""
@@ -107,7 +109,7 @@ def test_what_is_refused_is_screened_if_asked_for_and_only_then(
     assert result() == ("inverted", [], True)
 
 
-def test_maps_are_written_beside_each_other(tmp_path: Path, screen: Fieldray) -> None:
+def test_maps_keep_the_folders_of_their_images(tmp_path: Path, screen: Fieldray) -> None:
     image = save(tmp_path / "images" / "chest.png", chest())
     save(tmp_path / "images" / "deep" / "chest.png", chest(grey=180))
     with zipfile.ZipFile(tmp_path / "images" / "more.zip", "w") as archive:
@@ -131,7 +133,7 @@ def test_maps_are_written_beside_each_other(tmp_path: Path, screen: Fieldray) ->
     assert np.load(maps / "chest.png.map.npy").shape == (about["rows"], about["columns"])
 
 
-def test_maps_beside_the_images_are_no_images(tmp_path: Path, screen: Fieldray) -> None:
+def test_maps_in_the_folder_of_images_are_not_screened(tmp_path: Path, screen: Fieldray) -> None:
     folder = save(tmp_path / "images" / "chest.png", chest()).parent
     screen("--maps", folder).ends_with(0)
     done = screen("--fresh").ends_with(0)
@@ -139,7 +141,7 @@ def test_maps_beside_the_images_are_no_images(tmp_path: Path, screen: Fieldray) 
     assert done.out.index("not suitable 2") < done.out.index("result files")  # the remark does not come before the list
 
 
-def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
+def test_an_unwritable_folder_for_maps_is_reported_before_screening(
     tmp_path: Path, home: Path, screen: Fieldray
 ) -> None:
     save(tmp_path / "images" / "chest.png", chest())
@@ -149,7 +151,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
     assert "image in" not in done.out
 
 
-def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Path, well: Fieldray) -> None:
+def test_images_unlike_those_the_pack_was_measured_on_are_screened_with_a_note(tmp_path: Path, well: Fieldray) -> None:
     folder = tmp_path / "drive" / "fieldray"
     write_tiny_lungs(folder)
     far = OutOfDistributionCheck(mean=np.full(4, 50.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=1.0)
@@ -164,7 +166,7 @@ def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Pa
     done.complains("2 images are unlike the images that the pack was measured on.")
 
 
-def test_each_image_has_its_own_lungs_however_many_are_under_way(tmp_path: Path, screened: Screened) -> None:
+def test_each_image_has_its_own_lungs_when_many_are_screened_at_once(tmp_path: Path, screened: Screened) -> None:
     """The right lung grows from image to image, so that mixed-up lungs would show."""
     for number in range(12):
         pixels = chest()

@@ -32,9 +32,7 @@ def test_a_pack_is_listed_verified_trusted_installed_and_used(
     assert {line["status"] for line in demo.lines} == {"screened"}
 
 
-def test_a_pack_that_cannot_be_run_shuts_none_out_and_one_that_ran_does(
-    tmp_path: Path, fieldray: Fieldray, home: Path
-) -> None:
+def test_only_a_pack_that_ran_blocks_older_versions_of_it(tmp_path: Path, fieldray: Fieldray, home: Path) -> None:
     write_images(tmp_path / "images", 1)
 
     def screen(pack: Path) -> Ended:
@@ -60,7 +58,7 @@ def test_trust_can_be_given_and_taken_back(fieldray: Fieldray, pack: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "least"), [("children", {"abnormal", "unsure", "normal"}), ("adults", {"abnormal"})])
-def test_the_demonstration_shows_every_answer_beside_the_published_label(
+def test_the_demonstration_prints_every_result_with_the_published_label(
     home: Path, well: Fieldray, part: str, least: set[str]
 ) -> None:
     lines = well("demo", part, "--no-window", "--json", "-").lines
@@ -75,7 +73,7 @@ def test_the_demonstration_shows_every_answer_beside_the_published_label(
     assert {line["path"]: line["score"] for line in again} == {line["path"]: line["score"] for line in lines}
 
 
-def test_the_demo_writes_over_no_image_but_its_own(tmp_path: Path, fieldray: Fieldray) -> None:
+def test_the_demo_replaces_only_its_own_images(tmp_path: Path, fieldray: Fieldray) -> None:
     (tmp_path / "published-normal-1.jpg").write_bytes(b"somebody's")
     fieldray("demo", "--no-window", "--folder", tmp_path).ends_with(2).complains("is not an earlier output")
     assert (tmp_path / "published-normal-1.jpg").read_bytes() == b"somebody's"
@@ -93,7 +91,7 @@ def test_the_demo_of_another_version_is_replaced_and_nothing_else_in_its_folder(
     assert (folder / "somebody-s.txt").read_bytes() == b"somebody's"
 
 
-def test_nobody_is_screened_with_a_pack_that_nobody_chose(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
+def test_screening_without_a_chosen_or_default_pack_is_refused(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
     write_images(tmp_path / "images", 1)
     done = fieldray("screen", tmp_path / "images").ends_with(3).complains("No pack was chosen.")
     done.complains("For patients aged 1 to 5 years.", "For patients aged 18 to 95 years.")
@@ -107,7 +105,7 @@ def test_nobody_is_screened_with_a_pack_that_nobody_chose(tmp_path: Path, fieldr
     fieldray("screen", tmp_path / "images").ends_with(3)
 
 
-def test_a_folder_that_does_not_exist_is_called_so(fieldray: Fieldray) -> None:
+def test_a_missing_folder_is_reported_as_missing(fieldray: Fieldray) -> None:
     done = fieldray("/nowhere/folder").ends_with(2)
     assert done.err == "fieldray: The folder or file /nowhere/folder does not exist.\n"
 
@@ -118,7 +116,9 @@ def test_an_option_without_a_command_names_the_command(fieldray: Fieldray, tmp_p
     done.complains(f"The option {option.partition('=')[0]} needs a command", "fieldray screen")
 
 
-def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: Path, pack_options: list[str]) -> None:
+def test_the_constancy_test_of_a_pack_is_performed_and_recorded(
+    fieldray: Fieldray, home: Path, pack_options: list[str]
+) -> None:
     fieldray("constancy", *pack_options).ends_with(0).prints("comes without expected results")
     fieldray("constancy", *pack_options).ends_with(0).prints("passed", "0.000")
     kept = json.loads((home / "constancy.json").read_bytes())

@@ -16,7 +16,9 @@ from program import Fieldray, python, write_images
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
 
 
-def test_a_forgotten_argument_costs_no_image(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+def test_a_forgotten_file_name_after_json_overwrites_no_image(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
     images = write_images(tmp_path / "images", 3)
     before = {path: path.read_bytes() for path in images}
     done = fieldray("screen", *pack_options, "--json", *images)  # as the shell expands images/*
@@ -25,7 +27,7 @@ def test_a_forgotten_argument_costs_no_image(tmp_path: Path, fieldray: Fieldray,
     assert {path: path.read_bytes() for path in images} == before
 
 
-def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(tmp_path: Path, screen: Fieldray) -> None:
+def test_an_earlier_file_of_json_lines_is_replaced_and_a_pipe_is_written(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 2)
     for _ in range(2):
         screen("--json", tmp_path / "lines").ends_with(0)
@@ -36,7 +38,7 @@ def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(tmp_path: Path, scree
 
 
 @posix
-def test_outputs_are_for_their_user_alone(tmp_path: Path, screen: Fieldray, fieldray: Fieldray) -> None:
+def test_only_their_user_can_read_outputs(tmp_path: Path, screen: Fieldray, fieldray: Fieldray) -> None:
     """Whatever the umask, others cannot read outputs, also if an earlier output was readable."""
     write_images(tmp_path / "images", 1)
     out, maps, lines = tmp_path / "out", tmp_path / "maps", tmp_path / "lines"
@@ -60,7 +62,9 @@ def test_outputs_are_for_their_user_alone(tmp_path: Path, screen: Fieldray, fiel
 
 
 @posix
-def test_a_store_that_is_no_database_is_set_aside_and_told(tmp_path: Path, home: Path, screen: Fieldray) -> None:
+def test_a_results_file_that_is_no_database_is_renamed_and_reported(
+    tmp_path: Path, home: Path, screen: Fieldray
+) -> None:
     write_images(tmp_path / "images", 2)
     (home / "results.sqlite").write_bytes(b"these are no results" * 100)
     screen().ends_with(0).complains("results.damaged-1.sqlite")
@@ -88,7 +92,7 @@ sys.exit(program.main())
 @posix
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("after_imports", "path"), [*((number, "") for number in (1, 2, 5, 20, 60, 90)), (5, "/x")])
-def test_an_early_interruption_is_quiet(tmp_path: Path, after_imports: int, path: str) -> None:
+def test_ctrl_c_during_the_start_prints_no_traceback(tmp_path: Path, after_imports: int, path: str) -> None:
     """Press Ctrl-C while the program is starting, at the import with this number."""
     done = python(INTERRUPTED, after_imports, "screen", tmp_path / "x", environment={**os.environ, "PYTHONPATH": path})
     assert "Traceback" not in done.stderr, done.stderr

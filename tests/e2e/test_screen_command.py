@@ -22,7 +22,7 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_bad_inputs_end_as_one_line_each_and_harm_nothing(tmp_path: Path, screen: Fieldray) -> None:
+def test_bad_inputs_give_one_line_each_and_do_not_affect_good_images(tmp_path: Path, screen: Fieldray) -> None:
     expected = write_bad_inputs(tmp_path / "images")
     good = write_images(tmp_path / "images" / "good", 3)
     done = screen("--json", "-", "--jobs", 2).ends_with(1)
@@ -52,7 +52,7 @@ def test_a_person_gets_a_list_counts_and_the_notice(tmp_path: Path, screen: Fiel
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_a_path_without_images_is_4_and_is_named(
+def test_a_path_without_images_is_named_with_exit_code_4(
     others: bool, tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
     (tmp_path / "mount point").mkdir()
@@ -63,7 +63,7 @@ def test_a_path_without_images_is_4_and_is_named(
     assert f"{len(images)} image{'s' if len(images) != 1 else ''} in" in done.out
 
 
-def test_a_folder_of_files_that_are_no_images_is_4_too(tmp_path: Path, screen: Fieldray) -> None:
+def test_a_folder_of_files_that_are_no_images_has_exit_code_4(tmp_path: Path, screen: Fieldray) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "readme.txt").write_text("read me")
     screen().ends_with(4).prints("This file is not a DICOM, PNG or JPEG image.")
@@ -96,7 +96,7 @@ def test_files_that_are_no_images_are_counted_apart_everywhere(
     assert {(run["images"], run["counts"]["refused"], run["counts"]["not_an_image"]) for run in runs} == {(4, 0, 2)}
 
 
-def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
+def test_an_unreadable_folder_counts_as_an_unknown_number_of_images(
     tmp_path: Path, home: Path, pack_options: list[str]
 ) -> None:
     folder = tmp_path / "drive"
@@ -117,7 +117,7 @@ def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
     assert "and an unknown number in unreadable folders (1)" in words
 
 
-def test_a_second_time_takes_over_and_fresh_does_not(tmp_path: Path, screen: Fieldray) -> None:
+def test_a_second_run_reuses_results_and_fresh_does_not(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 4)
     first, second, fresh = (screen("--json", "-", *more) for more in ((), (), ("--fresh",)))
     assert "from an earlier run" not in first.err
@@ -127,7 +127,7 @@ def test_a_second_time_takes_over_and_fresh_does_not(tmp_path: Path, screen: Fie
     assert scores[0] == scores[1] == scores[2]
 
 
-def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+def test_wrong_usage_has_exit_code_2_and_a_reason(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
     write_images(tmp_path / "images", 1)
     images = tmp_path / "images"
     for arguments, words in [
@@ -147,7 +147,9 @@ def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_
         assert fieldray(*arguments).ends_with(2).complains(words).out == ""
 
 
-def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
+def test_without_a_usable_pack_the_exit_code_is_3_and_the_message_says_what_to_do(
+    tmp_path: Path, fieldray: Fieldray, pack: Path
+) -> None:
     write_images(tmp_path / "images", 1)
     for options, words in (
         ((tmp_path / "images",), ""),
@@ -162,7 +164,7 @@ def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Field
     done.complains("but a different signer", f"--pack adult-normal-abnormal@{fingerprint(pack)}")
 
 
-def test_a_place_that_cannot_be_written_is_said_plainly(tmp_path: Path, screen: Fieldray) -> None:
+def test_an_unwritable_output_path_has_exit_code_2_and_no_run_begins(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 1)
     (tmp_path / "file").write_text("")
     for option, place in (("--json", "no/folder"), ("--out", "file/out")):

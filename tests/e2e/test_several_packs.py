@@ -51,7 +51,7 @@ def answers(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, 
     return found
 
 
-def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
+def test_each_of_several_packs_gives_its_own_results_and_one_export_has_all(
     tmp_path: Path, mixed: Path, fieldray: Fieldray, well: Fieldray
 ) -> None:
     alone = {}

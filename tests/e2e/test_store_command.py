@@ -25,7 +25,7 @@ def test_results_are_checked_copied_and_put_back_after_damage(
     assert fieldray("store", "check").ends_with(0).out.startswith("The results database is not damaged. Results: 3.")
 
 
-def test_pictures_go_and_results_stay_and_are_taken_over(fieldray: Fieldray, screen: Fieldray, tmp_path: Path) -> None:
+def test_deleted_previews_leave_results_that_are_reused(fieldray: Fieldray, screen: Fieldray, tmp_path: Path) -> None:
     write_images(tmp_path / "images", 3)
     screen().ends_with(0)
     fieldray("store", "drop-pictures").ends_with(2)
@@ -36,7 +36,7 @@ def test_pictures_go_and_results_stay_and_are_taken_over(fieldray: Fieldray, scr
     assert {line["taken_over_by"] for line in again.lines} == {"content"}
 
 
-def test_where_nothing_was_screened_there_is_nothing_to_keep(fieldray: Fieldray, tmp_path: Path) -> None:
+def test_store_commands_without_a_database_say_that_there_are_no_results(fieldray: Fieldray, tmp_path: Path) -> None:
     for command in (["check"], ["compact"], ["backup", str(tmp_path / "backup")], ["drop-pictures", "--yes"]):
         fieldray("store", *command).ends_with(2).complains("There are no results in")
     assert not (tmp_path / "backup").exists()
@@ -51,7 +51,7 @@ sys.exit(main(["store", "backup", sys.argv[1]]))
 """
 
 
-def test_what_a_killed_backup_left_of_patients_goes_with_the_next(
+def test_the_next_backup_deletes_the_files_of_a_killed_one(
     fieldray: Fieldray, screen: Fieldray, tmp_path: Path
 ) -> None:
     write_images(tmp_path / "images", 1)

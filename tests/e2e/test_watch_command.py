@@ -38,7 +38,7 @@ def kept(home: Path) -> tuple[str, list[str]]:
         return run.state, sorted(result.outcome.ref.path.name for result in query.results(run.run_id))
 
 
-def test_what_arrives_is_screened_once_also_by_a_program_that_was_killed(
+def test_watched_images_are_screened_once_even_after_a_kill(
     tmp_path: Path, home: Path, pack_options: list[str]
 ) -> None:
     inbox, other = tmp_path / "inbox", write_images(tmp_path / "other", 6)
@@ -86,7 +86,7 @@ def test_an_image_that_is_moved_while_it_is_watched_is_not_taken_for_lost(
     assert kept(home) == ("cancelled", ["again.png", "image-001.png"])
 
 
-def test_a_file_of_lines_has_each_at_once_also_within_the_folder(tmp_path: Path, pack_options: list[str]) -> None:
+def test_json_lines_are_written_at_once_even_inside_the_watched_folder(tmp_path: Path, pack_options: list[str]) -> None:
     inbox = write_images(tmp_path / "inbox", 2)[0].parent
     lines = inbox / "lines.jsonl"
     process = start("screen", inbox, *pack_options, "--watch", "--json", lines)
@@ -96,7 +96,7 @@ def test_a_file_of_lines_has_each_at_once_also_within_the_folder(tmp_path: Path,
     assert not is_open_to_others(lines)
 
 
-def test_what_cannot_be_watched_is_said_before_anything_is_screened(
+def test_a_path_that_cannot_be_watched_is_reported_before_screening(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
     (image,) = write_images(tmp_path / "images", 1)

@@ -42,12 +42,12 @@ def test_a_second_instance_screens_on_the_cpu_and_says_why(clinic: Clinic) -> No
     assert {line["backend"] for line in second.lines} == {"cpu"}
 
 
-def test_the_next_start_has_the_edgetpu_again(clinic: Clinic) -> None:
+def test_the_edgetpu_is_free_for_the_next_session(clinic: Clinic) -> None:
     assert {line["backend"] for line in clinic.second_instance("--device", "edgetpu").lines} == {"edgetpu"}
 
 
 @pytest.mark.timeout(200)
-def test_the_device_is_pulled_out_in_mid_run_and_no_image_of_either_pack_is_lost(clinic: Clinic) -> None:
+def test_unplugging_the_edgetpu_during_a_run_of_two_packs_loses_no_image(clinic: Clinic) -> None:
     said = Events()
     done = Counter[str]()
 
@@ -79,7 +79,7 @@ def test_the_device_is_pulled_out_in_mid_run_and_no_image_of_either_pack_is_lost
 
 
 @pytest.mark.timeout(400)
-def test_a_dozen_accidents_harm_no_image_and_leave_nothing_behind(library: Path, tmp_path: Path) -> None:
+def test_a_short_fault_run_finds_no_faults(library: Path, tmp_path: Path) -> None:
     run = FaultRun(tmp_path, library, events=12, images=40, seed=7, is_short=True)
     figures = run.go(Silence(run))
     assert faults(figures) == []
@@ -89,7 +89,7 @@ def test_a_dozen_accidents_harm_no_image_and_leave_nothing_behind(library: Path,
 
 
 @pytest.mark.timeout(200)
-def test_the_fault_run_goes_through_the_window_too(library: Path, tmp_path: Path, qapp: object) -> None:
+def test_a_short_fault_run_with_the_window_finds_no_faults(library: Path, tmp_path: Path, qapp: object) -> None:
     from faults.window import go_with_window
 
     run = FaultRun(tmp_path, library, events=2, images=12, seed=3, is_short=True)

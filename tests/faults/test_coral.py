@@ -51,7 +51,7 @@ def test_a_library_that_is_absent_or_text(edgetpu: DoubleEdgeTpu, tmp_path: Path
         assert found.reason == found.library_problem == without.library_problem
 
 
-def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_looking_for_an_edgetpu_ends_when_the_library_hangs(tmp_path: Path) -> None:
     silent = tmp_path / "libedgetpu.so.1"
     os.mkfifo(silent)  # opening a FIFO waits for a writer
     with pytest.raises(BackendProblem) as caught:

@@ -76,7 +76,7 @@ def answers(ask: Ask, count: int) -> list[Prediction]:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_scores_are_the_cpus(edgetpu: DoubleEdgeTpu, dtype: TinyType) -> None:
+def test_the_edgetpu_gives_the_scores_of_the_cpu(edgetpu: DoubleEdgeTpu, dtype: TinyType) -> None:
     with opened(edgetpu, edgetpu_model(dtype), serves="cpu") as (_, said, ask):
         on_cpu = answers(ask, 40)
         edgetpu.plug()
@@ -121,7 +121,9 @@ def test_the_dissertations_two_files_agree_within_quantisation(edgetpu: DoubleEd
         ({"pull": "hang"}, {"coral_unplugged"}),
     ],
 )
-def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dict[str, str], codes: set[str]) -> None:
+def test_unplugging_in_the_middle_of_a_batch_moves_its_images_to_the_cpu(
+    edgetpu: DoubleEdgeTpu, orders: dict[str, str], codes: set[str]
+) -> None:
     edgetpu.plug()
     edgetpu.order(invoke_ms=5, **orders)
     with opened(edgetpu, serves="edgetpu") as (_, said, ask):
@@ -187,7 +189,7 @@ def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: Doub
         engine.next_device(compiled)
 
 
-def test_it_is_measured_through_the_doors_of_the_cpu_from_its_first_image(edgetpu: DoubleEdgeTpu) -> None:
+def test_the_benchmark_times_the_edgetpu_from_its_first_image(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     # the double fails at its fourth call: three images succeed only if there was no call before them
     edgetpu.order(invoke="fail", after=3)

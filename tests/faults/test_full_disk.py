@@ -39,7 +39,7 @@ print(*(place.name for place in (store.parent.parent / "out").iterdir() if place
 """
 
 
-def test_a_disk_that_fills_up_at_eleven_moments_is_told_as_such_and_no_run_is_left_running(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_at_any_moment_is_reported_as_full_and_no_run_is_left_running(tmp_path: Path) -> None:
     """The disk fills up at eleven moments: before the first write, in the database, the JSON lines and the exports."""
     images, place, lines = (tmp_path / name for name in ("images", "place", "lines"))
     write_images(images, 20)

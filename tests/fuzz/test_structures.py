@@ -29,14 +29,14 @@ FEW = {"dicomdir": 40, "zip": 60, "pack": 30, "chunks": 20, "kept-files": 100}
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_what_was_found_is_refused_or_read(what: str, tmp_path: Path) -> None:
+def test_inputs_that_once_revealed_faults_have_a_permitted_outcome(what: str, tmp_path: Path) -> None:
     case = CASES[what]
     with Reader(TARGETS[case.target], tmp_path) as reader:
         assert reader.read(case.data()) in case.outcomes
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_some_structures_and_nothing_found(name: str, tmp_path: Path) -> None:
+def test_a_few_generated_structures_give_no_findings(name: str, tmp_path: Path) -> None:
     count = FEW.get(name, 150)
     with Reader(TARGETS[name], tmp_path) as reader:
         *findings, tally = read_all(reader, range(count), seed=3, part=count + 1)
@@ -82,12 +82,12 @@ def test_errors_promises_and_time_are_found_and_refusals_are_not(tmp_path: Path)
     assert tally.outcomes.total() == tally.inputs == 40
 
 
-def test_an_input_becomes_as_small_as_it_can() -> None:
+def test_the_input_of_a_finding_is_reduced() -> None:
     assert smallest(b"x" * 500 + b"fault" + b"y" * 500, lambda data: b"fault" in data) == b"fault"
     assert smallest(b"abcdef", lambda data: len(data) == 6 and data[2:3] == b"c") == b"\0\0c\0\0\0"
 
 
-def test_a_run_tells_what_it_read() -> None:
+def test_a_run_counts_its_inputs_and_outcomes() -> None:
     tally, findings = run_target("npy", inputs=300, seed=1)
     assert (tally.inputs, tally.outcomes.total(), findings) == (300, 300, [])
     assert 0 < tally.longest_s[0] < LONGEST_S
@@ -97,7 +97,7 @@ def test_a_run_tells_what_it_read() -> None:
 
 
 @pytest.mark.parametrize("name", GUIDED)
-def test_what_is_kept_is_read_or_refused(name: str, tmp_path: Path) -> None:
+def test_the_kept_inputs_give_no_findings(name: str, tmp_path: Path) -> None:
     inputs = inputs_of(name)
     assert len(inputs) >= 5
     assert max(map(len, inputs)) <= LARGEST
@@ -124,7 +124,7 @@ def test_of_inputs_that_reach_the_same_the_smallest_is_needed() -> None:
     assert list(needed(target, pool)) == [b"none", b"1.2.3"]
 
 
-def test_a_run_is_led_to_code_that_it_had_not_reached(tmp_path: Path) -> None:
+def test_a_guided_run_reaches_new_code(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="needs the extra robustness")
     tally, findings, (reached, inputs) = run_guided("npy", seconds=3, seed=1, corpus=tmp_path)
     assert findings == []

@@ -16,7 +16,7 @@ PROGRAM = (sys.executable, "-W", "error", "-P", "-m", "fieldray")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and the limits of Linux")
 @pytest.mark.parametrize("case", [case for case in (*ATTACKS, *POWERCUTS) if case.is_quick], ids=lambda case: case.name)
-def test_it_holds(case: Case) -> None:
+def test_quick_attack_and_power_cut_cases_succeed(case: Case) -> None:
     with World(PROGRAM, limit_s=case.limit_s) as world:
         try:
             case.attempt(world)

@@ -54,7 +54,7 @@ def test_a_case_that_fails_says_so_and_makes_the_exit_code_1() -> None:
     assert [result_of(some, ["true"]).holds for some in (results, results[:1], [])] == [False, True, False]
 
 
-def test_what_cannot_be_tried_is_skipped_with_its_reason() -> None:
+def test_a_case_that_cannot_be_tried_is_skipped_with_its_reason() -> None:
     results = [try_case(case(impossible), ["true"])]
     assert (results[0].verdict, results[0].why) == ("skipped", "no compiler here")
     assert result_of(results, ["true"]).holds
@@ -74,7 +74,7 @@ def test_a_process_that_hangs_is_killed_when_time_is_up_and_its_folder_removed()
     assert not seen[0].folder.exists()
 
 
-def test_what_a_program_leaves_running_is_seen() -> None:
+def test_processes_that_a_program_leaves_running_are_found_and_killed() -> None:
     with World(shell("sleep 600 >/dev/null 2>&1 &"), limit_s=30) as world:
         running = world.start()
         running.process.wait()
@@ -82,7 +82,7 @@ def test_what_a_program_leaves_running_is_seen() -> None:
     assert world.processes() == []
 
 
-def test_a_traceback_is_never_calm() -> None:
+def test_a_traceback_fails_the_check_of_the_exit_code() -> None:
     with World(shell("echo Traceback >&2"), limit_s=30) as world, pytest.raises(AssertionError, match="Traceback"):
         world.run().ends_with(0)
 
@@ -95,14 +95,14 @@ def test_a_traceback_is_never_calm() -> None:
         (["a.png", "b.png", "c.png"], "not expected"),
     ],
 )
-def test_rows_lost_doubled_or_invented_are_seen(names: list[str], words: str) -> None:
+def test_lost_doubled_and_unexpected_rows_are_errors(names: list[str], words: str) -> None:
     with World(["true"], limit_s=30) as world:
         lines = [row(world.images / name) for name in names]
         with pytest.raises(AssertionError, match=words):
             check_rows(lines, {"a.png": "screened", "b.png": "screened"}, images=world.images)
 
 
-def test_a_score_for_a_hostile_image_is_seen() -> None:
+def test_a_score_for_a_hostile_image_is_an_error() -> None:
     check_fate(row(Path("a.png")), "screened")
     for fate in ("refused", "failed", "unscored"):
         with pytest.raises(AssertionError, match="screened"):

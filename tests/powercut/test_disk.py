@@ -54,7 +54,7 @@ def happening(request: pytest.FixtureRequest, tmp_path: Path) -> Happening:
     return Happening(tmp_path, request.param)
 
 
-def test_a_new_file_may_be_missing_empty_or_torn_until_it_and_its_name_are_on_the_disk(happening: Happening) -> None:
+def test_a_new_file_may_be_missing_empty_or_torn_until_file_and_folder_are_synced(happening: Happening) -> None:
     happening.create(7, "new").write(7, b"a" * 512 + b"b" * 512)
     first, second, nothing = b"a" * 512, b"b" * 512, bytes(512)
     assert happening.contents("new") == {b"-", b"", first, nothing + second, first + second}
@@ -78,7 +78,7 @@ def test_names_change_in_any_order_without_a_journal(tmp_path: Path) -> None:
     assert both("unordered") == {(False, False), (True, False), (False, True), (True, True)}
 
 
-def test_what_is_exchanged_is_never_missing(happening: Happening) -> None:
+def test_files_that_exchange_names_are_never_missing(happening: Happening) -> None:
     happening.create(7, "new").write(7, b"new").sync(7).sync()
     happening.apply(Change(kind="exchange", number=7, path=("new",), other=("old",)))
     found = {(state.get(("old",)), state.get(("new",))) for state in happening.states}
@@ -114,7 +114,7 @@ os.write(1, b"done\\n")
 """
 
 
-def test_a_recording_holds_all_that_a_program_did_and_finds_out_the_careless_one(stage: Stage) -> None:
+def test_a_recording_has_all_changes_and_shows_that_an_unsynced_file_may_be_lost(stage: Stage) -> None:
     stage.place.clear()
     disk = Disk(stage.place.root, "unordered")
     stage.run([sys.executable, "-c", PROGRAM, str(stage.place.root)])

@@ -25,13 +25,13 @@ def test_nothing_is_lost_when_the_power_goes(stage: Stage, act: str, disks: int)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_whatever_the_disk_refuses_is_told_and_done_later(stage: Stage, kind: Kind) -> None:
+def test_disk_failures_are_reported_and_the_act_succeeds_later(stage: Stage, kind: Kind) -> None:
     figures = refuse(stage, "screen", kind, seed=7, most=3)
     assert figures.lost == {}, figures.examples
     assert figures.counts["tried"] == 3
 
 
-def test_what_was_told_as_deleted_is_deleted_though_the_disk_was_full_and_then_the_power_went(stage: Stage) -> None:
+def test_deleted_runs_stay_deleted_after_a_full_disk_and_a_power_cut(stage: Stage) -> None:
     """After the rows are deleted, the full disk prevents the rebuild of the database file without them."""
     act = ACTS["delete"]
     for first in itertools.count(1):
@@ -48,7 +48,7 @@ def test_what_was_told_as_deleted_is_deleted_though_the_disk_was_full_and_then_t
     act.check(stage.place, log, "power")
 
 
-def test_a_store_that_was_begun_on_a_full_disk_is_not_a_damaged_one(stage: Stage) -> None:
+def test_a_database_begun_on_a_full_disk_does_not_count_as_damaged(stage: Stage) -> None:
     """A new database is complete before the file gets its name, even if its log cannot be merged into it."""
     act, codes = ACTS["screen"], set()
     for first in range(50, 75):

@@ -83,7 +83,7 @@ def training(workers: int, **other: float) -> AsynchronousTiming:
         ("4.13 with a slow worker", training(3, slowest_factor=2).best_worker_s, 60),
     ],
 )
-def test_a_formula_gives_what_was_worked_out_by_hand(formula: str, found: object, expected: object) -> None:
+def test_a_formula_gives_the_number_calculated_by_hand(formula: str, found: object, expected: object) -> None:
     assert found == expected, formula
 
 
@@ -92,7 +92,7 @@ def test_4_12_and_4_21_distributed_servers() -> None:
     assert ASYNCHRONOUS.distributed_s() == pytest.approx(4 * (2 * 2 * 2 / 3 + 5))
 
 
-def test_a_synchronous_training_is_so_many_iterations() -> None:
+def test_a_synchronous_training_takes_the_sum_of_its_iterations() -> None:
     assert training_time_range(MEASURED, mode="sync-join", server="central", workers=3) == TimeRange(4 * 13, 4 * 17)
     split = training(3, batches=3, gradient_s=5 / 3).central_range.scaled(12)
     assert training_time_range(MEASURED, mode="sync-split", server="central", workers=3) == split
@@ -131,7 +131,7 @@ def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
         ("async", "distributed", 1, TimeRange(104 / 3, 104 / 3)),  # 4 * (8/3 + 5) + 12 * 1/3
     ],
 )
-def test_updates_of_the_weights_take_their_time(
+def test_updates_of_the_weights_add_their_time(
     mode: Mode, server: ServerKind, update_s: float, expected: TimeRange
 ) -> None:
     measured = replace(MEASURED, update_s=update_s)
@@ -142,7 +142,7 @@ def test_updates_of_the_weights_take_their_time(
     assert one.printed_speed_up == estimate_training(MEASURED, mode=mode, server=server, workers=3).printed_speed_up
 
 
-def test_the_server_of_most_weights_ends_the_update() -> None:
+def test_the_server_with_most_weights_determines_the_time_of_an_update() -> None:
     # Of tensors of 6, 3 and 1 elements the first server holds six tenths: 2 * 2 * 1.2 s of transfers.
     measured = replace(MEASURED, update_s=1, tensors=(6, 3, 1))
     found = training_time_range(measured, mode="sync-join", server="distributed", workers=3)
@@ -160,7 +160,7 @@ def test_the_server_of_most_weights_ends_the_update() -> None:
         ({"workers": 0}, "one worker or more"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_an_error(wrong: dict[str, float], sentence: str) -> None:
+def test_impossible_values_are_an_error(wrong: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         training(int(wrong.pop("workers", 2)), **wrong)
 
@@ -279,7 +279,7 @@ def test_distributed_servers_are_never_slower_than_a_central_one() -> None:
         assert all(one.speed_up <= other.speed_up for one, other in pairs)
 
 
-def test_the_advice_is_told_in_ukrainian() -> None:
+def test_the_advice_is_translated_to_ukrainian() -> None:
     translator = Translator("uk")
     for measured in (SQUEEZENET, VGG):
         for one in best_choice_sentences(measured, mode="sync-split", max_workers=8):
@@ -334,7 +334,7 @@ def test_corrections_are_named() -> None:
     assert "by the published formulas, without corrections: 7.434." in out
 
 
-def test_an_update_that_is_left_out_is_told() -> None:
+def test_a_missing_time_of_updates_is_reported() -> None:
     plain = ("--t-grad", "5", "--t-comm", "2", "--workers", "3", "--batches", "12")
     _, out, _ = estimate(*plain)
     assert "1.957 times" in out and "Without --t-update, the prediction" in out  # 60 / (4 * (8/3 + 5))
@@ -354,7 +354,7 @@ def test_an_update_that_is_left_out_is_told() -> None:
         ),
     ],
 )
-def test_what_does_not_go_together_is_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+def test_contradicting_arguments_are_an_error(arguments: tuple[str, ...], sentence: str) -> None:
     code, out, error = estimate(*arguments)
     assert (code, out) == (2, "")
     assert sentence in error
@@ -374,7 +374,7 @@ def test_what_does_not_go_together_is_a_sentence(arguments: tuple[str, ...], sen
         (("--mode", "join"), "sync-join"),
     ],
 )
-def test_what_cannot_be_is_wrong_usage(
+def test_impossible_options_are_wrong_usage(
     arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = arguments if said.startswith("required") else (*ASKED, *arguments)
@@ -403,7 +403,7 @@ def test_whole_tensors_go_to_the_server_that_holds_least_in_the_order_of_the_lis
         (place_evenly_corrected, [1, 1], 5, [0, 0, 1, 0, 1]),
     ],
 )
-def test_what_each_server_holds(
+def test_each_server_holds_the_expected_tensors(
     place: Callable[..., tuple[ElementRanges, ...]], sizes: list[int], servers: int, loads: list[int]
 ) -> None:
     assert server_loads(place(sizes, servers=servers)) == loads
@@ -467,7 +467,7 @@ def test_inception_modules_are_as_published() -> None:
         ("googlenet", (0.763, 0.210), "sync-split", 1.21),
     ],
 )
-def test_whole_tensors_on_8_servers_slow_training_as_worked_out_before(
+def test_whole_tensors_on_8_servers_slow_training_as_calculated(
     network: str, times: tuple[float, float], mode: Mode, expected: float
 ) -> None:
     """Nearer to what was measured (6.5, 4 and 2.1) than equal shards, which give 7.43, 5.40 and 2.93."""

@@ -33,7 +33,7 @@ def listener() -> Iterator[Listener]:
     made.close()
 
 
-def test_facts_and_numbers_arrive(listener: Listener) -> None:
+def test_a_message_s_header_and_array_arrive(listener: Listener) -> None:
     channel = connect(listener.address, token=TOKEN, role="7", max_values=1000)
     sent = np.arange(1000, dtype=np.float32)
     channel.send({"fact": [1, "two"]}, sent)
@@ -45,7 +45,7 @@ def test_facts_and_numbers_arrive(listener: Listener) -> None:
     channel.close()
 
 
-def test_whoever_does_not_know_the_token_gets_nothing(listener: Listener) -> None:
+def test_a_connection_without_the_token_gets_no_answer(listener: Listener) -> None:
     channel = connect(listener.address, token="b" * 32, role="7", max_values=1000)
     with pytest.raises(OSError):
         channel.send({})
@@ -75,7 +75,7 @@ def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path)
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Path, is_encrypted: bool) -> None:
+def test_a_waiting_receive_calls_meanwhile_until_a_message_comes(tmp_path: Path, is_encrypted: bool) -> None:
     """An encrypted connection's socket is readable at once, which does not mean that there is a message."""
     listening, connecting = _contexts(tmp_path) if is_encrypted else (None, None)
     asked, may_answer = threading.Event(), threading.Event()
@@ -112,7 +112,7 @@ def _look() -> None:
     raise OSError("looked")
 
 
-def test_a_computer_that_is_silent_is_noticed_by_the_system() -> None:
+def test_connections_use_tcp_keepalive_and_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         theirs = socket.create_connection(server.getsockname())
         ours, _ = server.accept()
@@ -152,7 +152,7 @@ print(said)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have only one address of the loopback")
-def test_a_session_reaches_its_servers_on_any_node_and_only_while_it_lasts() -> None:
+def test_the_addresses_of_a_session_s_servers_are_permitted_only_during_the_session() -> None:
     done = python(GUARDED)
     assert not done.returncode, done.stderr
     assert done.stdout.strip() == str([True, True, 1, 1, True, True])

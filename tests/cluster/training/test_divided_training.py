@@ -100,7 +100,7 @@ def _alone(folder: Path, *, joined: int = 1) -> ShardState:
 
 @pytest.mark.parametrize("server", ["central", "distributed"])
 @pytest.mark.parametrize(("mode", "joined"), [("sync-split", 1), ("sync-join", 2)])
-def test_workers_that_wait_come_to_what_one_process_comes_to(
+def test_synchronous_workers_get_the_weights_of_one_process(
     client: Client, tmp_path: Path, mode: Any, joined: int, server: Any
 ) -> None:
     found, history = _train(client, TrainingPlan(workers=2, mode=mode, server=server), tmp_path / "divided")
@@ -110,7 +110,7 @@ def test_workers_that_wait_come_to_what_one_process_comes_to(
 
 
 @pytest.mark.parametrize("takes_turns", [False, True])
-def test_whole_tensors_and_turns_on_servers_change_nothing(client: Client, tmp_path: Path, takes_turns: bool) -> None:
+def test_undivided_tensors_and_turns_keep_the_result(client: Client, tmp_path: Path, takes_turns: bool) -> None:
     plan = TrainingPlan(
         workers=2, mode="sync-split", server="distributed", splits_evenly=False, takes_turns=takes_turns
     )
@@ -121,7 +121,7 @@ def test_whole_tensors_and_turns_on_servers_change_nothing(client: Client, tmp_p
 
 
 @pytest.mark.parametrize("server", ["central", "distributed"])
-def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_path: Path, server: Any) -> None:
+def test_asynchronous_workers_keep_the_bound_of_staleness(client: Client, tmp_path: Path, server: Any) -> None:
     plan = TrainingPlan(workers=2, mode="async", server=server, staleness=1, takes_turns=server == "central")
     _, history = _train(client, plan, tmp_path)
     assert all(row.staleness_most <= 1 for row in history)
@@ -208,7 +208,7 @@ def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: 
         list(_epochs(client, TrainingPlan(workers=2, mode="sync-split"), task))
 
 
-def test_a_server_that_ends_is_said_and_logged_and_the_training_resumes(
+def test_a_crashed_server_is_reported_and_logged_and_the_training_resumes(
     own_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def kill(row: Any) -> None:
@@ -241,9 +241,7 @@ def test_a_host_that_is_busy_with_other_work_is_named(
     client.gather(others)
 
 
-def test_servers_that_nobody_can_connect_to_are_named(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_servers_are_named(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     monkeypatch.setattr(session, "start_server", lambda *_, **__: ("127.0.0.1", port))

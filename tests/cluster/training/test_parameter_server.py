@@ -71,7 +71,7 @@ class _Worker:
         return self._thread.submit(what)
 
 
-def test_an_update_waits_for_all_and_is_made_by_their_weighted_mean() -> None:
+def test_an_update_waits_for_all_workers_and_uses_their_weighted_mean() -> None:
     server, workers = _server(), []
     workers = [_Worker(server, number) for number in range(2)]
     first = workers[0].push(0, value=1.0, weight=3.0)
@@ -88,7 +88,7 @@ def test_an_update_waits_for_all_and_is_made_by_their_weighted_mean() -> None:
         worker.end()
 
 
-def test_a_worker_that_was_replaced_takes_up_where_the_update_waits() -> None:
+def test_a_replaced_worker_continues_at_the_waiting_update() -> None:
     server = _server()
     other, lost = _Worker(server, 0), _Worker(server, 1)
     early = other.push(0)
@@ -117,7 +117,7 @@ def test_staleness_is_counted() -> None:
         worker.end()
 
 
-def test_a_bound_holds_the_fast_worker_back_until_the_slow_one_has_come() -> None:
+def test_the_bound_of_staleness_makes_a_fast_worker_wait_for_a_slow_one() -> None:
     server = _server(mode="async", staleness=2)
     slow, fast = _Worker(server, 0), _Worker(server, 1)
     slow.pull(), fast.pull()
@@ -132,7 +132,7 @@ def test_a_bound_holds_the_fast_worker_back_until_the_slow_one_has_come() -> Non
         worker.end()
 
 
-def test_a_worker_that_is_gone_holds_nobody_back() -> None:
+def test_no_worker_waits_for_one_that_has_ended() -> None:
     server = _server(mode="async", staleness=1)
     gone, fast = _Worker(server, 0), _Worker(server, 1)
     gone.pull(), fast.pull()
@@ -144,7 +144,7 @@ def test_a_worker_that_is_gone_holds_nobody_back() -> None:
 
 
 @given(data=st.data(), workers=st.integers(1, 5), more=st.integers(0, 3))
-def test_no_bound_of_workers_less_one_or_more_is_ever_exceeded_and_nobody_waits_for_ever(
+def test_a_bound_of_at_least_workers_minus_one_is_kept_without_deadlock(
     data: st.DataObject, workers: int, more: int
 ) -> None:
     """A simulation without threads: a drawn worker updates as soon as the server allows."""
@@ -188,13 +188,13 @@ def test_a_replaced_worker_s_gradient_is_counted_once_and_the_next_is_not_droppe
         worker.end()
 
 
-def test_an_epoch_is_not_awaited_for_a_driver_that_is_gone() -> None:
+def test_a_server_stops_waiting_for_an_epoch_when_the_driver_is_gone() -> None:
     with pytest.raises(ConnectionReplaced):
         _server().snapshot(1, has_ended=lambda: True)
 
 
 @pytest.mark.parametrize(("value", "is_finite"), [(1.0, True), (float("nan"), False), (float("inf"), False)])
-def test_a_snapshot_says_whether_its_weights_are_numbers(value: float, is_finite: bool) -> None:
+def test_a_snapshot_says_whether_its_weights_are_finite(value: float, is_finite: bool) -> None:
     server, connection = _server(workers=1, mode="async", updates=1), WorkerConnection(worker=0)
     server.attach(connection)
     server.push(connection, _push(0, 0), np.full(LAYOUT.size, value, np.float32))
@@ -221,7 +221,7 @@ def test_a_layout_is_cut_and_joined_without_loss() -> None:
         assert places == list(range(LAYOUT.size))
 
 
-def test_a_clip_shortens_gradients_and_leaves_statistics() -> None:
+def test_clipping_shortens_gradients_but_not_statistics() -> None:
     gradient = np.full(LAYOUT.size, 3.0, np.float32)  # 10 trained elements: the norm is sqrt(90)
     short = clip_gradient(gradient, LAYOUT, 1.5)
     assert np.linalg.norm(short[:10]) == pytest.approx(1.5) and short[10:].tolist() == [3, 3]

@@ -72,7 +72,7 @@ def _is_ended(channel: Channel) -> bool:
         return True
 
 
-def test_a_worker_killed_while_its_gradient_waits_stops_nobody_at_the_least_bound() -> None:
+def test_a_worker_killed_while_its_gradient_waits_does_not_block_others_at_the_smallest_bound() -> None:
     with _served(TrainingPlan(workers=2, mode="async", staleness=1)) as served:
         lost, other = _worker(served, 0), _worker(served, 1)
         assert _pull(lost) == _pull(other) == (0, 0)
@@ -128,7 +128,7 @@ def test_a_server_whose_driver_never_comes_ends() -> None:
         {"worker": -1, "count": 4},
     ],
 )
-def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_nothing(header: dict[str, int]) -> None:
+def test_an_invalid_gradient_ends_the_connection_and_changes_no_weights(header: dict[str, int]) -> None:
     with _served(TrainingPlan(mode="sync-join")) as served:
         wrong = _worker(served, 0)
         _pull(wrong)
@@ -143,7 +143,7 @@ def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_noth
 
 
 @pytest.mark.parametrize("role", ["2", "-1", "nobody"])
-def test_there_is_no_other_role(role: str) -> None:
+def test_a_connection_with_an_unknown_role_is_ended(role: str) -> None:
     with _served() as served:
         channel = connect(served.address, token=TOKEN, role=role, max_values=16)
         assert _is_ended(channel)
@@ -151,7 +151,7 @@ def test_there_is_no_other_role(role: str) -> None:
 
 
 @pytest.mark.parametrize("header", [{"values": 4}, {"token": TOKEN, "values": 4}, {"token": "\u00e9"}])
-def test_a_hello_has_no_numbers_and_nothing_is_taken_before_the_token(header: dict[str, Any]) -> None:
+def test_an_invalid_hello_ends_the_connection_without_waiting_for_its_array(header: dict[str, Any]) -> None:
     data = json.dumps(header).encode()
     with _served() as served, socket.create_connection(served.address, timeout=10) as unknown:
         unknown.sendall(struct.pack("!I", len(data)) + data)  # its array is never sent or awaited
@@ -159,7 +159,7 @@ def test_a_hello_has_no_numbers_and_nothing_is_taken_before_the_token(header: di
             assert unknown.recv(1) == b""
 
 
-def test_so_many_may_be_ungreeted_at_once_and_no_more() -> None:
+def test_the_number_of_connections_without_a_hello_is_limited() -> None:
     with _served() as served, contextlib.ExitStack() as ends:
         ungreeted = [ends.enter_context(socket.create_connection(served.address, timeout=10)) for _ in range(80)]
 
@@ -191,7 +191,7 @@ def _takes(served: ShardServer) -> bool:
         channel.close()
 
 
-def test_turns_come_one_at_a_time_in_the_order_of_asking_and_pass_over_who_is_gone() -> None:
+def test_turns_come_in_the_order_of_requests_and_skip_ended_workers() -> None:
     turns, began, threads = FifoLock(), list[int](), list[threading.Thread]()
     asked, gone = [threading.Event() for _ in range(4)], threading.Event()
 
@@ -216,7 +216,7 @@ def test_turns_come_one_at_a_time_in_the_order_of_asking_and_pass_over_who_is_go
     assert began == [0, 2, 3]
 
 
-def test_whoever_ends_in_the_middle_of_a_turn_holds_up_nobody() -> None:
+def test_a_worker_that_ends_during_its_turn_does_not_block_others() -> None:
     with _served(TrainingPlan(workers=2, mode="async", takes_turns=True)) as served:
         lost, other = _worker(served, 0), _worker(served, 1)
         assert _pull(lost) == (0, 0)  # the worker never confirms the weights
@@ -246,7 +246,7 @@ class _Nothing:
         """Return nothing, because no network is trained."""
 
 
-def test_a_worker_that_waits_for_its_turn_at_one_server_gives_it_up_at_the_other() -> None:
+def test_a_worker_waiting_for_a_turn_at_one_server_gives_up_its_turn_at_the_other() -> None:
     plan, runs = TrainingPlan(workers=2, mode="async", server="distributed", takes_turns=True), ((0, 4),)
     with _served(plan) as first, _served(plan) as second, ThreadPoolExecutor(1) as threads:
         other = [_worker(served, 1) for served in (first, second)]

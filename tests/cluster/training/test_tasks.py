@@ -64,7 +64,7 @@ def test_a_gradient_leaves_the_network_as_it_was(replica: Replica) -> None:
         np.testing.assert_array_equal(replica.weights()[name], array)
 
 
-def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
+def test_a_shard_of_all_weights_makes_the_updates_of_the_engine() -> None:
     """Trained weights and the statistics of batch normalisation agree within 1e-5."""
     own = resnet50(height=32, width=32, labels=2, blocks=(1, 1)).scaled(0.125)
     start = initial_weights(own, seed=1)
@@ -88,25 +88,25 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
         np.testing.assert_allclose(share.state.values, layout.vector(stepping.weights()), atol=1e-5)
 
 
-def test_a_lesson_is_known_by_its_content_and_not_by_where_it_is(tmp_path: Path) -> None:
+def test_a_task_is_identified_by_the_content_of_its_arrays_and_not_by_their_path(tmp_path: Path) -> None:
     task = task_in(tmp_path)
     assert task_in(tmp_path) == task
     corrected = dataclasses.replace(samples(), targets=1 - samples().targets)
     sha256 = write_arrays(task.arrays, corrected)
-    assert repr(dataclasses.replace(task, arrays_sha256=sha256)) != repr(task)  # workers keep replicas by it
+    assert repr(dataclasses.replace(task, arrays_sha256=sha256)) != repr(task)  # the key of a replica
     with pytest.raises(ArraysDiffer):
         task.open()
     assert [path.name for path in tmp_path.iterdir()] == [task.arrays.name]
 
 
-def test_images_of_patients_are_left_nowhere(tmp_path: Path) -> None:
+def test_temporary_arrays_are_deleted_after_an_interruption(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), temporary_arrays(tmp_path / "arrays.npz", samples()):
         assert (tmp_path / "arrays.npz").exists()
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_arrays_that_cannot_be_written_are_an_error_and_leave_no_file(tmp_path: Path) -> None:
     (tmp_path / "arrays.npz").mkdir()
     with pytest.raises(StorageProblem):
         write_arrays(tmp_path / "arrays.npz", samples(8))
@@ -124,7 +124,7 @@ def _spec(task: DividedClassifierTraining, port: int) -> WorkerSpec:
     )
 
 
-def test_a_worker_says_what_it_cannot_read_and_is_not_lost(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_read_its_arrays_reports_a_problem_and_is_not_lost(tmp_path: Path) -> None:
     """The worker is not reported as lost, because a replacement could not read the file either."""
     task = task_in(tmp_path)
     write_arrays(task.arrays, samples(8))
@@ -133,13 +133,13 @@ def test_a_worker_says_what_it_cannot_read_and_is_not_lost(tmp_path: Path) -> No
     assert compute_gradients(_spec(task, 1)) == WorkerResult(arrays_problem_code="training_node_folder")
 
 
-def test_a_worker_without_its_server_is_lost(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_reach_its_server_is_reported_as_lost(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     assert compute_gradients(_spec(task_in(tmp_path), port)) == WorkerResult(was_lost=True)
 
 
-def test_frozen_layers_stay() -> None:
+def test_frozen_layers_do_not_change() -> None:
     layout = WeightLayout.from_weights(weights())
     rule = UpdateRule(weight_decay=0.1, frozen=frozenset({"first"}))
     share = Shard(ShardState.initial(layout.vector(weights())), layout=layout, ranges=((0, layout.size),), rule=rule)
@@ -148,7 +148,7 @@ def test_frozen_layers_stay() -> None:
     assert moved == {name for name in weights() if not name.startswith("first/")}
 
 
-def test_a_lesson_is_the_same_wherever_it_is_opened(tmp_path: Path, replica: Replica) -> None:
+def test_a_task_gives_equal_gradients_wherever_it_is_opened(tmp_path: Path, replica: Replica) -> None:
     other = task_in(tmp_path).open()
     other.set_weights(weights())
     for step in (3, 1):
@@ -175,7 +175,7 @@ def test_every_sample_of_every_batch_is_taken_once(mode: Any, workers: int, batc
     assert taken == Counter({(batch, place): 1 for batch in range(batches) for place in range(size)})
 
 
-def test_workers_that_wait_all_have_the_same_number_of_turns() -> None:
+def test_synchronous_workers_have_equal_numbers_of_steps() -> None:
     plan = TrainingPlan(workers=3, mode="sync-join")
     assert [plan.gradients_per_epoch(7, worker) for worker in range(3)] == [3, 3, 3] and plan.updates_per_epoch(7) == 3
     assert [plan.batch_index(7, worker, 2) for worker in range(3)] == [6, None, None]
@@ -189,7 +189,7 @@ def test_workers_that_wait_all_have_the_same_number_of_turns() -> None:
         ({"workers": 4, "mode": "async", "staleness": 2}, "up to 3 updates late"),
     ],
 )
-def test_what_cannot_be_is_a_sentence(wrong: dict[str, Any], said: str) -> None:
+def test_an_impossible_plan_is_an_error(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageProblem, match=said):
         TrainingPlan(**wrong)
 
@@ -202,7 +202,7 @@ def test_what_cannot_be_is_a_sentence(wrong: dict[str, Any], said: str) -> None:
         ("sync-split", 9, (8, 3), "A batch has 3 images"),
     ],
 )
-def test_more_workers_than_work_is_a_sentence(mode: Any, batches: int, sizes: tuple[int, ...], said: str) -> None:
+def test_more_workers_than_work_are_an_error(mode: Any, batches: int, sizes: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageProblem, match=said):
         TrainingPlan(workers=4, mode=mode).require_enough_batches(batches=batches, sizes=sizes)
     TrainingPlan(workers=3, mode=mode).require_enough_batches(batches=3, sizes=(8, 3))

@@ -89,7 +89,7 @@ def spec_in(folder: Path, number: int = 1, *, ends: str = "0") -> TaskSpec:
     )
 
 
-def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Path) -> None:
+def test_a_full_disk_on_a_node_ends_the_attempt_and_names_the_node(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(small)]
@@ -105,7 +105,7 @@ def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Pa
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_how_a_performance_ended_is_known_when_its_answer_was_lost(run: Path) -> None:
+def test_a_finished_attempt_is_not_repeated_when_its_answer_was_lost(run: Path) -> None:
     for _ in range(2):  # the second time the recorded outcome is returned
         assert perform_task(spec_in(run, ends="3")).outcome.exit_code == 3
     assert (run / "a-0001" / "output-1.txt").read_text().count("begun") == 1
@@ -124,7 +124,7 @@ def test_a_worker_that_does_not_see_the_run_says_so_and_makes_no_folder(run: Pat
     assert not away.parent.exists() and not (run / "a-0001").exists()
 
 
-def test_a_run_s_folder_that_goes_during_a_task_is_not_made_again(tmp_path: Path) -> None:
+def test_a_run_s_folder_that_is_deleted_during_a_task_is_not_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with begun(folder):
         spec = spec_in(folder, ends=f"__import__('shutil').rmtree({str(folder)!r})")
@@ -147,14 +147,14 @@ perform_task(TaskSpec(**told, **places, command=(sys.executable, "-c", told_comm
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a command ends its worker by a signal")
-def test_an_outcome_counts_no_more_once_other_settings_were_begun(run: Path) -> None:
+def test_an_outcome_no_longer_counts_after_an_attempt_with_other_settings(run: Path) -> None:
     assert perform_task(spec_in(run)).outcome.is_done
     spec = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "working_folder": str(run)}
     spec |= {"run_folder": str(run), "stop_file": str(run / "stop")}
     done = python(KILLED, json.dumps(spec))
     assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
     assert perform_task(spec_in(run, 3)).outcome.is_done
-    assert (run / "a-0001" / "output-3.txt").read_text().count("begun") == 1  # none of attempt 1
+    assert (run / "a-0001" / "output-3.txt").read_text().count("begun") == 1  # the task ran again
 
 
 def performers() -> dict[str, Callable[[TaskSpec], TaskResult]]:
@@ -216,19 +216,19 @@ def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_pa
     assert problems == [str(mine / "a-0001"), str(other / "a-0001")]
 
 
-def test_an_answer_that_is_not_its_own_task_s_is_refused(client: Client, run: Path) -> None:
+def test_the_answer_of_another_task_is_refused(client: Client, run: Path) -> None:
     event = performed(client, run, work="answer_another")
     assert event.status == "failed" and event.outcome.problem.startswith(
         "The cluster returned the result of another task"
     )
 
 
-def test_a_worker_that_was_ending_stops_no_task(client: Client, run: Path) -> None:
+def test_a_task_stopped_by_an_ending_worker_is_tried_again(client: Client, run: Path) -> None:
     event = performed(client, run, work="end", preemptible=True)
     assert event.status == "done" and event.number == 2
 
 
-def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: Path) -> None:
+def test_a_failing_node_is_set_aside_by_name_without_costing_a_task_an_attempt(tmp_path: Path) -> None:
     said = list[str]()
     with (
         cluster_of_nodes(tmp_path, "bad/1", patience_s=30.0) as (nodes, scheduler, connection),
@@ -272,7 +272,7 @@ def test_the_run_ends_with_the_node_s_problem_where_no_other_is_left(client: Cli
         assert journal.latest["a-0001"].status == "stopped"
 
 
-def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:
+def test_events_of_a_journal_are_read_again(tmp_path: Path) -> None:
     done = Event(task="a-0001", key="k", status="done", number=2, outcome=Outcome(exit_code=0, node="n", seconds=1.5))
     with Journal(tmp_path) as journal:
         journal.add(Event(task="a-0001", key="k", status="running", number=1))
@@ -284,7 +284,7 @@ def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:
     assert [event.status for event in read_events(tmp_path)] == ["running", "done"]
 
 
-def test_a_line_that_was_cut_short_is_no_event(tmp_path: Path) -> None:
+def test_a_truncated_line_of_a_journal_is_ignored(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.add(Event(task="a", key="k", status="done", number=1))
     path = tmp_path / JOURNAL_NAME
@@ -294,7 +294,7 @@ def test_a_line_that_was_cut_short_is_no_event(tmp_path: Path) -> None:
     assert [event.task for event in read_events(tmp_path)] == ["a", "c"]
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:
     (tmp_path / JOURNAL_NAME).write_text('{"task": 1}\n')
     with pytest.raises(UsageProblem, match="damaged in line 1"):
         list(read_events(tmp_path))

@@ -81,11 +81,11 @@ def test_a_recipe_is_compiled_in_the_order_of_its_dependencies(tmp_path: Path) -
         ("[sweep]\nrecipe = 'a.toml'\nkeys = { 'training.seed' = 1 }", "must have a list or a range"),
     ],
 )
-def test_a_problem_is_said(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_mistake_in_a_workflow_is_named(tmp_path: Path, text: str, problem: str) -> None:
     assert any(problem in line for line in problems(tmp_path, text))
 
 
-def test_circles_unknown_parents_and_absent_inputs_are_said_at_once(tmp_path: Path) -> None:
+def test_cycles_unknown_parents_and_absent_inputs_are_reported_together(tmp_path: Path) -> None:
     wrong = (
         "[experiments.c]\ncommand = 'x {{y}}'\n[experiments.d]\ncommand = 'x'\ninputs = ['absent.csv']\nsamples = -1\n"
     )
@@ -100,7 +100,7 @@ def test_circles_unknown_parents_and_absent_inputs_are_said_at_once(tmp_path: Pa
     ]
 
 
-def test_more_combinations_than_can_be_run_want_samples(tmp_path: Path) -> None:
+def test_too_many_combinations_require_samples(tmp_path: Path) -> None:
     lists = "\n".join(f"p{number} = {list(range(10))}" for number in range(6))
     command = " ".join(f"{{{{p{number}}}}}" for number in range(6))
     text = f"[experiments.a]\ncommand = 'x {command}'\n@\n[experiments.a.parameters]\n{lists}"
@@ -108,7 +108,7 @@ def test_more_combinations_than_can_be_run_want_samples(tmp_path: Path) -> None:
     assert read_workflow(write(tmp_path, text.replace("@", "samples = 3"))).experiments["a"].task_count == 3
 
 
-def test_no_value_leaves_its_word() -> None:
+def test_a_parameter_s_value_cannot_split_or_extend_the_command() -> None:
     hostile = "a b'; rm -rf / #\"$(id)`id`{{run}}\n"
     assert fill_command("do --name={{x}} '{{y}} z'", {"x": hostile, "y": True}) == ("do", f"--name={hostile}", "true z")
 
@@ -139,7 +139,7 @@ RANGES = st.dictionaries(
 
 
 @given(lists=LISTS, ranges=RANGES, count=st.integers(0, 90), seed=st.integers(0, 9))
-def test_samples_follow_the_rule(
+def test_samples_are_as_documented(
     lists: dict[str, Parameter], ranges: dict[str, Parameter], count: int, seed: int
 ) -> None:
     found = draw_samples({**lists, **ranges}, count=count, seed=seed)
@@ -199,5 +199,5 @@ def test_a_parameter_says_what_is_wrong_with_it(value: object, problem: str) -> 
         Parameter.from_document(value)
 
 
-def test_true_and_one_are_two_values() -> None:
+def test_true_and_one_are_different_values() -> None:
     assert Parameter.from_document([True, 1, 1.0]).values == (True, 1, 1.0)

@@ -112,7 +112,7 @@ command = "fieldray --version"
     assert write_report(path).read_text(encoding="utf-8") == page
 
 
-def test_poison_fails_with_its_output_and_stalls_nobody(tmp_path: Path) -> None:
+def test_a_task_that_kills_its_workers_fails_with_its_output_and_does_not_block_others(tmp_path: Path) -> None:
     path = recipe(
         tmp_path,
         """
@@ -152,7 +152,7 @@ depends_on = ["child", "good"]
     assert "it went wrong" in write_report(path).read_text(encoding="utf-8")
 
 
-def test_where_machines_may_go_a_lost_worker_is_no_attempt(tmp_path: Path) -> None:
+def test_with_preemptible_workers_a_lost_worker_does_not_count_as_an_attempt(tmp_path: Path) -> None:
     text = """
 [experiments.a]
 command = "ACT kill {{run}}/kills.txt 3"
@@ -170,7 +170,7 @@ lost_workers = 2
     assert second.outcome.problem == "The processes of this task crashed 2 times."
 
 
-def test_a_killed_driver_leaves_nothing_running_and_is_taken_up(tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_nothing_running_and_the_run_resumes(tmp_path: Path) -> None:
     path = recipe(
         tmp_path,
         """
@@ -222,7 +222,7 @@ depends_on = ["slow"]
     assert not psutil.pid_exists(int(pids.read_text()))
 
 
-def test_the_command_line_runs_tells_and_ends_with_a_code(tmp_path: Path, fieldray: Fieldray) -> None:
+def test_the_workflow_command_runs_reports_and_returns_an_exit_code(tmp_path: Path, fieldray: Fieldray) -> None:
     path = recipe(tmp_path, "[experiments.wrong]\ncommand = 'ACT fail {{run}}/tries.txt'")
     fieldray("workflow", "status", path).complains("There is no run of this recipe yet")
     fieldray("workflow", "run", path).ends_with(1).prints("wrong-0001: failed", "Report: ")
@@ -234,7 +234,7 @@ def test_the_command_line_runs_tells_and_ends_with_a_code(tmp_path: Path, fieldr
     fieldray("workflow", "sweep", path).complains("has no table [sweep]")
 
 
-def test_ctrl_c_stops_in_order(tmp_path: Path) -> None:
+def test_ctrl_c_stops_a_workflow_in_order(tmp_path: Path) -> None:
     path = recipe(tmp_path, "[experiments.slow]\ncommand = 'ACT wait {{run}}/pids.txt {{run}}/never'")
     with start("workflow", "run", path) as driver:
         pids = waited_for(tmp_path)
