@@ -1,5 +1,5 @@
-/* Native code inside the program: once the process is under a filter, asks for every kind of socket and tells the
-   answers, a line each: "<process id> <what> <errno, 0 for granted>". A process that never gets a filter says so at
+/* Native code inside the program. As soon as the process has a seccomp filter, the probe requests every kind of socket and
+   writes a line for each: "<process id> <what> <errno, 0 for granted>". A process that never gets a filter reports that at
    its end. Loaded with LD_PRELOAD; the report goes to $FIELDRAY_ATTACK_REPORT. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

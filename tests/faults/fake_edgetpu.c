@@ -4,10 +4,10 @@
  * edgetpu-custom-op and gives right results for files made by fake_compilers.py: the original network travels inside
  * the compiled one, and the Python that loaded this library runs it.
  *
- * How it behaves is read anew at every call from the file named by the environment variable FIELDRAY_FAKE_EDGETPU, lines of
+ * At every call it reads its behaviour from the file that the environment variable FIELDRAY_FAKE_EDGETPU names, in lines
  * KEY=VALUE:
- *   edgetpu=ready|uninitialised|absent|held  uninitialised: there, without its firmware; held: there, used by another program
- *   path=TEXT                     where the device list says it is
+ *   edgetpu=ready|uninitialised|absent|held  uninitialised: without its firmware; held: used by another program
+ *   path=TEXT                     its path in the list of devices
  *   runtime=N                     the runtime version it claims and obeys (14)
  *   open=ok|fail|hang|abort       what happens when it is opened
  *   invoke=ok|fail|hang|abort     what happens when it runs, once `after` images went well (0)
@@ -353,7 +353,7 @@ static int fate_of_image(const Kernel *kernel) {
   Orders orders = read_orders();
   if (orders.invoke_ms) {
     pause_ms(orders.invoke_ms);
-    orders = read_orders(); /* it may have been pulled meanwhile */
+    orders = read_orders(); /* it may have been unplugged meanwhile */
   }
   if (is(orders.edgetpu, "absent") || is(orders.edgetpu, "uninitialised")) return suffer(orders.pull);
   return kernel->images >= (size_t)orders.after ? suffer(orders.invoke) : OK;
@@ -432,7 +432,7 @@ EXPORTED Delegate *tflite_plugin_create_delegate(char **keys, char **values, siz
   snprintf(claim, sizeof claim, "%s.claim", control ? control : "fake_edgetpu");
   if (!claim_device(claim)) return NULL;
   pause_ms(orders.open_ms + (is(orders.edgetpu, "uninitialised") ? orders.firmware_ms : 0));
-  orders = read_orders(); /* it may have been pulled meanwhile */
+  orders = read_orders(); /* it may have been unplugged meanwhile */
   if (suffer(orders.open) || is(orders.edgetpu, "absent")) {
     release_device();
     return NULL;

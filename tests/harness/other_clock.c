@@ -1,5 +1,5 @@
-/* The calendar clock goes wrong by the seconds that stand in the file $FIELDRAY_ATTACK_CLOCK (a long), which may change while the
-   program runs; other clocks are as they are. Loaded with LD_PRELOAD. */
+/* Shifts the calendar clock by the seconds in the file $FIELDRAY_ATTACK_CLOCK (a long), which may change while the program
+   runs. Other clocks are unchanged. Loaded with LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-/* A drive that fails while it is read, loaded with LD_PRELOAD. $FIELDRAY_DRIVE_ERRORS holds rules, each ended by a semicolon:
+/* A fake drive with read errors, loaded with LD_PRELOAD. $FIELDRAY_DRIVE_ERRORS has rules, each ended by a semicolon:
 
        END,BYTE,ERROR,TIMES;
 
    Reading a file whose path ends in END, at BYTE or beyond, gives ERROR (a number of errno.h), TIMES times over all
-   processes (-1: always). BYTE -1 is opening it. How often each rule was used stands in the file $FIELDRAY_DRIVE_COUNTS. */
+   processes (-1: always). BYTE -1 means: on opening. The file $FIELDRAY_DRIVE_COUNTS counts the uses of each rule. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +43,7 @@ __attribute__((constructor)) static void begin(void) {
     }
 }
 
-/* The rule for a path, of opening (-1) or of bytes up to `last`. */
+/* Returns the rule for opening a path (-1), or for reading its bytes up to `last`. */
 static struct rule *rule_of(const char *path, long last) {
     size_t length = strlen(path);
     for (struct rule *rule = rules; rule < rules + count; rule++) {
@@ -68,7 +68,7 @@ static void path_of(int handle, char *path) {
     path[length > 0 ? length : 0] = 0;
 }
 
-/* How much of a read is allowed before the drive fails, -1 if it fails at once. */
+/* Returns how many bytes of a read succeed before the error, -1 if none. */
 static ssize_t allowed(int handle, size_t length, off_t at) {
     char path[PATH_MAX];
     int kept = errno;

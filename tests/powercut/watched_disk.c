@@ -1,10 +1,10 @@
-/* Stands between a process and the disk, loaded with LD_PRELOAD. It writes down each change below $FIELDRAY_WATCHED_FOLDER in
-   $FIELDRAY_WATCHED_LOG, in the order in which the changes happened over all processes, and it can let changes fail.
+/* Intercepts a process's calls to the file system, loaded with LD_PRELOAD. It records each change below
+   $FIELDRAY_WATCHED_FOLDER in $FIELDRAY_WATCHED_LOG, in the order over all processes, and can make changes fail.
 
-   What is written to a file named `told` there is what a person was told: it is written down and never fails.
+   Writes to a file named `told` there are reports to the user: they are recorded and never fail.
 
-   What it is to do stands in $FIELDRAY_WATCHED_ORDERS, a page that all processes and the test share (see stage.py): whether it
-   is on, and at which change it begins to fail, how and with which error. Calls go straight to the kernel. */
+   Its orders are in $FIELDRAY_WATCHED_ORDERS, a page that all processes and the test share (see stage.py): whether to record,
+   and the change at which failures begin, their kind and their error. Calls go straight to the kernel. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -27,7 +27,7 @@
 
 enum { IS_ON, FAILS_AT, HOW, ERROR, CHANGES, ROOM, ORDERS };
 enum { ONCE = 1, FROM_THEN_ON = 2, DISK_FULL = 3 };
-enum { ENDS = -1 }; /* for `room_for`: a change that needs no room, and that a full disk allows */
+enum { ENDS = -1 }; /* for `room_for`: a change that needs no space, which a full disk allows */
 
 struct entry { /* one change; path, other path and data follow */
     uint32_t kind, path, other, data;
@@ -55,7 +55,7 @@ static void begin(void) {
     pthread_mutex_init(&thread_lock, NULL);
 }
 
-/* A process that was forked opens the log for itself: a lock belongs to whoever opened the file. */
+/* A forked process opens the log again, because a lock belongs to an opened file and not to a process. */
 __attribute__((constructor)) static void begin_and_follow(void) {
     begin();
     if (orders)
@@ -94,9 +94,9 @@ static void note(char kind, uint64_t object, uint64_t at, const char *path, cons
     errno = kept;
 }
 
-/* ---- what is to fail */
+/* ---- failures */
 
-/* Whether a change fails now; `needs` is how many bytes it adds to the disk. On a full disk the last bytes are given. */
+/* Returns whether a change fails; `needs` is the number of bytes that it adds. A full disk gives its last bytes. */
 static int fails(long needs, long *given) {
     long number = ++orders[CHANGES], first = orders[FAILS_AT];
     if (given)
@@ -126,13 +126,13 @@ static void give_back(long bytes) {
         orders[ROOM] += bytes;
 }
 
-/* A full disk says that it is full. */
+/* Returns whether the disk is full now. */
 static int is_full(void) {
     return orders && orders[IS_ON] && orders[FAILS_AT] && orders[CHANGES] >= orders[FAILS_AT] &&
            orders[HOW] != ONCE && orders[ERROR] == ENOSPC;
 }
 
-/* ---- what is meant */
+/* ---- paths of calls */
 
 static int is_on(void) { return orders && orders[IS_ON]; }
 
@@ -316,7 +316,7 @@ SHOWN int truncate(const char *name, off_t length) {
 }
 SHOWN int truncate64(const char *name, off_t length) { return truncate(name, length); }
 
-/* ---- bringing to the disk; `sync_file_range` promises nothing after a power cut and is not counted */
+/* ---- syncing; `sync_file_range` guarantees nothing after a power cut and is not recorded */
 
 static int bring(long call, int handle) {
     struct stat status;
@@ -336,7 +336,7 @@ static int bring(long call, int handle) {
 SHOWN int fsync(int handle) { return bring(SYS_fsync, handle); }
 SHOWN int fdatasync(int handle) { return bring(SYS_fdatasync, handle); }
 
-/* ---- asking for room */
+/* ---- allocating space */
 
 static int tell_room(int done, unsigned long *is_free, unsigned long *is_free_for_all) {
     if (!done && is_full())
