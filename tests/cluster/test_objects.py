@@ -49,7 +49,7 @@ def served(kind: type[Server], home: Path) -> Iterator[Server]:
     found, before = kind(home), dict(fsspec.config.conf)
     fsspec.config.set_conf_files(str(home / ".config" / "fsspec"), fsspec.config.conf)
     yield found
-    quiet_fsspec()
+    close_fsspec()
     fsspec.config.conf.clear()
     fsspec.config.conf.update(before)
     found.stop()
@@ -71,7 +71,7 @@ def bucket(user: Path) -> Iterator[Server]:
     yield from served(Bucket, user)
 
 
-def quiet_fsspec() -> None:
+def close_fsspec() -> None:
     """Close the connections that fsspec keeps open."""
     for library in map(fsspec.get_filesystem_class, ("s3", "http")):
         library.clear_instance_cache()
@@ -277,7 +277,7 @@ def texts(server: Server) -> Listed:
     ]
 
 
-def brought(
+def read_through_cache(
     refs: Listed, cache: Path, address: str, *, patience_s: float = 30.0, most_bytes: int = 2**20
 ) -> list[tuple[str, str]]:
     """Return, by the key of each image, the content of its file, or the reason without one."""
@@ -301,7 +301,7 @@ def test_a_fault_of_one_object_fails_only_that_object(server: Server, texts: Lis
     server.delete("in/13")
     server.put("in/40", b"a longer text than is allowed")
     refs = [*texts, (ImageRef(path=address_to_path(f"{place}/40")), "")]
-    found = brought(refs, tmp_path / "cache", place, most_bytes=20)
+    found = read_through_cache(refs, tmp_path / "cache", place, most_bytes=20)
     wrong = {"03": "no_permission", "05": "unreadable", "11": "archive_object_changed", "13": "missing"}
     wrong["40"] = "archive_object_large"
     assert found == [(name, wrong.get(name, text)) for name, text in (*TEXTS, ("40", ""))]
@@ -311,13 +311,13 @@ def test_an_unavailable_server_is_waited_for(server: Server, texts: Listed, tmp_
     place = f"{server.address}/in"
     server.stop()
     with pytest.raises(EnvironmentProblem, match=f"{place} cannot be reached"):
-        brought(texts, tmp_path / "cache", place, patience_s=0.1)
+        read_through_cache(texts, tmp_path / "cache", place, patience_s=0.1)
     back = threading.Timer(1.0, server.start)
     back.start()
-    assert brought(texts, tmp_path / "cache", place) == TEXTS
+    assert read_through_cache(texts, tmp_path / "cache", place) == TEXTS
     back.join()
     server.asked.clear()
-    assert brought(texts, tmp_path / "cache", place) == TEXTS and not server.asked  # these are in the cache
+    assert read_through_cache(texts, tmp_path / "cache", place) == TEXTS and not server.asked  # these are in the cache
 
 
 @pytest.mark.parametrize("server", [Bucket], indirect=True)
@@ -467,7 +467,7 @@ def test_an_object_without_a_time_of_change_is_not_screened(server: FolderServer
         asked = ObjectServer(server.address)
         ((ref, state),) = list_objects(asked, Path(folder), members=members_in_this_process(), identify=identify_object)
     (server.home.parent / "work").mkdir()
-    assert brought([(ref, state)], server.home.parent / "work" / "cache", server.address) == [
+    assert read_through_cache([(ref, state)], server.home.parent / "work" / "cache", server.address) == [
         ("image-000.png", "archive_no_tag")
     ]
 

@@ -12,7 +12,7 @@ from program import Fieldray
 
 
 @pytest.fixture
-def well(fieldray: Fieldray) -> Fieldray:
+def run_ok(fieldray: Fieldray) -> Fieldray:
     """A function that runs `fieldray` and requires exit code 0."""
     return lambda *arguments: fieldray(*arguments).ends_with(0)
 

@@ -28,11 +28,11 @@ def write_classes(folder: Path, *, each: int = 12) -> Path:
 
 
 def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
-    tmp_path: Path, fieldray: Fieldray, well: Fieldray, pack_options: list[str]
+    tmp_path: Path, fieldray: Fieldray, run_ok: Fieldray, pack_options: list[str]
 ) -> None:
     images = write_classes(tmp_path / "images")
     out = tmp_path / "out"
-    done = well("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
+    done = run_ok("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
     done.prints("Area under the ROC curve (AUC)", "Positive predictive value at 20.0 % prevalence", "thresholds.csv")
     done.prints("Patients needed for confidence intervals of ± 5 percentage points", "has only 12 scores")
     assert len({found.end() for line in done.out.splitlines() if (found := re.search(r" \d+ of \d+  ", line))}) == 1
@@ -42,7 +42,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     assert document["auc"]["value"] == pytest.approx(roc_auc_score(truth, [line["score"] for line in lines]), abs=1e-9)
     run = str(document["run_id"])
     asked = ("audit", "--run", run, *pack_options, "--labels", "folders", "--json", "-")
-    assert json.loads(well(*asked).out)["auc"] == document["auc"]
+    assert json.loads(run_ok(*asked).out)["auc"] == document["auc"]
     priced = json.loads(fieldray(*asked, "--price-test", "20", "--threshold", "0.5").out)
     assert priced["proposal"]["threshold"] == 0.5
     assert priced["plan"]["prices"] == {"screening": 0.0, "test": 20.0, "unsure": 0.0}
@@ -51,7 +51,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     # An audit does not screen its own outputs. It replaces them, but no other file.
     (out / "audit.json").rename(images / "audit.json")
     printed = ("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json")
-    assert "1 result file of this program" in well(*printed).out
+    assert "1 result file of this program" in run_ok(*printed).out
     (images / "audit.json").write_text("mine")
     fieldray(*printed).ends_with(2)
 
@@ -80,13 +80,13 @@ def test_wrong_options_of_an_audit_are_reported_before_screening(
 
 
 def test_a_local_operating_point_is_accepted_used_and_removed(
-    tmp_path: Path, fieldray: Fieldray, well: Fieldray, pack_options: list[str]
+    tmp_path: Path, fieldray: Fieldray, run_ok: Fieldray, pack_options: list[str]
 ) -> None:
     images = write_classes(tmp_path / "images")
     usual = ("audit", images, *pack_options, "--labels", "folders")
     fieldray(*usual, "--accept-local", "ours").ends_with(2)  # --name is missing
     fieldray("screen", images, *pack_options, "--operating-point", "local:ours").ends_with(2)
-    done = well(*usual, "--accept-local", "ours", "--name", "A. Physicist", "--sensitivity", "0.8")
+    done = run_ok(*usual, "--accept-local", "ours", "--name", "A. Physicist", "--sensitivity", "0.8")
     done.prints("Local operating point of A. Physicist saved. To use it: --operating-point local:ours")
     used = fieldray("screen", images, *pack_options, "--operating-point", "local:ours", "--json", "-")
     assert {line["operating_point"] for line in used.lines} == {"local:ours"}

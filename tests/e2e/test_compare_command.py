@@ -32,12 +32,12 @@ def current(tmp_path: Path) -> Path:
     return save(tmp_path / "current.png")
 
 
-def test_a_pair_is_compared_and_then_one_that_must_not_be(tmp_path: Path, well: Fieldray, current: Path) -> None:
+def test_a_pair_is_compared_and_then_one_that_must_not_be(tmp_path: Path, run_ok: Fieldray, current: Path) -> None:
     prior = save(tmp_path / "prior.png", np.roll(CHEST, (6, -4), axis=(0, 1)))
     mirrored = save(tmp_path / "mirrored.png", np.ascontiguousarray(CHEST[:, ::-1]))
     out, answer = tmp_path / "out", tmp_path / "answer.json"
 
-    well("compare", prior, current, "--out", out, "--json", answer)
+    run_ok("compare", prior, current, "--out", out, "--json", answer)
     found = json.loads(answer.read_text(encoding="utf-8"))
     assert list(found) == KEYS
     assert found["comparable"]
@@ -52,12 +52,12 @@ def test_a_pair_is_compared_and_then_one_that_must_not_be(tmp_path: Path, well: 
         assert picture.size == (512, 512)
         assert "not show the course of a disease" in str(picture.info["Comment"])
 
-    found = json.loads(well("compare", mirrored, current, "--out", out, "--json", "-").out)
+    found = json.loads(run_ok("compare", mirrored, current, "--out", out, "--json", "-").out)
     assert (found["comparable"], found["reason_code"]) == (False, "compare_mirrored")
     assert list(out.iterdir()) == []  # the output of the earlier pair is removed
 
 
-def test_compare_prints_the_warnings_of_the_window(tmp_path: Path, well: Fieldray) -> None:
+def test_compare_prints_the_warnings_of_the_window(tmp_path: Path, run_ok: Fieldray) -> None:
     pixels, out = chest_phantom(512, 512, 1, abnormal=False), tmp_path / "out"
     who = {"PatientID": "1", "PatientName": "DOE^JANE", "PatientBirthDate": "19500101", "PatientSex": "F"}
     dates = {"earlier": "20240101", "later": "20250101"}
@@ -68,7 +68,7 @@ def test_compare_prints_the_warnings_of_the_window(tmp_path: Path, well: Fieldra
     (tmp_path / "copy.dcm").write_bytes(later.read_bytes())
 
     def warnings(prior: Path, current: Path) -> list[str]:
-        done = well("compare", prior, current, "--out", out, "--json", "-")
+        done = run_ok("compare", prior, current, "--out", out, "--json", "-")
         found = json.loads(done.out)["doubts"]
         assert all(doubt["text"] in done.err for doubt in found)
         return [doubt["code"] for doubt in found]
@@ -87,10 +87,10 @@ def test_compare_prints_the_warnings_of_the_window(tmp_path: Path, well: Fieldra
     ],
 )
 def test_an_image_that_is_not_a_single_exposure_is_not_compared(
-    changes: dict[str, object], code: str, tmp_path: Path, well: Fieldray, current: Path
+    changes: dict[str, object], code: str, tmp_path: Path, run_ok: Fieldray, current: Path
 ) -> None:
     prior = write_dicom(tmp_path / "prior.dcm", chest_phantom(512, 512, 1, abnormal=False), changes=changes)
-    found = json.loads(well("compare", prior, current, "--out", tmp_path / "out", "--json", "-").out)
+    found = json.loads(run_ok("compare", prior, current, "--out", tmp_path / "out", "--json", "-").out)
     assert (found["comparable"], found["reason_code"]) == (False, code)
 
 

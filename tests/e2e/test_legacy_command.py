@@ -71,11 +71,11 @@ def test_class_and_score_are_the_demonstrations(drive: Path, images: Path, field
 
 
 def test_every_list_and_export_says_that_the_operating_point_is_unknown(
-    drive: Path, images: Path, tmp_path: Path, well: Fieldray
+    drive: Path, images: Path, tmp_path: Path, run_ok: Fieldray
 ) -> None:
     out = tmp_path / "out"
     options = ("--pack", drive, "--allow-legacy", "--out", out, "--formats", "csv,json,pdf,sr,sc")
-    done = well("screen", images, *options)
+    done = run_ok("screen", images, *options)
     head, *_, sums = (line for line in done.out.splitlines() if MARK in line)
     assert head.startswith("Pack legacy-chest-resnet50") and "unsigned" in head.lower()
     assert "unsigned" in sums.lower() and "abnormal 2  uncertain 0  normal 1" in done.out
@@ -97,8 +97,8 @@ def test_every_list_and_export_says_that_the_operating_point_is_unknown(
     reports = [str(found) for found in written if found.Modality == "SR"]
     assert reports and all(report.count(MARK) >= 2 for report in reports)  # the decision's meaning, and a comment
     assert any(found.Modality != "SR" for found in written)
-    assert f"(unsigned model, {MARK})" in well("history", "list").out
-    assert " unknown " in well("history", "show", "1").out
+    assert f"(unsigned model, {MARK})" in run_ok("history", "list").out
+    assert " unknown " in run_ok("history", "show", "1").out
 
 
 def test_both_files_are_one_model_and_the_edge_tpu_file_alone_is_refused(

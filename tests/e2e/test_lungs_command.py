@@ -151,7 +151,9 @@ def test_an_unwritable_folder_for_maps_is_reported_before_screening(
     assert "image in" not in done.out
 
 
-def test_images_unlike_those_the_pack_was_measured_on_are_screened_with_a_note(tmp_path: Path, well: Fieldray) -> None:
+def test_images_unlike_those_the_pack_was_measured_on_are_screened_with_a_note(
+    tmp_path: Path, run_ok: Fieldray
+) -> None:
     folder = tmp_path / "drive" / "fieldray"
     write_tiny_lungs(folder)
     far = OutOfDistributionCheck(mean=np.full(4, 50.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=1.0)
@@ -159,7 +161,7 @@ def test_images_unlike_those_the_pack_was_measured_on_are_screened_with_a_note(t
     save(tmp_path / "images" / "chest.png", chest())
     save(tmp_path / "images" / "other.png", chest(grey=180))
     trust = ["--trust", fingerprint(with_lungs)]
-    done = well("screen", tmp_path / "images", "--pack", with_lungs, *trust, "--json", "-")
+    done = run_ok("screen", tmp_path / "images", "--pack", with_lungs, *trust, "--json", "-")
     for line in done.lines:
         assert line["status"] == "screened"
         assert "unlike_measured" in [note["code"] for note in line["notes"]]

@@ -17,18 +17,18 @@ from tiny_packs import fingerprint, write_tiny_pack
 
 
 def test_a_pack_is_listed_verified_trusted_installed_and_used(
-    tmp_path: Path, fieldray: Fieldray, well: Fieldray, pack: Path
+    tmp_path: Path, fieldray: Fieldray, run_ok: Fieldray, pack: Path
 ) -> None:
     drive = tmp_path / "drive"
     shutil.copytree(pack, drive / "fieldray" / pack.name)
     fieldray("packs", "list", drive).ends_with(0).prints("tiny-1.0.0", "key not trusted")
     fieldray("packs", "verify", drive).ends_with(0).prints(fingerprint(pack))
     fieldray("packs", "install", drive).ends_with(3).complains("--trust")
-    well("packs", "install", drive, "--trust", fingerprint(pack).upper().replace("-", ":")).prints("Installed:")
+    run_ok("packs", "install", drive, "--trust", fingerprint(pack).upper().replace("-", ":")).prints("Installed:")
     fieldray("packs", "trust").prints(fingerprint(pack))
     shutil.rmtree(drive)
     fieldray("packs", "list").prints("installed")
-    demo = well("demo", "drawn", "--pack", "tiny", "--no-window", "--folder", tmp_path / "images", "--json", "-")
+    demo = run_ok("demo", "drawn", "--pack", "tiny", "--no-window", "--folder", tmp_path / "images", "--json", "-")
     assert {line["status"] for line in demo.lines} == {"screened"}
 
 
@@ -59,9 +59,9 @@ def test_trust_can_be_given_and_taken_back(fieldray: Fieldray, pack: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "least"), [("children", {"abnormal", "unsure", "normal"}), ("adults", {"abnormal"})])
 def test_the_demonstration_prints_every_result_with_the_published_label(
-    home: Path, well: Fieldray, part: str, least: set[str]
+    home: Path, run_ok: Fieldray, part: str, least: set[str]
 ) -> None:
-    lines = well("demo", part, "--no-window", "--json", "-").lines
+    lines = run_ok("demo", part, "--no-window", "--json", "-").lines
     kinds = {"above": "abnormal", "below": "normal", "unsure": "unsure", None: "refused"}
     seen = {Path(str(line["path"])).name: kinds[line["decision"]] for line in lines}  # type: ignore[index]
     assert set(seen) == {path.name for path in (home / "demo" / part).iterdir()}
@@ -69,7 +69,7 @@ def test_the_demonstration_prints_every_result_with_the_published_label(
     assert {seen[name] for name in seen if name.startswith("refused")} == {"refused"}
     notes = {note["code"] for line in lines for note in line["notes"]}  # type: ignore[attr-defined]
     assert ("age_confirmed" if part == "children" else "age_not_stated") in notes
-    again = well("demo", part, "--no-window", "--json", "-").lines
+    again = run_ok("demo", part, "--no-window", "--json", "-").lines
     assert {line["path"]: line["score"] for line in again} == {line["path"]: line["score"] for line in lines}
 
 

@@ -52,11 +52,11 @@ def answers(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, 
 
 
 def test_each_of_several_packs_gives_its_own_results_and_one_export_has_all(
-    tmp_path: Path, mixed: Path, fieldray: Fieldray, well: Fieldray
+    tmp_path: Path, mixed: Path, fieldray: Fieldray, run_ok: Fieldray
 ) -> None:
     alone = {}
     for folder in (ADULTS, TUBERCULOSIS, CHILDREN):
-        alone |= answers(well("screen", mixed, *packs(folder), "--json", "-", "--fresh").lines)
+        alone |= answers(run_ok("screen", mixed, *packs(folder), "--json", "-", "--fresh").lines)
     out = tmp_path / "out"
     formats = ("--out", out, "--formats", "csv,json,pdf,sr,seg")
     done = fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS, CHILDREN), "--json", "-", "--fresh", *formats)
@@ -97,8 +97,8 @@ def test_each_of_several_packs_gives_its_own_results_and_one_export_has_all(
     assert len(list(segments.iterdir())) == 2  # one for each image with UIDs, whatever the number of packs
 
 
-def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, well: Fieldray) -> None:
-    done = well("screen", mixed, *packs(ADULTS, TUBERCULOSIS))
+def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, run_ok: Fieldray) -> None:
+    done = run_ok("screen", mixed, *packs(ADULTS, TUBERCULOSIS))
     heads = next(line for line in done.out.splitlines() if line.startswith("Normal or abnormal, adults   "))
     assert "Tuberculosis, adults" in heads
     for name in ("Normal or abnormal, adults", "Tuberculosis, adults"):
@@ -110,19 +110,19 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, we
     assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # one for each pack
     at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
     assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # one reason for both packs
-    (_, run) = well("history", "list").out.splitlines()
+    (_, run) = run_ok("history", "list").out.splitlines()
     assert run.split()[0] == "1" and f"{ADULTS.name} + {TUBERCULOSIS.name}" in run
-    shown = well("history", "show", "1").out.splitlines()
+    shown = run_ok("history", "show", "1").out.splitlines()
     assert next(line for line in shown if line.endswith("child.dcm")).count("not suitable") == 2
-    compared = well("history", "compare", "1", "1.2").out
+    compared = run_ok("history", "compare", "1", "1.2").out
     assert "Run 1.2, " in compared and TUBERCULOSIS.name in compared
 
 
-def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, well: Fieldray) -> None:
+def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, run_ok: Fieldray) -> None:
     write_images(tmp_path / "images", 2)
     tiny = [write_tiny_pack(tmp_path / version, version=version) for version in ("1.0.0", "1.1.0")]
     out = ("--out", tmp_path / "out", "--formats", "pdf")
-    done = well("screen", tmp_path / "images", *packs(*tiny), "--trust", fingerprint(tiny[0]), *out)
+    done = run_ok("screen", tmp_path / "images", *packs(*tiny), "--trust", fingerprint(tiny[0]), *out)
     names = [f"tiny-{version}" for version in ("1.0.0", "1.1.0")]
     assert all(f"\n{name}: read first " in done.out for name in names)
     if not missing("pdftotext"):

@@ -277,7 +277,7 @@ class Accidents:
 # ---- the run
 
 
-class Silence:
+class SilentFrontEnd:
     """A front end that shows nothing. With --window, `WindowFrontEnd` of window.py takes its place."""
 
     def __init__(self, run: FaultRun) -> None:
@@ -323,7 +323,7 @@ class FaultRun:
         self._session = self.clinic.session(publish)
         return self._session
 
-    def go(self, front_end: Silence) -> dict[str, Any]:
+    def go(self, front_end: SilentFrontEnd) -> dict[str, Any]:
         """Perform the whole run and return the figures."""
         assert self._session
         began_s, session = time.monotonic(), self._session
@@ -341,7 +341,7 @@ class FaultRun:
         self.figures = self._summary(accidents, time.monotonic() - began_s)
         return self.figures
 
-    def _with_accidents(self, front_end: Silence, accidents: Accidents) -> None:
+    def _with_accidents(self, front_end: SilentFrontEnd, accidents: Accidents) -> None:
         over = threading.Event()
 
         def let_them_happen() -> None:
@@ -363,7 +363,7 @@ class FaultRun:
             over.wait(0.05)
         thread.join()
 
-    def _run_batch(self, front_end: Silence, accidents: Accidents) -> None:
+    def _run_batch(self, front_end: SilentFrontEnd, accidents: Accidents) -> None:
         assert self._session
         with accidents.between_runs:
             batch = front_end.begin(self._session, [self.clinic.images[0].parent])

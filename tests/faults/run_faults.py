@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.double import build_library
-from faults.fault_run import FaultRun, Silence, shortcomings
+from faults.fault_run import FaultRun, SilentFrontEnd, shortcomings
 from harness.runner import RunResult, long_run
 
 
@@ -37,21 +37,21 @@ def run(options: argparse.Namespace) -> RunResult:
     with tempfile.TemporaryDirectory() as name:
         library = build_library(Path(name))
         run = FaultRun(
-            Path(name), library, events=options.events, images=options.images, seed=options.seed, say=say_aside
+            Path(name), library, events=options.events, images=options.images, seed=options.seed, say=print_progress
         )
         if options.window:
             from faults.window import go_with_window
 
             figures = go_with_window(run)
         else:
-            figures = run.go(Silence(run))
+            figures = run.go(SilentFrontEnd(run))
     found = shortcomings(figures)
     verdict = ["NOT AS IT SHOULD BE:", *found] if found else ["All as it should be."]
     text = "\n".join([json.dumps(figures, indent=1), *verdict])
     return RunResult(facts=figures, sentence=text.replace("{", "{{").replace("}", "}}"), holds=not found)
 
 
-def say_aside(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print progress to standard error."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.fault_run import FaultRun, Silence, faults
+from faults.fault_run import FaultRun, SilentFrontEnd, faults
 from faults.world import Clinic
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.run import Event, ImageDone
@@ -81,7 +81,7 @@ def test_unplugging_the_edgetpu_during_a_run_of_two_packs_loses_no_image(clinic:
 @pytest.mark.timeout(400)
 def test_a_short_fault_run_finds_no_faults(library: Path, tmp_path: Path) -> None:
     run = FaultRun(tmp_path, library, events=12, images=40, seed=7, is_short=True)
-    figures = run.go(Silence(run))
+    figures = run.go(SilentFrontEnd(run))
     assert faults(figures) == []
     assert figures["events"] == 12
     assert figures["images_by_backend"]["cpu"] > 0

@@ -63,7 +63,7 @@ def test_a_transfer_is_timed_both_ways() -> None:
 
 
 def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path) -> None:
-    (listening, mutual), (_, foreign) = _contexts(tmp_path / "one"), _contexts(tmp_path / "other")
+    (listening, mutual), (_, foreign) = _tls_contexts(tmp_path / "one"), _tls_contexts(tmp_path / "other")
     listener = Listener("127.0.0.1", token=TOKEN, largest=10, serve=_answer, encryption=listening)
     channel = connect(listener.address, token=TOKEN, role="1", max_values=10, encryption=mutual)
     channel.send({}, np.ones(3, np.float32))
@@ -77,7 +77,7 @@ def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path)
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_a_waiting_receive_calls_meanwhile_until_a_message_comes(tmp_path: Path, is_encrypted: bool) -> None:
     """An encrypted connection's socket is readable at once, which does not mean that there is a message."""
-    listening, connecting = _contexts(tmp_path) if is_encrypted else (None, None)
+    listening, connecting = _tls_contexts(tmp_path) if is_encrypted else (None, None)
     asked, may_answer = threading.Event(), threading.Event()
 
     def late(channel: Channel, _role: str) -> None:
@@ -100,7 +100,7 @@ def test_a_waiting_receive_calls_meanwhile_until_a_message_comes(tmp_path: Path,
     listener.close()
 
 
-def _contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def _tls_contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Return the TLS contexts for listening and for connecting, with new certificates."""
     make_certificates(folder)
     own = tls_settings(folder)

@@ -80,7 +80,7 @@ def _epochs(client: Client, plan: TrainingPlan, task: DividedClassifierTraining)
     )
 
 
-def _alone(folder: Path, *, joined: int = 1) -> ShardState:
+def _train_in_one_process(folder: Path, *, joined: int = 1) -> ShardState:
     """Train the same task in one process, with the gradients of `joined` batches in each update."""
     task = task_in(folder)
     layout, replica = WeightLayout.from_weights(weights()), task.open()
@@ -104,7 +104,7 @@ def test_synchronous_workers_get_the_weights_of_one_process(
     client: Client, tmp_path: Path, mode: Any, joined: int, server: Any
 ) -> None:
     found, history = _train(client, TrainingPlan(workers=2, mode=mode, server=server), tmp_path / "divided")
-    expected = _alone(tmp_path / "alone", joined=joined).average
+    expected = _train_in_one_process(tmp_path / "alone", joined=joined).average
     np.testing.assert_allclose(WeightLayout.from_weights(weights()).vector(found), expected, atol=1e-5)
     assert [row.epoch for row in history] == [1, 2] and history[0].staleness_most is None
 
@@ -116,7 +116,7 @@ def test_undivided_tensors_and_turns_keep_the_result(client: Client, tmp_path: P
     )
     found, _ = _train(client, plan, tmp_path / "divided")
     np.testing.assert_allclose(
-        WeightLayout.from_weights(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5
+        WeightLayout.from_weights(weights()).vector(found), _train_in_one_process(tmp_path / "alone").average, atol=1e-5
     )
 
 
@@ -144,7 +144,7 @@ def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path)
     found, history = _train(client, plan, tmp_path / "divided", progress=lambda row: seen.append(row.epoch))
     assert seen == [2] and len(history) == 2
     np.testing.assert_allclose(
-        WeightLayout.from_weights(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5
+        WeightLayout.from_weights(weights()).vector(found), _train_in_one_process(tmp_path / "alone").average, atol=1e-5
     )
 
 
@@ -181,7 +181,9 @@ def test_a_worker_killed_in_the_first_epoch_is_replaced_where_connections_are_en
         victim = psutil.Process(_processes(client)[1])
 
         def kill() -> None:
-            wait_for(lambda: any(one.laddr.ip == "127.0.0.1" and one.raddr for one in _weights_of(victim, client)))
+            wait_for(
+                lambda: any(one.laddr.ip == "127.0.0.1" and one.raddr for one in _weight_connections(victim, client))
+            )
             victim.send_signal(signal.SIGKILL)
             killed.set()
 
@@ -194,7 +196,7 @@ def test_a_worker_killed_in_the_first_epoch_is_replaced_where_connections_are_en
     assert not (tmp_path / "run" / "arrays.npz").exists()
 
 
-def _weights_of(process: psutil.Process, client: Client) -> list[Any]:
+def _weight_connections(process: psutil.Process, client: Client) -> list[Any]:
     """Return a process's TCP connections except those of Dask: these transfer weights."""
     known = {int(client.scheduler.address.rpartition(":")[2])}
     known |= {int(address.rpartition(":")[2]) for address in client.scheduler_info(n_workers=-1)["workers"]}

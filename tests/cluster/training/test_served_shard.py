@@ -177,10 +177,10 @@ def test_the_number_of_connections_without_a_hello_is_limited() -> None:
         wait_for(lambda: sum(map(ended, ungreeted)) == 80 - 64)
         for one in ungreeted:
             one.close()
-        wait_for(lambda: _takes(served))
+        wait_for(lambda: _accepts_worker(served))
 
 
-def _takes(served: ShardServer) -> bool:
+def _accepts_worker(served: ShardServer) -> bool:
     """Return whether the server accepts a worker. Slots of closed connections are free only some time later."""
     channel = _worker(served, 0)
     try:

@@ -187,19 +187,19 @@ PERFORMERS = performers()
 ONCE = Experiment(command="none", retries=0)
 
 
-def ended(runner: TaskRunner, count: int = 1) -> list[Event]:
+def wait_for_events(runner: TaskRunner, count: int = 1) -> list[Event]:
     """Wait for the end of `count` tasks. Returns their events."""
     found = list[Event]()
     wait_for(lambda: found.extend(event for _, event in runner.finished_tasks(0.2)) or len(found) >= count)
     return found
 
 
-def performed(client: Client, run: Path, *, work: str, preemptible: bool = False) -> Event:
+def run_one_task(client: Client, run: Path, *, work: str, preemptible: bool = False) -> Event:
     """Run one task by the function `work` of `performers`. Returns its event."""
     with Journal(run) as journal:
         runner = TaskRunner(client, journal, run=run, preemptible=preemptible, say=print, perform=PERFORMERS[work])
         runner.submit(spec_in(run), ONCE)
-        (event,) = ended(runner)
+        (event,) = wait_for_events(runner)
     return event
 
 
@@ -212,19 +212,19 @@ def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_pa
         ]
         for runner, folder in zip(runners, (mine, other), strict=True):
             runner.submit(spec_in(folder), ONCE)
-        problems = [ended(runner)[0].outcome.problem for runner in runners]
+        problems = [wait_for_events(runner)[0].outcome.problem for runner in runners]
     assert problems == [str(mine / "a-0001"), str(other / "a-0001")]
 
 
 def test_the_answer_of_another_task_is_refused(client: Client, run: Path) -> None:
-    event = performed(client, run, work="answer_another")
+    event = run_one_task(client, run, work="answer_another")
     assert event.status == "failed" and event.outcome.problem.startswith(
         "The cluster returned the result of another task"
     )
 
 
 def test_a_task_stopped_by_an_ending_worker_is_tried_again(client: Client, run: Path) -> None:
-    event = performed(client, run, work="end", preemptible=True)
+    event = run_one_task(client, run, work="end", preemptible=True)
     assert event.status == "done" and event.number == 2
 
 
@@ -242,7 +242,7 @@ def test_a_failing_node_is_set_aside_by_name_without_costing_a_task_an_attempt(t
         runner.submit(first, ONCE)
         for number in range(1, 3):
             runner.submit(dataclasses.replace(spec_in(tmp_path), task=f"a-{number:04d}"), ONCE)
-        events = ended(runner, 3)
+        events = wait_for_events(runner, 3)
     assert [event.status for event in events] == ["done"] * 3
     assert {event.outcome.node for event in events} == {"good/1"}
     assert [line for line in said if line.startswith("bad: The disk")] == said
@@ -257,7 +257,7 @@ def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(t
             first.close()
             runner.submit(spec_in(tmp_path), ONCE)
             nodes.add(msgspec.structs.replace(able, name="able/2")).address()
-            (event,) = ended(runner)
+            (event,) = wait_for_events(runner)
     assert event.status == "done" and event.outcome.node == "able/2"
 
 
@@ -267,7 +267,7 @@ def test_the_run_ends_with_the_node_s_problem_where_no_other_is_left(client: Cli
         (run / "stop.driver").unlink()
         runner.submit(spec_in(run), ONCE)
         with unfit():
-            ended(runner)
+            wait_for_events(runner)
         runner.stop(run / "stop")
         assert journal.latest["a-0001"].status == "stopped"
 

@@ -59,7 +59,7 @@ def by_name(path: Path) -> dict[str, TaskState]:
     return {state.task.name: state for state in read_states(path)}
 
 
-def waited_for(folder: Path) -> Path:
+def wait_for_pids(folder: Path) -> Path:
     """Wait for the file that a waiting command writes, and return it."""
     pids = folder / "run" / "pids.txt"
     wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), limit_s=60)
@@ -181,7 +181,7 @@ command = "ACT wait {{run}}/pids.txt {{run}}/go"
 depends_on = ["quick"]
 """,
     )
-    driver, pids = start("workflow", "run", path), waited_for(tmp_path)
+    driver, pids = start("workflow", "run", path), wait_for_pids(tmp_path)
     children = psutil.Process(driver.pid).children(recursive=True)
     slow = by_name(path)["slow-0001"]
     assert is_running(tmp_path / "run") and slow.status == "running"
@@ -215,7 +215,7 @@ depends_on = ["slow"]
     counts = list[dict[str, int]]()
     thread = threading.Thread(target=lambda: counts.append(dict(run_workflow(path, say=lambda _: None))))
     thread.start()
-    pids = waited_for(tmp_path)
+    pids = wait_for_pids(tmp_path)
     cancel_run(path)
     thread.join()
     assert counts == [{"stopped": 1, "waiting": 1}]
@@ -237,7 +237,7 @@ def test_the_workflow_command_runs_reports_and_returns_an_exit_code(tmp_path: Pa
 def test_ctrl_c_stops_a_workflow_in_order(tmp_path: Path) -> None:
     path = recipe(tmp_path, "[experiments.slow]\ncommand = 'ACT wait {{run}}/pids.txt {{run}}/never'")
     with start("workflow", "run", path) as driver:
-        pids = waited_for(tmp_path)
+        pids = wait_for_pids(tmp_path)
         driver.send_signal(signal.SIGINT)
         driver.communicate(timeout=60)
     assert driver.returncode == 130
