@@ -171,7 +171,7 @@ def test_images_that_are_left_out_are_reported(tmp_path: Path) -> None:
     assert len(said) == 6 and said[5].startswith("Left out: 2 images more")
 
 
-def test_a_card_says_of_how_many_images_no_patient_is_known() -> None:
+def test_a_card_counts_images_without_a_known_patient() -> None:
     folder = resources.files("fieldray_adapt") / "templates" / "en"
     text = (folder / "classifier_card.md").read_text(encoding="utf-8")
     block = Template(text[text.index("{% block split %}") : text.index("{% block sections %}")], trim_blocks=True)

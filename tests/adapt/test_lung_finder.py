@@ -269,7 +269,7 @@ def test_evidence_counts_above_the_operating_point_and_inside_the_lungs() -> Non
     assert (found.images, found.mean, found.chance) == (2, 0.625, 0.5) and found.limit == pytest.approx(0.2875)
 
 
-def test_the_strongest_colour_is_what_half_of_the_images_called_abnormal_reach() -> None:
+def test_the_strongest_colour_is_reached_by_half_of_the_abnormal_images() -> None:
     maps = np.full((4, 2, 2), -3.0, np.float32)
     maps[:, 0, 1] = [99.0, 3.0, 5.0, 11.0]
     scores = np.array([0.49, 0.5, 0.9, 0.99])  # the first image is below the threshold, and does not count

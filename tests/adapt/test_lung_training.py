@@ -357,7 +357,7 @@ def test_augmentation_with_all_settings_zero_changes_nothing() -> None:
     assert np.array_equal(same, image) and np.array_equal(follows, mask)
 
 
-def test_a_turned_image_has_the_targets_of_what_was_done_to_it() -> None:
+def test_a_turned_image_has_the_targets_of_its_orientation() -> None:
     image = np.arange(16, dtype=np.uint8).reshape(4, 4)
     same, targets = reorient(image)
     assert np.array_equal(same, image) and targets.tolist() == [1, 0, 0, 0, 0, 0]

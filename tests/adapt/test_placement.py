@@ -59,7 +59,7 @@ def test_float_values_do_not_map() -> None:
     assert any("float32" in why for why in placement.left_on_cpu)
 
 
-def test_what_follows_an_operator_on_the_cpu_stays_there() -> None:
+def test_operators_after_one_on_the_cpu_stay_on_the_cpu() -> None:
     def unknown_scores(model: Any) -> None:
         for code in model.operatorCodes:
             if code.builtinCode == schema.BuiltinOperator.LOGISTIC:
@@ -133,7 +133,7 @@ def test_the_report_says_what_is_an_estimate() -> None:
     assert "Forecast" in text and "an estimate, not measured" in text
 
 
-def test_the_card_says_whether_there_is_a_compiled_file_and_the_forecast_where_there_is_none() -> None:
+def test_the_card_describes_the_compiled_file_or_the_forecast_without_one() -> None:
     recipe = read_recipe(RECIPE)
     files = {"litert": tiny_model_bytes()}
     text = render_card("card.md", recipe.pack, specification=recipe_specification(recipe), files=files, tools={})

@@ -177,7 +177,7 @@ def test_a_finished_pruning_run_is_not_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [lambda text: text[:-20], lambda text: text.replace("parameters", "sizes")])
-def test_a_damaged_record_says_so(tmp_path: Path, spoil: Callable[[str], str]) -> None:
+def test_a_damaged_pruning_record_is_an_error(tmp_path: Path, spoil: Callable[[str], str]) -> None:
     run(tmp_path, plan(StopRules(iterations=1)))
     path = tmp_path / "iterations.jsonl"
     path.write_text(spoil(path.read_text()))

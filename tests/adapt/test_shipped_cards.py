@@ -72,7 +72,7 @@ def _audited(rows: list[Row], recipe: ClassifierRecipe, pack: Path, *, folder: P
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("pack", [TUBERCULOSIS, ADULTS, CHILDREN], ids=lambda pack: pack.name)
-def test_a_card_counts_what_an_audit_of_the_same_images_counts(pack: Path, tmp_path: Path) -> None:
+def test_a_shipped_card_has_the_counts_of_an_audit_of_the_same_images(pack: Path, tmp_path: Path) -> None:
     model, recipe = read_pack(pack).model, _recipe(pack, folder=tmp_path)
     (label,), metrics = recipe.pack_labels, model.manifest.metrics
     found: Any = metrics["labels"]

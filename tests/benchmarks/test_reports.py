@@ -63,7 +63,7 @@ def test_a_written_page_can_be_read_again(tmp_path: Path) -> None:
     assert "| RLE | 1 &lt; 2 |" in text and "a\\|b" in text and "- a &lt;b&gt; &amp; c" in text
 
 
-def test_a_page_takes_the_place_of_the_run_before_and_names_what_was_committed(tmp_path: Path) -> None:
+def test_a_page_replaces_the_earlier_one_and_names_the_commit(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     made = commit(tmp_path, "app/a.py")
     (tmp_path / "notes.txt").write_text("not measured")

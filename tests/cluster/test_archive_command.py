@@ -139,7 +139,7 @@ def test_a_killed_scheduler_and_ctrl_c_end_without_a_traceback(images: Path, pac
     assert driver.returncode == 130 and said.splitlines()[-1] == "fieldray: cancelled", said
 
 
-def test_what_a_killed_archive_left_is_deleted_with_the_history(
+def test_files_of_a_killed_archive_are_deleted_with_the_history(
     home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
     out = images.parent / "out"
@@ -257,5 +257,5 @@ OPEN = "everybody who reaches the port of this computer can run programs"
         ("start --host 127.0.0.1 --unencrypted --network ward-net", "is not a numeric IP network"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(fieldray: Fieldray, words: str, said: str) -> None:
+def test_wrong_cluster_options_are_reported_before_anything_starts(fieldray: Fieldray, words: str, said: str) -> None:
     fieldray("cluster", *words.split()).ends_with(2).complains(said)

@@ -109,7 +109,7 @@ def test_addresses_are_numbers(given: str) -> None:
     "given",
     ["", "localhost:8786", "10.0.0.1", "10.0.0:1", "10.0.0.1:0", "10.0.0.1:65536", "tls://10.0.0.1:8786", "[::1:9"],
 )
-def test_what_is_no_address_is_refused(given: str) -> None:
+def test_an_invalid_address_is_refused(given: str) -> None:
     with pytest.raises(UsageProblem, match="is not the address of a scheduler"):
         full_address(given, None)
 

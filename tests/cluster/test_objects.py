@@ -510,7 +510,7 @@ for name, _ in server.iterate_objects():
         ("sftp://me:word@host/in", "Leave the password out of the address"),
     ],
 )
-def test_other_addresses_are_refused_in_a_sentence(address: str, why: str) -> None:
+def test_unsupported_addresses_are_refused_with_a_reason(address: str, why: str) -> None:
     with pytest.raises(UsageProblem, match=why) as raised:
         ObjectServer(address)
     assert "word@" not in str(raised.value)

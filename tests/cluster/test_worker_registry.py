@@ -42,7 +42,7 @@ ONE = Piece(7, 8)
         ({"problem": reason("cluster_no_path", path="/share")}, "cluster_no_path"),
     ],
 )
-def test_a_worker_fits_by_its_versions_and_what_it_says_of_itself(said: dict[str, object], code: str | None) -> None:
+def test_a_worker_is_compatible_by_its_versions_and_its_report(said: dict[str, object], code: str | None) -> None:
     report = dataclasses.replace(NodeReport(versions=required_versions(), now_s=time.time()), **said)  # type: ignore[arg-type]
     why = incompatibility_reason(json.dumps(dataclasses.asdict(report)), pytest.fail)
     assert (why and why.code) == code

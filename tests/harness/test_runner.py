@@ -45,7 +45,7 @@ def impossible(world: World) -> None:
     raise NotPossible("no compiler here")
 
 
-def test_a_case_that_fails_says_so_and_makes_the_exit_code_1() -> None:
+def test_a_failing_case_is_printed_and_fails_the_run() -> None:
     said: list[str] = []
     results = try_all([case(nothing, name="tests/a"), case(wrong, name="tests/b")], ["true"], say=said.append)
     assert [result.verdict for result in results] == ["ok", "FAILED"]

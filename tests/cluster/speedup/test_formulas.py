@@ -313,7 +313,7 @@ def test_every_mode_and_server_in_words_and_as_a_table(
     assert "Training is fastest with" in error  # what a person reads does not reach the table
 
 
-def test_the_sentence_is_about_the_server_that_was_asked_for() -> None:
+def test_the_advice_is_about_the_requested_server() -> None:
     given = (*ASKED, "--mode", "sync-split")
     said = {name: estimate(*given, "--server", name)[1] for name in ("central", "distributed")}
     assert "--server distributed" not in said["central"] and "--server central" not in said["distributed"]

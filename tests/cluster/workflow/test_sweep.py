@@ -108,7 +108,7 @@ def test_a_sweep_with_a_lost_worker_ends_complete_and_a_second_one_does_nothing(
         run_sweep(other, say=said.append, trial_command=trial)
 
 
-def test_values_that_do_not_fit_the_recipe_are_said_before_anything_starts(tmp_path: Path) -> None:
+def test_values_that_do_not_fit_the_recipe_are_reported_before_the_start(tmp_path: Path) -> None:
     text = SWEEP.replace("[8, 16]", "[8, 0]").replace('"training.epochs"', '"training.epoks"')
     text = text.replace("low = 1e-4, high = 1e-1, scale", "low = 1e-4, high = 1e-1, scale") + "\n"
     with pytest.raises(RecipeProblems) as found:
