@@ -195,14 +195,14 @@ def test_patients_files_and_folders_have_no_names_while_these_are_hidden(desk: D
     desk.bench.remember_folders("/home/Remembered")
     desk.bench.screening.show_notes([reason("no_image_in", path="/home/Empty")])
     open_run(desk, page, 2)
-    desk.window.audit_page.use_table(Path("/home/Labelled.csv"))
+    desk.window.audit_page.use_table(Path("/home/Reference-table.csv"))
     desk.window.audit_page.button.click()
     desk.until(lambda: desk.bench.auditing.report is not None)
     for name in ("audit", "history"):  # a page out of sight has nothing new on it
         desk.window.actions_by_name[name].trigger()
     desk.bench.past_runs.compare(1, 2)
     desk.until(lambda: page.comparison is not None)
-    names = "Remembered", "Empty", "Labelled", "图", "DOE", "image-00001", "scan-00009", "/images"
+    names = "Remembered", "Empty", "Reference-table", "图", "DOE", "image-00001", "scan-00009", "/images"
     for shows in (True, False, True):
         desk.window.toolbar.folders_menu.aboutToShow.emit()
         desk.until(lambda shows=shows: {any(name in said for _, said in spoken()) for name in names} == {shows})
