@@ -1,4 +1,4 @@
-"""A window with rooms made for the test, closed in order afterwards; and a picture that nothing may open."""
+"""A window over fake services, closed in order after the test; and a picture file that no text may make it open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from file_opens import FileOpens
 
 @pytest.fixture
 def rooms() -> FakeRooms:
-    """Rooms with four images: abnormal, normal, not sure, abnormal."""
+    """Services with four images: abnormal, normal, uncertain, abnormal."""
     made = FakeRooms()
     made.outcomes = [screened(1, 0.9), screened(2, 0.1), screened(3, 0.42), screened(4, 0.7)]
     return made
@@ -27,13 +27,13 @@ def rooms() -> FakeRooms:
 
 @pytest.fixture
 def settings() -> Settings:
-    """English, light: what the assertions are written in. The pack in reach is the site's default."""
+    """English and the light theme, which the assertions expect. The pack of the fake services is the site's default."""
     return Settings({"language": "en", "theme": "light", "pack": "made-up"})
 
 
 @pytest.fixture
 def begin(qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings, tmp_path: Path) -> Begin:
-    """Opens the window on the rooms, with these settings if no others are given."""
+    """A function that opens the window on the fake services, with these settings unless others are given."""
     if rooms.database == Path():
         rooms.database = tmp_path / "rooms" / "results.sqlite"
     return lambda settings=settings, **options: opened(rooms, qapp, qtbot, settings, **options)
@@ -52,7 +52,7 @@ def desk(begin: Begin, rooms: FakeRooms, settings: Settings) -> Iterator[Desk]:
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Path:
-    """What markup in a text would draw."""
+    """A picture file that markup in a text could refer to."""
     path = tmp_path / "drawn.png"
     Image.new("L", (200, 200), 255).save(path)
     return path
@@ -60,7 +60,7 @@ def picture(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def untouched(picture: Path) -> Iterator[Path]:
-    """The same; the test fails if anything opens it."""
+    """The picture file of `picture`; the test fails if anything opens it."""
     if sys.platform != "linux":
         pytest.skip("hears of opened files by inotify")
     opens = FileOpens(picture)
@@ -68,6 +68,6 @@ def untouched(picture: Path) -> Iterator[Path]:
         yield picture
         assert not opens.any()
         picture.read_bytes()
-        assert opens.any()  # it would have been heard
+        assert opens.any()  # proof that an opening would have been noticed
     finally:
         opens.close()

@@ -1,4 +1,4 @@
-"""What a test of the window holds: the program with its window, and how it waits for it."""
+"""A program with its window for tests, and the ways to wait for that window."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Box = TypeVar("Box", bound=QDialog)
 
 
 class Desk:
-    """A program with a window, and the rooms behind it."""
+    """A program with its window, and the fake services behind the window."""
 
     def __init__(self, application: Application, rooms: FakeRooms, qtbot: QtBot, ended: list[bool]) -> None:
         self.application, self.rooms, self.qtbot, self.ended = application, rooms, qtbot, ended
@@ -54,7 +54,7 @@ class Desk:
     # ---- what a person does
 
     def screen(self, *paths: str, answer: str = "") -> None:
-        """Open a folder and wait until the rooms' outcomes are listed; `answer`: the pack whose card is chosen."""
+        """Open a folder and wait until its images are listed; `answer`: the pack to choose if the question comes."""
         self.choose(*paths)
         if answer:
             self.answer(answer)
@@ -65,19 +65,19 @@ class Desk:
         self.bench.screening.choose([Path(path) for path in paths or ("/images",)])
 
     def finish(self) -> None:
-        """The run that was begun last is over."""
+        """Let the run that was started last finish."""
         self.rooms.publish(RunChanged(run_id=self.rooms.session.batches[-1].run_id, state="finished"))
         self.until(lambda: not self.bench.screening.is_busy)
 
     def answer(self, pack_name: str) -> None:
-        """Wait until it is asked whose images these are, and choose the card of a pack."""
+        """Wait until the program asks whose images these are, and choose the card of a pack."""
         self.until(lambda: self.asks == "pack")
         packs = [entry for entry in self.bench.packs.candidates if entry.can_screen]
         place = [entry.pack_name for entry in packs].index(pack_name)
         self.window.welcome.cards[place].button.click()
 
     def use(self, pack_id: str) -> None:
-        """Put a pack in use, and wait until it is."""
+        """Put a pack in use, and wait until the program uses it."""
         found = next(entry for entry in self.bench.packs.candidates if entry.pack_id == pack_id)
         self.bench.packs.use(found)
         self.until(lambda: self.bench.packs.source == found)
@@ -88,7 +88,7 @@ class Desk:
         self.rooms.publish(DrivesChanged(drives={drive: ()}))
 
     def pull_out(self) -> None:
-        """Take all drives away."""
+        """Disconnect all drives."""
         self.rooms.library.on_drives.clear()
         self.rooms.publish(DrivesChanged())
 
@@ -99,15 +99,15 @@ class Desk:
         self.until(lambda: image.row is not None and image.row.row_id == row_id and image.is_visible)
 
     def activate(self) -> None:
-        """Turn to this window."""
+        """Make this window the active one."""
         self.window.activateWindow()
         self.until(self.window.isActiveWindow)
 
-    # ---- what is there
+    # ---- what the window shows
 
     @property
     def asks(self) -> str:
-        """The kind of the question about what is to be screened that is open, "" for none."""
+        """The kind of the open question about a run ("pack", "ages"), "" if none is open."""
         question = self.bench.screening.question
         return question.kind if question else ""
 
@@ -119,19 +119,19 @@ class Desk:
 
     @property
     def listed(self) -> list[int | None]:
-        """The numbers of the rows, as they are listed."""
+        """The row numbers in the order of the list."""
         rows = self.bench.rows
         return [rows.row_id_at(rows.index(place, 0)) for place in range(rows.rowCount())]
 
     @property
     def notices(self) -> str:
-        """All words of the banners, unfolded."""
+        """All texts of the banners, unfolded."""
         banners = self.window.banners
         banners.show_all_notices()
         return texts(banners)
 
     def dialog(self, kind: type[Box]) -> Box:
-        """The dialog of a kind that is in sight, once it is."""
+        """The visible dialog of this kind; waits until it is open."""
         self.until(lambda: dialogs(self.window, kind))
         return dialogs(self.window, kind)[0]
 
@@ -142,13 +142,13 @@ class Desk:
         self.qtbot.waitUntil(lambda: bool(is_so()), timeout=WAIT_MS)  # type: ignore[operator]
 
     def until_listed(self, count: int) -> None:
-        """Wait until so many images are in the run, and those in sight are read."""
+        """Wait until the run has this many images and the visible rows are loaded."""
         rows = self.bench.rows
         self.until(lambda: rows.is_fully_read and rows.total() == count)
         self.until(lambda: all(rows.row_at(rows.index(place, 0)) for place in range(min(rows.rowCount(), 40))))
 
     def until_shown(self, *words: str) -> None:
-        """Wait until the banners say all this."""
+        """Wait until the banners contain all these words."""
         self.until(lambda: all(part in self.notices for part in words))
 
 
@@ -157,7 +157,7 @@ Begin = Callable[..., AbstractContextManager[Desk]]
 
 @contextmanager
 def shown(application: Application, qtbot: QtBot) -> Iterator[list[bool]]:
-    """The window of a program, shown, which ends in order afterwards; what comes is filled once it has ended.
+    """Show the program's window and close it in order afterwards; the yielded list gets an item once it has closed.
 
     No test may leave a verdict on an image that was not in sight when the verdict was given.
     """
@@ -172,9 +172,9 @@ def shown(application: Application, qtbot: QtBot) -> Iterator[list[bool]]:
         qtbot.waitUntil(lambda: bool(ended), timeout=WAIT_MS)
         application.window.deleteLater()
         QCoreApplication.processEvents()
-        # Else the window lives until the next test waits, and is styled again when that test opens its own.
+        # Otherwise the window lives until the next test waits, and is styled again when that test opens its own.
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
-        QApplication.instance().setStyleSheet("")  # as a new program has it
+        QApplication.instance().setStyleSheet("")  # as when the program starts
         recorder.deleteLater()
     assert not recorder.wrong
 
@@ -188,25 +188,25 @@ def opened(
     *,
     notify_run_end: NotifyRunEnd = notify_run_end,
 ) -> Iterator[Desk]:
-    """A program on these rooms whose window is shown."""
+    """A program on these fake services whose window is shown."""
     application = Application(qapp, settings, services=rooms.open, notify_run_end=notify_run_end)
     with shown(application, qtbot) as ended:
         yield Desk(application, rooms, qtbot, ended)
 
 
 def texts(widget: QWidget) -> str:
-    """All words on a widget that can be seen."""
+    """All visible texts on a widget."""
     labels = [label.text() for label in widget.findChildren(QLabel) if label.isVisible()]
     return "\n".join(labels + [button.text() for button in widget.findChildren(QPushButton) if button.isVisible()])
 
 
 def dialogs(parent: QWidget, kind: type[Box]) -> list[Box]:
-    """The dialogs of a kind that are in sight."""
+    """The visible dialogs of this kind."""
     return [box for box in parent.findChildren(kind) if box.isVisible()]
 
 
 def spoken() -> Iterator[tuple[str, str]]:
-    """Every text on every widget, seen or not, but what a person edits; with where it is."""
+    """Every text of every widget, visible or not, with its place. Texts that a person edits are left out."""
     for widget in QApplication.allWidgets():
         name = f"{type(widget).__name__} in {type(widget.window()).__name__}"
         for kind in ("toolTip", "whatsThis", "statusTip", "accessibleName", "windowTitle"):
@@ -249,7 +249,7 @@ def press(box: QMessageBox | QWidget, words: str) -> None:
 
 
 def turn_wheel(widget: QWidget, notches: int, *, control: bool = False) -> None:
-    """Turn the mouse wheel over the middle of a widget, up for positive numbers."""
+    """Turn the mouse wheel by `notches` over the middle of a widget; positive numbers turn it upwards."""
     at, button = QPointF(widget.rect().center()), Qt.MouseButton.NoButton
     there, by, phase = QPointF(widget.mapToGlobal(at.toPoint())), QPoint(0, 120 * notches), Qt.ScrollPhase.NoScrollPhase
     modifier = Qt.KeyboardModifier.ControlModifier if control else Qt.KeyboardModifier.NoModifier

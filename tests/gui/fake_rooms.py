@@ -1,4 +1,4 @@
-"""The working rooms as the window's tests need them: they come through the same door as the real ones."""
+"""Fake services for tests of the window, which opens them as real ones: session, library, audit, drives, priors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ POINT = operating_point(
 
 
 def manifest(**changes: object) -> Manifest:
-    """A pack's description with one label and two operating points."""
+    """The manifest of a pack with one label and two operating points."""
     values = {
         "pack_id": "made-up",
         "version": "1.2.0",
@@ -97,7 +97,7 @@ def manifest(**changes: object) -> Manifest:
 
 
 def model(trust: str = "signed", **changes: object) -> Model:
-    """A model in memory that nobody can run."""
+    """A model in memory that cannot be run."""
     return Model(
         manifest=manifest(**changes),
         trust=trust,  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def image_image(number: int) -> Image:
 
 
 def screened(number: int, score: float, *, with_thumbnail: bool = False) -> ScreenedOutcome:
-    """An image with a score; its class map is warm in one place where the score is high."""
+    """An image with a score; where the score is high, its class map has one warm cell."""
     rows, columns = np.mgrid[0:CELLS, 0:CELLS]
     spot = np.exp(-((rows - 8) ** 2 + (columns - 4) ** 2) / 5)
     logits = (spot * 14 * score - 3.0).astype(np.float32)
@@ -170,7 +170,7 @@ def failed(number: int, why: Reason | None = None) -> FailedOutcome:
 
 
 def candidate(folder: str = "/media/Edge TPU/fieldray/made-up-1.2.0", **changes: object) -> PackCandidate:
-    """A pack seen in a listing."""
+    """A pack as a listing shows it."""
     values = {
         "folder": Path(folder),
         "origin": "builtin",
@@ -190,7 +190,7 @@ AGES = {"children": (1, 5), "adults": (18, 95), "tuberculosis": (15, 95)}
 
 
 def described(pack_id: str, **changes: object) -> dict[str, object]:
-    """What is said of a pack for patients of certain ages."""
+    """Manifest values of a pack for patients of certain ages."""
     names, accepted = {"en": pack_id.capitalize()}, HeaderRules(ages_years=AGES[pack_id])
     return {"pack_id": pack_id, "version": "1.0.0", "accepted": accepted, "names": names, **changes}
 
@@ -203,20 +203,20 @@ def save(
     *others: Sequence[Outcome],
     spec: RunSpec = SPEC,
 ) -> None:
-    """Save what one pack says of images, and what others say of them, and say so as a batch does."""
+    """Save the answers of one or several packs for these images, and publish an `ImageDone` event for each image."""
     for answers in zip(outcomes, *others, strict=True):
         publish(ImageDone(image=store.save(run_id, *answers, spec=spec)))
 
 
 def done(row_id: int, outcome: Outcome, *, run_id: int = 1) -> ImageDone:
-    """That an image has its one answer."""
+    """The event that an image is done, with one answer."""
     answer = StoredResult(result_id=row_id, row_id=row_id, run_id=run_id, outcome=outcome, is_reused=False)
     return ImageDone(image=StoredImage(row_id=row_id, run_id=run_id, results=(answer,)))
 
 
 @dataclass(eq=False)
 class FakeBatch:
-    """Says what it was told to; the test publishes what follows."""
+    """Records the calls and publishes the new state; the test publishes all that follows."""
 
     publish: Publish
     run_id: int = 1
@@ -241,7 +241,7 @@ class FakeBatch:
 
 @dataclass(eq=False)
 class FakeSession:
-    """Screens what `outcomes` says as soon as it is started, then waits to be finished by the test."""
+    """Saves `outcomes` as soon as it is started, then runs until the test finishes it."""
 
     publish: Publish
     database: Path
@@ -252,7 +252,7 @@ class FakeSession:
     watched: list[bool] = field(default_factory=list)
     packs: list[Model | None] = field(default_factory=list)
     other_packs: list[tuple[Model, ...]] = field(default_factory=list)
-    of_others: dict[str, list[Outcome]] = field(default_factory=dict)  # what a pack after the first says, by its name
+    of_others: dict[str, list[Outcome]] = field(default_factory=dict)  # by pack: outcomes of packs after the first
     reconsidered: list[str] = field(default_factory=list)
     verdicts: dict[int, Verdict | None] = field(default_factory=dict)
     verdicts_by_content: dict[str, Verdict | None] = field(default_factory=dict)
@@ -265,9 +265,9 @@ class FakeSession:
     previews: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     judged: list[Outcome] = field(default_factory=list)
     verdict_problem: FieldrayError | None = None
-    keeps_refused: bool = False  # what is refused lies in the store all the same
-    image: Image | None = None  # the pixels of every image, else each has its own
-    overrides: list[tuple[int, RefusalOverrides]] = field(default_factory=list)
+    keeps_refused: bool = False  # a refused verdict is stored all the same
+    image: Image | None = None  # the pixels of every image; if None, each image has its own
+    overrides: list[tuple[int, Overrides]] = field(default_factory=list)
     again: Outcome | FieldrayError | None = None
     may_screen: threading.Event = field(default_factory=threading.Event)
     is_closed: bool = False
@@ -341,7 +341,7 @@ class FakeSession:
         if isinstance(self.again, FieldrayError):
             raise self.again
         assert self.again is not None
-        if isinstance(self.again, RefusedOutcome) and overrides != RefusalOverrides():  # which is only told
+        if isinstance(self.again, RefusedOutcome) and overrides != Overrides():  # a refusal is not stored
             return self.again
         with ResultStore(self.database) as store:
             image = store.replace_result(row_id, self.again, run=store.run(self.batches[-1].run_id))
@@ -372,13 +372,13 @@ class FakeSession:
 
 @dataclass(eq=False)
 class FakeLibrary:
-    """Packs by folder; `on_drives` appear while their drive is listed."""
+    """Packs by folder; those of `on_drives` are listed while their drive is connected."""
 
     always: list[PackCandidate] = field(default_factory=lambda: [candidate("/program/models/made-up-1.2.0")])
     on_drives: dict[Path, list[PackCandidate]] = field(default_factory=dict)
     models: dict[Path, Model] = field(default_factory=dict)
     problems: dict[Path, FieldrayError] = field(default_factory=dict)
-    further: dict[Path, FieldrayError] = field(default_factory=dict)  # once the first is answered
+    further: dict[Path, FieldrayError] = field(default_factory=dict)  # set once the first question was answered
     trusted: list[str] = field(default_factory=list)
     installed: list[Path] = field(default_factory=list)
     lost: Reason | None = None
@@ -419,7 +419,7 @@ class FakeLibrary:
 
 @dataclass(eq=False)
 class FakeAudit:
-    """Audits of made-up cases, of which rows 1 and 2 disagree, whatever is asked; `problem` is raised instead."""
+    """Audits of made-up cases: rows 1 and 2 always disagree. If `problem` is set, it is raised instead."""
 
     problem: FieldrayError | None = None
     requests: list[tuple[PackOfRun, AuditRequest, Model | None]] = field(default_factory=list)
@@ -445,7 +445,7 @@ class FakeAudit:
 
 @dataclass(eq=False)
 class FakeDrives:
-    """A watch that the test speaks for."""
+    """A watch for drives whose changes the test publishes."""
 
     is_closed: bool = False
 
@@ -455,7 +455,7 @@ class FakeDrives:
 
 @dataclass(eq=False)
 class FakePriors:
-    """Prior images of the store; a comparison answers as the test says, waits for `may_compare`, ends by `cancel`."""
+    """Priors of the store; a comparison waits for `may_compare` and gives what the test set or ends by `cancel`."""
 
     database: Path = Path()
     files: dict[Path, Outcome] = field(default_factory=dict)
@@ -501,7 +501,7 @@ class FakePriors:
 
 
 def load_study(*, is_disturbed: bool = False) -> StoredLoadStudy:
-    """10 ms per image without load, 11 at 40 %, 12 at 60 %, 14 at 100 %."""
+    """A load study with 10 ms per image without load, 11 ms at 40 %, 12 ms at 60 % and 14 ms at 100 %."""
     cells = (
         StoredLoadCell(
             case="cpu, 1 thread",
@@ -521,7 +521,7 @@ def load_study(*, is_disturbed: bool = False) -> StoredLoadStudy:
 
 
 class FakeRooms:
-    """All rooms together; `open` is what the window is given."""
+    """All fake services together; the window calls `open`."""
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
@@ -531,7 +531,7 @@ class FakeRooms:
         self.lacks_ages = False
         self.drives = FakeDrives()
         self.audit = FakeAudit()
-        self.history: History | None = None  # else that of the database
+        self.history: History | None = None  # if None, the history of the database
         self.priors = FakePriors()
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
@@ -550,7 +550,7 @@ class FakeRooms:
         self.may_check.set()
 
     def offer(self, *pack_ids: str, **changes: dict[str, object]) -> None:
-        """Only these packs are at hand; `changes`: what else is said of one."""
+        """Make only these packs available; `changes` are further manifest values by pack."""
         self.library.always = []
         for pack_id in pack_ids:
             folder, about = f"/program/models/{pack_id}-1.0.0", described(pack_id, **changes.get(pack_id, {}))

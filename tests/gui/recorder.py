@@ -1,4 +1,4 @@
-"""What was in sight when a person said something of an image: looked at beside every verdict that a window takes."""
+"""Checks at every verdict that a window takes that the judged image was in sight."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fieldray.desktop.viewer import Viewer
 class Recorder(QObject):
     """Keeps in `wrong` a sentence for each verdict on an image, or on an answer, that was not in sight.
 
-    To take a verdict back is no verdict: its image is shown afterwards.
+    Withdrawing a verdict is not checked: its image is shown only afterwards.
 
-    What the viewer painted last is noted here by itself, from its paint events, and not asked of the program. A viewer
-    that does not paint, as in the random walks, is believed.
+    What the viewer painted last is taken from its paint events, not from the program. A viewer that does not paint,
+    as in the random walks, is not checked.
     """
 
     def __init__(self, application: Application) -> None:
         super().__init__()
         self._application, self._viewer = application, None
-        self._painted: tuple[int, str] | None = None  # the row and the content of the pixels
+        self._painted: tuple[int, str] | None = None  # row number and content hash of the painted pixels
         self.wrong: list[str] = []
         image = application.controller.image
         for news in (image.changed, image.loaded):

@@ -1,4 +1,4 @@
-"""The audit in the window: what is asked, what is shown, the image of a disagreement, and the explicit yes."""
+"""The audit page: its questions, its figures, the image of a disagreement, and consent to a local operating point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fieldray.store.results import ResultStore
 
 @pytest.fixture
 def page(desk: Desk) -> AuditPage:
-    """The page after a run."""
+    """The audit page after a run."""
     desk.screen()
     desk.finish()
     desk.window.actions_by_name["audit"].trigger()
@@ -139,7 +139,7 @@ def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk
     desk.until(lambda: desk.rooms.audit.taken == [("ours", "A. Physicist")])
     packs = desk.bench.packs
     desk.until(lambda: packs.model.manifest.operating_points[-1].name == "local:ours")
-    assert packs.point.name != "local:ours"  # it is chosen, not taken by itself
+    assert packs.point.name != "local:ours"  # the new point is chosen only by a person
     packs.choose_point("local:ours")
     desk.window.pages.setCurrentWidget(desk.window.packs_page)
     choices = desk.window.packs_page.findChildren(QComboBox)

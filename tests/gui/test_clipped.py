@@ -1,6 +1,6 @@
 """No text is cut: every page and dialog in every language, at the sizes of small and large screens and at 200 %.
 
-What has no room for its words says so with an ellipsis, and has them as its tool tip.
+A text without enough room ends with an ellipsis and is whole in the tool tip.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 from fieldray.translation import Translator, languages
 
-# 1024, 1366 and 1920 points wide; then 1366 x 768 and 1920 x 1080 at 200 %.
+# Widths of 1024, 1366 and 1920 points; then 1366 x 768 and 1920 x 1080 at 200 %.
 SIZES = (1024, 768), (1366, 768), (1920, 1080), (683, 384), (960, 540)
 PAGES = "packs", "audit", "history", "status"
 NAMES = {"en": "Normal or abnormal chest X-rays of adults", "uk": "Норма чи відхилення на рентгенограмах дорослих"}
 DIALOGS = "settings", "export", "about", "keys", "guide"
 _ELLIPSIS = "…"
-_WIDE = 1366  # from here on a table has room for all of its columns
-_SLACK = 1  # of rounding
-_ARROW = 34  # of a box to choose from, with its padding
-_PADDING = 18  # of a field
+_WIDE = 1366  # from this width on a table has room for all its columns
+_SLACK = 1  # for rounding
+_ARROW = 34  # the arrow of a combo box, with its padding
+_PADDING = 18  # the padding of an input field
 
 
 @pytest.fixture(params=sorted(languages()))
@@ -71,7 +71,7 @@ def rooms() -> FakeRooms:
 
 
 def cut(window: QWidget) -> Iterator[str]:
-    """What cannot be read whole on a window, each with where it stands."""
+    """The texts that are cut on a window, each with its place."""
     for part in window.findChildren(QWidget):
         if part.isVisible() and part.window() is window and (lacks := _lacks(part)):
             yield f"{type(part).__name__} {lacks!r} in {type(part.parentWidget()).__name__}, {part.size().toTuple()}"
@@ -83,7 +83,7 @@ def cut(window: QWidget) -> Iterator[str]:
 
 
 def _lacks(part: QWidget) -> str:
-    """The words of a part that has no room for them, "" if all can be read."""
+    """The text of a widget that is too small for it, "" if the whole text can be read."""
     metrics, text = part.fontMetrics(), ""
     match part:
         case QLabel():
@@ -109,17 +109,17 @@ def _lacks(part: QWidget) -> str:
             return ", ".join(_headings_cut(part))
         case _:
             return ""
-    has_tip = bool(part.toolTip()) and (_ELLIPSIS in text or isinstance(part, QLineEdit))  # which writes one itself
+    has_tip = bool(part.toolTip()) and (_ELLIPSIS in text or isinstance(part, QLineEdit))  # it adds its own
     return text if (is_cut and not has_tip) or _is_outside(part) else ""
 
 
 def _widest(metrics: QFontMetrics, text: str) -> int:
-    """The longest word: it is not broken."""
+    """The width of the longest word, which is not broken."""
     return max(map(metrics.horizontalAdvance, re.split(r"[\s\u200b/-]+", text)))
 
 
 def _headings_cut(table: QTableWidget) -> Iterator[str]:
-    """Those narrower than their words; where the screen is not narrow, nobody has to scroll to the last ones either."""
+    """Headings narrower than their words; on a wide screen also those that can only be reached by scrolling."""
     header, room = table.horizontalHeader(), table.viewport().width()
     for column in range(table.columnCount()):
         words = header.sectionSizeHint(column)
@@ -129,7 +129,7 @@ def _headings_cut(table: QTableWidget) -> Iterator[str]:
 
 
 def _is_outside(part: QWidget) -> bool:
-    """Whether nobody can bring it into sight: what is in a scroll area can be."""
+    """Whether a widget lies beyond the window's edge and no scroll area can bring it into sight."""
     above = part.parentWidget()
     while above is not None and not above.isWindow():
         if isinstance(above, QScrollArea):
@@ -140,14 +140,14 @@ def _is_outside(part: QWidget) -> bool:
 
 
 def settle() -> None:
-    """Layouts ask for one another, and so do wrapped texts."""
+    """Process events several times: layouts and wrapped texts need several passes."""
     for _ in range(8):
         QApplication.processEvents()
 
 
 @pytest.fixture
 def look(desk: Desk) -> Callable[[str], list[str]]:
-    """Look at the window at every size."""
+    """A function that checks the window at every size."""
 
     def at_every_size(name: str) -> list[str]:
         found = []
@@ -231,7 +231,7 @@ def test_no_text_of_a_dialog_is_cut(desk: Desk) -> None:
 
 
 def test_the_ends_of_the_legend_are_whole_in_a_narrow_view(qapp: QApplication, language: str) -> None:
-    """As many lit points stand left of the colours as where there is room for all."""
+    """In a narrow view the words beside the colours have as many lit points as in a wide one."""
 
     def lit(width: int) -> int:
         picture = QImage(width, 90, QImage.Format.Format_RGB32)

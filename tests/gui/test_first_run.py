@@ -1,4 +1,4 @@
-"""Whose images are these: no pack is taken silently, an answer is remembered, and what speaks against it is told."""
+"""The question whose images these are: no pack is used unasked, the answer is remembered, contradictions are shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHILDREN = Path("/program/models/children-1.0.0")
 
 @pytest.fixture
 def settings() -> Settings:
-    """Nobody has said anything yet."""
+    """No pack has been chosen yet."""
     return Settings({"language": "en", "theme": "light"})
 
 
@@ -50,7 +50,7 @@ def two_packs() -> FakeRooms:
 
 @pytest.fixture(autouse=True)
 def listed(desk: Desk) -> None:
-    """The packs are listed."""
+    """A window in which the packs are listed."""
     desk.until(lambda: desk.bench.packs.is_listed)
 
 
@@ -115,7 +115,7 @@ def test_a_card_is_the_answer_and_the_header_says_for_whom(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     desk.screen(answer="adults-1.0.0")
     assert desk.in_use == "adults-1.0.0"
-    assert desk.rooms.session.ages_confirmed == [True]  # the card says so in so many words
+    assert desk.rooms.session.ages_confirmed == [True]  # the card names the ages
     assert "For patients aged 18 to 95 years." in desk.window.toolbar.pack_chip.toolTip()
     assert desk.window.pages.currentWidget() is desk.window.images
 
@@ -150,7 +150,7 @@ def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> Non
     desk.rooms.remembered_packs.remember([Path("/images")], "adults", operating_point="careful")
     desk.screen()
     assert desk.rooms.session.started_with[-1][1] == "careful" and desk.in_use == "adults-1.0.0"
-    assert desk.rooms.session.ages_confirmed == [False]  # a folder of DICOM: nothing is left open
+    assert desk.rooms.session.ages_confirmed == [False]  # DICOM images state the ages, so no question is left
     desk.finish()
     desk.choose("/other")
     desk.answer("adults-1.0.0")
@@ -165,7 +165,7 @@ def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> Non
     desk.until(lambda: desk.asks == "pack")
     desk.bench.packs.choose_point(POINT.name)
     desk.choose()
-    desk.until(lambda: desk.rooms.session.started_with[-1][1] == POINT.name)  # a person says so
+    desk.until(lambda: desk.rooms.session.started_with[-1][1] == POINT.name)  # a person chose this point
 
 
 def test_a_site_may_have_a_default_and_it_outlives_the_program(desk: Desk, home: Path) -> None:
@@ -232,7 +232,7 @@ def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
     assert "1 image file has no patient age" in desk.notices
 
 
-# ---- What is asked before a run: each question names what it is about, holds for that alone, and disturbs nobody.
+# ---- Questions before a run: each names its folder and pack, holds for them alone, and takes no key from other fields.
 
 
 MEANWHILE = EDGETPU / "fieldray" / "lungs-2.0.0"
@@ -240,7 +240,7 @@ MEANWHILE = EDGETPU / "fieldray" / "lungs-2.0.0"
 
 @pytest.fixture
 def asked(desk: Desk) -> QMessageBox:
-    """The question for the ages of /images, for which the children's pack is remembered."""
+    """The open question about the ages of /images, for which the children's pack is remembered."""
     desk.rooms.lacks_ages = True
     desk.rooms.remembered_packs.remember([Path("/images")], "children")
     desk.choose()
@@ -248,7 +248,7 @@ def asked(desk: Desk) -> QMessageBox:
 
 
 def plug_in(desk: Desk, pack_id: str = "adults", **changes: object) -> None:
-    """A drive with a trusted pack for other patients."""
+    """Connect a drive with a trusted pack for other patients."""
     about = described(pack_id)
     known = {name: about[name] for name in ("pack_id", "version", "names")}
     entry = candidate(str(MEANWHILE), **{"origin": "drive", "trust": "trusted", **known, **changes})
@@ -296,7 +296,7 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
 
 
 def open_past(desk: Desk, folder: str) -> None:
-    """A run of the past, over this folder, is stored and opened."""
+    """Store a run over this folder and open it from the history."""
     spec = run_spec(paths=(folder,), pack_name="children-1.0.0")
     desk.bench.past_runs.open(keep(desk.rooms.database, [screened(1, 0.9)], spec=spec))
 
@@ -330,7 +330,7 @@ def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
     desk.screen("/first", answer="children-1.0.0")
     desk.rooms.lacks_ages = True
     desk.rooms.remembered_packs.remember([Path("/second")], "children")
-    desk.choose("/second")  # after this run
+    desk.choose("/second")  # this folder waits until the run is over
     desk.activate()
     search = desk.window.work_list.filter_bar.search
     search.setFocus()
@@ -340,7 +340,7 @@ def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
     for key in (Qt.Key.Key_Space, Qt.Key.Key_Y):
         QTest.keyClick(QApplication.focusWidget(), key)
     assert (QApplication.focusWidget(), dialogs(desk.window, QMessageBox), desk.asks) == (search, [], "ages")
-    QTest.keyClick(search, Qt.Key.Key_Return)  # the search is over
+    QTest.keyClick(search, Qt.Key.Key_Return)  # the search was finished
     box = desk.dialog(QMessageBox)
     desk.until(lambda: finish_and_wait not in desk.notices)
     QTest.keyClick(box, Qt.Key.Key_Return)
@@ -352,7 +352,7 @@ def test_a_folder_that_is_dropped_while_somebody_types_gives_the_keys_back_to_th
     desk.screen("/first", answer="children-1.0.0")
     desk.activate()
     desk.window.work_list.filter_bar.search.setFocus()
-    desk.window._choose([Path("/second")])  # after this run
+    desk.window._choose([Path("/second")])  # this folder waits until the run is over
     assert QApplication.focusWidget() is desk.window.work_list.table
 
 
@@ -372,7 +372,7 @@ def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(
     desk.until(lambda: entry in packs.candidates)
     packs.use(entry)
     question = desk.dialog(PackDialog)
-    desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(other)  # somebody changed the drive meanwhile
+    desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(other)  # the drive was changed meanwhile
     desk.rooms.library.on_drives[EDGETPU] = [replace(entry, fingerprint=other)]
     question.yes_button.click()
     desk.until_shown("The key is trusted now")

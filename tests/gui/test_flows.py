@@ -1,4 +1,4 @@
-"""What a reader does from the first folder to the last verdict."""
+"""The reading task in the window, from the first folder to the last verdict."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_folder_becomes_rows_abnormal_first(desk: Desk) -> None:
     desk.screen("/images")
     assert desk.rooms.session.started_with == [((Path("/images"),), None, False)]
     assert desk.window.pages.currentWidget() is desk.window.images
-    # Scores .9 .1 .42 .7 at .41 with .34 to .5 unsure: 1 and 4 abnormal, 3 not sure, 2 normal.
+    # Scores .9 .1 .42 .7 at the threshold .41, uncertain from .34 to .5: 1 and 4 abnormal, 3 uncertain, 2 normal.
     assert desk.listed == [1, 4, 3, 2]
 
 
@@ -106,7 +106,7 @@ def test_progress_speed_and_load_are_shown(desk: Desk) -> None:
 
 
 def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
-    """Although another folder waited, whose run starts at once."""
+    """It stays although the run of another, waiting folder starts at once."""
     desk.screen("/first")
     screening = desk.bench.screening
     screening.choose([Path("/second")])
@@ -124,7 +124,7 @@ def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
 
 def test_a_failure_goes_when_the_same_is_screened_again(desk: Desk) -> None:
     desk.rooms.publish(StoreUnwritable(reason=reason("not_writable", path="/home/me", detail="Read-only file system")))
-    desk.until_shown("Read-only file system")  # before anything is screened
+    desk.until_shown("Read-only file system")  # cannot be dismissed before anything is screened
     desk.screen("/first")
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
     desk.until_shown("The disk is full")
@@ -181,7 +181,7 @@ def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
 
 
 def test_a_fall_back_is_never_silent(desk: Desk) -> None:
-    desk.until(lambda: desk.bench.backends)  # the pack in use has spoken
+    desk.until(lambda: desk.bench.backends)  # the pack in use reported its device
     for state, why in (("ready", None), ("unavailable", reason("coral_unplugged"))):
         desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, in_use=state == "ready", reason=why))
     desk.rooms.publish(after := BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 2"))
@@ -204,7 +204,7 @@ def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: D
     change("absent")
     desk.until(lambda: not desk.window.banners.isVisible())
     change("ready")
-    desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=True))  # another pack, compiled
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=True))  # an Edge TPU pack
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
     desk.until_shown("so the pack runs on the CPU only")
     assert "No image is lost" not in desk.notices
@@ -333,7 +333,7 @@ def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
 def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
 
     def slow(progress: ProgressHandler) -> None:
-        """Until somebody stops it."""
+        """An export that runs until somebody stops it."""
         while True:
             progress(410, 1000)
 
@@ -350,7 +350,7 @@ def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, t
     turns = iter((True, False))
 
     def slow_at_first(progress: ProgressHandler) -> None:
-        """The first until somebody stops it."""
+        """An export whose first call runs until somebody stops it."""
         is_first = next(turns)
         while is_first:
             progress(410, 1000)
@@ -368,7 +368,7 @@ def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, t
 
 @pytest.fixture
 def more_formats() -> Iterator[None]:
-    """One more format."""
+    """Registers one more export format."""
     count = Exporter(
         name="count", suffix=".count", title="Count", write=lambda path, stored: None, is_own=lambda head: False
     )
@@ -392,7 +392,7 @@ def test_the_run_in_sight_when_saving_began_is_the_one_that_is_saved(desk: Desk)
 
 
 class _FileManager(QObject):
-    """Takes the folders that are to be shown."""
+    """Records the folders that the program asks the file manager to show."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -432,7 +432,7 @@ def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None,
     dialog.boxes["pdf"].setChecked(True)
     assert dialog.save.isEnabled()
     assert dialog.formats() == ("pdf",)
-    assert not dialog.comma_box.isEnabled()  # no table is chosen
+    assert not dialog.comma_box.isEnabled()  # no table format is chosen
     dialog.names_box.setChecked(True)
     dialog.accept()
     chosen = desk.window.findChild(QFileDialog)
@@ -449,7 +449,7 @@ def test_a_list_in_which_nothing_matches_says_so(desk: Desk) -> None:
     desk.until(lambda: desk.listed == [] and table.accessibleDescription() != "")
     assert table.accessibleDescription() == "No image matches the search and the filters."
     pyramid = table.viewport().grab().toImage()
-    assert len({pyramid.pixel(x, y) for x in range(pyramid.width()) for y in range(20, 50)}) > 2  # it is written there
+    assert len({pyramid.pixel(x, y) for x in range(pyramid.width()) for y in range(20, 50)}) > 2  # search text
     search.clear()
     desk.until(lambda: desk.listed != [] and table.accessibleDescription() == "")
 
@@ -463,7 +463,7 @@ def test_the_image_follows_what_a_search_found(desk: Desk, rooms: FakeRooms) -> 
     with desk.qtbot.waitSignal(model.changed):
         work_list.filter_bar.search.setText("px-10")
     assert model.rowCount() == 60
-    assert work_list.table.currentIndex().row() == 0  # the open image is among them
+    assert work_list.table.currentIndex().row() == 0  # the open image is among the matches
     work_list.filter_bar.search.setText("px-103")
     desk.until(lambda: desk.listed == list(range(30, 40)))
     assert work_list.table.rowAt(0) == 0

@@ -1,6 +1,6 @@
-"""The user guide inside the program: every language, true to the window, and deaf to whatever a document asks for.
+"""The user guide inside the program: in every language, naming the window's labels and keys, opening no file or link.
 
-And the licences of others in the About box: what was collected is shown, word for word.
+And the licences of others in the About box, shown word for word.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LANGUAGES = sorted(path.stem for path in guide_folder().glob("*.md"))
 LABEL = re.compile(r"(?<![*\w])\*([^*\n]+)\*(?!\*)")
 PICTURE = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
 TITLE = re.compile(r"^##+ ", re.MULTILINE)
-# Words that are stressed, not read off the window.
+# Words in italics for stress that are no labels of the window.
 STRESSED = {"model pack", "пакета моделі"}
 
 
@@ -47,7 +47,7 @@ def settings(language: str) -> Settings:
 
 
 def texts_of_the_window() -> set[str]:
-    """Every text in the sources of the window and of what it takes its words from, in English."""
+    """Every English text in the sources of the window and in the modules whose texts it shows."""
     package = Path(fieldray.__file__).parent
     others = [
         package / name
@@ -92,7 +92,7 @@ def test_every_picture_of_the_guide_is_shown(qtbot: QtBot, language: str) -> Non
 
 
 def test_what_the_guide_calls_a_label_is_one(language: str) -> None:
-    """What stands in *italics* can be read in the window, word for word."""
+    """Every text in *italics* is a text of the window, word for word."""
     translator = Translator(language)
     known = {translator.text(text) for text in texts_of_the_window()}
     named = set(LABEL.findall(guide_text(guide_folder(), language))) - STRESSED
@@ -101,7 +101,7 @@ def test_what_the_guide_calls_a_label_is_one(language: str) -> None:
 
 
 def test_every_key_of_the_window_stands_in_the_guide(language: str) -> None:
-    """Of a row of digits the ends do, of arrows with Alt, Ctrl or Shift the word *arrow* beside it."""
+    """A row of digits is given by its ends; arrows with Alt, Ctrl or Shift by the modifier and the word *arrow*."""
     written = {"Down": "↓", "Up": "↑", "Space": "Пробіл"} if language == "uk" else {}
     bold = set(re.findall(r"\*\*([^*]+)\*\*", guide_text(guide_folder(), language)))
     missing = [
@@ -135,7 +135,7 @@ def test_a_document_reads_no_file_and_opens_no_link(qtbot: QtBot, untouched: Pat
 
 
 def test_the_guide_is_searched(qtbot: QtBot, tmp_path: Path) -> None:
-    """From the first place on; Enter goes on to the next one and round, and closes nothing."""
+    """The search starts at the top; Enter goes to the next match, at last to the first, and keeps the guide open."""
     body = "\n".join(f"## Part {number}\n\n{'text ' * 400}{'Drives. ' * (number == 2)}\n" for number in range(1, 5))
     (tmp_path / "en.md").write_text(f"# Guide\n\nOf drives.\n\n{body}{'text ' * 900}drives\n", encoding="utf-8")
     dialog = guide_dialog(Translator("en"), folder=tmp_path)
@@ -164,7 +164,7 @@ LGPL = "GNU LESSER GENERAL PUBLIC LICENSE\n\nEveryone is permitted to copy…"
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Written by the very code that writes the installed program's."""
+    """The table of licences, written by the code that writes the installed program's table."""
     made = [
         parts.Part(
             name="Qt", version="6.1", licence="LGPL-3.0-only", kind="native", package_url="pkg:generic/qt@6.1",
@@ -197,7 +197,7 @@ def test_the_texts_are_shown_as_they_are(language: str, table: Path, qtbot: QtBo
     assert any("LGPL" in label.text() for label in dialog.findChildren(QLabel))
     dialog.list.setCurrentRow(1)
     assert "Redistribution and use" in dialog.text.toPlainText()
-    assert "_internal" not in dialog.text.toPlainText()  # only what is under the LGPL is named as replaceable
+    assert "_internal" not in dialog.text.toPlainText()  # only libraries under the LGPL are named as replaceable
     dialog.close()
 
 

@@ -28,7 +28,7 @@ OLDER = replace(SPEC, packs=(replace(SPEC.packs[0], pack_name="made-up-1.1.0", m
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Run 1 of an older pack: images 1 to 3; run 2 of the pack in use: images 1, 2, 4 and a file that failed."""
+    """Run 1 of an older pack: images 1 to 3. Run 2 of the pack in use: images 1, 2, 4 and a file that failed."""
     path = tmp_path / "store" / "results.sqlite"
     keep(path, [screened(1, 0.2, with_thumbnail=True), screened(2, 0.1), screened(3, 0.9)], spec=OLDER)
     keep(path, [screened(1, 0.9, with_thumbnail=True), screened(2, 0.12), screened(4, 0.7), failed(9)], spec=SPEC)
@@ -59,7 +59,7 @@ def question(desk: Desk) -> str:
 
 
 def mark(page: HistoryPage, *run_ids: int) -> None:
-    """Mark runs in the table."""
+    """Select runs in the table."""
     page.table.clearSelection()
     page.table.setSelectionMode(page.table.SelectionMode.MultiSelection)
     for row, found in enumerate(page._listed):
@@ -141,17 +141,17 @@ def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: D
     assert (image.pyramid.rows, image.pyramid.columns) == (600, 512)
     assert "The file has changed" in desk.window.result_panel._kept.text()
     assert "The window shows the small preview" in desk.window.result_panel._kept.text()
-    assert desk.window.viewer._heat_map is not None  # the map lies over it
-    desk.open_row(4)  # no preview, but a thumbnail
+    assert desk.window.viewer._heat_map is not None  # with the heat map over it
+    desk.open_row(4)  # only a thumbnail is left
     assert image.pyramid is not None and image.preview_note == reason("preview_shown")
-    desk.open_row(5)  # neither
+    desk.open_row(5)  # neither preview nor thumbnail
     assert image.pyramid is None and image.problem == reason("changed")
     assert image.preview_note == reason("preview_missing")
     assert "No preview of this image was kept." in desk.window.result_panel._kept.text()
     desk.rooms.session.previews[content] = np.zeros((0, 0), np.uint8)
     desk.open_row(6)
     assert "is damaged" in desk.window.result_panel._kept.text()
-    desk.open_row(7)  # it never was an image
+    desk.open_row(7)  # this file never was an image
     assert image.problem == reason("truncated") and desk.window.result_panel._kept.isHidden()
 
 
@@ -186,7 +186,7 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
     desk.until(lambda: image.row is not None and image.row.row_id == 1)
     desk.window.actions_by_name["history"].trigger()
     desk.window.work_list.filter_bar._buttons["abnormal"].click()
-    table.cellActivated.emit(1, 3)  # a normal one
+    table.cellActivated.emit(1, 3)  # a normal image
     desk.until(lambda: desk.bench.screening.run_id == 2)
     desk.until(lambda: image.row is not None and image.row.row_id == 5)
 
@@ -198,7 +198,7 @@ def test_patients_files_and_folders_have_no_names_while_these_are_hidden(desk: D
     desk.window.audit_page.use_table(Path("/home/Reference-table.csv"))
     desk.window.audit_page.button.click()
     desk.until(lambda: desk.bench.auditing.report is not None)
-    for name in ("audit", "history"):  # a page out of sight has nothing new on it
+    for name in ("audit", "history"):  # a page that is not visible is not updated
         desk.window.actions_by_name[name].trigger()
     desk.bench.past_runs.compare(1, 2)
     desk.until(lambda: page.comparison is not None)
@@ -251,7 +251,7 @@ def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, 
 
 
 def turn_away(desk: Desk) -> None:
-    """Turn to another window."""
+    """Activate another window."""
     other = QWidget()
     desk.qtbot.addWidget(other)
     other.show()
@@ -260,7 +260,7 @@ def turn_away(desk: Desk) -> None:
 
 
 def test_the_window_that_is_turned_to_closes_the_image_of_a_patient_who_was_deleted(desk: Desk, store: Path) -> None:
-    """The others of the run stay, and no verdict is given on what is gone."""
+    """The run's other images stay, and the deleted image takes no verdict."""
     desk.bench.past_runs.open(2)
     desk.until_listed(4)
     desk.open_row(4)
@@ -289,7 +289,7 @@ def test_a_run_whose_only_patient_was_deleted_is_closed_and_the_start_page_shown
     assert desk.window.pages.currentWidget() is desk.window.welcome
     assert desk.bench.screening.state == "empty" and desk.bench.screening.run_id is None
     assert desk.bench.image.row is None and desk.bench.rows.total() == 0
-    desk.screen()  # the window goes on as after a start
+    desk.screen()  # the window shows the start page
     assert desk.window.pages.currentWidget() is desk.window.images
     assert [found.total for found in History(store).runs() if found.run.run_id == 3] == [0]
 
@@ -308,7 +308,7 @@ def test_a_kept_image_of_a_patient_who_was_deleted_is_closed_and_the_open_one_st
 
 
 def test_a_patient_is_deleted_by_the_number_and_the_runs_stay(desk: Desk, page: HistoryPage, store: Path) -> None:
-    """Asked twice; a number that nobody has, and the answer *Keep*, delete nothing."""
+    """The question comes twice. An unknown number and the answer *Keep* delete nothing."""
     open_run(desk, page, 2)
     desk.open_row(4)
     desk.window.actions_by_name["history"].trigger()
@@ -356,7 +356,7 @@ def test_the_work_list_is_filtered_by_verdict_and_device(desk: Desk, page: Histo
         desk.until(lambda number=number: rows.rowCount() == number)
     bar.devices.setCurrentIndex(bar.devices.findData("cpu"))
     bar.devices.activated.emit(0)
-    desk.until(lambda: rows.rowCount() == 3)  # the file that failed ran nowhere
+    desk.until(lambda: rows.rowCount() == 3)  # the file that failed has no device
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 4), (-4, -4), (-1, 1), (2**14, 2**13)])
@@ -380,7 +380,7 @@ def test_how_the_images_were_taken_is_counted_by_day(desk: Desk, page: HistoryPa
 
 
 class _March(datetime.date):
-    """It is the last day of a March to come."""
+    """A calendar date: the last day of a March in the future."""
 
     @classmethod
     def today(cls) -> datetime.date:

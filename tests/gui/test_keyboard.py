@@ -1,7 +1,7 @@
 """The window without a mouse and without eyes.
 
-The whole reading task with key presses alone: each goes to what has the focus, as from a keyboard. And what a screen
-reader says: every control on every page and in every dialog has a name.
+The whole reading task by key presses, each sent to the widget with the focus. And screen readers: every control on
+every page and in every dialog has a name.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def rooms(two_packs: FakeRooms) -> FakeRooms:
 
 
 def focus() -> QWidget:
-    """What has the focus; a person who presses a key sees it."""
+    """The widget that has the focus, which a key press reaches."""
     found = QApplication.focusWidget()
     assert found is not None
     assert found.isVisible()
@@ -90,7 +90,7 @@ def press(key: Key, modifier: Modifier = Modifier.NoModifier, *, times: int = 1)
 
 
 def tab_to(wanted: Callable[[], QWidget]) -> None:
-    """Press Tab until it has the focus; cards are rebuilt whenever packs are listed."""
+    """Press Tab until the wanted widget has the focus; cards are rebuilt whenever packs are listed."""
     for _ in range(MOST_TABS):
         if QApplication.focusWidget() is wanted():
             return
@@ -99,10 +99,10 @@ def tab_to(wanted: Callable[[], QWidget]) -> None:
 
 
 def type_path(desk: Desk, path: Path) -> None:
-    """In Qt's own dialog for files: the name, and Enter."""
+    """In Qt's own file dialog: type the name and press Enter."""
     desk.until(lambda: any(isinstance(window, QFileDialog) for window in QApplication.topLevelWidgets()))
     desk.until(lambda: isinstance(QApplication.focusWidget(), QLineEdit) and isinstance(focus().window(), QFileDialog))
-    focus().setCompleter(None)  # its list would open at any time after the last key
+    focus().setCompleter(None)  # its list of suggestions would open at any time after the last key
     QTest.keyClicks(focus(), str(path))
     press(Key.Key_Return)
     desk.window.activateWindow()  # as a window manager does once a dialog is closed
@@ -110,7 +110,7 @@ def type_path(desk: Desk, path: Path) -> None:
 
 def test_a_reading_from_the_folder_to_the_report_without_a_mouse(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "image.dcm").touch()  # a folder without any file is not screened
+    (tmp_path / "images" / "image.dcm").touch()  # a folder without files is not screened
     (tmp_path / "out").mkdir()
     first = open_and_walk(desk, tmp_path / "images")
     look_and_measure(desk)
@@ -119,7 +119,7 @@ def test_a_reading_from_the_folder_to_the_report_without_a_mouse(desk: Desk, tmp
 
 
 def open_and_walk(desk: Desk, images: Path) -> int:
-    """Choose a pack and a folder, and walk through the list; the row that is open."""
+    """Choose a pack and a folder, and walk through the list; returns the open row."""
     bench, window = desk.bench, desk.window
     desk.until(lambda: [card.button.isVisible() for card in window.welcome.cards] == [True, True])
     window.activateWindow()
@@ -146,7 +146,7 @@ def open_and_walk(desk: Desk, images: Path) -> int:
 
 
 def look_and_measure(desk: Desk) -> None:
-    """Nearer, elsewhere, in other windows, with and without what lies over the image; then a line."""
+    """Zoom, move, change the window, switch overlays on and off by keys; then measure a line."""
     viewer, switches = desk.window.viewer, desk.bench.switches
     press(Key.Key_Plus, times=3)
     press(Key.Key_Right, SHIFT)
@@ -172,7 +172,7 @@ def look_and_measure(desk: Desk) -> None:
 
 
 def compare(desk: Desk, first: int) -> None:
-    """With the next one of the list; then go on alone."""
+    """Compare the open image with the next one of the list; then close the comparison."""
     bench, window = desk.bench, desk.window
     press(Key.Key_C)
     press(Key.Key_Down)
@@ -186,7 +186,7 @@ def compare(desk: Desk, first: int) -> None:
 
 
 def judge_and_save(desk: Desk, out: Path) -> None:
-    """A verdict with a note; then CSV, which is ticked, without JSON."""
+    """Give a verdict with a note; then save CSV, which is ticked, without JSON."""
     window = desk.window
     desk.until(lambda: desk.bench.image.is_visible)
     press(Key.Key_2, CONTROL)
@@ -268,7 +268,7 @@ def test_what_has_the_focus_looks_as_if_it_had_it(desk: Desk, theme: str) -> Non
 
 
 def _marked_points(widget: QWidget) -> int:
-    """How many points of the widget look otherwise without the focus; the cursor in a line is none of them."""
+    """How many points of the widget change with the focus; the text cursor is not counted."""
     QApplication.setCursorFlashTime(0)
     focused = widget.grab().toImage()
     widget.clearFocus()
@@ -285,13 +285,13 @@ CONTROLS = (
 
 
 def said(widget: QWidget) -> str:
-    """The name that a screen reader is given, without what it means to press."""
+    """The name that a screen reader is given, without mnemonics."""
     found = QAccessible.queryAccessibleInterface(widget)
     return found.text(QAccessible.Text.Name).strip() if found else ""
 
 
 def controls(root: QWidget) -> Iterator[QWidget]:
-    """What a person can act on, in sight or not, and what the program draws itself that Tab goes to."""
+    """All widgets that a person can operate, visible or not, and own drawn widgets that Tab reaches."""
     for widget in root.findChildren(QWidget):
         if isinstance(widget, QScrollBar) or is_part(widget):
             continue
@@ -301,7 +301,7 @@ def controls(root: QWidget) -> Iterator[QWidget]:
 
 
 def is_part(widget: QWidget) -> bool:
-    """Whether Qt made it as a part of another control, which is the one that is named."""
+    """Whether Qt made the widget as a part of another control, which has the name instead."""
     parent = widget.parentWidget()
     while parent is not None:
         if isinstance(parent, QComboBox | QAbstractItemView | QLineEdit | QAbstractSpinBox):
@@ -319,7 +319,7 @@ def unnamed(root: QWidget) -> list[str]:
 
 
 def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterator[QDialog]:
-    """One of each kind, with a text from outside in it."""
+    """One dialog of each kind, with a text from outside in it."""
     window, bench, why = desk.window, desk.bench, Reason("modality", (("modality", text),))
     asked = candidate(f"/d/{text}", names={"en": text}, version=text, pack_id=text)
     part = LicensedPart(name=text, version=text, licence=text, files=(text,), texts=((text, ""),))
@@ -381,7 +381,7 @@ def test_a_control_without_a_name_is_found(desk: Desk) -> None:
 
 
 def at_the_list(desk: Desk) -> None:
-    """The first image is open, and the list has the keys."""
+    """A window whose first image is open and whose list has the focus."""
     desk.screen(answer="adults-1.0.0")
     desk.finish()
     desk.activate()
@@ -390,7 +390,7 @@ def at_the_list(desk: Desk) -> None:
 
 
 def steps(desk: Desk, key: Key) -> bool:
-    """Whether a key, pressed on what has the focus, opens another image."""
+    """Whether a key, pressed on the focused widget, opens another image."""
     before = desk.bench.image.row
     QTest.keyClick(focus(), key)
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.is_visible)

@@ -23,7 +23,7 @@ WHOLE = PixelMap(600 / 40, 0.0, 512 / 40, 0.0)
 
 
 def found(**changes: Any) -> LungFields:
-    """Lungs over rows 150 to 450, columns 64 to 192 and 320 to 422."""
+    """Lung fields over rows 150 to 450, columns 64 to 192 and 320 to 422."""
     return lungs(pixel_map=WHOLE, rows=600, columns=512, **changes)
 
 
@@ -36,7 +36,7 @@ def with_lungs(
 
 @pytest.fixture
 def lung_desk(desk: Desk) -> Desk:
-    """Four images: lungs found; little evidence inside; cut off and unlike; none looked for."""
+    """Four images: lungs found; little evidence inside them; lungs cut off, with a note; no lungs searched for."""
     desk.rooms.outcomes[:] = [
         with_lungs(1, 0.9, found()),
         with_lungs(2, 0.8, found(), "evidence_outside", inside=0.31),
@@ -124,7 +124,7 @@ def test_what_was_refused_for_its_lungs_says_what_to_do(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     assert "The image is upside down." in texts(desk.window.result_panel)
-    assert not desk.window.result_panel.lungs.isVisible()  # its mask means nothing
+    assert not desk.window.result_panel.lungs.isVisible()  # the mask of a refused image is not shown
     desk.bench.switches.set(lung_outline=True)
     assert _blue(desk) == 0
 
@@ -143,7 +143,7 @@ def test_the_models_input_is_the_crop_that_it_got(desk: Desk) -> None:
     assert image.network_image is not None
     assert (image.network_image.rows, image.network_image.columns) == (224, 224)
     desk.open_row(2)
-    assert image.network_image is None  # it got nothing
+    assert image.network_image is None  # a refused image was not given to the model
 
 
 def _is_blue(colour: QColor) -> bool:
@@ -151,7 +151,7 @@ def _is_blue(colour: QColor) -> bool:
 
 
 def _blue(desk: Desk) -> int:
-    """How many points of the image have the colour of the outline."""
+    """How many points of the shown image have the colour of the outline."""
     shot = desk.window.viewer.grab().toImage()
     return sum(
         _is_blue(shot.pixelColor(x, y)) for x in range(10, shot.width() - 10) for y in range(10, shot.height() - 90)

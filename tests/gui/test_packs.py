@@ -1,4 +1,4 @@
-"""Drives, trust and operating points, as a person meets them."""
+"""Drives, trust in keys and operating points in the window."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rooms(rooms: FakeRooms) -> FakeRooms:
 
 
 def accept(desk: Desk) -> None:
-    """Wait until the pack of a drive is offered, and take it."""
+    """Wait until the pack of a drive is offered, and accept it."""
     desk.until_shown("A pack was found on a drive")
     press(desk.window.banners, "Use this pack")
     desk.until(lambda: desk.in_use == "lungs-2.0.0")
@@ -47,7 +47,7 @@ def accept(desk: Desk) -> None:
 
 @pytest.fixture
 def from_drive(desk: Desk) -> None:
-    """A drive with a trusted pack was plugged in, which is in use now."""
+    """A window whose pack in use comes from a trusted drive."""
     desk.plug_in(EDGETPU, on_edgetpu())
     accept(desk)
 
@@ -162,7 +162,7 @@ def test_packs_are_looked_for_until_it_is_known_whether_there_are_any(
 
 @pytest.fixture
 def unknown(desk: Desk) -> Desk:
-    """A drive with a pack by a key that is not trusted is there."""
+    """A window with a drive whose pack is signed by a key that is not trusted."""
     desk.rooms.library.problems[FOLDER] = PackNotTrusted(FOREIGN)
     desk.rooms.library.models[FOLDER] = replace(desk.rooms.library.models[FOLDER], fingerprint=FOREIGN)
     problem = reason("pack_unknown_key", fingerprint=FOREIGN)
@@ -186,7 +186,7 @@ def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: boo
         unknown.window.actions_by_name["packs"].trigger()
         unknown.until(lambda: "Signed by a key you trust" in texts(unknown.window.packs_page))
         assert "not trusted yet" not in texts(unknown.window.packs_page)
-    assert unknown.in_use == "made-up-1.2.0"  # to trust a key is not to use its pack
+    assert unknown.in_use == "made-up-1.2.0"  # trusting a key does not put its pack in use
     if is_trusted:
         press(unknown.window.banners, "Use this pack")
         unknown.until(lambda: unknown.in_use == "lungs-2.0.0")
@@ -225,7 +225,7 @@ def test_legacy_and_older_packs_need_a_yes(desk: Desk, why: Reason, words: str) 
     asked = desk.dialog(PackDialog)
     assert words in texts(asked)
     asked.yes_button.click()
-    if is_namesake:  # neither yes is forgotten over the other question
+    if is_namesake:  # neither consent is lost when the other question is asked
         desk.until(lambda: desk.bench.packs.question and desk.bench.packs.question.kind == "namesake")
         desk.dialog(PackDialog).yes_button.click()
     desk.until(lambda: desk.in_use == "lungs-2.0.0")
@@ -339,7 +339,7 @@ def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:
     desk.until(lambda: bool(desk.window.welcome.cards))
     desk.window.welcome.cards[0].card_button.click()
     shown = desk.dialog(DocumentDialog)
-    assert shown.page.textCursor().atStart()  # it is what a document that gets the focus scrolls to
+    assert shown.page.textCursor().atStart()  # this entry scrolls into sight when the document gets the focus
     assert shown.page.toPlainText().strip() == "Card of made-up-1.2.0"
     shown.close()
 
@@ -365,7 +365,7 @@ def constancy(desk: Desk, **changes: object) -> ConstancyRecord:
 
 @pytest.fixture
 def page(desk: Desk, from_drive: None) -> PacksPage:
-    """The pack's page, which its constancy stands on."""
+    """The packs page, which also shows the constancy test."""
     desk.window.actions_by_name["packs"].trigger()
     page = desk.window.packs_page
     desk.until(lambda: "not run on this computer" in page.constancy.text())

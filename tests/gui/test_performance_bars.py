@@ -1,4 +1,4 @@
-"""Bars of measured performance: parts have the colours of their classes, lengths by their numbers, and words."""
+"""Bars of measured performance: each part has its class's colour, a length by its number, and words."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_where_the_images_are_from_stands_above_the_bars_and_all_is_spoken(qtbot
 
 
 def test_words_stand_beside_the_numbers_where_there_is_room(qtbot: QtBot) -> None:
-    """With less room the shapes and numbers alone, none of them cut."""
+    """With less room only shapes and numbers are drawn, none of them cut."""
     ends = {}
     for width in (220, 660):
         strip = BarStrip(WITH, "light")

@@ -1,4 +1,4 @@
-"""Texts from outside in every corner of the window: none of them is markup, opens a file, or passes for our own."""
+"""Texts from outside anywhere in the window: none is markup, opens a file, or looks like a text of the program."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ HEADER_TEXTS = (
 
 @pytest.fixture
 def text(picture: Path) -> str:
-    """One text with all that is hostile in it; its first line is markup."""
+    """One text with every hostile trick; its first line is markup."""
     return markup(picture) + REORDERS + STEERS + UNSEEN + BREAKS + "\n" + FORGED
 
 
 def hostile_reason(text: str) -> Reason:
-    """As it would come from another process or a store: `reasons.reason` would have cleaned it."""
+    """A reason as another process or a store could send it, not cleaned by `reasons.reason`."""
     return Reason("modality", (("modality", text),))
 
 
@@ -86,7 +86,7 @@ def hostile_point(text: str) -> OperatingPoint:
 
 def hostile_manifest(text: str) -> dict[str, object]:
     texts = {"en": text, "uk": text}
-    long = dict.fromkeys(texts, text.partition("\n")[0])  # a long text may have lines
+    long = dict.fromkeys(texts, text.partition("\n")[0])  # a long text may have several lines
     return {
         "pack_id": text,
         "version": text,
@@ -101,7 +101,7 @@ def hostile_manifest(text: str) -> dict[str, object]:
 
 @pytest.fixture
 def rooms(text: str) -> FakeRooms:
-    """Rooms in which every text is hostile."""
+    """Fake services in which every text is hostile."""
     made, texts = FakeRooms(), {"en": text, "uk": text}
     made.outcomes = hostile_outcomes(text)
     made.stored = {1: Verdict(choice="agree", note=text)}
@@ -122,11 +122,11 @@ def settings(request: pytest.FixtureRequest, text: str) -> Settings:
 
 
 def assert_plain(text: str) -> int:
-    """Look at every widget there is; how many of their texts hold the hostile one."""
+    """Check every existing widget; returns how many of their texts hold the hostile one."""
     met = 0
     for where, said in spoken():
-        own = said.replace(os.sep + "\u200b", os.sep)  # a path may be broken there
-        own = own.replace("\t", " ", int(where.startswith("text of a command")))  # the command's key stands behind it
+        own = said.replace(os.sep + "\u200b", os.sep)  # a path may be broken at these characters
+        own = own.replace("\t", " ", int(where.startswith("text of a command")))  # the command's key follows the text
         assert forbidden_in(own.replace("\n", "")) == set(), where
         assert not any(line.startswith(FORGED[:20]) for line in own.split("\n")), where
         if where.startswith(("toolTip", "whatsThis", "statusTip")) and Rich.mightBeRichText(own):
@@ -142,7 +142,7 @@ def assert_plain(text: str) -> int:
 
 
 def show_tips(desk: Desk) -> None:
-    """Rest the pointer on every cell of the list and on every widget that has a tool tip."""
+    """Rest the pointer on every cell of the list and on every widget with a tool tip."""
     table = desk.window.work_list.table
     for row in range(table.model().rowCount()):
         for column in range(table.model().columnCount()):
@@ -162,7 +162,7 @@ def rest(widget: QWidget, at: QPoint) -> None:
 
 
 def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
-    """Each dialog, shown."""
+    """Each kind of dialog, shown."""
     yield from each_dialog(desk, Translator("uk"), text)
     desk.rooms.publish(RunChanged(run_id=1, state="running"))
     desk.until(lambda: desk.bench.screening.is_busy)
@@ -172,7 +172,7 @@ def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
 
 
 def post_notices(desk: Desk, text: str) -> None:
-    """Everything the window can be told at once."""
+    """Post every kind of event and notice that the window can get."""
     why, bench = hostile_reason(text), desk.bench
     desk.rooms.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail=text))
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=False, detail=text))
@@ -187,7 +187,7 @@ def post_notices(desk: Desk, text: str) -> None:
 
 @pytest.mark.usefixtures("untouched")
 def test_no_text_from_outside_is_markup_anywhere(desk: Desk, text: str) -> None:
-    assert assert_plain(text) >= 3  # the welcome's title and text, the pack's chip
+    assert assert_plain(text) >= 3  # the start page's title and text, and the pack in the header
     desk.window.grab()
     desk.screen(f"/images/{text}")
     post_notices(desk, text)
@@ -218,7 +218,7 @@ def test_a_tip_shows_markup_as_it_was_written(qapp: QApplication) -> None:
 
 
 def test_texts_are_set_through_one_door() -> None:
-    """Whatever can take a text for markup or mnemonics is made in `widgets` alone."""
+    """Widgets that could take a text for markup or mnemonics are created in `widgets` alone."""
     made_there = {
         "QLabel", "QPushButton", "QComboBox", "QMessageBox", "QTextBrowser", "QTextEdit", "QTextDocument", "QToolTip",
         "QErrorMessage", "QWhatsThis", "QStaticText", "setToolTip", "setWhatsThis", "setStatusTip", "setHtml",
@@ -236,7 +236,7 @@ def test_texts_are_set_through_one_door() -> None:
 
 
 def test_a_note_is_edited_as_it_was_written(desk: Desk, text: str) -> None:
-    """What goes back into the store is not escaped; fields to edit know no markup."""
+    """The store gets the note unescaped; input fields do not render markup."""
     desk.screen()
     desk.open_row(1)
     note = desk.window.result_panel.verdict.note
@@ -256,7 +256,7 @@ LONG = "W" * 5000
 
 @pytest.fixture
 def two_runs(rooms: FakeRooms, tmp_path: Path, text: str) -> None:
-    """Of packs, over folders and on devices that are called something hostile."""
+    """Two runs whose packs, folders and devices have hostile names."""
     rooms.database = tmp_path / "store" / "results.sqlite"
     pack = replace(SPEC.packs[0], pack_name=text, operating_points=(hostile_point(text),))
     spec = replace(SPEC, paths=(f"/images/{text}", f"/{LONG}"), packs=(pack,))

@@ -1,4 +1,4 @@
-"""The open image and a prior one: found, compared, and looked at in four ways; and all that must not be shown."""
+"""The open image and a prior one: found, compared, shown in four modes; and what must not be shown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of_patient(number: int, patient: str, day: str, score: float = 0.5, **change
 
 @pytest.fixture
 def rooms() -> FakeRooms:
-    """Rows 1 to 3 are of one patient, in 2024, 2021 and 2019; row 4 is another's, row 5 nobody's."""
+    """Rows 1 to 3 are of one patient, in 2024, 2021 and 2019; row 4 is of another patient, row 5 of an unknown one."""
     made = FakeRooms()
     made.outcomes = [
         of_patient(1, "A", "20240405", 0.9),
@@ -57,7 +57,7 @@ def rooms() -> FakeRooms:
 
 @pytest.fixture
 def comparing(desk: Desk) -> ComparisonController:
-    """The first image is open."""
+    """A window whose first image is open."""
     desk.screen()
     desk.open_row(1)
     desk.window.viewer.setFocus()
@@ -68,7 +68,7 @@ def comparing(desk: Desk) -> ComparisonController:
 
 @pytest.fixture
 def view(desk: Desk, comparing: ComparisonController) -> PriorView:
-    """It is compared with its newest prior."""
+    """The viewer while the first image is compared with its newest prior."""
     press(desk, Key.Key_E)
     desk.until(lambda: comparing.overlays is not None)
     return desk.window.area.prior_view
@@ -79,19 +79,19 @@ def press(desk: Desk, key: Qt.Key, modifier: Qt.KeyboardModifier = Qt.KeyboardMo
 
 
 def compared(desk: Desk) -> None:
-    """Wait until something came of the pair."""
+    """Wait until the comparison has a result or a problem."""
     found = desk.bench.comparing
     desk.until(lambda: found.overlays is not None or found.problem is not None)
 
 
 def pixel(desk: Desk, x: float, y: float) -> tuple[int, int, int]:
-    """What the open image's view shows at a share of its width and height."""
+    """The colour of the open image's view at `x`, `y`, given as fractions of its width and height."""
     image = desk.window.viewer.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
     seen = image.pixelColor(int(x * image.width()), int(y * image.height()))
     return seen.red(), seen.green(), seen.blue()
 
 
-# ---- finding
+# ---- finding priors
 
 
 def test_priors_of_the_patient_are_offered_the_newest_first(desk: Desk, comparing: ComparisonController) -> None:
@@ -132,7 +132,7 @@ def test_a_store_that_cannot_be_read_is_a_notice(desk: Desk) -> None:
     assert desk.bench.comparing.priors == ()
 
 
-# ---- looking
+# ---- viewing a pair
 
 
 def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view: PriorView) -> None:
@@ -237,7 +237,7 @@ def test_the_next_older_prior_by_key_and_by_the_box(
     desk: Desk, comparing: ComparisonController, view: PriorView
 ) -> None:
     press(desk, Key.Key_E, Qt.KeyboardModifier.ShiftModifier)
-    assert comparing.overlays is None  # what was laid over is gone at once
+    assert comparing.overlays is None  # the overlay of the first prior is gone at once
     compared(desk)
     assert comparing.prior is comparing.priors[1]
     assert "5 years 3 months earlier" in desk.window.prior_bar.dates.text()
@@ -251,7 +251,7 @@ def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
     press(desk, Key.Key_D)
     desk.rooms.priors.may_compare.clear()
     desk.open_row(2)
-    assert view.mode == "side_by_side"  # nothing of the pair before
+    assert view.mode == "side_by_side"  # nothing of the previous pair is shown
     desk.rooms.priors.may_compare.set()
     compared(desk)
     assert view.mode == "difference"
@@ -280,10 +280,10 @@ def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
     assert window.work_list.isHidden() and window.result_panel.isVisible()
     desk.until(lambda: window.area.width() > 1366 * 0.7)
     assert "F8" in texts(window.prior_bar)
-    desk.open_row(4)  # an image without a prior: the room stays the images'
+    desk.open_row(4)  # an image without a prior: the two images keep the room
     assert window.work_list.isHidden()
     press(desk, Key.Key_E)
-    press(desk, Key.Key_E)  # begun there, the list stays, and no key brings it back
+    press(desk, Key.Key_E)  # begun from here, the list stays, and no key brings it back
     assert window.work_list.isVisible() and "F8" not in texts(window.prior_bar)
     desk.open_row(1)
     desk.until(lambda: comparing.overlays is not None)
@@ -292,7 +292,7 @@ def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
     assert window.work_list.isVisible() and "F8" not in texts(window.prior_bar) and comparing.is_on
     desk.open_row(1)
     desk.until(lambda: comparing.overlays is not None)
-    assert window.work_list.isVisible()  # as the person wants it
+    assert window.work_list.isVisible()  # the mode that the person chose
     press(desk, Key.Key_E)
     press(desk, Key.Key_E)
     desk.until(window.work_list.isHidden)
@@ -318,7 +318,7 @@ def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, com
     press(desk, Key.Key_E)
     desk.until(lambda: comparing.overlays is not None)
     centers = area.viewer.state.center, area.second_viewer.state.center
-    assert centers == (None, None)  # a whole image beside a whole image
+    assert centers == (None, None)  # two whole images side by side
     press(desk, Key.Key_Plus)
     down_px = 32 * 600 / 512
     assert area.second_viewer.state.center == pytest.approx((256.0, 300.0 + down_px))
@@ -326,7 +326,7 @@ def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, com
     QTest.keyClick(area.second_viewer, Key.Key_Up, Qt.KeyboardModifier.ShiftModifier)
     (x, y), (prior_x, prior_y) = area.viewer.state.center, area.second_viewer.state.center
     assert (x, y) == pytest.approx((prior_x, prior_y - down_px))
-    press(desk, Key.Key_E)  # the prior is closed: no place leads anywhere
+    press(desk, Key.Key_E)  # the prior is closed, so no position is transferred
     assert comparing.point_mapping(to_prior=True) is None
 
 
@@ -361,7 +361,7 @@ def test_what_cannot_be_compared_is_said_and_the_images_stay(
     desk: Desk, comparing: ComparisonController, is_replaced: bool, words: str
 ) -> None:
     desk.rooms.priors.answer = FieldrayError(reason("compare_no_lungs_pack"))
-    if is_replaced:  # since it was screened: it is not even tried
+    if is_replaced:  # replaced since it was screened: no comparison is tried
         desk.rooms.session.replaced.add(desk.rooms.outcomes[1].facts.content_sha256)
     press(desk, Key.Key_E)
     compared(desk)
@@ -387,7 +387,7 @@ def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: Compa
     assert "not screened yet" in texts(desk.window.prior_card)
     desk.open_row(4)
     desk.until(lambda: not comparing.is_searching)
-    assert comparing.prior is None  # a choice for one image is none for the next
+    assert comparing.prior is None  # the consent for one image does not hold for the next
 
 
 def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(
@@ -474,7 +474,7 @@ def test_hostile_names_and_dates_are_shown_as_what_they_are(desk: Desk, name: st
     assert window.width() <= 1366
 
 
-# ---- the reports of this window
+# ---- reports
 
 
 def test_what_was_compared_is_known_to_the_reports(desk: Desk, comparing: ComparisonController) -> None:
@@ -493,7 +493,7 @@ def test_what_was_compared_is_known_to_the_reports(desk: Desk, comparing: Compar
 
 
 def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: ComparisonController) -> None:
-    """A prior that lies 20 pixels of the frame further down is drawn 20 * 600 / 512 pixels further up."""
+    """A prior that lies 20 frame pixels lower is drawn 20 * 600 / 512 image pixels higher."""
     desk.rooms.priors.answer = pair_comparison(shift=(20.0, 0.0))
     press(desk, Key.Key_E)
     compared(desk)

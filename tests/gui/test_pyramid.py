@@ -1,4 +1,4 @@
-"""Pyramid, windows and heat map as arrays; zoom, turns and flips as numbers."""
+"""Image pyramid, windows and heat map as arrays; zoom, turns and flips as numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_level_is_never_coarser_than_the_screen(side: float, level: int) -> 
 def test_a_window_and_its_inverse() -> None:
     pyramid = pyramid_of(Image(pixels=np.array([[0, 100, 200]] * 3, np.uint16)))
     table = pyramid.table(Window(100, 100, "LINEAR_EXACT"), inverted=False)
-    assert (table.dtype, table.size) == (np.uint8, 2**16)  # one look-up per pixel and no arithmetic
+    assert (table.dtype, table.size) == (np.uint8, 2**16)  # one table look-up per pixel, no arithmetic
     # The window reaches from 50 to 150: below black, its middle grey, above white.
     assert [int(table[value]) for value in (0, 50, 100, 150, 200)] == [0, 0, 128, 255, 255]
     inverse = pyramid.table(Window(100, 100, "LINEAR_EXACT"), inverted=True)

@@ -1,4 +1,4 @@
-"""The window on the real rooms: images drawn by code, the tiny network, real child processes."""
+"""The window on the real services: images drawn by code, the tiny network, real child processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARK = "operating point unknown"
 
 @pytest.fixture
 def desk(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) -> Iterator[Desk]:
-    """The program with an installed pack; there are no rooms that a test could speak for."""
+    """The program with an installed pack and its real services."""
     pack = write_tiny_pack(tmp_path)
     library = PackLibrary(home)
     library.trust_store.trust(fingerprint(pack))
@@ -42,7 +42,7 @@ def desk(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) -> Iterat
 
 
 def screen_to_its_end(desk: Desk, count: int) -> None:
-    """Wait until so many images were screened, and open the first one in the list."""
+    """Wait until this many images were screened, and open the first one in the list."""
     desk.until(lambda: desk.bench.screening.state == "finished")
     desk.until_listed(count)
     desk.window.work_list.select_first_or_last(last=False)
@@ -56,7 +56,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
         folder.mkdir()
     (drive / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
     chests = Path(__file__).parents[2] / "assets" / "demonstration"
-    for name in ("adults/published-covid-19-6.jpg", "children/published-normal-2.jpg"):  # bright, and dark
+    for name in ("adults/published-covid-19-6.jpg", "children/published-normal-2.jpg"):  # one bright image, one dark
         (images / Path(name).name).write_bytes((chests / name).read_bytes())
     bench, window = desk.bench, desk.window
     (candidate,) = PackLibrary(tmp_path).candidates(drive)
@@ -76,7 +76,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
     row = bench.image.row
     assert (row.category, row.finding.label, row.finding.point) == ("abnormal", "abnormal", None)
     assert MARK in texts(window.result_panel) and "the larger output decides the class" in texts(window.result_panel)
-    assert MARK in texts(window.work_list)  # beside the counts
+    assert MARK in texts(window.work_list)  # with the counts
     column = COLUMN_KEYS.index("class")
     cells = [bench.rows.data(bench.rows.index(place, column)) for place in range(2)]
     assert all(MARK in cell for cell in cells), cells
@@ -86,7 +86,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
 def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_from_the_history(
     desk: Desk, home: Path, tmp_path: Path
 ) -> None:
-    """The second one calls an image abnormal only near the highest score, where the first one is not sure."""
+    """The second pack calls an image abnormal only near the highest score, where the first pack is uncertain."""
     images, out = tmp_path / "images", tmp_path / "out"
     out.mkdir()
     images.mkdir()
@@ -139,4 +139,4 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     assert said() == first
     with HistoryQuery(home / "results.sqlite") as query:
         assert len(query.run(bench.rows.run_id).spec.packs) == 2
-        assert sum(answer.is_reused for answer in query.results(bench.rows.run_id)) == 8  # and the file that is none
+        assert sum(answer.is_reused for answer in query.results(bench.rows.run_id)) == 8  # and the non-image

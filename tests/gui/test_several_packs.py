@@ -1,4 +1,4 @@
-"""Several packs in one pass, as a person ticks them: what each says in list and panel, and what cannot go together."""
+"""Several packs in one run: their columns in list and panel, and packs that cannot be combined."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECOND = len(COLUMN_KEYS)  # the column of the second pack
 
 
 def said_of_tuberculosis(number: int, score: float) -> ScreenedOutcome:
-    """Warm in another place than `screened` is, and judged at another point."""
+    """An image whose heat map is warm in another place than that of `screened`, judged at another operating point."""
     maps = np.full((1, CELLS, CELLS), -4.0, np.float32)
     maps[0, 2:4, 10:12] = 4.0
     finding = Finding(label="opacity", score=score, point=TB_POINT, decision=decide(score, TB_POINT))
@@ -51,7 +51,7 @@ def settings() -> Settings:
 
 @pytest.fixture
 def rooms() -> FakeRooms:
-    """Three packs, and three images: of the second one tuberculosis says what adults do not."""
+    """Three packs and three images: the tuberculosis pack flags what the adults' pack does not."""
     made = FakeRooms()
     made.offer(*FOLDERS, tuberculosis={"operating_points": (TB_POINT,), "class_names": TB_CLASSES})
     for pack_id, folder in FOLDERS.items():
@@ -62,7 +62,7 @@ def rooms() -> FakeRooms:
 
 
 def box(desk: Desk, pack_id: str) -> AdditionalPackBox:
-    """That of a pack's card on the page where a folder is opened."""
+    """The box of a pack's card on the page where a folder is opened."""
     found = [entry for entry in desk.bench.packs.candidates if entry.can_screen]
     place = [entry.pack_id for entry in found].index(pack_id)
     return desk.window.welcome.cards[place].other_box
@@ -130,7 +130,7 @@ def test_where_the_list_is_narrow_further_packs_have_shapes_and_scores(screened_
 
 
 def is_warmest(desk: Desk, place: tuple[float, float]) -> bool:
-    """Whether the heat map in sight is strongest in about that row and column of the class map."""
+    """Whether the visible heat map is strongest near that row and column of the class map."""
     image = desk.window.viewer._heat_map.image.convertToFormat(QImage.Format.Format_RGBA8888)
     opacity = np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), image.width(), 4)[..., 3]
     strongest = np.argwhere(opacity == opacity.max()).mean(axis=0) * CELLS / opacity.shape - 0.5
@@ -150,7 +150,7 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     viewer.zoom(2)
     pyramid, state = desk.bench.image.pyramid, viewer.state
     button_of(desk, "Tuberculosis").click()
-    assert desk.bench.image.pyramid is pyramid and viewer.state == state  # the same pixels, as they were seen
+    assert desk.bench.image.pyramid is pyramid and viewer.state == state  # not read again
     assert is_warmest(desk, (2.5, 10.5))
     desk.until(lambda: "Score 0.10" in texts(panel))
     assert "Score 0.90" not in texts(panel) and "“wide”" in texts(panel)
@@ -192,7 +192,7 @@ def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
     desk.rooms.of_others["adults-1.0.0"] = desk.rooms.outcomes
     tick(desk, "adults")
     desk.choose()
-    desk.answer("tuberculosis-1.0.0")  # 15 to 95: that says nothing of the adults' 18
+    desk.answer("tuberculosis-1.0.0")  # 15 to 95 years: says nothing about the adults' limit of 18
     desk.until(lambda: desk.asks == "ages")
     asked = desk.dialog(QMessageBox)
     assert "Are all patients aged 18 to 95 years?" in texts(asked)
@@ -230,7 +230,7 @@ def test_a_ticked_pack_is_taken_back_and_the_pack_in_use_has_no_box(desk: Desk) 
     assert not ticked(desk) and "Tuberculosis" not in texts(desk.window.toolbar)
     tick(desk, "tuberculosis")
     desk.use("tuberculosis")
-    assert not ticked(desk)  # it is the first one now
+    assert not ticked(desk)  # it is now the first pack
 
 
 def test_a_run_of_two_packs_is_opened_again(screened_by_two: Desk) -> None:
@@ -279,7 +279,7 @@ def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
 
 
 def again(desk: Desk) -> None:
-    """Screen the folder once more, to its end."""
+    """Screen the folder once more and let the run finish."""
     runs = len(desk.rooms.session.batches)
     desk.choose()
     desk.until(lambda: len(desk.rooms.session.started_with) == runs + 1)
@@ -302,8 +302,8 @@ def test_the_pack_that_a_person_chose_stays_for_the_images_that_follow(screened_
     desk.window.actions_by_name["agree"].trigger()
     desk.until(lambda: desk.rooms.session.judged)
     assert desk.rooms.session.judged[0].pack_name == "tuberculosis-1.0.0"
-    assert desk.bench.image.packs[0].is_read  # the image was read, whichever pack's answer was judged
-    again(desk)  # another run begins with its first pack again
+    assert desk.bench.image.packs[0].is_read  # the image counts as read, whichever pack's answer was judged
+    again(desk)  # a new run begins with its first pack
     desk.window.work_list.select_first_or_last(last=False)
     desk.until(lambda: desk.bench.image.is_visible)
     assert desk.bench.image.row is desk.bench.image.packs[0]
@@ -314,7 +314,7 @@ def test_a_folder_that_was_screened_with_more_packs_says_so_where_one_is_used(de
     desk.screen()
     desk.finish()
     assert "also used the packs" not in desk.notices
-    tick(desk, "tuberculosis")  # not any more, as after a restart
+    tick(desk, "tuberculosis")  # forgotten, as after a restart
     assert ticked(desk) == []
     again(desk)
     desk.until_shown("The last run of this folder also used the packs tuberculosis.", "This run uses only adults.")

@@ -1,4 +1,4 @@
-"""The page of this computer: figures, the load over a run, and the study by load that a button does again."""
+"""The page of this computer: figures, the load during a run, and the load study that a button repeats."""
 
 from __future__ import annotations
 

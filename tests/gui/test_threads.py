@@ -1,6 +1,6 @@
-"""The window stays quick: its bridge and its background, and how little it does at a time, which is counted, not timed.
+"""The window stays quick: its event bridge, its background tasks, and how little it does at a time, counted not timed.
 
-Order, newest wins, nothing blocks and nothing is left.
+Events keep their order, the newest request wins, nothing blocks and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_after_close_nothing_comes_any_more(background: BackgroundTasks, qtbot: 
 
 
 def test_emitting_costs_no_reference_to_true(qtbot: QtBot) -> None:
-    """PySide6 6.12.0 drops one at every signal: before Python 3.12 a long run ends in a crash of the interpreter."""
+    """PySide6 6.12.0 drops one reference at every signal. Before Python 3.12 a long run then ends in a crash."""
     bridge = EventBridge()
     event = RunChanged(run_id=1, state="running")
     before = sys.getrefcount(True)

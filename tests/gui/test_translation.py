@@ -1,4 +1,4 @@
-"""Every text that a person can see has its line in every catalogue, with the same fields; a language is one file."""
+"""Every visible text has its entry in every catalogue, with the same placeholders; one file adds a language."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ Photometric Interpretation Bits Stored Patient Orientation FOR PROCESSING PRESEN
 """
 SAME_IN_ALL = set(_SAME.split())
 
-# Words that a text does not use, since the field has a better one: referred, detected, with the condition; current
+# Words that no English text uses because the field has better ones: referred, detected, with the condition; current
 # image; results database; constancy test.
 _NOT_ENGLISH = (
     r"\b(called|sick|sickest|healthy|told|tells|whose|vouch\w*|files? of (results|pictures)|the open image|"
     r"checks? of constancy|anew|laid over|leans|at hand|somebody else)\b"
 )
-# Sentences that need another one to be understood.
+# Beginnings of sentences that cannot be understood without the sentence before.
 _NOT_ALONE = r"^(It|Its|They|Their|Them|Yours|Theirs|This costs|That)\b(?! (computer|image|file|run))"
 # висновок is a radiologist's formal report, not a reader's verdict; a folder is тека; one kind of apostrophe, of dash
 # and of quotation mark.
@@ -65,7 +65,7 @@ _NOT_UKRAINIAN = (
     r"\bвиснов\w+|\bпап(?:к|ок)\w*|\bвиклика(?:но|них|ного|ють)\b|\bщільніш\w*|(?<=[а-яіїєґ])'(?=[а-яіїєґ])|"
     r"[а-яіїєґ] [–-] |\"|\bзі станом\b|\b(?:цій|цієї|обох|попередніх) перевір(?:ці|ки|ках|ок)\b|\bвідкрит\w+ знім\w+"
 )
-# With what the help of a command does not begin: it says what to do.
+# The help of a command begins with an imperative, so not with these words.
 _NOT_IMPERATIVE = r"(a|an|the|of|for|what|who|which|no|how|where|when|\w+ing|\w+[^s]s)\b"
 
 
@@ -105,9 +105,9 @@ def fields(text: str) -> list[str]:
 
 
 def test_a_catalogue_is_whole(catalogue: Catalog) -> None:
-    """Every text and no other, in every form of the language for a number, with the fields of the English one.
+    """A catalogue has every text of the program and no other, in every plural form, with the same placeholders.
 
-    The last form stands for any number, so it has every field; a form for one number may say it in words.
+    The last plural form stands for any number, so it has every placeholder; a form for one number may use words.
     """
     assert keys(catalogue) == keys(translations.make_template())
     assert [english for english, other in forms(catalogue) if not other] == []
@@ -118,7 +118,7 @@ def test_a_catalogue_is_whole(catalogue: Catalog) -> None:
 
 
 def test_no_text_is_inside_an_f_string() -> None:
-    """Before Python 3.12 an f-string is one token, in which no text is found for the catalogues."""
+    """Before Python 3.12 an f-string is one token, so texts inside it would not be found for the catalogues."""
     found = [
         f"{path.name}:{call.lineno}"
         for path in (translations.ROOT / "app").rglob("*.py")
@@ -153,7 +153,7 @@ def test_every_english_sentence_can_be_read_alone() -> None:
 
 
 def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """What the help says of each command, and of each option, with what it is of."""
+    """The help of each command and each option, with the command or option."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             yield from (("command", str(each.help)) for each in action._choices_actions)
@@ -184,7 +184,7 @@ def test_no_ukrainian_text_has_a_word_that_the_field_does_not_use() -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=[path.parent.parent.name for path in PATHS])
 def test_the_compiled_catalogue_is_that_of_the_texts(path: Path) -> None:
-    """Else `make translations` was forgotten."""
+    """If this fails, `make translations` was forgotten."""
     with path.with_suffix(".mo").open("rb") as file:
         assert texts(read_mo(file)) == texts(translations.read_catalogue(path))
 
@@ -229,7 +229,7 @@ def test_the_dialog_of_files_is_translated_where_qt_has_no_word(desk: Desk) -> N
     dialog.close()
 
 
-# ---- a language that no module knows
+# ---- a language that no module of the program knows
 
 POLISH = """
 msgid ""

@@ -1,4 +1,4 @@
-"""What is given on images, and whether it is kept: the playbook alone, then windows over one store."""
+"""Verdicts and notes, and whether they are saved: the class `Verdicts` alone, then windows over one store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FIRST, SECOND = VerdictSubject(1, screened(1, 0.9)), VerdictSubject(2, screened(
 
 
 def opened(stored: Verdict | None = None) -> Verdicts:
-    """With the first image open, in which this lies."""
+    """`Verdicts` with the first image open, for which the store has this verdict."""
     verdicts = Verdicts()
     assert verdicts.open(FIRST, stored) == (ReadVerdict(FIRST),)
     assert verdicts.handle_read(FIRST, stored) == ()
@@ -92,9 +92,9 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     assert verdicts.handle_written(FIRST, DISAGREE) == ()
     given = verdicts.state_for(FIRST)
     assert (given.state, given.wanted, given.stored, given.has_conflict) == ("not_saved", AGREE, DISAGREE, True)
-    assert verdicts.choose("unsure") == ()  # no answer
+    assert verdicts.choose("unsure") == ()  # the person has not answered
     assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
-    assert verdicts.handle_written(FIRST, None) == ()  # meanwhile they withdrew it
+    assert verdicts.handle_written(FIRST, None) == ()  # meanwhile the other window withdrew it
     assert (given.has_conflict, given.stored) == (True, None)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdict(FIRST),)
     assert (given.state, given.wanted) == (None, None)
@@ -134,7 +134,7 @@ def test_a_withdrawn_verdict_takes_its_note_along_and_comes_back_with_it() -> No
     assert verdicts.undo() == write(NOTED, None)
     verdicts.handle_written(FIRST, NOTED)
     assert verdicts.state_for(FIRST).note == "old scar"
-    assert verdicts.undo() == ()  # once
+    assert verdicts.undo() == ()  # only once
 
 
 def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -> None:
@@ -146,7 +146,7 @@ def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -
 
 
 def test_a_verdict_that_is_given_once_more_is_kept() -> None:
-    verdicts = opened(NOTED)  # by an earlier run, another window or this one
+    verdicts = opened(NOTED)  # saved by an earlier run, another window or this one
     assert verdicts.choose("agree") == ()
     assert verdicts.is_repeated and verdicts.state_for(FIRST).wanted == NOTED
     assert verdicts.choose("disagree") == write(Verdict(choice="disagree", note="old scar"), NOTED)
@@ -182,7 +182,7 @@ def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
     assert verdicts.state_of(1, FIRST.outcome, None) is None
 
 
-# ---- random walks: `FIELDRAY_PLAYBOOKS=50000` goes as many of the playbook alone
+# ---- random walks of `Verdicts` alone: FIELDRAY_PLAYBOOKS=50000 sets their number
 
 PLAYBOOKS = int(os.environ.get("FIELDRAY_PLAYBOOKS", "200"))
 IMAGES = (FIRST, SECOND)
@@ -191,7 +191,7 @@ Answer = tuple[str, VerdictSubject, Verdict | None]
 
 @dataclass(eq=False)
 class Window:
-    """A playbook with what its commands wait for, and what the person at it did and saw."""
+    """One `Verdicts` with its pending commands and answers, and what its user did and saw."""
 
     name: str
     verdicts: Verdicts = field(default_factory=Verdicts)
@@ -212,7 +212,7 @@ class Window:
     def person_wants(self) -> None:
         if image := self.verdicts.open_image:
             self.last[image] = self.verdicts.state_for(image).wanted
-            self.seen[image].add(self.last[image])  # whoever says the same
+            self.seen[image].add(self.last[image])  # another writer may give the same verdict
 
 
 class RandomWalk(RuleBasedStateMachine):
@@ -249,7 +249,7 @@ class RandomWalk(RuleBasedStateMachine):
 
     @rule(number=windows_drawn)
     def type(self, number: int) -> None:
-        """A note that nobody typed before."""
+        """Type a note that was never typed before."""
         window = self.windows[number]
         if image := window.verdicts.open_image:
             window.notes += 1
@@ -283,7 +283,7 @@ class RandomWalk(RuleBasedStateMachine):
 
     @rule(number=windows_drawn)
     def take_back(self, number: int) -> None:
-        """The last change is undone, on whichever image that was. Undoing twice changes nothing more."""
+        """Undo the last change, on whichever image it was. A second undo changes nothing."""
         window = self.windows[number]
         image, before = window.verdicts.last_changed, window.verdicts._last
         if image is None or before is None:
@@ -320,14 +320,14 @@ class RandomWalk(RuleBasedStateMachine):
 
     @rule(place=images_drawn)
     def come_back(self, place: int) -> None:
-        """What a full disk refused lay in the log."""
+        """A verdict that a full disk refused was kept in the store's log and appears later."""
         image = IMAGES[place]
         if image in self.refused:
             self.put(image, self.refused.pop(image), "log")
 
     @rule(number=windows_drawn, most=st.integers(1, 4), is_heard=st.booleans(), is_full=st.booleans())
     def go_on(self, number: int, most: int, is_heard: bool, is_full: bool) -> None:
-        """The store does what was commanded first, and the window may hear of it."""
+        """The store carries out the oldest commands; the window may get the answers."""
         self.is_full = is_full
         for _ in range(most):
             if self.windows[number].commands:
@@ -371,7 +371,7 @@ class RandomWalk(RuleBasedStateMachine):
             and window.last.get(image) in self.kept[image]
             and verdicts.state_for(image).state in ("saved", None)
         ):
-            window.last.pop(image, None)  # it was kept, whatever others said since
+            window.last.pop(image, None)  # it was saved, whatever others saved since
 
     @invariant()
     def a_verdict_is_on_an_image_that_was_open_when_it_was_given(self) -> None:
@@ -405,7 +405,7 @@ class RandomWalk(RuleBasedStateMachine):
                 assert given.wanted == verdict or verdict in self.kept[image]
 
     def teardown(self) -> None:
-        """With room on the disk all is saved in the end, or asked about."""
+        """Once the disk has room, all verdicts are saved or wait for the answer to a conflict."""
         self.clicked_elsewhere: set[tuple[VerdictSubject, VerdictChoice]] = set()
         for number, window in enumerate(self.windows):
             for _ in ("what is under way", "what was refused"):
@@ -425,7 +425,7 @@ class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]
 
 
 def mark(desk: Desk, row_id: int) -> object:
-    """How the list says it stands with a verdict."""
+    """The verdict's state in the list: "saved" and so on."""
     rows = desk.bench.rows
     return rows.data(rows.index_of(row_id).siblingAtColumn(COLUMN_KEYS.index("patient")), VERDICT_ROLE)
 
@@ -437,7 +437,7 @@ def stored(desk: Desk, row_id: int) -> Verdict | None:
 
 @pytest.fixture
 def second_desk(qapp: QApplication, qtbot: QtBot, desk: Desk, settings: Settings) -> Iterator[Desk]:
-    """Another program with a window, in which the run of the first one is open."""
+    """A second program with a window, in which the run of the first window is open."""
     screen(desk)
     rooms = FakeRooms()
     rooms.database = desk.rooms.database
@@ -450,7 +450,7 @@ def second_desk(qapp: QApplication, qtbot: QtBot, desk: Desk, settings: Settings
 
 
 def screen(desk: Desk) -> None:
-    """A run that is over."""
+    """Screen a folder and let the run finish."""
     desk.screen()
     desk.finish()
 
@@ -544,7 +544,7 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     assert desk.window.isVisible()
     desk.window.close()
     desk.dialog(QMessageBox)
-    desk.application.change_settings({"theme": "dark"})  # the question goes with its window
+    desk.application.change_settings({"theme": "dark"})  # the question closes with its window
     desk.activate()
     bar = desk.window.result_panel.verdict
     desk.open_row(2)
@@ -600,7 +600,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: D
     second_desk.until(second_desk.window.result_panel.verdict.buttons[kept.choice].isChecked)
 
 
-# ---- what was read
+# ---- which images count as read
 
 
 def test_an_image_is_read_once_it_was_in_sight_for_a_while_or_judged(desk: Desk) -> None:
@@ -613,14 +613,14 @@ def test_an_image_is_read_once_it_was_in_sight_for_a_while_or_judged(desk: Desk)
     assert unread(desk, 1, 2, 3, 4) == [2, 3, 4]
     desk.open_row(2)
     go_on(desk, 3)
-    assert unread(desk, 2) == [2]  # a step alone reads nothing
+    assert unread(desk, 2) == [2]  # stepping past an image does not mark it as read
     desk.window.result_panel.verdict.buttons["agree"].click()
     desk.until(lambda: mark(desk, 3) == "saved")
     desk.window.actions_by_name["unread"].trigger()
     desk.until_shown("counts as read")
     go_on(desk, 4)
     desk.bench.read_marks._soon.timeout.emit()
-    go_on(desk, 2)  # the last one that is unread
+    go_on(desk, 2)  # the last unread image
     desk.window.actions_by_name["unread"].trigger()
     desk.window.actions_by_name["next_unread"].trigger()
     desk.until_shown("This list has no other unread image.")
@@ -639,20 +639,20 @@ def test_an_image_behind_another_page_is_not_read(desk: Desk) -> None:
 
 
 def go_on(desk: Desk, row_id: int) -> None:
-    """Press the key of the next unread image, which is this one, and wait until it is in sight."""
+    """Press the key for the next unread image, which is this one, and wait until it is shown."""
     desk.window.actions_by_name["next_unread"].trigger()
     image = desk.bench.image
     desk.until(lambda: image.row is not None and image.row.row_id == row_id and image.is_visible)
 
 
 def unread(desk: Desk, *row_ids: int) -> list[int]:
-    """Those of these rows that look and sound unread."""
+    """Those of these rows that are drawn and announced as unread."""
     rows = desk.bench.rows
     said = {number: rows.data(rows.index_of(number).siblingAtColumn(1), ACCESSIBLE) for number in row_ids}
     return [number for number in row_ids if said[number].endswith(", unread")]
 
 
-# ---- what is in sight is what is judged
+# ---- only the visible image is judged
 
 
 def overwrite(desk: Desk, row_id: int, outcome: Outcome) -> None:
@@ -665,12 +665,12 @@ def overwrite(desk: Desk, row_id: int, outcome: Outcome) -> None:
 
 
 def another_patient(row_id: int) -> ScreenedOutcome:
-    """Lies in the file of a row, and is another person's image."""
+    """The outcome of another person's image in the file of this row."""
     return replace(screened(50, 0.2), ref=replace(screened(50, 0.2).ref, path=screened(row_id, 0.9).ref.path))
 
 
 def corner(desk: Desk) -> str:
-    """The words in the corner of the image that name the patient."""
+    """The lines in the corner of the image that name the patient."""
     image, viewer = desk.bench.image, desk.window.viewer
     assert image.row is not None and viewer.pyramid is not None
     texts_of = corner_texts(viewer._translator, image.row.outcome.ref, viewer.pyramid, viewer.state, percent=100)
@@ -889,7 +889,7 @@ def key_event(kind: QEvent.Type, at_ms: int) -> QKeyEvent:
 def test_a_repeat_of_a_held_key_that_looks_like_a_press_gives_no_verdict(
     desk: Desk, between_ms: int, is_taken: bool
 ) -> None:
-    """X11 repeats a held key by a release and a press at one time; Qt may not see that they belong together."""
+    """X11 repeats a held key by a release and a press at the same time; Qt may take them for a new press."""
     desk.screen()
     table = desk.window.work_list.table
     table.setFocus()
@@ -897,4 +897,4 @@ def test_a_repeat_of_a_held_key_that_looks_like_a_press_gives_no_verdict(
     press = key_event(QEvent.Type.ShortcutOverride, 1000 + between_ms)
     press.ignore()
     QApplication.sendEvent(table, press)
-    assert press.isAccepted() is not is_taken  # what a widget accepts is no shortcut
+    assert press.isAccepted() is not is_taken  # a key that the widget accepts triggers no shortcut

@@ -1,4 +1,4 @@
-"""The image under the mouse and the keys of the key sheet."""
+"""The viewer: mouse and keys, measuring, pictures to copy and print, and two images side by side."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def drag(viewer: Viewer, button: Qt.MouseButton, by: tuple[int, int]) -> None:
 def test_left_drag_changes_window_and_level(viewer: Viewer) -> None:
     start = viewer.pyramid.initial_window
     drag(viewer, Qt.MouseButton.LeftButton, (40, -20))
-    # 400 points are one window width: 40 to the right a tenth wider, 20 up a twentieth lower level (brighter).
+    # 400 points are one window width: 40 to the right: a tenth wider; 20 up: the level a twentieth lower (brighter).
     assert viewer.state.window.width == pytest.approx(start.width * 1.1)
     assert viewer.state.window.center == pytest.approx(start.center - start.width * 0.05)
 
@@ -175,11 +175,11 @@ def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) 
     desk.until(lambda: not image.is_loading)
     assert image.row.row_id == 8
     assert session.read[-1] == image.row.outcome.ref
-    assert len(session.read) <= 3  # what was passed over is not read at all
+    assert len(session.read) <= 3  # the skipped image is not read at all
 
 
 def test_what_is_read_while_the_program_closes_is_not_taken(desk: Desk, viewer: Viewer) -> None:
-    """The readers end with the session: their answer would be an error that nobody can help."""
+    """The readers end with the session; their late error must not be shown, because nobody can act on it."""
     session, image = desk.rooms.session, desk.bench.image
     session.may_read.clear()
     desk.window.work_list.choose(2)
@@ -198,7 +198,7 @@ def test_a_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> N
 
 
 def _colourful(viewer: Viewer) -> int:
-    """How many of a grid of points in the upper three quarters are not grey."""
+    """How many points of a grid over the upper three quarters are not grey."""
     shot = viewer.grab().toImage()
     points = ((x, y) for x in range(20, viewer.width() - 20, 8) for y in range(20, viewer.height() * 3 // 4, 8))
     colours = (QColor(shot.pixel(x, y)) for x, y in points)
@@ -250,7 +250,7 @@ def test_a_length_has_its_unit_and_says_what_it_is_measured_in(
 
 def test_a_drag_measures_and_can_be_undone(desk: Desk, viewer: Viewer) -> None:
     desk.qtbot.keyClick(viewer, Qt.Key.Key_M)
-    viewer.zoom(4)  # the image is under the whole view
+    viewer.zoom(4)  # the image lies under the whole view
     before = viewer.grab().toImage()
     drag(viewer, Qt.MouseButton.LeftButton, (60, 80))
     (line,) = viewer.state.lines
@@ -297,7 +297,7 @@ def test_a_line_that_was_begun_is_given_up_by_esc_and_by_another_image(desk: Des
 
 
 def measured(image: Image, *lines: Line) -> list[str]:
-    """What these lines say, one after another."""
+    """The texts of these measurements."""
     state = ViewState(lines=lines)
     return [measurement_text(Translator("en"), state, place, image) for place in range(len(lines))]
 
@@ -334,7 +334,7 @@ def test_a_region_has_mean_deviation_and_area_of_its_modality_values() -> None:
     region = Line((50, 20), (30, 10), "region")
     assert measured(image, region) == ["Mean -90.0, SD 50.0, 20.0 mm² (calibrated)"]
     assert measured(Image(pixels=pixels), region) == ["Mean 200.0, SD 100.0, 200.0 px²"]
-    assert measured(Image(pixels=pixels, is_approximate=True), region) == ["200.0 px²"]  # a preview has no values
+    assert measured(Image(pixels=pixels, is_approximate=True), region) == ["200.0 px²"]  # previews have no values
     assert measured(image, Line((5, 5), (5.2, 9), "region")) == [""]
     full = Image(pixels=np.full((600, 600), 65535, np.uint16))
     assert region_statistics(Line((0, 0), (600, 600), "region"), full) == (65535.0, pytest.approx(0, abs=0.01), 360_000)
@@ -390,7 +390,7 @@ def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_resea
     assert plain is not None
     assert (plain.width(), plain.height() > 2 * viewer.height()) == (2 * viewer.width(), True)
     strip = plain.copy(0, 2 * viewer.height(), plain.width(), plain.height() - 2 * viewer.height())
-    assert len(colours_of(strip)) > 2  # words on the ground
+    assert len(colours_of(strip)) > 2  # text on the background
     desk.bench.switches.set(heat_map=False)
     bare = draw_picture(viewer, words)
     viewer.apply(viewer.state.with_measurement((100, 100), (400, 300), viewer.image_size))
@@ -401,7 +401,7 @@ def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_resea
     pictures = [plain, bare, marked, hidden]
     assert all(one != other for one, other in itertools.combinations(pictures, 2))
     desk.bench.switches.set(magnifier=True)
-    assert draw_picture(viewer, words) == hidden  # a glass is no mark
+    assert draw_picture(viewer, words) == hidden  # the magnifier is no mark
 
 
 def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> None:
@@ -469,7 +469,7 @@ def test_the_magnifier_shows_the_middle_nearer_and_leaves_the_rest(desk: Desk, v
     assert viewer.grab().toImage() == plain
 
 
-# ---- Two images beside each other: any two of the list, with linked window and zoom.
+# ---- Two images side by side: any two of the list, with linked window and zoom.
 
 
 CONTROL = Qt.KeyboardModifier.ControlModifier
@@ -477,7 +477,7 @@ CONTROL = Qt.KeyboardModifier.ControlModifier
 
 @pytest.fixture
 def area(desk: Desk) -> ImageArea:
-    """The first image kept, the second one open."""
+    """The image area with the first image kept and the second one open."""
     desk.screen()
     desk.open_row(1)
     desk.window.viewer.setFocus()
@@ -510,7 +510,7 @@ def test_zoom_place_and_preset_go_along_and_turns_and_lines_do_not(desk: Desk, a
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
     open_state, kept_state = area.viewer.state, area.second_viewer.state
     assert kept_state.zoom == open_state.zoom == pytest.approx(1.25**2)
-    assert kept_state.center == pytest.approx(open_state.center)  # both are of 600 x 512
+    assert kept_state.center == pytest.approx(open_state.center)  # both images have 600 x 512 pixels
     assert kept_state.window == area.second_viewer.pyramid.presets[2]
     assert (kept_state.inverted, kept_state.turns) == (True, 0)
 

@@ -15,7 +15,7 @@ from fieldray.store.results import ResultStore
 
 
 def watch(desk: Desk, folder: Path) -> None:
-    """Start to watch a folder, as a person does."""
+    """Start watching a folder by the window's command."""
     desk.window.actions_by_name["watch"].trigger()
     dialog = desk.dialog(QFileDialog)
     dialog.findChild(QLineEdit).setText(str(folder))
@@ -24,7 +24,7 @@ def watch(desk: Desk, folder: Path) -> None:
 
 
 def stop(desk: Desk) -> None:
-    """Press Stop, once the run can be stopped; the batch ends as one of a watch does."""
+    """Press Stop once the run can be stopped; the batch then ends as a watched one does."""
     note = reason("watch_stopped", results=1, waiting=2)
     batch = desk.rooms.session.batches[-1]
     batch.publish = lambda event: desk.rooms.publish(RunChanged(run_id=batch.run_id, state="cancelled", notes=(note,)))
@@ -68,7 +68,7 @@ def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) ->
 def test_of_what_was_chosen_meanwhile_only_that_is_watched_that_was_meant_to_be(
     desk: Desk, tmp_path: Path, is_watch_first: bool
 ) -> None:
-    """A watch has no end of its own: what is screened once comes before it."""
+    """A watch never ends by itself, so a folder to be screened once comes before a watched one."""
     folders = [tmp_path / name for name in ("first", "watched", "once")]
     for folder in folders:
         folder.mkdir()
@@ -120,7 +120,7 @@ def test_start_after_a_watch_screens_the_folder_to_its_end(desk: Desk, tmp_path:
 
 
 def test_arrivals_leave_the_image_that_is_read_where_it_is(desk: Desk, tmp_path: Path) -> None:
-    """What is to be read first comes on top of the list, and the reader goes on reading."""
+    """An image to be read first comes to the top of the list, and the open image stays open."""
     desk.rooms.session.outcomes = [screened(1, 0.6), screened(2, 0.5)]
     watch(desk, tmp_path)
     desk.until_listed(2)

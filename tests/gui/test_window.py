@@ -1,4 +1,4 @@
-"""The window itself: languages, looks, keys, closing, and what happens when something breaks."""
+"""The main window: languages, themes, keys, closing, and errors."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_is_opened_later_is_shown_in_the_new_window_alone(desk: Desk) -> No
     desk.screen()
     desk.finish()
     desk.application.change_settings({"theme": "dark"})
-    desk.activate()  # by then the window before is gone
+    desk.activate()  # by then the previous window is gone
     desk.bench.packs.card_read.emit("# Card")
     desk.dialog(DocumentDialog).reject()
     desk.window.actions_by_name["history"].trigger()
@@ -114,7 +114,7 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     assert shown == ["language", "theme", "hide_patient", "keep_folders", "reader", "heat_map_opacity"]
     dialog.advanced.click()
     assert all(field.isVisible() for field in dialog.fields.values())
-    desk.window.result_panel.opacity.setValue(5)  # stays where it is until the setting changes
+    desk.window.result_panel.opacity.setValue(5)  # stays as it is until the setting changes
     desk.application.change_settings({"folded": "use"})
     desk.window.result_panel.heat_map_box.setChecked(False)
     desk.application.change_settings({"theme": "dark"})
@@ -133,7 +133,7 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
 
 
 class _Windows(QObject):
-    """Notes what is shown as a window of its own."""
+    """Records which widgets are shown as windows of their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,9 +236,9 @@ def test_the_wheel_sets_nothing_that_the_pointer_comes_over(desk: Desk) -> None:
 
 @pytest.mark.parametrize(("language", "fast"), [("en", "fast"), ("uk", "швид")])
 def test_every_choice_has_a_word_and_only_the_policy_speaks_of_speed(language: str, fast: str) -> None:
-    """Which device is used while it is left to the program is the policy's choice: "Edge TPU only" may be it.
+    """With the device left to the program, the policy decides, and it may be "Edge TPU only".
 
-    So what is said of the device must hold with every policy.
+    So the label of the device must be true under every policy.
     """
     translator = Translator(language)
     assert all(choice_label(translator, choice) != choice for row in SETTING_ROWS for choice in row.choices)
@@ -271,7 +271,7 @@ def test_no_two_commands_share_a_key_and_letters_work_under_a_ukrainian_layout_t
 
 def test_dropped_files_are_screened(desk: Desk) -> None:
     data = QMimeData()
-    elsewhere = [] if sys.platform == "win32" else [QUrl("file://host/share")]  # which Windows has a path for
+    elsewhere = [] if sys.platform == "win32" else [QUrl("file://host/share")]  # Windows has a path for this file
     data.setUrls([QUrl.fromLocalFile("/images/a.dcm"), QUrl("https://example.org/b.dcm"), *elsewhere])
     modifiers, buttons = Qt.KeyboardModifier.NoModifier, Qt.MouseButton.LeftButton
     drop = QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, data, buttons, modifiers)
@@ -343,10 +343,10 @@ def test_what_never_answers_keeps_nobody_from_closing(begin: Begin, qtbot: QtBot
         desk.until_shown("may not be answering")
         press(desk.window.banners, "Close now")
         desk.until(lambda: desk.ended)
-        assert not desk.bench.background.close()  # it still waits
+        assert not desk.bench.background.close()  # still waiting
         rooms.may_open.set()
         assert desk.bench.background.close(wait_s=5)
-    assert rooms.session is not None and rooms.session.is_closed and rooms.drives.is_closed  # by whoever opened it
+    assert rooms.session is not None and rooms.session.is_closed and rooms.drives.is_closed  # by their opener
 
 
 def test_what_fails_to_close_keeps_nothing_else_open(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +368,7 @@ def test_nothing_is_opened_twice_or_after_it_was_closed(begin: Begin, qtbot: QtB
 
 
 def test_a_signal_to_end_is_obeyed_between_events(desk: Desk) -> None:
-    """Python hears of it in the middle of whatever it does."""
+    """Python gets a signal in the middle of any code."""
     with desk.application.ending_on_signals():
         signal.raise_signal(signal.SIGTERM)
         assert desk.bench.notice_board.notices == ()
@@ -390,7 +390,7 @@ def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
     assert shown[:3] == [("All", "All  4"), ("Read first", "0"), ("Flagged", "2")]
     for key, level in (("a", "info"), ("b", "error"), ("c", "warning")):
         desk.bench.notice_board.post(key, lambda _, key=key: key, level=level)
-    desk.window.resize(683, 384)  # 1366 x 768 at 200 %: the gravest notice alone, until a person unfolds them
+    desk.window.resize(683, 384)  # 1366 x 768 at 200 %: the most severe notice alone, until a person unfolds the others
     banners = desk.window.banners
     assert {*texts(banners).split("\n")} == {"", "b", "2 more messages"}
     banners.more_button.click()
@@ -414,7 +414,7 @@ def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(d
 
 @pytest.mark.parametrize("language", ["en", "uk"])
 def test_the_image_has_half_of_the_window_and_the_classes_have_one_row(desk: Desk, language: str) -> None:
-    """1366 x 768 and 1920 x 1080; counts of a week have three digits."""
+    """At 1366 x 768 and 1920 x 1080; the counts of a week have three digits."""
     desk.application.change_settings({"language": language})
     desk.screen()
     desk.open_row(1)
@@ -438,7 +438,7 @@ def test_the_image_has_half_of_the_window_and_the_classes_have_one_row(desk: Des
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_and_class_colours_can_be_read(theme: str) -> None:
-    """WCAG 2.1 1.4.3: 4.5 to 1."""
+    """Contrast of at least 4.5 to 1 (WCAG 2.1, 1.4.3)."""
     table = colours(theme)  # type: ignore[arg-type]
     for name in ("text", "muted", "accent", *WORK_LIST_ORDER):
         assert _contrast(table[name], table["surface"]) >= 4.5, name
@@ -474,7 +474,7 @@ def test_counts_of_a_million_images_are_not_cut(desk: Desk, language: str) -> No
     for number in (1_000_000, 1):
 
         def is_whole(count: int = number) -> bool:
-            rows._counts = dict.fromkeys(rows.counts(), count)  # again: the end of the run counts once more
+            rows._counts = dict.fromkeys(rows.counts(), count)  # the end of the run counts once more
             rows.counts_changed.emit()
             classes = [button for button in bar.findChildren(QPushButton) if button.property("role") == "filter"]
             shown = [button for button in classes if button.isVisible()]
@@ -484,7 +484,7 @@ def test_counts_of_a_million_images_are_not_cut(desk: Desk, language: str) -> No
 
 
 def test_nothing_stands_empty_where_no_image_is_open(desk: Desk) -> None:
-    """A warning without words is a yellow strip."""
+    """For example, a warning without text would be a yellow strip."""
     desk.screen()
     desk.bench.image.show(None)
     labels = [found for found in desk.window.result_panel.findChildren(QLabel) if found.isVisible()]
@@ -518,7 +518,7 @@ def test_folders_that_were_opened_are_remembered_until_they_are_forgotten(
     assert not again.isHidden() and again.toolTip() == str(first)
     desk.window.actions_by_name["open_folder"].trigger()
     dialog = desk.dialog(QFileDialog)
-    assert Path(dialog.directory().absolutePath()) == tmp_path  # beside the last one
+    assert Path(dialog.directory().absolutePath()) == tmp_path  # in addition to the last one
     dialog.close()
     desk.until(lambda: load_settings(home / "settings.json")[0].folders == (str(first), str(second)))
     assert "Doe" not in (home / "settings.json").read_text(encoding="utf-8")
@@ -592,26 +592,26 @@ def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
         desk.bench.start()
         desk.until(lambda: len(rooms.session.batches) == 2)
         desk.until_listed(4)
-        with ResultStore(rooms.database) as store:  # what came last is told, too
+        with ResultStore(rooms.database) as store:  # the state that came last is announced as well
             save(store, 2, [screened(5, 0.99)], rooms.publish)
         desk.finish()
         desk.until(lambda: messages)
         assert messages == [("The run has ended", "Flagged: 3, Uncertain: 1, Not flagged: 1")]
         desk.bench.start()
         desk.until(lambda: len(rooms.session.batches) == 3 and desk.bench.screening.can_stop)
-        desk.bench.screening.stop()  # who stopped it knows
+        desk.bench.screening.stop()  # no notification to the person who stopped the run
         desk.until(lambda: not desk.bench.screening.is_busy)
         assert len(messages) == 1
-        notify_run_end(desk.window, *messages[0])  # whatever this system has for it
+        notify_run_end(desk.window, *messages[0])  # by the means of this system
 
 
 def test_the_toolbar_wraps_when_a_pack_of_a_long_name_comes_into_use(desk: Desk) -> None:
     bar, source, width = desk.window.toolbar, desk.bench.packs.source, 1200
     low = bar.height()
-    while bar.height() == low:  # as narrow as it can be with one row
+    while bar.height() == low:  # the narrowest width with one row
         desk.window.resize(width := width - 10, 700)
         desk.qtbot.wait(1)
-    while bar.height() > low:  # it may have had two rows for a while
+    while bar.height() > low:  # it may have had two rows for a moment
         desk.window.resize(width := width + 10, 700)
         desk.qtbot.wait(20)
     assert source is not None
@@ -626,7 +626,7 @@ def test_the_toolbar_wraps_when_a_pack_of_a_long_name_comes_into_use(desk: Desk)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have dialogs of their own")
 def test_qt_s_dialog_keeps_no_folder_of_its_own(tmp_path: Path) -> None:
-    """It does without a word to it: the file is written as the dialog goes."""
+    """Qt would write its file of recent folders when the dialog closes."""
     code = """
 import sys, shiboken6
 from PySide6.QtWidgets import QApplication, QFileDialog

@@ -1,8 +1,8 @@
 """Random walks through the whole window: what a person, the disk and another window do with verdicts, in any order.
 
-Looked at after each event: no verdict and no note is on an image that was not open when it was given. And once nothing
-is under way: what is shown as saved lies in the store, which another connection reads. These are a few, the same ones
-each time; `make walk` goes many others. What a run is started with is walked through by `unit/desktop/test_intent.py`.
+Checked after each event: no verdict and no note is on an image that was not open when it was given. When no work is
+left: what is shown as saved lies in the store, read by another connection. These few walks are the same each time;
+`make walk` makes many others. Walks through the start of runs are in `unit/desktop/test_intent.py`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ PAST_MODEL: Final = model_of()
 SIDE: Final = 32
 SMALL: Final = Image(pixels=np.zeros((SIDE, SIDE), np.uint8))
 FULL_BYTES: Final = 40 * 1024  # no file may grow beyond: the store's index of its log fits in, its pages do not
-# What of the work that waits is done after an event: all; one, on one channel; or one whose answer comes later.
+# How much waiting work is done after an event: all; one task, on one channel; or one whose answer comes later.
 DONE: Final = ("all", "all", "all", "one", "unheard")
-NAMED: Final = ("DOE", "PX-10", "image-0")  # in the names and numbers of patients, and of their files
+NAMED: Final = ("DOE", "PX-10", "image-0")  # parts of the patients' names and numbers, and of their files
 WALKS: Final = int(os.environ.get("FIELDRAY_WALKS", "0"))
 EVENTS: Final[Mapping[str, int]] = {
     "open": 16, "past": 8, "start": 8, "stop": 8, "finish": 16,
@@ -66,27 +66,27 @@ EVENTS: Final[Mapping[str, int]] = {
 
 
 class SteppedChannel(ThreadPoolExecutor):
-    """Works when it is told to, in the window's thread."""
+    """Runs its tasks one by one in the window's thread, when the test calls `step`."""
 
     def _adjust_thread_count(self) -> None:
-        """There is none."""
+        """Start no thread."""
 
     def step(self) -> None:
-        """Do the first of what waits; the answer comes with the window's next events."""
+        """Run the first waiting task; its answer comes with the window's next events."""
         task = self._work_queue.get_nowait()
-        if task is not None:  # it is the end of all
+        if task is not None:  # None ends the executor
             task.run()
 
 
 class SteppedBackground(BackgroundTasks):
-    """The same walk goes the same way each time."""
+    """Background tasks without threads, so that the same walk always has the same order."""
 
     def _begin(self, channel: str) -> SteppedChannel:
         return SteppedChannel()
 
     @property
     def waiting(self) -> list[SteppedChannel]:
-        """Where there is work that can be done now, by the names of the channels.
+        """The channels with work that can be done now, by their names.
 
         Closing is last: it waits for the start of a run, which has a thread of its own in the program, but not here.
         """
@@ -95,20 +95,20 @@ class SteppedBackground(BackgroundTasks):
 
 
 def plain(number: int, score: float) -> ScreenedOutcome:
-    """An image that is quickly shown: small, and without a heat map."""
+    """An image that is shown quickly: small, and without a heat map."""
     made = screened(number, score)
     return replace(made, facts=replace(made.facts, rows=SIDE, columns=SIDE), class_maps=None)
 
 
 class NearHistory(History):
-    """Has the pack of the run of the past at hand, and looks for none on the disk."""
+    """Has the pack of the past run in memory and searches no disk."""
 
     def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
         return super().open(run_id, models=(PAST_MODEL,))
 
 
 class WindowWalk(RuleBasedStateMachine):
-    """The window, and what was said in it beside it."""
+    """The window, with records of what was typed and judged in it."""
 
     def __init__(self, qt: QApplication) -> None:
         super().__init__()
@@ -119,8 +119,8 @@ class WindowWalk(RuleBasedStateMachine):
         self._past_run = keep(self.rooms.database, [plain(3, 0.4)], spec=replace(SPEC, paths=("/of/the/past",)))
         self._open_window()
         self._notes: dict[str, set[str]] = {}  # by the image's content: later runs take verdicts over
-        self._theirs: dict[int, Verdict | None] = {}  # what another window left there
-        self._seen: dict[int, set[Verdict | None]] = {}  # what was ever found in the store
+        self._theirs: dict[int, Verdict | None] = {}  # what another window saved there
+        self._seen: dict[int, set[Verdict | None]] = {}  # all verdicts ever found in the store
         self._overwritten = 0
 
     def _open_window(self) -> None:
@@ -137,7 +137,7 @@ class WindowWalk(RuleBasedStateMachine):
         self.window = self.application.window
         self.window.resize(800, 480)
         self.recorder = Recorder(self.application)
-        for part in (self.window.area, self.window.result_panel):  # what the walk looks at is painted in the list
+        for part in (self.window.area, self.window.result_panel):  # the walk reads only the list's painting
             part.setUpdatesEnabled(False)
         self._settle()
         self.rooms.session.image = SMALL
@@ -150,7 +150,7 @@ class WindowWalk(RuleBasedStateMachine):
         done=st.sampled_from(DONE),
     )
     def happens(self, name: str, which: int, done: str) -> None:
-        """One event, to one of several things, and so much of the work that waits after it."""
+        """One event, to one of several things, then some of the waiting work."""
         wrong = getattr(self, f"_{name}")(which)
         if done == "all":
             self._settle()
@@ -160,10 +160,10 @@ class WindowWalk(RuleBasedStateMachine):
             self._process()
         assert not (wrong or self._wrong_verdict() or (self._wrong_saved() if done == "all" else ""))
         assert not self.recorder.wrong
-        assert done == "unheard" or not self._shown_names()  # before that a banner that went may not be deleted yet
+        assert done == "unheard" or not self._shown_names()  # before that, a closed banner may not be deleted yet
 
     def end(self) -> None:
-        """Close the window and wait for all behind it."""
+        """Close the window and wait for all its work."""
         self._free(0)
         self.application.controller.close()
         self._settle()
@@ -189,7 +189,10 @@ class WindowWalk(RuleBasedStateMachine):
         return ""
 
     def _wrong_saved(self) -> str:
-        """What is shown as saved and is not; what another window changed later is shown as it was until it is read."""
+        """The first verdict shown as saved that is not in the store.
+
+        A verdict that another window changed later may be shown as it was until it is read again.
+        """
         row, shown = self.bench.image.row, self._shown_as_saved()
         if self._opened != (row.row_id if row else None):  # it was read just now
             self._opened = row.row_id if row else None
@@ -204,7 +207,7 @@ class WindowWalk(RuleBasedStateMachine):
         return ""
 
     def _shown_as_saved(self) -> dict[int, Verdict | None]:
-        """By the number of the row: the mark in the list, and the panel's sentence on the open image."""
+        """Verdicts shown as saved, by row number: marks in the list, and the sentence on the open image."""
         model, verdicts, shown = self.bench.rows, self.bench.judging.verdicts, dict[int, Verdict | None]()
         for position in range(model.rowCount()):
             index = model.index(position, COLUMN_KEYS.index("patient"))
@@ -225,7 +228,7 @@ class WindowWalk(RuleBasedStateMachine):
             return {found.row_id: found.most_urgent_result.verdict for found in query.images(tuple(row_ids))}
 
     def _shown_names(self) -> list[str]:
-        """What of the window names a patient, or the file or folder of one, while names are hidden."""
+        """Texts of the window that name a patient, or a patient's file or folder, while names are hidden."""
         if not self.bench.switches.hide_patient:
             return []
         said = [text for _, text in spoken()]
@@ -254,7 +257,7 @@ class WindowWalk(RuleBasedStateMachine):
             self.rooms.publish(RunChanged(run_id=self.bench.screening.run_id, state="finished"))
 
     def _space(self, which: int) -> None:
-        """A key that was meant for something else."""
+        """Press Space or Enter on whatever has the focus."""
         if focused := QApplication.focusWidget():
             QTest.keyClick(focused, (Qt.Key.Key_Space, Qt.Key.Key_Return)[which % 2])
 
@@ -276,12 +279,12 @@ class WindowWalk(RuleBasedStateMachine):
             self.window.actions_by_name[("agree", "disagree", "unsure")[which % 3]].trigger()
 
     def _step(self, which: int) -> None:
-        """A key that goes to another image; what it is, is looked up first for some."""
+        """Press a key that goes to another image; for some keys the image is looked up first."""
         keys = ("next_image", "previous_image", "next_unread", "next_study", "previous_study", "first_image")
         self.window.actions_by_name[keys[which % len(keys)]].trigger()
 
     def _twice(self, which: int) -> None:
-        """A double click on a verdict, or a key pressed twice: the verdict is given, and never lost."""
+        """Click a verdict twice: the verdict is given and not withdrawn."""
         row, choice = self.bench.image.row, ("agree", "disagree", "unsure")[which % 3]
         if row is None:
             return
@@ -296,7 +299,7 @@ class WindowWalk(RuleBasedStateMachine):
             assert given.wanted == before or given.has_conflict
 
     def _withdraw(self, which: int) -> None:
-        """Also a verdict that another window gave."""
+        """Withdraw the verdict, also one that another window gave."""
         if row := self.bench.image.row:
             self._judge(row)
         self.window.actions_by_name["withdraw"].trigger()
@@ -326,7 +329,7 @@ class WindowWalk(RuleBasedStateMachine):
         session.publish(ImageDone(image=image))
 
     def _vanish(self, which: int) -> None:
-        """The file of the open image is moved, deleted or holds something else: what was kept of it is shown."""
+        """The file of the open image is moved, deleted or holds another image: the stored preview is shown."""
         row = self.bench.image.row
         if row is not None:
             self.rooms.session.replaced.add(row.outcome.facts.content_sha256)
@@ -350,7 +353,7 @@ class WindowWalk(RuleBasedStateMachine):
         if row is None:
             return
         given = (Verdict(choice="unsure"), Verdict(choice="agree", note="theirs"), None)[which % 3]
-        self._opened, before = row.row_id, self._stored((row.row_id,)).get(row.row_id)  # what is open was read before
+        self._opened, before = row.row_id, self._stored((row.row_id,)).get(row.row_id)  # the open image was read before
         try:
             with _roomy(), ResultStore(self.rooms.database) as store:
                 self._theirs[row.row_id] = store.set_verdict(
@@ -369,11 +372,11 @@ class WindowWalk(RuleBasedStateMachine):
             try:
                 with _roomy():
                     delete_runs(database, (run_id,), agreed=plan_deletion(database, (run_id,)))
-            except FieldrayError:  # it is gone, or held: another window is told so
+            except FieldrayError:  # the run is gone, or in use: another window gets this error
                 return
 
     def _full(self, which: int) -> None:
-        """The disk is full, by a limit of the system or by a door that refuses; what it refuses may lie there yet."""
+        """The disk is full, by a limit of the system or a fake error; a refused verdict may still be stored."""
         if which % 2:
             resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.RLIM_INFINITY))
         else:
@@ -390,9 +393,9 @@ class WindowWalk(RuleBasedStateMachine):
         self.rooms.session.keeps_refused = False
 
     def _close(self, which: int) -> str:
-        """Close the window, and open it again; where it asks, stay or go. What was shown as given is kept, or named."""
+        """Close the window and open it again; if it asks, stay or close. Shown verdicts are saved, or named as lost."""
         self._settle()
-        if self._boxes():  # a dialog is over the window
+        if self._boxes():  # a dialog covers the window
             return ""
         given, is_lost = self._shown_as_given(), False
         self.window.close()
@@ -423,7 +426,7 @@ class WindowWalk(RuleBasedStateMachine):
     # ---- waiting
 
     def _settle(self) -> None:
-        """Until no work and no event waits: a moment that the list waits for is over."""
+        """Work until no task and no event waits; the list's delay before it reads again is skipped."""
         end_s, background, rows = time.monotonic() + WAIT_S, self.background, self.bench.rows
         is_idle = False
         while not is_idle:
@@ -437,7 +440,7 @@ class WindowWalk(RuleBasedStateMachine):
             assert time.monotonic() < end_s, "the window waits for ever"
 
     def _process(self) -> None:
-        """What waits for the window's thread, as its event loop does it."""
+        """Handle all waiting events of the window's thread, as its event loop does."""
         self._qt.processEvents()
         self._qt.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)  # type: ignore[arg-type]
 
@@ -451,7 +454,7 @@ class WindowWalk(RuleBasedStateMachine):
 
 @contextmanager
 def _roomy() -> Iterator[None]:
-    """For another program, whose disk is not full."""
+    """Lift the limit on file sizes, for another program whose disk is not full."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, limits[1]))
     try:
@@ -466,6 +469,6 @@ def test_a_random_walk_breaks_no_word(qapp: QApplication) -> None:
         derandomize=not WALKS,
         stateful_step_count=50,
         suppress_health_check=list(hypothesis.HealthCheck),
-        phases=tuple(hypothesis.Phase) if WALKS else (hypothesis.Phase.generate,),  # making it short takes minutes
+        phases=tuple(hypothesis.Phase) if WALKS else (hypothesis.Phase.generate,),  # shrinking takes minutes
     )
     run_state_machine_as_test(lambda: WindowWalk(qapp), settings=settings)

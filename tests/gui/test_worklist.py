@@ -1,6 +1,6 @@
-"""The work list of a run in a store: order, filter and search, what comes and goes meanwhile, and how it is painted.
+"""The work list of a run in a store: order, filter, search, changes during a run, and painting.
 
-Cells that are kept as they were painted never show what is no longer so.
+Painted cells that are kept for reuse never show outdated content.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WAIT_MS = 20_000
 
 
 class StoredList:
-    """A model over a run that grows as the test says."""
+    """The model of the work list over a run whose results the test saves."""
 
     def __init__(self, path: Path, qtbot: QtBot) -> None:
         self.path, self._qtbot = path, qtbot
@@ -67,16 +67,16 @@ class StoredList:
         self.until(lambda: self.model.is_fully_read)
 
     def add(self, *outcomes: Outcome) -> None:
-        """Save results, and wait until they are listed and those in sight are read."""
+        """Save results, and wait until they are listed and the visible rows are read."""
         save(self.store, self.run_id, outcomes, self.take)
         self.settle()
 
     def take(self, event: ImageDone) -> None:
-        """Hear of an image as the window does."""
+        """Pass an event about an image to the model, as the window does."""
         self.model.show_saved_image(event.image)
 
     def judge(self, row_id: int, choice: str) -> None:
-        """Give a verdict on a row, here and in the store."""
+        """Give a verdict on a row, in the model and in the store."""
         verdict = Verdict(choice=choice)  # type: ignore[arg-type]
         judged = VerdictSubject(row_id, self.store.result(row_id).outcome)
         self.verdicts.open(judged)
@@ -86,29 +86,29 @@ class StoredList:
         self.model.verdict_changed(judged)
 
     def settle(self) -> None:
-        """Wait until the list is as it is wanted, and the rows that would be in sight are read."""
+        """Wait until the list has the wanted order and filter, and its first rows are read."""
         with self._qtbot.waitSignal(self.model.changed, timeout=WAIT_MS):
             pass
         self.rows(40)
 
     def rows(self, most: int = 10**9) -> list[WorkListRow]:
-        """The first rows as they are shown, read for it."""
+        """The first rows as they are shown, after they were read."""
         places = range(min(self.model.rowCount(), most))
         self.until(lambda: all(self.model.row_at(self.model.index(place, 0)) for place in places))
         found = [self.model.row_at(self.model.index(place, 0)) for place in places]
         return [row for row in found if row is not None]
 
     def shown(self) -> list[int]:
-        """The numbers of all rows as they are shown."""
+        """The numbers of all rows in the order shown."""
         found = [self.model.row_id_at(self.model.index(place, 0)) for place in range(self.model.rowCount())]
         return [row_id for row_id in found if row_id is not None]
 
     def until(self, is_so: object) -> None:
-        """Let the window work until something is so."""
+        """Let the window work until `is_so()` is true."""
         self._qtbot.waitUntil(is_so, timeout=WAIT_MS)
 
     def close(self) -> None:
-        """End everything."""
+        """End all background work."""
         self.model.open(None)
         self.background.close(wait_s=5)
         self.store.close()
@@ -176,7 +176,7 @@ def test_an_image_done_again_takes_its_old_place_in_the_counts(listed: StoredLis
     listed.until(lambda: listed.shown() == [1, 2])
     assert model.counts()["failed"] == 0
     assert model.counts()["abnormal"] == 2
-    assert replaced == [row] and row.category == "failed"  # who holds the row before keeps what it shows
+    assert replaced == [row] and row.category == "failed"  # an earlier row object keeps its values
     assert model.row_at(model.index_of(1)).category == "abnormal" and not model.holds(row)
 
 
@@ -222,7 +222,7 @@ def test_rows_are_read_a_page_at_a_time_and_only_those_seen_last_are_kept(
     assert max(asked) <= 3 * 48
     gc.collect()
     assert len(model._rows._alive) <= 60
-    assert listed.rows(1)[0].row_id == 1  # it was let go, and is read again
+    assert listed.rows(1)[0].row_id == 1  # it was dropped, and is read again
 
 
 def test_the_first_page_is_there_before_the_whole_list(listed: StoredList, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,10 +253,10 @@ def test_a_long_list_is_read_again_the_more_seldom(
     listed.add(screened(1, 0.9))
     model._has_read(History(listed.path).list_rows(listed.run_id, model.wanted, model._order), 2.0, limit=None)
     model.refresh()
-    # The interval, as asked for: what remains of a coarse timer may be up to a twentieth more.
+    # The interval that was asked for: what remains of a coarse timer may be up to a twentieth more.
     assert model._again.isActive()
     assert 15_000 < model._again.interval() <= 18_000
-    model.filter(category=None)  # a person does not wait
+    model.filter(category=None)  # a person's choice is not delayed
     assert not model._again.isActive()
     listed.settle()
 
@@ -272,7 +272,7 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
         patch.setattr(History, "list_rows", refuse)
         model.filter(text="px")
         listed.until(lambda: [notice.key for notice in listed.notice_board.notices] == ["list"])
-    assert listed.shown() == [1]  # what was in sight stays
+    assert listed.shown() == [1]  # the visible rows stay
     model.filter(text="px-1")
     listed.settle()
     assert listed.notice_board.notices == ()
@@ -339,7 +339,7 @@ def test_a_result_that_another_program_deleted_is_asked_for_once(
     monkeypatch.setattr(HistoryQuery, "images", lambda *what: (asked.append(what[1]), read(*what))[1])
     for table in ("work_list", "answers", "images"):
         listed.store._connection.execute(f"DELETE FROM {table}")
-    shown = model.dataChanged.connect(lambda: model.row_at(model.index(0, 0)))  # as a list that is painted
+    shown = model.dataChanged.connect(lambda: model.row_at(model.index(0, 0)))  # as a painted list asks
     assert model.row_at(model.index(0, 0)) is None
     listed.until(lambda: model.rowCount() == 0)
     assert len(asked) == 1
@@ -398,7 +398,7 @@ def notice(listed: StoredList) -> str:
 
 
 class Table(StoredList):
-    """The list with a delegate before it, painted on a sheet."""
+    """The list with its delegate, painted onto an image."""
 
     def __init__(self, path: Path, qtbot: QtBot) -> None:
         super().__init__(path, qtbot)
@@ -482,7 +482,7 @@ def test_hiding_patients_hides_them_at_once_and_a_new_list_shows_nothing_of_the_
 def test_a_cell_is_painted_to_its_edge_at_any_scale(table: Table, ratio: float) -> None:
     table.add(screened(1, 0.1))
     sheets = []
-    for _ in range(2):  # a picture that is not filled holds whatever memory held
+    for _ in range(2):  # an image that is not filled holds arbitrary memory
         kept = table.painted("score", width=101, ratio=ratio)
         sheets.append(kept)
         table.delegate._kept.clear()
@@ -559,7 +559,7 @@ def test_a_verdict_has_a_mark_of_its_own(table: Table, choice: str) -> None:
 
 
 def test_a_reason_takes_neither_number_nor_date(table: Table) -> None:
-    """Two people of one name who are refused for one reason do not look alike."""
+    """Two refused patients with the same name and the same reason can still be told apart."""
     for number in (1, 2):
         header = replace(image_ref(1).header, patient_name="SMITH^JOHN", patient_id=f"MRN-{number}")
         why = reason("age", age=40, youngest=1, oldest=5)
