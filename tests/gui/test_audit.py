@@ -33,14 +33,14 @@ def show(desk: Desk, page: AuditPage) -> None:
     desk.until(lambda: page._result is not None and page._result.isVisible())
 
 
-def test_nothing_is_asked_before_a_run_is_over(desk: Desk) -> None:
+def test_the_audit_waits_until_the_run_is_over(desk: Desk) -> None:
     desk.window.actions_by_name["audit"].trigger()
     page = desk.window.audit_page
     assert not page.button.isEnabled()
     assert "An audit needs a finished run." in texts(page)
 
 
-def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page: AuditPage) -> None:
+def test_the_audit_is_requested_as_chosen_and_its_figures_are_shown(desk: Desk, page: AuditPage) -> None:
     page.use_table(Path("/labels.csv"))
     page.positive.setText("tb, mass")
     page.prevalence.setText("2,5 %")
@@ -90,7 +90,7 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
 
 
 @pytest.mark.parametrize("hidden_by", ["", "class", "search", "verdict"])
-def test_a_row_opens_its_image_whatever_the_list_shows(desk: Desk, page: AuditPage, hidden_by: str) -> None:
+def test_a_disagreement_opens_its_image_though_the_list_hides_it(desk: Desk, page: AuditPage, hidden_by: str) -> None:
     rows, bar = desk.bench.rows, desk.window.work_list.filter_bar
     desk.open_row(1)
     if hidden_by == "class":
@@ -111,7 +111,7 @@ def test_a_row_opens_its_image_whatever_the_list_shows(desk: Desk, page: AuditPa
     assert rows.rowCount() == 4
 
 
-def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk, page: AuditPage) -> None:
+def test_a_problem_is_shown_on_the_page_until_the_next_audit(desk: Desk, page: AuditPage) -> None:
     desk.rooms.audit.problem = UsageProblem(reason("audit_one_class", known="normal"))
     page.button.click()
     desk.until(lambda: "All labels are equal (normal)" in texts(page))
@@ -147,7 +147,7 @@ def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk
     dialog.deleteLater()
 
 
-def test_lost_local_points_are_told_when_a_pack_is_loaded(desk: Desk) -> None:
+def test_damaged_local_points_are_reported_when_a_pack_is_loaded(desk: Desk) -> None:
     desk.rooms.library.lost = reason("site_points_unreadable", path="/home/site_points.json", detail="cut short")
     desk.bench.packs.use(desk.bench.packs.candidates[0])
     desk.until_shown("site_points.json cannot be read")

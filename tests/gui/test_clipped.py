@@ -139,7 +139,7 @@ def _is_outside(part: QWidget) -> bool:
     return right.x() > part.window().width() or right.y() > part.window().height()
 
 
-def settle() -> None:
+def process_layout_events() -> None:
     """Process events several times: layouts and wrapped texts need several passes."""
     for _ in range(8):
         QApplication.processEvents()
@@ -153,7 +153,7 @@ def look(desk: Desk) -> Callable[[str], list[str]]:
         found = []
         for size in SIZES:
             desk.window.resize(*size)
-            settle()
+            process_layout_events()
             assert desk.window.size().toTuple() == size
             bar, status, history = desk.window.toolbar, desk.window.statusBar(), desk.window.history_page
             always = [status.research, bar.pack_chip, bar.backend_chip, bar.menu_button]
@@ -214,7 +214,7 @@ def test_no_text_of_a_dialog_is_cut(desk: Desk) -> None:
     found = []
     for size in SIZES:
         desk.window.resize(*size)
-        settle()
+        process_layout_events()
         opens = {name: desk.window.actions_by_name[name].trigger for name in DIALOGS}
         opens["model card"] = lambda: desk.bench.packs.card_read.emit("# Card\n\nwords " * 40)
         for name, open_dialog in opens.items():
@@ -222,18 +222,18 @@ def test_no_text_of_a_dialog_is_cut(desk: Desk) -> None:
             dialog = desk.dialog(QDialog)
             if isinstance(dialog, SettingsDialog):
                 dialog.advanced.click()
-            settle()
+            process_layout_events()
             found += [f"{name} at {size}: {words}" for words in cut(dialog)]
             dialog.close()
             dialog.deleteLater()
-            settle()
+            process_layout_events()
     assert found == [], "\n".join(found)
 
 
 def test_the_ends_of_the_legend_are_whole_in_a_narrow_view(qapp: QApplication, language: str) -> None:
     """In a narrow view the words beside the colours have as many lit points as in a wide one."""
 
-    def lit(width: int) -> int:
+    def count_lit_points(width: int) -> int:
         picture = QImage(width, 90, QImage.Format.Format_RGB32)
         picture.fill(0)
         painter = QPainter(picture)
@@ -242,4 +242,4 @@ def test_the_ends_of_the_legend_are_whole_in_a_narrow_view(qapp: QApplication, l
         greys = (QColor(picture.pixel(x, y)) for y in range(64, 90) for x in range(width))
         return sum(shade.value() > 120 and shade.saturation() < 20 for shade in greys)
 
-    assert abs(lit(170) - lit(600)) <= 0.1 * lit(600)
+    assert abs(count_lit_points(170) - count_lit_points(600)) <= 0.1 * count_lit_points(600)

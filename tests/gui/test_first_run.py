@@ -54,7 +54,7 @@ def listed(desk: Desk) -> None:
     desk.until(lambda: desk.bench.packs.is_listed)
 
 
-def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
+def test_cards_of_packs_for_the_same_ages_name_what_they_find() -> None:
     adults = manifest(**described("adults"))
     packs = [
         replace(candidate("a", names=names), manifest=adults)
@@ -91,7 +91,7 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom_and_escape_leaves_the_qu
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_an_empty_folder_is_said_before_any_question_and_leaves_all_as_it_was(
+def test_an_empty_folder_is_reported_before_any_question_and_changes_nothing(
     desk: Desk, tmp_path: Path, is_first: bool
 ) -> None:
     if not is_first:
@@ -168,7 +168,7 @@ def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> Non
     desk.until(lambda: desk.rooms.session.started_with[-1][1] == POINT.name)  # a person chose this point
 
 
-def test_a_site_may_have_a_default_and_it_outlives_the_program(desk: Desk, home: Path) -> None:
+def test_a_default_pack_is_saved_in_the_settings_and_used_for_other_folders(desk: Desk, home: Path) -> None:
     desk.choose()
     desk.until(lambda: desk.asks == "pack")
     desk.window.welcome.default_box.setChecked(True)
@@ -192,7 +192,7 @@ def test_the_default_can_be_withdrawn_on_the_page_of_packs(desk: Desk) -> None:
     assert desk.application.settings["pack"] == ""
 
 
-def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(desk: Desk) -> None:
+def test_a_folder_left_unscreened_for_another_one_is_named(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     desk.rooms.remembered_packs.remember([Path("/first"), Path("/second")], "children")
     desk.choose("/first")
@@ -206,7 +206,7 @@ def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(d
     assert "not screened: /first" in desk.notices
 
 
-def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
+def test_results_of_another_pack_than_the_one_in_use_are_labelled(desk: Desk) -> None:
     desk.screen(answer="children-1.0.0")
     desk.finish()
     desk.bench.packs.use(desk.rooms.library.always[1])
@@ -220,7 +220,7 @@ def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
     desk.until(lambda: desk.rooms.remembered_packs.find([Path("/images")]) == RememberedPack("adults"))
 
 
-def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
+def test_images_that_contradict_the_pack_are_counted(desk: Desk) -> None:
     too_old = reason("age", age=40, youngest=1, oldest=5)
     unknown = replace(screened(4, 0.1), notes=(reason("age_not_stated", youngest=1, oldest=5),))
     desk.rooms.outcomes = [refused(1, too_old), refused(2, reason("body_part", body_part="HAND")), refused(3), unknown]
@@ -295,7 +295,7 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     desk.until(lambda: "before you answered the question about" not in desk.notices)
 
 
-def open_past(desk: Desk, folder: str) -> None:
+def open_stored_run(desk: Desk, folder: str) -> None:
     """Store a run over this folder and open it from the history."""
     spec = run_spec(paths=(folder,), pack_name="children-1.0.0")
     desk.bench.past_runs.open(keep(desk.rooms.database, [screened(1, 0.9)], spec=spec))
@@ -306,7 +306,7 @@ def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: D
     desk.finish()
     desk.until(lambda: desk.rooms.remembered_packs.find([Path("/opened/before")]))
     rooms.lacks_ages = True
-    open_past(desk, "/of/the/past")
+    open_stored_run(desk, "/of/the/past")
     desk.until(lambda: desk.bench.screening.past_run is not None)
     desk.until(lambda: desk.bench.rows.total() == 1)
     desk.window.actions_by_name["start"].trigger()
@@ -321,12 +321,12 @@ def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: D
 
 
 def test_a_run_of_the_past_closes_the_question_about_another_folder(desk: Desk, asked: QMessageBox) -> None:
-    open_past(desk, "/of/the/past")
+    open_stored_run(desk, "/of/the/past")
     desk.until(lambda: not dialogs(desk.window, QMessageBox) and desk.asks == "")
     desk.until_shown("Chosen, but not screened: /images")
 
 
-def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
+def test_no_question_takes_the_keys_while_somebody_types(desk: Desk) -> None:
     desk.screen("/first", answer="children-1.0.0")
     desk.rooms.lacks_ages = True
     desk.rooms.remembered_packs.remember([Path("/second")], "children")
@@ -356,7 +356,7 @@ def test_a_folder_that_is_dropped_while_somebody_types_gives_the_keys_back_to_th
     assert QApplication.focusWidget() is desk.window.work_list.table
 
 
-def test_a_question_goes_over_to_the_window_in_another_language(desk: Desk, asked: QMessageBox) -> None:
+def test_an_open_question_is_shown_again_when_the_language_changes(desk: Desk, asked: QMessageBox) -> None:
     desk.application.change_settings({"language": "uk"})
     box = desk.dialog(QMessageBox)
     assert "Чи всі пацієнти віком від 1 до 5 років?" in box.text() and "Знімки: /images" in box.informativeText()
@@ -364,7 +364,7 @@ def test_a_question_goes_over_to_the_window_in_another_language(desk: Desk, aske
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
 
 
-def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(desk: Desk) -> None:
+def test_the_question_about_a_key_names_the_pack_that_is_there_now(desk: Desk) -> None:
     packs, other = desk.bench.packs, group_digits("ab" * 32)
     plug_in(desk, trust="unknown_key", problem=reason("pack_legacy"))
     entry = desk.rooms.library.on_drives[EDGETPU][0]
@@ -382,7 +382,7 @@ def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(
     assert desk.rooms.library.trusted == [entry.fingerprint]
 
 
-def test_a_pack_that_is_not_the_one_that_was_listed_is_not_used(desk: Desk) -> None:
+def test_a_pack_replaced_since_it_was_listed_is_not_used(desk: Desk) -> None:
     desk.rooms.library.models[CHILDREN] = model("builtin", **described("adults"))
     desk.choose()
     desk.answer("children-1.0.0")

@@ -122,7 +122,7 @@ def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
     desk.until(lambda: "The disk is full" not in desk.notices)
 
 
-def test_a_failure_goes_when_the_same_is_screened_again(desk: Desk) -> None:
+def test_a_failure_is_dismissed_when_the_same_folder_is_screened_again(desk: Desk) -> None:
     desk.rooms.publish(StoreUnwritable(reason=reason("not_writable", path="/home/me", detail="Read-only file system")))
     desk.until_shown("Read-only file system")  # cannot be dismissed before anything is screened
     desk.screen("/first")
@@ -133,7 +133,7 @@ def test_a_failure_goes_when_the_same_is_screened_again(desk: Desk) -> None:
     desk.until(lambda: len(desk.rooms.session.started_with) == 2 and "The disk is full" not in desk.notices)
 
 
-def test_what_is_said_of_a_run_goes_with_the_next_one(desk: Desk) -> None:
+def test_notices_about_a_run_disappear_with_the_next_run(desk: Desk) -> None:
     desk.screen("/first")
     notes = [reason("taken_over", count=9, sampled=4, whole=5), reason("instances_shared", count=2)]
     notes += [reason("run_elsewhere", process=7), reason("not_present", count=2)]
@@ -149,7 +149,7 @@ def test_what_is_said_of_a_run_goes_with_the_next_one(desk: Desk) -> None:
     desk.until(lambda: not any(words in desk.notices for words in said))
 
 
-def test_files_whose_drive_was_pulled_out_are_said_at_the_end_until_they_are_screened_again(desk: Desk) -> None:
+def test_files_lost_with_their_drive_are_reported_until_they_are_screened(desk: Desk) -> None:
     desk.screen()
     for row_id, code in ((71, "missing"), (72, "drive_error"), (73, "no_permission")):
         lost = replace(failed(row_id), reason=reason(code))
@@ -193,7 +193,7 @@ def test_a_fall_back_is_never_silent(desk: Desk) -> None:
     desk.until(lambda: not desk.window.banners.isVisible())
 
 
-def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: Desk) -> None:
+def test_a_notice_says_that_a_pack_has_no_edge_tpu_file(desk: Desk) -> None:
     why = reason("coral_not_compiled", pack="lungs-2.0.0")
 
     def change(state: DeviceState) -> None:
@@ -212,7 +212,7 @@ def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: D
     desk.until(lambda: not desk.window.banners.isVisible())
 
 
-def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk: Desk, rooms: FakeRooms) -> None:
+def test_refused_and_failed_images_can_be_judged_if_their_content_is_known(desk: Desk, rooms: FakeRooms) -> None:
     facts = ReadFacts(content_sha256="5" * 64)
     rooms.outcomes += [replace(refused(5), facts=facts), replace(failed(6), facts=facts), failed(7)]
     desk.screen()
@@ -232,7 +232,7 @@ def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk
     assert 7 not in session.verdicts
 
 
-def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: Desk, rooms: FakeRooms) -> None:
+def test_a_refused_image_is_screened_on_request_with_a_note(desk: Desk, rooms: FakeRooms) -> None:
     rooms.outcomes += [
         refused(5),
         refused(6, reason("age", age=3, youngest=18, oldest=120)),
@@ -274,7 +274,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     assert [wish.text() for wish in panel.override_buttons] == ["Screen this image anyway"]
 
 
-def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(desk: Desk, rooms: FakeRooms) -> None:
+def test_a_wrongly_turned_image_is_turned_on_request_and_shown_upright(desk: Desk, rooms: FakeRooms) -> None:
     rooms.outcomes += [refused(5, reason("rotated"))]
     desk.screen()
     desk.open_row(5)
@@ -294,7 +294,7 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     assert [overrides for _, overrides in session.overrides] == [RefusalOverrides(turns=True)] * 2
 
 
-def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms) -> None:
+def test_a_file_without_an_image_does_not_count_as_unread(desk: Desk, rooms: FakeRooms) -> None:
     rooms.outcomes += [refused(5, reason("not_an_image")), refused(6, reason("blank"))]
     desk.screen()
     desk.open_row(6)
@@ -305,7 +305,7 @@ def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms)
     assert "Not an image" in [button.toolTip() for button in buttons if button.isVisible()]
 
 
-def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old_one(desk: Desk) -> None:
+def test_a_replaced_file_is_not_shown_under_the_old_score(desk: Desk) -> None:
     desk.screen()
     desk.rooms.session.replaced.add(desk.rooms.outcomes[0].facts.content_sha256)
     desk.open_row(1)
@@ -330,7 +330,7 @@ def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
     assert "Two" in desk.notices
 
 
-def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
+def test_saving_shows_progress_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
 
     def slow(progress: ProgressHandler) -> None:
         """An export that runs until somebody stops it."""
@@ -414,7 +414,7 @@ def test_the_folder_of_what_was_saved_is_one_click_away(desk: Desk, tmp_path: Pa
     assert manager.shown == [str(tmp_path)]
 
 
-def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None, desk: Desk) -> None:
+def test_saving_asks_for_formats_and_names_patients_only_on_request(more_formats: None, desk: Desk) -> None:
     desk.screen()
     desk.window.actions_by_name["export"].trigger()
     dialog = desk.window.findChild(ExportDialog)
@@ -454,7 +454,7 @@ def test_a_list_in_which_nothing_matches_says_so(desk: Desk) -> None:
     desk.until(lambda: desk.listed != [] and table.accessibleDescription() == "")
 
 
-def test_the_image_follows_what_a_search_found(desk: Desk, rooms: FakeRooms) -> None:
+def test_a_search_keeps_the_open_image_or_opens_the_first_match(desk: Desk, rooms: FakeRooms) -> None:
     rooms.outcomes[:] = [screened(number, 1 - number / 100) for number in range(1, 61)]
     desk.screen()
     desk.open_row(1)

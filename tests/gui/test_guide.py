@@ -91,7 +91,7 @@ def test_every_picture_of_the_guide_is_shown(qtbot: QtBot, language: str) -> Non
     assert all(shown_image(dialog.page, name) > (300, 100) for name in names)
 
 
-def test_what_the_guide_calls_a_label_is_one(language: str) -> None:
+def test_every_label_named_in_the_guide_is_in_the_window(language: str) -> None:
     """Every text in *italics* is a text of the window, word for word."""
     translator = Translator(language)
     known = {translator.text(text) for text in texts_of_the_window()}
@@ -118,7 +118,7 @@ def test_a_language_without_a_guide_reads_the_english_one(tmp_path: Path) -> Non
     assert guide_text(tmp_path, "pl") == "# Guide\n"
 
 
-def test_a_document_reads_no_file_and_opens_no_link(qtbot: QtBot, untouched: Path) -> None:
+def test_a_document_with_hostile_markup_reads_no_file_and_opens_no_link(qtbot: QtBot, untouched: Path) -> None:
     address = untouched.as_uri()
     lines = [f"![a]({untouched})", f"![b]({address})", "![c](http://example.org/x.png)", f"![d](../{untouched.name})"]
     lines += [f'<img src="{untouched}">', f"[link]({address})", f'<link rel="stylesheet" href="{address}">']
@@ -181,7 +181,7 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("language", ["en", "uk"])
-def test_the_texts_are_shown_as_they_are(language: str, table: Path, qtbot: QtBot) -> None:
+def test_the_about_box_shows_licence_texts_word_for_word(language: str, table: Path, qtbot: QtBot) -> None:
     about = AboutDialog(Translator(language), table=table)
     qtbot.addWidget(about)
     about.show()
@@ -201,7 +201,7 @@ def test_the_texts_are_shown_as_they_are(language: str, table: Path, qtbot: QtBo
     dialog.close()
 
 
-def test_a_checkout_says_why_there_are_none(tmp_path: Path, qtbot: QtBot) -> None:
+def test_from_a_checkout_the_about_box_says_why_it_has_no_licences(tmp_path: Path, qtbot: QtBot) -> None:
     about = AboutDialog(Translator("en"), table=tmp_path / "absent.json")
     qtbot.addWidget(about)
     assert isinstance(about, QDialog)

@@ -58,7 +58,7 @@ def question(desk: Desk) -> str:
     return " ".join(f"{box.text()} {box.informativeText()}" for box in dialogs(desk.window, QMessageBox))
 
 
-def mark(page: HistoryPage, *run_ids: int) -> None:
+def select_runs(page: HistoryPage, *run_ids: int) -> None:
     """Select runs in the table."""
     page.table.clearSelection()
     page.table.setSelectionMode(page.table.SelectionMode.MultiSelection)
@@ -69,7 +69,7 @@ def mark(page: HistoryPage, *run_ids: int) -> None:
 
 
 def open_run(desk: Desk, page: HistoryPage, run_id: int) -> None:
-    mark(page, run_id)
+    select_runs(page, run_id)
     page.open_button.click()
     desk.until(lambda: desk.bench.screening.run_id == run_id)
     desk.until(lambda: desk.window.pages.currentWidget() is desk.window.images)
@@ -101,7 +101,7 @@ def test_runs_are_listed_and_filtered(desk: Desk, page: HistoryPage) -> None:
     assert not page.open_button.isEnabled() and not page.delete_button.isEnabled()
 
 
-def test_the_list_is_being_read_until_all_of_it_is_there(desk: Desk, page: HistoryPage) -> None:
+def test_the_history_says_that_it_is_loading_until_all_runs_are_listed(desk: Desk, page: HistoryPage) -> None:
     runs, seen = desk.bench.past_runs, list[bool]()
     runs.changed.connect(lambda: seen.append(runs.is_busy))
     runs.refresh()
@@ -121,9 +121,7 @@ def test_a_run_is_opened_with_its_verdicts_and_can_be_saved_and_audited(desk: De
     assert desk.rooms.exported[0][0] == 2
 
 
-def test_a_run_of_another_pack_is_shown_without_its_texts_and_is_said_to_be_of_the_past(
-    desk: Desk, page: HistoryPage
-) -> None:
+def test_a_past_run_of_another_pack_is_labelled_and_has_no_pack_texts(desk: Desk, page: HistoryPage) -> None:
     open_run(desk, page, 1)
     row = desk.bench.rows.row_at(desk.bench.rows.index_of(1))
     assert row.manifest is None and row.outcome.pack_name == "made-up-1.1.0"
@@ -131,7 +129,7 @@ def test_a_run_of_another_pack_is_shown_without_its_texts_and_is_said_to_be_of_t
     assert desk.bench.image.pyramid is not None
 
 
-def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: Desk, page: HistoryPage) -> None:
+def test_a_missing_file_is_shown_by_its_preview_with_a_note(desk: Desk, page: HistoryPage) -> None:
     content = f"{4:064x}"
     desk.rooms.session.replaced |= {content, f"{1:064x}", f"{2:064x}"}
     desk.rooms.session.previews[content] = np.tile(np.arange(0, 256, 2, dtype=np.uint8), (150, 1))
@@ -155,10 +153,10 @@ def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: D
     assert image.problem == reason("truncated") and desk.window.result_panel._kept.isHidden()
 
 
-def test_no_run_is_opened_over_one_that_is_under_way(desk: Desk, page: HistoryPage) -> None:
+def test_no_past_run_is_opened_while_a_run_is_under_way(desk: Desk, page: HistoryPage) -> None:
     desk.screen()
     desk.window.actions_by_name["history"].trigger()
-    mark(page, 1)
+    select_runs(page, 1)
     assert not page.open_button.isEnabled()
     desk.bench.past_runs.open(1)
     assert "A run is under way in this window." in texts(page)
@@ -167,7 +165,7 @@ def test_no_run_is_opened_over_one_that_is_under_way(desk: Desk, page: HistoryPa
 
 
 def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk, page: HistoryPage) -> None:
-    mark(page, 1, 2)
+    select_runs(page, 1, 2)
     page.compare_button.click()
     desk.until(lambda: page.comparison is not None and page.comparison.isVisible())
     words = texts(page)
@@ -213,7 +211,7 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
     open_run(desk, page, 2)
     desk.window.actions_by_name["history"].trigger()
     desk.until(lambda: not page._runs.is_busy)
-    mark(page, 2)
+    select_runs(page, 2)
     for answer in ("Do not delete", "Delete for good"):
         assert len(History(store).runs()) == 2
         page.delete_button.click()
@@ -233,13 +231,13 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
 
 def test_a_run_that_another_program_deleted_is_said_to_be_gone(desk: Desk, page: HistoryPage, store: Path) -> None:
     delete_runs(store, [1])
-    mark(page, 1)
+    select_runs(page, 1)
     page.open_button.click()
     desk.until(lambda: page.table.rowCount() == 1)
     assert "Run 1 was not found in the history." in texts(page)
 
 
-def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, store: Path) -> None:
+def test_an_activated_window_says_that_its_run_was_deleted(desk: Desk, store: Path) -> None:
     desk.bench.past_runs.open(1)
     desk.until(lambda: desk.bench.rows.total() > 0)
     turn_away(desk)
@@ -259,7 +257,7 @@ def turn_away(desk: Desk) -> None:
     desk.until(other.isActiveWindow)
 
 
-def test_the_window_that_is_turned_to_closes_the_image_of_a_patient_who_was_deleted(desk: Desk, store: Path) -> None:
+def test_an_activated_window_closes_the_image_of_a_deleted_patient(desk: Desk, store: Path) -> None:
     """The run's other images stay, and the deleted image takes no verdict."""
     desk.bench.past_runs.open(2)
     desk.until_listed(4)
@@ -364,7 +362,7 @@ def test_a_preview_is_not_enlarged_to_an_impossible_image(rows: int, columns: in
     assert enlarge_preview(np.zeros((2, 2), np.uint8), rows=rows, columns=columns) is None
 
 
-def test_how_the_images_were_taken_is_counted_by_day(desk: Desk, page: HistoryPage, store: Path) -> None:
+def test_notes_on_image_quality_are_counted_by_day(desk: Desk, page: HistoryPage, store: Path) -> None:
     assert page.quality is None
     told = (("lungs_tilted", "lungs_cut_off_left"), ("lungs_tilted",), ())
     notes = [tuple(map(reason, codes)) for codes in told]
@@ -387,7 +385,7 @@ class _March(datetime.date):
         return datetime.date(2031, 3, 31)
 
 
-def test_months_and_days_are_those_of_now_and_not_of_when_the_window_was_opened(
+def test_months_and_days_follow_the_calendar_while_the_window_is_open(
     desk: Desk, page: HistoryPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page.dates.setCurrentIndex(page.dates.findData(6))

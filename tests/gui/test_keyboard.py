@@ -249,7 +249,7 @@ def test_tab_goes_through_every_control_in_sight_and_comes_back(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_what_has_the_focus_looks_as_if_it_had_it(desk: Desk, theme: str) -> None:
+def test_the_focus_is_visible_on_every_control(desk: Desk, theme: str) -> None:
     desk.application.change_settings({"theme": theme})
     desk.screen(answer="children-1.0.0")
     desk.open_row(1)
@@ -284,7 +284,7 @@ CONTROLS = (
 )  # fmt: skip
 
 
-def said(widget: QWidget) -> str:
+def accessible_name(widget: QWidget) -> str:
     """The name that a screen reader is given, without mnemonics."""
     found = QAccessible.queryAccessibleInterface(widget)
     return found.text(QAccessible.Text.Name).strip() if found else ""
@@ -314,7 +314,7 @@ def unnamed(root: QWidget) -> list[str]:
     return [
         f"{type(widget).__name__} {widget.objectName()} {widget.toolTip()}".strip()
         for widget in controls(root)
-        if not said(widget)
+        if not accessible_name(widget)
     ]
 
 
@@ -412,7 +412,7 @@ def test_the_arrow_keys_belong_to_the_list_wherever_the_focus_is(desk: Desk) -> 
         assert not steps(desk, key), field
 
 
-def test_a_click_leaves_the_keys_with_the_list(desk: Desk) -> None:
+def test_a_click_on_a_button_leaves_the_focus_on_the_list(desk: Desk) -> None:
     at_the_list(desk)
     table = desk.window.work_list.table
     assert table.hasFocus()
@@ -424,7 +424,7 @@ def test_a_click_leaves_the_keys_with_the_list(desk: Desk) -> None:
     assert table.hasFocus()
 
 
-def test_a_button_that_goes_while_it_has_the_keys_gives_them_back_to_the_list(desk: Desk) -> None:
+def test_a_focused_button_that_disappears_gives_the_focus_to_the_list(desk: Desk) -> None:
     desk.rooms.outcomes.append(refused(5, reason("inverted")))
     desk.rooms.session.again = screened(5, 0.9)
     at_the_list(desk)
@@ -438,7 +438,7 @@ def test_a_button_that_goes_while_it_has_the_keys_gives_them_back_to_the_list(de
 
 
 @pytest.mark.parametrize("goes", [QWidget.hide, lambda button: button.setEnabled(False)], ids=["hidden", "disabled"])
-def test_a_button_of_a_page_that_goes_while_it_has_the_focus_gives_it_to_the_page(
+def test_a_focused_button_that_disappears_from_a_page_gives_the_focus_to_the_page(
     desk: Desk, goes: Callable[[QWidget], None]
 ) -> None:
     at_the_list(desk)

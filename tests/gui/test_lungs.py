@@ -117,7 +117,7 @@ def test_the_outline_lies_where_the_lungs_are(lung_desk: Desk) -> None:
     assert _blue(lung_desk) > 100
 
 
-def test_what_was_refused_for_its_lungs_says_what_to_do(desk: Desk) -> None:
+def test_an_image_refused_for_its_lungs_says_what_to_do(desk: Desk) -> None:
     turned = found(rotated_180=0.9)
     assert turned.refusal is not None
     desk.rooms.outcomes[:] = [replace(refused(1, turned.refusal), lungs=turned)]
@@ -129,7 +129,7 @@ def test_what_was_refused_for_its_lungs_says_what_to_do(desk: Desk) -> None:
     assert _blue(desk) == 0
 
 
-def test_the_models_input_is_the_crop_that_it_got(desk: Desk) -> None:
+def test_the_shown_model_input_is_the_crop(desk: Desk) -> None:
     spec = InputSpec(height=224, width=224, crop="lungs", crop_margin=0.1)
     desk.rooms.library.models[desk.rooms.library.always[0].folder] = model(
         "builtin", input=spec, requires=(PackRequirement(kind="lung-fields"),)

@@ -52,7 +52,7 @@ def from_drive(desk: Desk) -> None:
     accept(desk)
 
 
-def test_a_drive_s_pack_is_offered_beside_the_default_and_the_header_names_the_pack_of_the_next_run(desk: Desk) -> None:
+def test_a_drives_pack_is_offered_and_the_default_stays_in_use(desk: Desk) -> None:
     desk.plug_in(EDGETPU, on_edgetpu())
     desk.until_shown("A pack was found on a drive: lungs-2.0.0. To use this pack, choose the pack on the Packs page.")
     assert desk.in_use == "made-up-1.2.0" and "2.0.0" not in desk.window.toolbar.pack_chip.text()
@@ -73,7 +73,7 @@ def test_an_offer_stays_in_sight_under_warnings_until_it_is_answered(desk: Desk)
     assert "A pack was found" not in texts(banners)
 
 
-def test_a_drive_s_pack_is_put_in_use_where_none_is(begin: Begin, rooms: FakeRooms) -> None:
+def test_a_drives_pack_is_used_at_once_if_none_is_in_use(begin: Begin, rooms: FakeRooms) -> None:
     with begin(Settings({"language": "en"})) as desk:
         desk.until(lambda: desk.bench.packs.is_listed)
         assert desk.in_use == ""
@@ -87,7 +87,7 @@ def test_a_pack_that_was_taken_from_a_drive_needs_the_drive_no_longer(desk: Desk
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
-def test_a_drive_does_not_take_the_place_of_a_pack_that_a_person_chose(desk: Desk) -> None:
+def test_a_drive_does_not_replace_a_pack_that_a_person_chose(desk: Desk) -> None:
     desk.until(lambda: desk.in_use == "made-up-1.2.0")
     desk.use("made-up")
     desk.plug_in(EDGETPU, on_edgetpu())
@@ -106,7 +106,7 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over
     desk.until_shown("The pack in use is now made-up-1.2.0")
 
 
-def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk, from_drive: None) -> None:
+def test_a_drive_put_back_during_a_run_is_not_offered_again(desk: Desk, from_drive: None) -> None:
     desk.screen(answer="lungs-2.0.0")
     desk.pull_out()
     desk.until_shown("This run finishes")
@@ -116,7 +116,7 @@ def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk, fr
     assert desk.in_use == "lungs-2.0.0"
 
 
-def test_without_a_default_a_drive_that_is_removed_takes_its_pack_along_and_the_others_are_named(desk: Desk) -> None:
+def test_without_a_default_a_removed_drive_leaves_no_pack_in_use(desk: Desk) -> None:
     desk.bench.choose_default("")
     desk.plug_in(EDGETPU, on_edgetpu())
     accept(desk)
@@ -138,7 +138,7 @@ def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("is_any_here", [True, False])
-def test_packs_are_looked_for_until_it_is_known_whether_there_are_any(
+def test_the_start_page_says_that_packs_are_searched_for_until_they_are_listed(
     begin: Begin, rooms: FakeRooms, *, is_any_here: bool
 ) -> None:
     rooms.may_open.clear()
@@ -193,7 +193,7 @@ def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: boo
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_question_goes_with_the_drive_it_is_about(unknown: Desk, is_open: bool) -> None:
+def test_a_question_closes_when_its_drive_is_removed(unknown: Desk, is_open: bool) -> None:
     packs = unknown.bench.packs
     if is_open:
         press(unknown.window.banners, "Review this pack…")
@@ -260,7 +260,7 @@ def broken(folder: str = "aaa") -> PackCandidate:
     return candidate(str(EDGETPU / "fieldray" / folder), origin="drive", trust="broken", pack_id="", problem=why)
 
 
-def test_a_broken_pack_hides_none_beside_it(desk: Desk) -> None:
+def test_a_broken_pack_does_not_hide_the_others(desk: Desk) -> None:
     desk.plug_in(EDGETPU, broken(), broken("bbb"))
     desk.until_shown("nested")
     assert desk.in_use == "made-up-1.2.0"
@@ -272,7 +272,7 @@ def test_a_broken_pack_hides_none_beside_it(desk: Desk) -> None:
     desk.until(lambda: "nested" in texts(desk.window.packs_page) and "2.0.0" in texts(desk.window.packs_page))
 
 
-def test_a_pack_that_turns_out_broken_is_told_and_hides_none_beside_it(desk: Desk) -> None:
+def test_a_pack_that_fails_to_load_is_reported_and_does_not_hide_the_others(desk: Desk) -> None:
     replayed = replace(on_edgetpu(version="9.0.0"), folder=EDGETPU / "fieldray" / "aaa")
     desk.rooms.library.problems[replayed.folder] = PackProblem(reason("pack_tampered", name="model.tflite"))
     desk.plug_in(EDGETPU, replayed, on_edgetpu())
@@ -303,7 +303,7 @@ def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk,
     assert desk.rooms.session.started_with == [((Path("/images"),), "careful", False)]
 
 
-def test_where_a_pack_lies_is_said_of_a_drive_and_of_a_problem_alone(desk: Desk) -> None:
+def test_the_folder_of_a_pack_is_shown_only_for_drives_and_problems(desk: Desk) -> None:
     shown, lost = "/opt/program/models/made-up-1.2.0", "/opt/program/models/lost-1.0.0"
     problem = reason("pack_manifest", detail="nested")
     desk.plug_in(EDGETPU, candidate(shown), candidate(lost, trust="broken", pack_id="", problem=problem), on_edgetpu())
@@ -372,7 +372,7 @@ def page(desk: Desk, from_drive: None) -> PacksPage:
     return page
 
 
-def test_the_constancy_of_the_pack_in_use_is_checked(desk: Desk, rooms: FakeRooms, page: PacksPage) -> None:
+def test_the_constancy_test_runs_with_the_pack_in_use(desk: Desk, rooms: FakeRooms, page: PacksPage) -> None:
     passed = constancy(desk).summary
     absent = reason("constancy_not_run", device="Edge TPU", detail="No Edge TPU is connected.")
     rooms.checks = [passed, absent]
@@ -386,7 +386,7 @@ def test_the_constancy_of_the_pack_in_use_is_checked(desk: Desk, rooms: FakeRoom
     assert "constancy" not in {notice.key for notice in desk.bench.notice_board.notices}
 
 
-def test_a_check_that_failed_or_is_due_is_spoken_of_when_the_pack_is_used(
+def test_a_failed_or_due_constancy_test_is_reported_when_the_pack_is_used(
     desk: Desk, rooms: FakeRooms, page: PacksPage
 ) -> None:
     rooms.database.parent.mkdir(exist_ok=True)
@@ -398,7 +398,7 @@ def test_a_check_that_failed_or_is_due_is_spoken_of_when_the_pack_is_used(
     assert [notice.level for notice in desk.bench.notice_board.notices if notice.key == "constancy"] == ["warning"]
 
 
-def test_nothing_is_checked_beside_a_run(desk: Desk, page: PacksPage) -> None:
+def test_no_constancy_test_starts_during_a_run(desk: Desk, page: PacksPage) -> None:
     desk.choose()
     desk.answer("lungs-2.0.0")
     desk.until(lambda: desk.bench.screening.is_busy)

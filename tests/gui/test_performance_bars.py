@@ -46,7 +46,7 @@ def test_a_part_is_as_long_as_its_number_in_the_colour_of_its_class(qtbot: QtBot
     assert colour(theme, none).name() not in {nothing.pixelColor(x, 7).name() for x in range(nothing.width())}
 
 
-def test_where_the_images_are_from_stands_above_the_bars_and_all_is_spoken(qtbot: QtBot) -> None:
+def test_the_source_of_the_images_is_above_the_bars_and_screen_readers_get_all(qtbot: QtBot) -> None:
     bars = PerformanceBars(PERFORMANCE, "light")
     qtbot.addWidget(bars)
     bars.show()

@@ -217,7 +217,7 @@ def test_a_tip_shows_markup_as_it_was_written(qapp: QApplication) -> None:
     assert plain_tooltip("<b>1 & 2</b>", "x\ny") == "<p>&lt;b&gt;1 &amp; 2&lt;/b&gt;<br>\nx\\ny</p>"
 
 
-def test_texts_are_set_through_one_door() -> None:
+def test_only_the_widgets_module_makes_widgets_that_could_render_markup() -> None:
     """Widgets that could take a text for markup or mnemonics are created in `widgets` alone."""
     made_there = {
         "QLabel", "QPushButton", "QComboBox", "QMessageBox", "QTextBrowser", "QTextEdit", "QTextDocument", "QToolTip",

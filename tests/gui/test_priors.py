@@ -102,7 +102,7 @@ def test_priors_of_the_patient_are_offered_the_newest_first(desk: Desk, comparin
     assert not desk.window.prior_bar.isVisible()
 
 
-def test_nobody_and_another_patient_have_none(desk: Desk, comparing: ComparisonController) -> None:
+def test_unknown_patients_and_other_patients_have_no_priors(desk: Desk, comparing: ComparisonController) -> None:
     for row, words in ((4, "No prior image of this patient was found"), (5, "this file has no patient ID")):
         desk.open_row(row)
         desk.until(lambda: not comparing.is_searching)
@@ -147,7 +147,7 @@ def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view
     assert "Current image: Flagged  0.90" in said and "Prior image: Not flagged  0.10" in said
 
 
-def test_side_by_side_is_where_it_begins_with_linked_zoom(desk: Desk, view: PriorView) -> None:
+def test_a_comparison_begins_side_by_side_with_linked_zoom(desk: Desk, view: PriorView) -> None:
     area = desk.window.area
     assert view.mode == "side_by_side"
     assert area.second_viewer.isVisible()
@@ -207,7 +207,7 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
     assert "2. Less dense in the current image: difference 4.0 times the noise" in said
 
 
-def test_what_is_no_region_has_no_colour(desk: Desk, comparing: ComparisonController) -> None:
+def test_a_difference_outside_regions_has_no_colour(desk: Desk, comparing: ComparisonController) -> None:
     answer = pair_comparison(regions=1)
     change = answer.aligned.change.copy()
     change[300:302, 200:202] = 6.0
@@ -301,7 +301,7 @@ def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
     assert abs(window.work_list.width() - wide) < 10
 
 
-def test_everything_is_there_in_a_window_that_is_built_again(
+def test_a_rebuilt_window_shows_the_same_comparison(
     desk: Desk, comparing: ComparisonController, view: PriorView
 ) -> None:
     desk.application.change_settings({"theme": "dark", "language": "uk"})
@@ -312,7 +312,7 @@ def test_everything_is_there_in_a_window_that_is_built_again(
     assert desk.window.area.prior_view.mode == "swipe"
 
 
-def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, comparing: ComparisonController) -> None:
+def test_the_prior_view_follows_to_the_aligned_position(desk: Desk, comparing: ComparisonController) -> None:
     desk.rooms.priors.answer = pair_comparison(shift=(32.0, 0.0))
     area = desk.window.area
     press(desk, Key.Key_E)
@@ -333,9 +333,7 @@ def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, com
 # ---- what must not be shown
 
 
-def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is_said(
-    desk: Desk, comparing: ComparisonController
-) -> None:
+def test_a_pair_that_is_not_comparable_has_no_overlay_and_a_reason(desk: Desk, comparing: ComparisonController) -> None:
     desk.rooms.priors.answer = pair_comparison(why=reason("compare_unlike"))
     press(desk, Key.Key_D)
     compared(desk)
@@ -357,7 +355,7 @@ def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is
         (True, "The images are not comparable. The prior image: The file has changed"),
     ],
 )
-def test_what_cannot_be_compared_is_said_and_the_images_stay(
+def test_a_failed_comparison_is_reported_and_both_images_stay(
     desk: Desk, comparing: ComparisonController, is_replaced: bool, words: str
 ) -> None:
     desk.rooms.priors.answer = FieldrayError(reason("compare_no_lungs_pack"))
@@ -370,7 +368,7 @@ def test_what_cannot_be_compared_is_said_and_the_images_stay(
     assert len(desk.rooms.priors.compared) == (not is_replaced)
 
 
-def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: ComparisonController) -> None:
+def test_a_file_of_another_patient_needs_a_consent(desk: Desk, comparing: ComparisonController) -> None:
     other = unscreened_outcome(replace(image_ref(8), path=Path("/images/other-8.dcm")))
     desk.rooms.priors.files[Path("/images/other-8.dcm")] = other
     comparing.choose_file(Path("/images/other-8.dcm"))
@@ -390,9 +388,7 @@ def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: Compa
     assert comparing.prior is None  # the consent for one image does not hold for the next
 
 
-def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(
-    desk: Desk, comparing: ComparisonController
-) -> None:
+def test_a_file_of_an_unknown_patient_is_compared_with_a_notice(desk: Desk, comparing: ComparisonController) -> None:
     ref = replace(image_ref(8), path=Path("/images/plain-8.png"), kind="png")
     plain = unscreened_outcome(replace(ref, header=replace(ref.header, patient_id="", study_date="")))
     desk.rooms.priors.files[plain.ref.path] = plain
@@ -406,7 +402,7 @@ def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(
     assert "The order of the two images is unknown" in bar.warnings.text()
 
 
-def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: ComparisonController) -> None:
+def test_the_same_or_a_later_image_as_prior_gets_a_notice(desk: Desk, comparing: ComparisonController) -> None:
     for path, words in (
         (desk.rooms.outcomes[0].ref.path, "The current image and the prior image are identical."),
         (desk.rooms.outcomes[1].ref.path, ""),
@@ -430,9 +426,7 @@ def test_a_file_that_is_no_image_is_a_notice(desk: Desk, comparing: ComparisonCo
     assert comparing.prior is None
 
 
-def test_going_on_while_a_comparison_runs_cancels_it_and_shows_nothing_of_it(
-    desk: Desk, comparing: ComparisonController
-) -> None:
+def test_opening_another_image_cancels_a_running_comparison(desk: Desk, comparing: ComparisonController) -> None:
     desk.rooms.priors.may_compare.clear()
     press(desk, Key.Key_E)
     desk.until(lambda: len(desk.rooms.priors.compared) == 1)
@@ -477,7 +471,7 @@ def test_hostile_names_and_dates_are_shown_as_what_they_are(desk: Desk, name: st
 # ---- reports
 
 
-def test_what_was_compared_is_known_to_the_reports(desk: Desk, comparing: ComparisonController) -> None:
+def test_reports_get_the_compared_priors(desk: Desk, comparing: ComparisonController) -> None:
     press(desk, Key.Key_E)
     compared(desk)
     (record,) = comparing.records()

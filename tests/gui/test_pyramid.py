@@ -74,14 +74,14 @@ def _shown(maps: NDArray[np.float32], of: Manifest) -> heat_map.ShownMap:
         ({"labels": {"mass": {"heat_map": {"span": 12.0}}}}, 6.0),
     ],
 )
-def test_evidence_at_zero_is_nothing_and_a_span_above_is_all(measured: dict[str, Any], span: float) -> None:
+def test_heat_begins_at_zero_evidence_and_is_full_one_span_above(measured: dict[str, Any], span: float) -> None:
     shown = _shown(np.array([[[-9.0, 0.0, 3.0, 6.0, 99.0]]], np.float32), manifest(metrics=measured))
     assert shown.evidence_threshold == 0.0  # the point lies at -0.364
     assert shown.span == span
     assert shown.strength.tolist() == [[0.0, 0.0, 3.0 / span, 6.0 / span, 1.0]]
 
 
-def test_zero_is_the_operating_point_behind_the_calibration_and_never_below_even_odds() -> None:
+def test_zero_evidence_is_the_calibrated_operating_point_and_at_least_even_odds() -> None:
     # logit(0.5) = 0 = 2 x - 1 gives x = 0.5.
     assert heat_map.evidence_threshold_logit(0.5, Calibration(slope=2.0, intercept=-1.0)) == pytest.approx(0.5)
     assert heat_map.evidence_threshold_logit(0.5, Calibration(slope=2.0, intercept=1.0)) == 0.0
@@ -161,7 +161,7 @@ def test_where_the_upper_left_corner_goes(state: ViewState, corner: Point) -> No
 
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_image_point_is_the_way_back(turns: int, mirrored: bool) -> None:
+def test_image_point_reverses_the_screen_position(turns: int, mirrored: bool) -> None:
     state = ViewState(turns=turns, mirrored=mirrored, zoom=1.7, center=(70, 30))
     assert state.image_point(on_screen(state, (12, 34)), IMAGE, VIEW) == pytest.approx((12, 34))
 
@@ -181,11 +181,11 @@ def test_two_flips_and_four_turns_change_nothing() -> None:
     assert state.turned(2).turned(2) == state
 
 
-def test_the_image_cannot_be_lost() -> None:
+def test_the_image_cannot_be_moved_out_of_view() -> None:
     away = ViewState(zoom=2).panned((1e6, -1e6), IMAGE, VIEW)
     assert away.center == (0.0, 100.0)
     assert ViewState().zoomed(1e9, IMAGE, VIEW).zoom == 64.0
 
 
-def test_a_window_never_closes() -> None:
+def test_a_window_never_becomes_narrower_than_its_minimum() -> None:
     assert dragged_window(Window(100, 50), (-1000, 0), gain=0.5).width == 0.5

@@ -118,7 +118,7 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
     assert header.sortIndicatorSection() == -1 and rows.row_at(rows.index(0, 0)).row_id == abnormal
 
 
-def test_where_the_list_is_narrow_further_packs_have_shapes_and_scores(screened_by_two: Desk) -> None:
+def test_in_a_narrow_list_further_packs_show_shape_and_score_alone(screened_by_two: Desk) -> None:
     table = screened_by_two.window.work_list.table
     table.fit_columns(600)
     assert table.columnWidth(SECOND) > 2 * SHAPE_COLUMN_WIDTH
@@ -137,7 +137,7 @@ def is_warmest(desk: Desk, place: tuple[float, float]) -> bool:
     return bool(np.abs(strongest - place).max() < 0.7)
 
 
-def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_by_two: Desk) -> None:
+def test_figures_and_heat_map_are_of_the_selected_pack(screened_by_two: Desk) -> None:
     desk = screened_by_two
     rows, viewer, panel = desk.bench.rows, desk.window.viewer, desk.window.result_panel
     row = rows.row_at(rows.index(0, 0))
@@ -222,7 +222,7 @@ def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk
     assert not ticked(desk)
 
 
-def test_a_ticked_pack_is_taken_back_and_the_pack_in_use_has_no_box(desk: Desk) -> None:
+def test_a_ticked_pack_can_be_unticked_and_the_pack_in_use_has_no_box(desk: Desk) -> None:
     assert box(desk, "adults").isHidden() and not box(desk, "tuberculosis").isHidden()
     tick(desk, "tuberculosis")
     assert "+ Tuberculosis 1.0.0" in texts(desk.window.toolbar)
@@ -252,7 +252,7 @@ def test_a_run_of_two_packs_is_opened_again(screened_by_two: Desk) -> None:
     desk.until(lambda: "These results were made" not in desk.notices)
 
 
-def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
+def test_the_score_of_a_prior_is_of_the_selected_pack(desk: Desk) -> None:
     def of_one(said: ScreenedOutcome, day: str) -> ScreenedOutcome:
         uid = f"9.{day}"
         header = replace(said.ref.header, patient_id="A", patient_sex="F", study_date=day, study_instance_uid=uid)
@@ -278,7 +278,7 @@ def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
         assert comparing.prior.outcome.pack_name == desk.bench.second_image.row.outcome.pack_name == name
 
 
-def again(desk: Desk) -> None:
+def screen_again_to_end(desk: Desk) -> None:
     """Screen the folder once more and let the run finish."""
     runs = len(desk.rooms.session.batches)
     desk.choose()
@@ -303,7 +303,7 @@ def test_the_pack_that_a_person_chose_stays_for_the_images_that_follow(screened_
     desk.until(lambda: desk.rooms.session.judged)
     assert desk.rooms.session.judged[0].pack_name == "tuberculosis-1.0.0"
     assert desk.bench.image.packs[0].is_read  # the image counts as read, whichever pack's answer was judged
-    again(desk)  # a new run begins with its first pack
+    screen_again_to_end(desk)  # a new run begins with its first pack
     desk.window.work_list.select_first_or_last(last=False)
     desk.until(lambda: desk.bench.image.is_visible)
     assert desk.bench.image.row is desk.bench.image.packs[0]
@@ -316,13 +316,13 @@ def test_a_folder_that_was_screened_with_more_packs_says_so_where_one_is_used(de
     assert "also used the packs" not in desk.notices
     tick(desk, "tuberculosis")  # forgotten, as after a restart
     assert ticked(desk) == []
-    again(desk)
+    screen_again_to_end(desk)
     desk.until_shown("The last run of this folder also used the packs tuberculosis.", "This run uses only adults.")
-    again(desk)
+    screen_again_to_end(desk)
     assert "also used the packs" not in desk.notices
 
 
-def test_a_note_on_a_run_is_as_grave_for_a_further_pack_as_for_the_first(screened_by_two: Desk) -> None:
+def test_a_notice_about_a_further_pack_is_as_severe_as_about_the_first(screened_by_two: Desk) -> None:
     desk = screened_by_two
     note = reason("taken_over", count=3, sampled=3, whole=0)
     run_id = desk.bench.screening.run_id or 0

@@ -75,7 +75,7 @@ def test_a_long_run_keeps_few_samples_from_its_whole_length(desk: Desk) -> None:
     assert times[0] < 100 and times[-1] > 4900 and times == sorted(times)
 
 
-def test_what_was_measured_last_is_shown_and_measured_again(desk: Desk, rooms: FakeRooms) -> None:
+def test_the_last_load_study_is_shown_and_can_be_repeated(desk: Desk, rooms: FakeRooms) -> None:
     rooms.load_study = load_study(is_disturbed=True)
     open_page(desk)
     desk.until(lambda: rows(desk))
@@ -129,7 +129,7 @@ def test_why_it_could_not_be_measured_is_said(desk: Desk, rooms: FakeRooms) -> N
 # ---- the study itself
 
 
-def test_a_study_is_kept_without_its_single_times_and_nonsense_is_none(home: Path) -> None:
+def test_a_stored_study_has_no_single_times_and_a_damaged_one_is_none(home: Path) -> None:
     assert read_load_study() is None
     cell = {
         "case": "cpu, 1 thread", "backend": "cpu", "pack": "a-1.0.0", "increase": 0.1, "mean_ms": 9.0, "fps_min": 1.0,

@@ -102,7 +102,7 @@ def test_the_newest_request_wins(background: BackgroundTasks, qtbot: QtBot) -> N
     assert ran[-1] == 4 and len(ran) <= 2
 
 
-def test_what_was_forgotten_is_not_delivered(background: BackgroundTasks, qtbot: QtBot) -> None:
+def test_the_answer_to_a_forgotten_request_is_not_delivered(background: BackgroundTasks, qtbot: QtBot) -> None:
     gate, got = threading.Event(), []
     background.run(lambda: gate.wait(5), channel="image", done=got.append, failed=refuse, newest_only=True)
     background.forget("image")
@@ -124,7 +124,7 @@ def test_an_error_is_delivered_in_the_windows_thread(background: BackgroundTasks
     assert got == [("truncated", threading.main_thread())]
 
 
-def test_a_bug_is_said_to_whoever_waits_and_raised(background: BackgroundTasks, qtbot: QtBot) -> None:
+def test_a_bug_is_delivered_to_the_caller_and_raised(background: BackgroundTasks, qtbot: QtBot) -> None:
     got: list[str] = []
     with qtbot.captureExceptions() as caught:
         background.run(lambda: 1 / 0, channel="any", failed=lambda error: got.append(error.reason.code))
@@ -132,7 +132,7 @@ def test_a_bug_is_said_to_whoever_waits_and_raised(background: BackgroundTasks, 
     assert (got, [kind for kind, _, _ in caught]) == (["internal"], [ZeroDivisionError])
 
 
-def test_what_is_asked_before_the_services_are_open_waits_for_them(background: BackgroundTasks, qtbot: QtBot) -> None:
+def test_requests_wait_until_the_services_are_open(background: BackgroundTasks, qtbot: QtBot) -> None:
     got: list[object] = []
     for number in range(2):
         background.run_with_services(
@@ -154,7 +154,7 @@ def test_after_close_nothing_comes_any_more(background: BackgroundTasks, qtbot: 
     assert got == []
 
 
-def test_emitting_costs_no_reference_to_true(qtbot: QtBot) -> None:
+def test_emitting_a_signal_keeps_the_reference_count_of_true(qtbot: QtBot) -> None:
     """PySide6 6.12.0 drops one reference at every signal. Before Python 3.12 a long run then ends in a crash."""
     bridge = EventBridge()
     event = RunChanged(run_id=1, state="running")
@@ -190,7 +190,7 @@ def times_called(calls: Profile, function: Callable[..., object]) -> int:
     return sum(entry.callcount for entry in calls.getstats() if entry.code is function.__code__)
 
 
-def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_drawn(desk: Desk) -> None:
+def test_of_thousands_of_rows_only_the_visible_ones_are_read_and_drawn(desk: Desk) -> None:
     rows, session = desk.bench.rows, desk.rooms.session
     desk.screen()
     session.outcomes[:] = [screened(number, (number * 7919 % 1000) / 1000) for number in range(ROWS)]
@@ -218,7 +218,7 @@ def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_dra
     assert rows.rowCount() == ROWS
 
 
-def test_a_polite_signal_ends_the_program_in_order() -> None:
+def test_sigterm_ends_the_program_in_order() -> None:
     script = START.replace("QTimer.singleShot", "(lambda *_: None)")
     program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     try:

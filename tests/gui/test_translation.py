@@ -104,7 +104,7 @@ def fields(text: str) -> list[str]:
     return sorted(name for _, name, _, _ in string.Formatter().parse(text) if name)
 
 
-def test_a_catalogue_is_whole(catalogue: Catalog) -> None:
+def test_a_catalogue_has_every_text_with_its_placeholders(catalogue: Catalog) -> None:
     """A catalogue has every text of the program and no other, in every plural form, with the same placeholders.
 
     The last plural form stands for any number, so it has every placeholder; a form for one number may use words.
@@ -142,7 +142,7 @@ def test_no_english_words_are_left(catalogue: Catalog) -> None:
     assert left == {}
 
 
-def test_no_english_text_has_a_word_that_the_field_does_not_use() -> None:
+def test_english_texts_use_the_words_of_radiology() -> None:
     texts = [text for message in translations.make_template() if message.id for text in _all(message.id)]
     assert [text for text in texts if re.search(_NOT_ENGLISH, re.sub(r"\{\w+\}", "", text), re.IGNORECASE)] == []
 
@@ -171,7 +171,7 @@ def test_the_help_of_every_command_says_what_to_do_in_the_words_of_the_field() -
     assert [text for _, text in found if re.search(_NOT_ENGLISH, text, re.IGNORECASE)] == []
 
 
-def test_no_ukrainian_text_has_a_word_that_the_field_does_not_use() -> None:
+def test_ukrainian_texts_use_the_words_of_radiology() -> None:
     texts = [
         text
         for english, text in forms(
@@ -183,7 +183,7 @@ def test_no_ukrainian_text_has_a_word_that_the_field_does_not_use() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=[path.parent.parent.name for path in PATHS])
-def test_the_compiled_catalogue_is_that_of_the_texts(path: Path) -> None:
+def test_the_compiled_catalogue_is_up_to_date(path: Path) -> None:
     """If this fails, `make translations` was forgotten."""
     with path.with_suffix(".mo").open("rb") as file:
         assert texts(read_mo(file)) == texts(translations.read_catalogue(path))
@@ -204,7 +204,7 @@ def test_the_font_of_the_window_has_every_letter(qapp: object, catalogue: Catalo
         ("11", "11 файлів результатів"), ("21", "21 файл результатів"), ("104", "104 файли результатів"),
     ],
 )  # fmt: skip
-def test_a_ukrainian_number_is_followed_by_its_form(count: str, said: str) -> None:
+def test_a_ukrainian_number_has_the_right_plural_form(count: str, said: str) -> None:
     assert said in Translator("uk").reason(reason("own_reports", count=count))
 
 
@@ -215,7 +215,7 @@ def test_a_number_in_a_reason_has_the_decimal_mark_of_the_language_and_a_name_ke
     assert "scan-1.5.zip" in Translator("uk").reason(reason("not_plain", path="scan-1.5.zip"))
 
 
-def test_an_english_number_is_followed_by_its_form() -> None:
+def test_an_english_number_has_the_right_plural_form() -> None:
     assert "1 result file of" in reason("own_reports", count=1).text
     assert "2 result files of" in Translator("en").reason(reason("own_reports", count=2))
 
@@ -300,13 +300,13 @@ def test_numbers_and_dates_are_those_of_the_language(polish: Path) -> None:
     assert format_dicom_date(Translator("uk"), "20261399") == "20261399"
 
 
-def test_a_catalogue_with_other_fields_is_passed_over(polish: Path) -> None:
+def test_a_catalogue_with_other_placeholders_is_not_used(polish: Path) -> None:
     assert Translator("pl").text("Zoom {percent} %", percent=50) == "Zoom 50 %"
     assert Translator("pl").text("Normal") == "Norma {nonsense}"
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 40, bytes.fromhex("de120495") + b"\xff" * 60])
-def test_a_damaged_catalogue_is_no_language(
+def test_a_damaged_catalogue_adds_no_language(
     polish: Path, content: bytes, qapp: QApplication, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = polish.read_bytes()
@@ -318,7 +318,7 @@ def test_a_damaged_catalogue_is_no_language(
         assert Translator("pl").text("Start") == "Start"
 
 
-def test_a_setting_whose_language_is_gone_gives_the_system_s(polish: Path, home: Path) -> None:
+def test_a_missing_language_in_the_settings_gives_the_systems_language(polish: Path, home: Path) -> None:
     Settings({"language": "pl"}).save(home / "settings.json")
     polish.unlink()
     settings, problems = load(home / "settings.json")
@@ -329,7 +329,7 @@ def test_a_setting_whose_language_is_gone_gives_the_system_s(polish: Path, home:
     ("wanted", "best"),
     [(("uk-UA", "en-GB"), "uk"), (("de-DE", "uk"), "uk"), (("en-US", "uk-UA"), "en"), (("de",), "en"), ((), "en")],
 )
-def test_the_first_language_that_there_is(wanted: tuple[str, ...], best: str) -> None:
+def test_the_first_available_language_is_used(wanted: tuple[str, ...], best: str) -> None:
     assert best_language(wanted) == best
 
 

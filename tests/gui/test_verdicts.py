@@ -54,7 +54,7 @@ def write(verdict: Verdict | None, *over: Verdict | None, judged: VerdictSubject
     return (WriteVerdict(judged, verdict, frozenset(over)),)
 
 
-def test_what_is_given_while_another_one_is_saved_is_saved_after_it() -> None:
+def test_a_verdict_given_while_another_one_is_saved_is_saved_after_it() -> None:
     verdicts = opened()
     verdicts.choose("agree")
     assert verdicts.choose("disagree") == verdicts.choose("unsure") == ()
@@ -63,7 +63,7 @@ def test_what_is_given_while_another_one_is_saved_is_saved_after_it() -> None:
     assert verdicts.handle_written(FIRST, UNSURE) == ()
 
 
-def test_a_verdict_that_could_not_be_put_back_is_saved_where_it_still_lies() -> None:
+def test_a_verdict_whose_replacement_failed_is_still_saved() -> None:
     verdicts = opened(AGREE)
     verdicts.choose("disagree")
     verdicts.handle_failed_write(FIRST, FULL)
@@ -74,7 +74,7 @@ def test_a_verdict_that_could_not_be_put_back_is_saved_where_it_still_lies() -> 
     assert verdicts.state_for(FIRST).state == "saved"
 
 
-def test_what_is_not_saved_stays_when_another_image_is_opened() -> None:
+def test_an_unsaved_verdict_stays_when_another_image_is_opened() -> None:
     verdicts = opened()
     verdicts.choose("agree")
     verdicts.handle_failed_write(FIRST, FULL)
@@ -100,7 +100,7 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     assert (given.state, given.wanted) == (None, None)
 
 
-def test_the_other_verdict_that_is_kept_is_the_one_that_the_store_has_by_then() -> None:
+def test_keeping_the_other_verdict_keeps_the_one_now_in_the_store() -> None:
     """Another window changes its verdict while the person looks at the question."""
     verdicts = opened()
     verdicts.choose("agree")
@@ -164,7 +164,7 @@ def test_a_discarded_note_leaves_the_one_that_was_kept() -> None:
     assert verdicts.commit() == ()
 
 
-def test_what_another_window_said_since_is_not_taken_back() -> None:
+def test_undo_does_not_remove_a_verdict_given_later_by_another_window() -> None:
     verdicts = opened()
     verdicts.choose("agree")
     verdicts.handle_written(FIRST, AGREE)
@@ -174,7 +174,7 @@ def test_what_another_window_said_since_is_not_taken_back() -> None:
     assert verdicts.undo() == ()
 
 
-def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
+def test_a_new_result_of_an_image_does_not_take_over_the_verdict() -> None:
     verdicts = opened(AGREE)
     again = VerdictSubject(1, screened(1, 0.1))
     verdicts.open(again)
@@ -389,7 +389,7 @@ class RandomWalk(RuleBasedStateMachine):
                 assert not note or note.startswith(f"{image.result_id}: ")
 
     @invariant()
-    def nothing_is_shown_as_saved_that_is_not(self) -> None:
+    def only_saved_verdicts_are_shown_as_saved(self) -> None:
         for window in self.windows:
             for image in IMAGES:
                 given = window.verdicts.state_for(image)
@@ -398,7 +398,7 @@ class RandomWalk(RuleBasedStateMachine):
                     assert given.wanted == self.store[image][0] or self.store[image][1] != window.name
 
     @invariant()
-    def nothing_that_was_given_is_lost_in_silence(self) -> None:
+    def nothing_is_lost_without_a_problem(self) -> None:
         for window in self.windows:
             for image, verdict in window.last.items():
                 given = window.verdicts.state_for(image)
@@ -732,7 +732,7 @@ def test_what_was_typed_before_the_file_was_overwritten_stays_with_its_image(des
         assert query.verdict(1, another_patient(1)) is None
 
 
-def test_no_key_judges_an_image_that_is_not_in_sight_yet(desk: Desk) -> None:
+def test_no_key_judges_an_image_that_is_still_loading(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     desk.rooms.session.may_read.clear()
@@ -748,7 +748,7 @@ def test_no_key_judges_an_image_that_is_not_in_sight_yet(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("command", ["next_unread", "next_study", "previous_study"])
-def test_a_verdict_right_after_a_step_that_is_looked_up_is_on_neither_image(desk: Desk, command: str) -> None:
+def test_a_verdict_while_the_next_image_is_looked_up_is_not_given(desk: Desk, command: str) -> None:
     desk.screen()
     desk.open_row(3)
     desk.window.actions_by_name[command].trigger()
@@ -759,7 +759,7 @@ def test_a_verdict_right_after_a_step_that_is_looked_up_is_on_neither_image(desk
     assert desk.rooms.session.judged == []
 
 
-def test_keys_that_write_do_not_repeat_while_they_are_held(desk: Desk) -> None:
+def test_a_held_verdict_key_does_not_repeat(desk: Desk) -> None:
     once = {"agree", "disagree", "unsure", "withdraw", "unread", "undo", "keep_image"}
     held = {QKeySequence(key.keys[0]) for key in TABLE if key.command in once}
     found = {shortcut.keys()[0]: shortcut.autoRepeat() for shortcut in desk.window.findChildren(QShortcut)}
@@ -823,7 +823,7 @@ def test_the_panel_says_what_reports_print_of_the_verdict(desk: Desk) -> None:
     assert "enter your name" not in texts(panel)
 
 
-def test_undo_takes_back_what_was_done_last(desk: Desk) -> None:
+def test_undo_reverses_the_last_verdict_or_view_change(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     viewer, undo = desk.window.viewer, desk.window.actions_by_name["undo"]
@@ -847,7 +847,7 @@ def test_an_image_that_a_filter_leaves_out_takes_no_verdict(desk: Desk) -> None:
     assert "the search or a filter hides the current image" in desk.notices and desk.rooms.session.judged == []
 
 
-def test_while_somebody_searches_the_first_match_is_not_judged_by_a_key(desk: Desk) -> None:
+def test_keys_typed_into_the_search_give_no_verdict(desk: Desk) -> None:
     desk.screen()
     desk.activate()
     desk.open_row(1)
@@ -886,9 +886,7 @@ def key_event(kind: QEvent.Type, at_ms: int) -> QKeyEvent:
 
 
 @pytest.mark.parametrize(("between_ms", "is_taken"), [(0, False), (29, False), (30, True), (200, True)])
-def test_a_repeat_of_a_held_key_that_looks_like_a_press_gives_no_verdict(
-    desk: Desk, between_ms: int, is_taken: bool
-) -> None:
+def test_an_x11_key_repeat_seen_as_a_press_gives_no_verdict(desk: Desk, between_ms: int, is_taken: bool) -> None:
     """X11 repeats a held key by a release and a press at the same time; Qt may take them for a new press."""
     desk.screen()
     table = desk.window.work_list.table

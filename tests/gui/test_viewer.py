@@ -144,7 +144,7 @@ def test_a_normal_images_heat_map_is_blank_and_says_so(desk: Desk, viewer: Viewe
     assert _colourful(viewer) == 0
 
 
-def test_what_the_model_saw_is_shown_on_request(desk: Desk, viewer: Viewer) -> None:
+def test_the_model_input_is_shown_on_request(desk: Desk, viewer: Viewer) -> None:
     desk.qtbot.keyClick(viewer, Qt.Key.Key_N)
     assert (viewer.pyramid.rows, viewer.pyramid.columns) == (224, 224)
     desk.qtbot.keyClick(viewer, Qt.Key.Key_N)
@@ -155,7 +155,7 @@ def test_what_the_model_saw_is_shown_on_request(desk: Desk, viewer: Viewer) -> N
     ("file", "lines"),
     [("a.jpg", ("a.jpg",)), (f"{'1' * 30}{'2' * 20}.jpg", ("1" * 30, f"{'2' * 20}.jpg"))],
 )
-def test_an_image_without_a_name_is_told_by_its_file(viewer: Viewer, file: str, lines: tuple[str, ...]) -> None:
+def test_an_image_without_a_patient_name_shows_its_file_name(viewer: Viewer, file: str, lines: tuple[str, ...]) -> None:
     ref = replace(image_ref(1), path=Path("/images", file), header=ImageHeader(patient_id="PX-1"))
     say = partial(corner_texts, pyramid=viewer.pyramid, state=viewer.state, percent=100)
     assert say(Translator(), ref)[TOP_LEFT] == (*lines, "PX-1")
@@ -163,7 +163,7 @@ def test_an_image_without_a_name_is_told_by_its_file(viewer: Viewer, file: str, 
     assert say(Translator(), image_ref(1))[TOP_LEFT][0] == "DOE PERSON 001"
 
 
-def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) -> None:
+def test_the_last_opened_image_is_shown_under_its_own_name(desk: Desk) -> None:
     desk.rooms.outcomes[:] = [screened(number, 1 - number / 100) for number in range(1, 9)]
     desk.screen()
     session, image = desk.rooms.session, desk.bench.image
@@ -178,7 +178,7 @@ def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) 
     assert len(session.read) <= 3  # the skipped image is not read at all
 
 
-def test_what_is_read_while_the_program_closes_is_not_taken(desk: Desk, viewer: Viewer) -> None:
+def test_an_image_read_while_the_program_closes_is_ignored(desk: Desk, viewer: Viewer) -> None:
     """The readers end with the session; their late error must not be shown, because nobody can act on it."""
     session, image = desk.rooms.session, desk.bench.image
     session.may_read.clear()
@@ -206,7 +206,7 @@ def _colourful(viewer: Viewer) -> int:
 
 
 @pytest.mark.parametrize("text", [FORGED_LINE, STEERS, REORDERS, BREAKS])
-def test_a_corner_has_no_line_that_a_file_began(qapp: object, text: str) -> None:
+def test_a_line_break_in_a_header_starts_no_corner_line(qapp: object, text: str) -> None:
     def painted(said: str) -> QImage:
         sheet = QImage(1400, 300, QImage.Format.Format_RGB32)
         sheet.fill(0)
@@ -372,7 +372,7 @@ def test_the_tool_in_use_has_its_button_in_sight_however_little_room_there_is(de
     assert not buttons["tool_region"].isVisible()
 
 
-def test_a_region_is_seen(desk: Desk, viewer: Viewer) -> None:
+def test_a_measured_region_is_drawn(desk: Desk, viewer: Viewer) -> None:
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Q)
     viewer.zoom(4)
     before = viewer.grab().toImage()
@@ -384,7 +384,7 @@ def test_a_region_is_seen(desk: Desk, viewer: Viewer) -> None:
 # ---- A picture to copy and to print.
 
 
-def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_research(desk: Desk, viewer: Viewer) -> None:
+def test_the_picture_has_the_visible_marks_and_the_research_notice(desk: Desk, viewer: Viewer) -> None:
     words = Translator("en")
     plain = draw_picture(viewer, words)
     assert plain is not None
@@ -419,7 +419,7 @@ def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> N
     assert page.pixelColor(300, height + 3) == Qt.GlobalColor.white
 
 
-def test_printing_asks_where_and_writes_one_page(desk: Desk, viewer: Viewer, tmp_path: Path) -> None:
+def test_printing_opens_the_print_dialog_and_writes_one_page(desk: Desk, viewer: Viewer, tmp_path: Path) -> None:
     desk.window.actions_by_name["print"].trigger()
     asked = desk.dialog(QPrintDialog)
     asked.findChild(QLineEdit, "filename").setText(str(tmp_path / "page.pdf"))
@@ -451,7 +451,7 @@ def test_window_and_level_by_keys(desk: Desk, viewer: Viewer) -> None:
     assert viewer.state.window.center == pytest.approx(start.center)
 
 
-def test_the_magnifier_shows_the_middle_nearer_and_leaves_the_rest(desk: Desk, viewer: Viewer) -> None:
+def test_the_magnifier_enlarges_the_middle_only(desk: Desk, viewer: Viewer) -> None:
     plain = viewer.grab().toImage()
     desk.qtbot.keyClick(viewer, Qt.Key.Key_G)
     near = viewer.grab().toImage()
@@ -503,7 +503,7 @@ def test_the_kept_image_stays_while_the_list_goes_on(desk: Desk, area: ImageArea
     ]
 
 
-def test_zoom_place_and_preset_go_along_and_turns_and_lines_do_not(desk: Desk, area: ImageArea) -> None:
+def test_zoom_position_and_preset_are_linked_but_turns_and_lines_are_not(desk: Desk, area: ImageArea) -> None:
     area.viewer.setFocus()
     for key in (Qt.Key.Key_Plus, Qt.Key.Key_Plus, Qt.Key.Key_3, Qt.Key.Key_I, Qt.Key.Key_R):
         desk.qtbot.keyClick(area.viewer, key)
@@ -515,7 +515,7 @@ def test_zoom_place_and_preset_go_along_and_turns_and_lines_do_not(desk: Desk, a
     assert (kept_state.inverted, kept_state.turns) == (True, 0)
 
 
-def test_what_is_done_to_the_kept_one_the_open_one_follows_and_can_be_undone_there(desk: Desk, area: ImageArea) -> None:
+def test_the_open_image_follows_the_kept_one_and_undo_works_there(desk: Desk, area: ImageArea) -> None:
     area.second_viewer.setFocus()
     desk.qtbot.keyClick(area.second_viewer, Qt.Key.Key_Plus)
     assert area.viewer.state.zoom == pytest.approx(1.25)
@@ -523,14 +523,14 @@ def test_what_is_done_to_the_kept_one_the_open_one_follows_and_can_be_undone_the
     assert area.viewer.state.zoom == area.second_viewer.state.zoom == 1.0
 
 
-def test_the_next_image_of_the_list_is_shown_at_the_same_place(desk: Desk, area: ImageArea) -> None:
+def test_the_next_image_is_shown_at_the_same_zoom_and_position(desk: Desk, area: ImageArea) -> None:
     area.second_viewer.setFocus()
     desk.qtbot.keyClick(area.second_viewer, Qt.Key.Key_Plus)
     desk.open_row(3)
     assert area.viewer.state.zoom == pytest.approx(1.25)
 
 
-def test_unlinked_each_goes_its_own_way(desk: Desk, area: ImageArea) -> None:
+def test_unlinked_images_are_moved_separately(desk: Desk, area: ImageArea) -> None:
     area.viewer.setFocus()
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_K)
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_Plus)
@@ -546,7 +546,7 @@ def test_heat_map_and_outline_are_switched_in_both(desk: Desk, area: ImageArea) 
     assert (area.switches.heat_map, area.switches.lung_outline) == (False, True)
 
 
-def test_the_same_key_closes_it_and_so_does_another_run(desk: Desk, area: ImageArea) -> None:
+def test_the_kept_image_is_closed_by_its_key_and_by_another_run(desk: Desk, area: ImageArea) -> None:
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_C)
     assert desk.bench.second_image.row is None
     assert not area.second_viewer.isVisible()
@@ -558,7 +558,7 @@ def test_the_same_key_closes_it_and_so_does_another_run(desk: Desk, area: ImageA
     assert not area.second_viewer.isVisible()
 
 
-def test_a_window_of_another_image_is_as_far_from_its_own(area: ImageArea) -> None:
+def test_a_linked_window_keeps_its_distance_from_each_images_own_window(area: ImageArea) -> None:
     shown, other = area.viewer.pyramid, area.second_viewer.pyramid
     assert matching_window(None, shown, other) is None
     for own, its in zip(shown.presets, other.presets, strict=True):
@@ -571,7 +571,7 @@ def test_a_window_of_another_image_is_as_far_from_its_own(area: ImageArea) -> No
     assert matching_window(like, other, shown).center == pytest.approx(wide.center)
 
 
-def test_a_place_is_a_share_of_the_image() -> None:
+def test_a_linked_position_is_a_fraction_of_the_image() -> None:
     leader = ViewState(zoom=2.0, center=(50.0, 25.0), turns=1, inverted=True)
     state = ViewState(turns=3).linked_to(leader, None, image=Size(1000, 400), other_image=Size(100, 100))
     assert state == ViewState(zoom=2.0, center=(500.0, 100.0), turns=3, inverted=True)

@@ -43,7 +43,7 @@ def test_an_empty_folder_is_watched_until_stop_is_pressed(desk: Desk, tmp_path: 
     assert f"Watching {tmp_path}" not in desk.notices
 
 
-def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: Path) -> None:
+def test_a_vanished_folder_is_reported_until_it_is_back(desk: Desk, tmp_path: Path) -> None:
     desk.rooms.session.outcomes = []
     watch(desk, tmp_path)
     for code, words in (("watch_waits", "cannot be read now"), ("watch_goes_on", "can be read again")):
@@ -55,7 +55,7 @@ def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: P
     assert "can be read again" not in desk.notices
 
 
-def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) -> None:
+def test_a_failed_watch_is_not_shown_as_running(desk: Desk, tmp_path: Path) -> None:
     desk.rooms.session.outcomes = []
     watch(desk, tmp_path)
     desk.until_shown(f"Watching {tmp_path} since ")
@@ -65,7 +65,7 @@ def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_watch_first", [False, True])
-def test_of_what_was_chosen_meanwhile_only_that_is_watched_that_was_meant_to_be(
+def test_of_the_folders_chosen_meanwhile_only_the_one_to_watch_is_watched(
     desk: Desk, tmp_path: Path, is_watch_first: bool
 ) -> None:
     """A watch never ends by itself, so a folder to be screened once comes before a watched one."""
@@ -86,9 +86,7 @@ def test_of_what_was_chosen_meanwhile_only_that_is_watched_that_was_meant_to_be(
     assert desk.rooms.session.watched == [True, False, True]
 
 
-def test_what_waits_behind_a_stopped_run_is_named_and_offered_and_still_meant_to_be_watched(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_a_folder_waiting_behind_a_stopped_run_is_offered_and_then_watched(desk: Desk, tmp_path: Path) -> None:
     desk.screen()
     desk.bench.screening.choose([tmp_path], watches=True)
     stop(desk)
@@ -99,7 +97,7 @@ def test_what_waits_behind_a_stopped_run_is_named_and_offered_and_still_meant_to
     desk.until(lambda: "not screened" not in desk.notices)
 
 
-def test_what_waits_goes_on_where_what_came_before_it_is_empty(desk: Desk, tmp_path: Path) -> None:
+def test_a_waiting_folder_starts_when_the_one_before_is_empty(desk: Desk, tmp_path: Path) -> None:
     watch(desk, tmp_path)
     (tmp_path / "empty").mkdir()
     desk.bench.screening.choose([tmp_path / "empty"])
@@ -119,7 +117,7 @@ def test_start_after_a_watch_screens_the_folder_to_its_end(desk: Desk, tmp_path:
     assert "Watching" not in desk.notices
 
 
-def test_arrivals_leave_the_image_that_is_read_where_it_is(desk: Desk, tmp_path: Path) -> None:
+def test_new_images_do_not_move_the_open_image(desk: Desk, tmp_path: Path) -> None:
     """An image to be read first comes to the top of the list, and the open image stays open."""
     desk.rooms.session.outcomes = [screened(1, 0.6), screened(2, 0.5)]
     watch(desk, tmp_path)

@@ -69,7 +69,7 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
 
 
-def test_a_new_window_keeps_the_image_that_is_open_and_says_how_the_list_is_searched_and_sorted(desk: Desk) -> None:
+def test_a_rebuilt_window_keeps_the_open_image_search_and_sorting(desk: Desk) -> None:
     desk.screen()
     desk.open_row(3)  # in the order 1, 4, 3, 2
     rows = desk.bench.rows
@@ -93,7 +93,7 @@ def test_a_new_window_keeps_the_image_that_is_open_and_says_how_the_list_is_sear
         assert desk.window.work_list.table.horizontalHeader().sortIndicatorOrder() == Qt.SortOrder.DescendingOrder
 
 
-def test_what_is_opened_later_is_shown_in_the_new_window_alone(desk: Desk) -> None:
+def test_after_a_rebuild_only_the_new_window_shows_the_next_image(desk: Desk) -> None:
     desk.screen()
     desk.finish()
     desk.application.change_settings({"theme": "dark"})
@@ -145,7 +145,7 @@ class _Windows(QObject):
         return False
 
 
-def test_another_theme_shows_the_window_and_no_part_of_it_alone(desk: Desk, qapp: QApplication) -> None:
+def test_another_theme_opens_no_part_as_a_window_of_its_own(desk: Desk, qapp: QApplication) -> None:
     desk.screen()
     desk.open_row(1)
     windows = _Windows()
@@ -197,7 +197,7 @@ def test_a_key_hides_list_and_result_and_the_list_is_still_walked_through(
         assert window.isFullScreen() is is_whole
 
 
-def test_the_window_opens_as_it_was_left(begin: Begin, desk: Desk, home: Path) -> None:
+def test_the_window_opens_with_its_last_size_and_position(begin: Begin, desk: Desk, home: Path) -> None:
     desk.screen()
     desk.window.resize(790, 500)
     desk.window.panes.setSizes([300, 200, 290])
@@ -214,12 +214,12 @@ def test_the_window_opens_as_it_was_left(begin: Begin, desk: Desk, home: Path) -
         again.until(lambda: again.window.panes.sizes() == sizes)
 
 
-def test_a_place_that_makes_no_sense_opens_the_whole_screen(begin: Begin) -> None:
+def test_an_invalid_saved_position_opens_the_window_on_the_whole_screen(begin: Begin) -> None:
     with begin(Settings({"window": "!", "panes": "!", "language": "en"})) as desk:
         assert desk.window.isMaximized()
 
 
-def test_the_wheel_sets_nothing_that_the_pointer_comes_over(desk: Desk) -> None:
+def test_the_mouse_wheel_changes_no_setting_under_the_pointer(desk: Desk) -> None:
     desk.screen()
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)
@@ -235,7 +235,7 @@ def test_the_wheel_sets_nothing_that_the_pointer_comes_over(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("language", "fast"), [("en", "fast"), ("uk", "швид")])
-def test_every_choice_has_a_word_and_only_the_policy_speaks_of_speed(language: str, fast: str) -> None:
+def test_every_choice_has_a_label_and_only_a_policy_mentions_speed(language: str, fast: str) -> None:
     """With the device left to the program, the policy decides, and it may be "Edge TPU only".
 
     So the label of the device must be true under every policy.
@@ -320,7 +320,7 @@ def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("problem", [None, UsageProblem(reason("no_pack"))])
-def test_closed_before_it_is_open_it_waits_and_leaves_nothing_open(
+def test_a_window_closed_while_services_open_waits_and_closes_them(
     begin: Begin, qtbot: QtBot, rooms: FakeRooms, problem: FieldrayError | None
 ) -> None:
     rooms.may_open.clear()
@@ -335,7 +335,7 @@ def test_closed_before_it_is_open_it_waits_and_leaves_nothing_open(
     assert problem is not None or (rooms.session is not None and rooms.session.is_closed and rooms.drives.is_closed)
 
 
-def test_what_never_answers_keeps_nobody_from_closing(begin: Begin, qtbot: QtBot, rooms: FakeRooms) -> None:
+def test_services_that_never_open_do_not_prevent_closing(begin: Begin, qtbot: QtBot, rooms: FakeRooms) -> None:
     rooms.may_open.clear()
     with begin() as desk:
         qtbot.wait(20)
@@ -349,14 +349,14 @@ def test_what_never_answers_keeps_nobody_from_closing(begin: Begin, qtbot: QtBot
     assert rooms.session is not None and rooms.session.is_closed and rooms.drives.is_closed  # by their opener
 
 
-def test_what_fails_to_close_keeps_nothing_else_open(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_fails_to_close_keeps_no_other_open(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk.rooms.drives, "close", lambda: 1 / 0)
     desk.bench.close()
     desk.until(lambda: desk.ended)
     assert desk.rooms.session.is_closed and desk.rooms.priors.is_closed
 
 
-def test_nothing_is_opened_twice_or_after_it_was_closed(begin: Begin, qtbot: QtBot, rooms: FakeRooms) -> None:
+def test_services_are_opened_once_and_never_after_closing(begin: Begin, qtbot: QtBot, rooms: FakeRooms) -> None:
     with begin() as desk:
         desk.bench.open()
         desk.bench.open()
@@ -367,7 +367,7 @@ def test_nothing_is_opened_twice_or_after_it_was_closed(begin: Begin, qtbot: QtB
     assert rooms.opened == 1 and rooms.session is not None and rooms.session.is_closed
 
 
-def test_a_signal_to_end_is_obeyed_between_events(desk: Desk) -> None:
+def test_sigterm_is_handled_between_events(desk: Desk) -> None:
     """Python gets a signal in the middle of any code."""
     with desk.application.ending_on_signals():
         signal.raise_signal(signal.SIGTERM)
@@ -456,7 +456,7 @@ def _luminance(shade: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_a_broken_settings_file_is_told(qapp: object, qtbot: object, rooms: FakeRooms, home: Path) -> None:
+def test_a_broken_settings_file_is_reported(qapp: object, qtbot: object, rooms: FakeRooms, home: Path) -> None:
     (home / "settings.json").write_text('{"theme": "pink"}', encoding="utf-8")
     settings, problems = load_settings(home / "settings.json")
     application = Application(qapp, settings, services=rooms.open)  # type: ignore[arg-type]
@@ -483,7 +483,7 @@ def test_counts_of_a_million_images_are_not_cut(desk: Desk, language: str) -> No
         desk.until(is_whole)
 
 
-def test_nothing_stands_empty_where_no_image_is_open(desk: Desk) -> None:
+def test_without_an_open_image_no_empty_card_is_shown(desk: Desk) -> None:
     """For example, a warning without text would be a yellow strip."""
     desk.screen()
     desk.bench.image.show(None)
@@ -533,7 +533,7 @@ def test_folders_that_were_opened_are_remembered_until_they_are_forgotten(
     assert folders_of(desk) == [] and not desk.window.toolbar.folders_menu.isEnabled()
 
 
-def test_no_folder_is_remembered_where_a_person_does_not_want_it(desk: Desk, home: Path, tmp_path: Path) -> None:
+def test_no_folder_is_remembered_when_the_setting_is_off(desk: Desk, home: Path, tmp_path: Path) -> None:
     (tmp_path / "image.png").write_bytes(b"x")
     desk.screen(str(tmp_path))
     desk.until(lambda: desk.application.settings.folders == (str(tmp_path),))
@@ -561,7 +561,7 @@ def test_a_card_stays_folded_for_the_next_image_and_the_next_start(desk: Desk, h
     assert not desk.window.result_panel.heat_map_box.isVisible()
 
 
-def test_the_menu_of_the_image_is_short_and_has_every_command_of_before(desk: Desk) -> None:
+def test_the_image_menu_is_short_and_has_every_image_command(desk: Desk) -> None:
     desk.screen()
     desk.window._show_menu(QPoint(5, 5))
     menu = next(found for found in desk.window.findChildren(QMenu) if found.isVisible())
@@ -573,9 +573,7 @@ def test_the_menu_of_the_image_is_short_and_has_every_command_of_before(desk: De
     menu.close()
 
 
-def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
-    begin: Begin, rooms: FakeRooms, qtbot: QtBot
-) -> None:
+def test_a_notification_at_the_end_of_a_run_names_no_patient(begin: Begin, rooms: FakeRooms, qtbot: QtBot) -> None:
     messages = []
     record = lambda window, title, words: messages.append((title, words))  # noqa: E731
     with begin(notify_run_end=record) as desk:
@@ -625,7 +623,7 @@ def test_the_toolbar_wraps_when_a_pack_of_a_long_name_comes_into_use(desk: Desk)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have dialogs of their own")
-def test_qt_s_dialog_keeps_no_folder_of_its_own(tmp_path: Path) -> None:
+def test_qts_file_dialog_remembers_no_folder(tmp_path: Path) -> None:
     """Qt would write its file of recent folders when the dialog closes."""
     code = """
 import sys, shiboken6

@@ -463,7 +463,7 @@ def _roomy() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_random_walk_breaks_no_word(qapp: QApplication) -> None:
+def test_random_walks_lose_no_verdict_and_misplace_none(qapp: QApplication) -> None:
     settings = hypothesis.settings(
         max_examples=WALKS or 4,
         derandomize=not WALKS,

@@ -167,7 +167,7 @@ def test_the_selection_stays_on_its_row_while_others_arrive(listed: StoredList, 
     assert model.row_id_at(held) == 1
 
 
-def test_an_image_done_again_takes_its_old_place_in_the_counts(listed: StoredList, model: WorkListModel) -> None:
+def test_an_image_screened_again_is_counted_once(listed: StoredList, model: WorkListModel) -> None:
     before = failed(1)
     listed.add(before, screened(2, 0.6))
     row, replaced = next(row for row in listed.rows() if row.row_id == 1), list[WorkListRow]()
@@ -190,7 +190,7 @@ def test_a_verdict_is_noted_on_its_row(listed: StoredList, model: WorkListModel)
     assert said == ["DOE PERSON 001, unread", "DOE PERSON 001, your verdict: Agree"]
 
 
-def test_a_row_that_gets_another_verdict_stays_until_that_is_chosen_again(
+def test_a_row_with_a_changed_verdict_stays_until_the_filter_is_set_again(
     listed: StoredList, model: WorkListModel
 ) -> None:
     listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7))
@@ -236,7 +236,7 @@ def test_the_first_page_is_there_before_the_whole_list(listed: StoredList, monke
     assert seen == [(3, False, 7), (7, True, 7)]
 
 
-def test_of_two_wishes_the_newest_is_shown(listed: StoredList, model: WorkListModel) -> None:
+def test_of_two_orders_the_last_chosen_is_shown(listed: StoredList, model: WorkListModel) -> None:
     listed.add(screened(1, 0.9), screened(2, 0.1))
     shown: list[list[int]] = []
     model.changed.connect(lambda: shown.append(listed.shown()))
@@ -247,7 +247,7 @@ def test_of_two_wishes_the_newest_is_shown(listed: StoredList, model: WorkListMo
     assert listed.notice_board.notices == ()
 
 
-def test_a_long_list_is_read_again_the_more_seldom(
+def test_a_long_list_is_read_again_less_often(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed.add(screened(1, 0.9))
@@ -261,7 +261,7 @@ def test_a_long_list_is_read_again_the_more_seldom(
     listed.settle()
 
 
-def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
+def test_a_list_that_cannot_be_read_gives_a_notice_and_is_read_again(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> object:
@@ -285,7 +285,7 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
     assert listed.rows()[0].row_id == 1
 
 
-def test_a_row_that_is_done_again_while_it_is_read_is_not_shown_as_it_was(
+def test_a_row_replaced_while_it_is_read_shows_the_new_result(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = failed(1)
@@ -309,9 +309,7 @@ def test_a_row_that_is_done_again_while_it_is_read_is_not_shown_as_it_was(
     assert [row.category for row in listed.rows()] == ["abnormal"]
 
 
-def test_a_verdict_that_is_saved_is_not_shown_with_what_the_image_gave_meanwhile(
-    listed: StoredList, model: WorkListModel
-) -> None:
+def test_a_saved_verdict_is_not_shown_with_a_newer_result(listed: StoredList, model: WorkListModel) -> None:
     listed.add(screened(1, 0.9))
     (row,) = listed.rows()
     shown = VerdictSubject(1, row.outcome)
@@ -328,7 +326,7 @@ def test_a_verdict_that_is_saved_is_not_shown_with_what_the_image_gave_meanwhile
     )
 
 
-def test_a_result_that_another_program_deleted_is_asked_for_once(
+def test_a_result_deleted_by_another_program_is_read_once(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed.add(screened(1, 0.9))
@@ -368,7 +366,7 @@ def test_the_images_of_a_patient_are_listed_together_and_the_selection_stays(
     assert listed.shown() == [4, 3, 2, 1]
 
 
-def test_a_row_that_is_read_stays_among_the_unread_until_they_are_chosen_again(
+def test_a_row_now_read_stays_in_the_unread_filter_until_it_is_set_again(
     listed: StoredList, model: WorkListModel
 ) -> None:
     listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7))
@@ -430,7 +428,7 @@ def table(qtbot: QtBot, tmp_path: Path) -> Iterator[Table]:
 
 
 @pytest.mark.parametrize("key", COLUMN_KEYS)
-def test_a_cell_looks_the_same_again(table: Table, key: str) -> None:
+def test_a_cell_is_painted_alike_each_time(table: Table, key: str) -> None:
     table.add(screened(1, 0.9))
     first = table.painted(key)
     assert first == table.painted(key)
@@ -441,7 +439,7 @@ def test_a_cell_looks_the_same_again(table: Table, key: str) -> None:
 
 @pytest.mark.parametrize("key", ["patient", "date", "view", "status"])
 @pytest.mark.parametrize("text", [FORGED_LINE, STEERS, REORDERS, BREAKS])
-def test_what_is_painted_is_one_line_in_its_own_order(table: Table, key: str, text: str) -> None:
+def test_a_painted_text_is_one_line_without_reordering(table: Table, key: str, text: str) -> None:
     def refused_with(said: str) -> RefusedOutcome:
         header = replace(image_ref(1).header, patient_name=said, patient_id=said, study_date=said, view_position=said)
         return RefusedOutcome(ref=image_ref(1, header=header), reason=Reason("modality", (("modality", said),)))
@@ -461,7 +459,7 @@ def test_an_image_done_again_shows_its_new_result(table: Table, key: str) -> Non
     assert table.painted(key) != before
 
 
-def test_a_file_without_a_name_of_a_patient_is_told_from_one_of_nearly_the_same_name(table: Table) -> None:
+def test_files_with_nearly_the_same_name_are_painted_differently(table: Table) -> None:
     paths = [Path(f"/images/chest-of-a-person-{letter}-2026-03-04.png") for letter in "AB"]
     refs = [image_ref(number, path=path, header=failed(0).ref.header) for number, path in enumerate(paths)]
     table.add(*(replace(screened(1, 0.9), ref=ref) for ref in refs))
@@ -479,7 +477,7 @@ def test_hiding_patients_hides_them_at_once_and_a_new_list_shows_nothing_of_the_
 
 
 @pytest.mark.parametrize("ratio", [1.25, 1.5, 1.75])
-def test_a_cell_is_painted_to_its_edge_at_any_scale(table: Table, ratio: float) -> None:
+def test_a_cell_is_painted_to_its_edge_at_every_pixel_ratio(table: Table, ratio: float) -> None:
     table.add(screened(1, 0.1))
     sheets = []
     for _ in range(2):  # an image that is not filled holds arbitrary memory
@@ -509,7 +507,7 @@ def test_a_row_that_is_being_read_is_blank_and_then_painted(table: Table) -> Non
     assert table.painted("class") == there
 
 
-def test_a_reason_has_two_lines_of_the_list(qapp: object) -> None:
+def test_a_reason_fits_two_lines_of_the_list(qapp: object) -> None:
     font = QFont()
     words = QFontMetrics(font)
     text = reason("unlike_training").text
@@ -521,7 +519,7 @@ def test_a_reason_has_two_lines_of_the_list(qapp: object) -> None:
     assert wrap_text("", font, 100, max_lines=2) == []
 
 
-def test_a_list_that_is_not_by_urgency_names_its_column(listed: StoredList, model: WorkListModel) -> None:
+def test_a_list_not_sorted_by_urgency_names_its_sort_column(listed: StoredList, model: WorkListModel) -> None:
     listed.add(screened(1, 0.2), screened(2, 0.9))
     said = []
     for column, order in (("date", Ascending), ("class", Descending), ("class", Ascending)):
@@ -558,7 +556,7 @@ def test_a_verdict_has_a_mark_of_its_own(table: Table, choice: str) -> None:
     assert header != table.painted("patient", place=1)
 
 
-def test_a_reason_takes_neither_number_nor_date(table: Table) -> None:
+def test_a_reason_hides_neither_patient_number_nor_date(table: Table) -> None:
     """Two refused patients with the same name and the same reason can still be told apart."""
     for number in (1, 2):
         header = replace(image_ref(1).header, patient_name="SMITH^JOHN", patient_id=f"MRN-{number}")
