@@ -1,4 +1,4 @@
-"""What runs are compared by, and with what."""
+"""Drift: the histograms by which runs are compared, and their references."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_reference_that_is_something_else_is_none(scores: object) -> None:
 
 
 def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients() -> None:
-    """From 20 images on; how many are abnormal says nothing of whose they are."""
+    """Compared from 20 images on; the share of abnormal images says nothing about the population."""
     before = reference_histograms({"evidence_inside": {"images": 152, "limit": 0.86}}, "opacity")
     assert before == {"evidence": (144, 8)}
 
@@ -78,7 +78,7 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
 
 
 def test_heat_maps_that_lie_in_the_lungs_more_often_than_before_say_nothing() -> None:
-    """After images of patients in bed, those of an outpatient clinic."""
+    """As after images of bedridden patients, when those of an outpatient clinic follow."""
     before, now = {"evidence": (10, 14)}, {"evidence": (150, 5)}
     (found,) = compare_histograms(now, before, against="earlier")
     assert found.index > found.limit and not found.exceeds_limit

@@ -1,4 +1,4 @@
-"""An audit's figures against scikit-learn and values worked out by hand."""
+"""An audit's figures against scikit-learn and against values worked out by hand."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_perfect_shares_have_values_with_a_width_and_empty_ones_have_none() -> N
     assert positive is None and negative
 
 
-# Found by halving: the ratio R of wrongly to rightly called shares a and b at whose ends a - R b is as far from 0 as
-# its own interval reaches, hypot(a - low, R (high - b)) and hypot(high - a, R (b - low)), with Wilson's of each share.
+# The interval of the ratio R of two shares, rightly called a and wrongly called b, found by bisection: at each end the
+# distance a - R b equals its own interval, hypot(a - low, R (high - b)) or hypot(high - a, R (b - low)), by Wilson.
 @pytest.mark.parametrize(
     ("hits", "spared", "which", "expected"),
     [
@@ -134,7 +134,7 @@ def test_images_needed_give_the_width_asked_for_and_one_fewer_does_not() -> None
         number = figures.images_needed_for_interval(value)
         widths = []
         for count in (number - 1, number):
-            # round() moves the share a little: the width of the exact share is what is promised
+            # round() moves the share a little; the promised width is that of the exact share
             z, n = 1.959964, count
             widths.append(z / (1 + z * z / n) * np.sqrt(value * (1 - value) / n + z * z / (4 * n * n)))
         assert widths[1] <= 0.05 < widths[0]
@@ -202,7 +202,7 @@ def test_of_two_labels_each_is_judged_by_itself() -> None:
         _stored(1, 0.9, "agree", mass=0.1), _stored(2, 0.9, "disagree", mass=0.1), _stored(3, 0.1, "agree", mass=0.2),
         _stored(4, 0.1, "disagree", mass=0.2), _stored(5, 0.9, "agree", mass=0.95), _stored(6, 0.5, None, mass=0.1),
     ]  # fmt: skip
-    # That an image is normal is said of both labels; what else is said, of the one that decides.
+    # A verdict on a normal image holds for both labels; any other verdict holds for the deciding label.
     assert truths_from_verdicts(results, label="opacity") == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False}
     assert truths_from_verdicts(results, label="mass") == {"/x/3.png": False, "/x/5.png": True}
     truths = {f"/x/{number}.png": number == 5 for number in range(1, 7)}
@@ -232,7 +232,7 @@ def test_psi_by_hand_and_what_cannot_be_compared() -> None:
 
 
 def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> None:
-    """366 of 381 with a score are 96.1 %, and of the 400 who are ill 91.5 %."""
+    """366 of 381 with a score are 96.1 %, and of all 400 with the condition 91.5 %."""
     ill = [case(n, 0.9, True) for n in range(366)] + [case(n, 0.1, True) for n in range(366, 381)]
     refused = [case(n, None, True) for n in range(381, 400)]
     well = [case(n, 0.1, False) for n in range(400, 500)] + [case(n, 0.45, False) for n in range(500, 510)]
@@ -259,5 +259,5 @@ def test_what_is_read_first_is_referred_in_every_figure_and_has_a_column_of_its_
     assert [(one.count, one.of) for one in (at.falsely_referred, at.specificity)] == [(1, 2), (1, 2)]
     assert list(at.class_shares_by_truth[True]) == ["read_first", "abnormal", "unsure", "normal", "refused"]
     assert at.class_shares_by_truth[True]["read_first"].count == 1
-    # The list of disagreements goes by the rule: a normal image that is read first is a false referral.
+    # The list of disagreements follows the rule: a normal image that is read first is a false referral.
     assert [one.row_id for one in figures.compute_audit([*units, case(4, 0.3, True)], [POINT]).misclassified] == [4, 3]

@@ -1,4 +1,4 @@
-"""Reference labels: matched by what names an image without doubt, and everything wrong told with its line."""
+"""Reference labels: matched to images only without doubt, and every problem reported with its line."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_name_without_its_suffix_is_that_of_one_image(tmp_path: Path) -> None:
     assert "more of the path): 2 (a)" in problem(tmp_path, "image,label\na,1\nb,0\n")
     assert "matches a screened image" in problem(
         tmp_path, "image,label\n1.2,1\n1.2.3.4,0\n"
-    )  # of UIDs nothing may be left out
+    )  # UIDs must match as a whole
 
 
 def test_a_longer_path_is_shown_beside_the_one_that_was_screened(tmp_path: Path) -> None:

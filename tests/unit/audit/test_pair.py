@@ -58,7 +58,7 @@ def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -
     cases = cases_of(runs[0], sick=sick)
     found = compare_packs(
         cases, runs[1][:100], first=FIRST, second=SECOND, rule=CountingRule()
-    )  # the files lie elsewhere, and twenty are not there
+    )  # the files lie elsewhere, and twenty are absent
     assert (found.images, found.elsewhere, found.patients) == (100, 20, 100)
     assert (found.both, found.only_first, found.only_second) == (95, 1, 3)
     judged = [n for n in range(100) if n not in refused[0] | refused[1]]
@@ -73,7 +73,7 @@ def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -
     assert sensitivity.difference == pytest.approx(np.mean([b for _, b in hits]) - np.mean([a for a, _ in hits]))
     spared = [[scores[n, 0] < 0.5, scores[n, 1] < 0.3] for n in judged if n not in sick]
     assert specificity.only_right == (spared.count([True, False]), spared.count([False, True]))
-    # What was refused is not referred: of 34 with the condition the first refused 3 and 6, the second 6.
+    # Refused images are not referred: of 34 with the condition the first run refused 3 and 6, the second 6.
     referred = [
         [n not in refused[side] and scores[n, side] >= edge for side, edge in ((0, 0.5), (1, 0.3))] for n in range(100)
     ]

@@ -1,4 +1,4 @@
-"""The plan of a threshold, worked out by hand on six people; and the operating point that is proposed."""
+"""The threshold plan of an audit, worked out by hand on a few people; and the proposed operating point."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def case(patient: str, score: float | None, truth: bool, category: Category = "u
     )  # fmt: skip
 
 
-# Two sick people with a score and one without, one of whom has two images; a fourth is read first whatever the score.
-# Five healthy people.
+# Four people with the condition: a with two images, b, c without a score, and d, who is read first whatever the score.
+# Five people without the condition.
 CASES = [
     case("a", 0.9, True), case("a", 0.2, True), case("b", 0.4, True), case("c", None, True, "refused"),
     case("d", 0.05, True, "read_first"),
@@ -52,15 +52,15 @@ def test_who_is_called_found_and_missed_is_counted_by_person() -> None:
     assert (found.units, found.units_not_assessed, found.positives_not_assessed) == (9, 2, 1)
     steps = found.groups[ALL_UNITS]
     assert list(steps) == [0.1, 0.3, 0.4, 0.6, 0.9]
-    step = steps[0.4]  # a, b and d of four sick people; p of five healthy ones
+    step = steps[0.4]  # a, b and d of four with the condition; p of five without it
     assert (step.sensitivity.count, step.sensitivity.of) == (3, 4)
     assert (step.specificity.count, step.specificity.of) == (4, 5)
-    # Of 1,000 people 100 are sick: 75 found, 25 missed; of 900 healthy ones a fifth is called: 180.
+    # Of 1,000 people 100 have the condition: 75 detected, 25 missed; of 900 without it a fifth is referred: 180.
     assert (step.detected, step.missed, step.referred) == pytest.approx((75, 25, 255))
     assert step.ppv is not None and step.ppv.value == pytest.approx(75 / 255)
     assert step.npv is not None and step.npv.value == pytest.approx(720 / 745)
     assert (step.cost, step.cost_per_detected) == (None, None)
-    # At 0.1 and 0.3 there are no more than three: the highest threshold that finds as many stands for 80 to 100 %.
+    # At 0.1 and 0.3 the same three are detected: the highest such threshold stands for 80 to 100 %.
     assert found.shown_thresholds == (0.4, 0.9)
 
 
@@ -81,7 +81,7 @@ def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
 def test_a_threshold_in_use_is_a_step_and_a_score_keeps_to_its_side() -> None:
     cases = [case("a", 0.29, True), case("b", 0.2899, True), case("p", 0.1234, False)]
     found = made(cases, points=(0.55,))
-    # In thousandths, downwards: what a score is called at is never above it.
+    # Rounded down to thousandths: a score is never below the threshold at which it is referred.
     assert list(found.groups[ALL_UNITS]) == [0.123, 0.289, 0.29, 0.55]
     assert found.groups[ALL_UNITS][0.289].sensitivity.count == 2
     assert 0.55 in found.shown_thresholds
@@ -96,7 +96,7 @@ def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> Non
     found = made([*cases, *small])
     assert list(found.groups) == [ALL_UNITS, ("sex", "F"), ("sex", "M")]
     assert all(list(steps) == list(found.groups[ALL_UNITS]) for steps in found.groups.values())
-    # Of 25 sick women those with 0.41, 0.43 ... 0.49 are at 0.41 or above; of the men those from 0.31 on.
+    # Of 25 women with the condition those with 0.41, 0.43 ... 0.49 score 0.41 or above; of the men those from 0.31 on.
     assert found.groups["sex", "F"][0.41].sensitivity.count == 5
     assert found.groups["sex", "M"][0.41].sensitivity.count == 10
 
@@ -122,7 +122,7 @@ def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:
             )
 
 
-# ---- the highest threshold that still catches what was asked for
+# ---- the highest threshold with the wanted sensitivity
 
 
 def _cases() -> list[Case]:

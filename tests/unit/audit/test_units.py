@@ -1,4 +1,4 @@
-"""One unit and one rule: table, plan, proposal, groups and comparison count the same things, worked out again here."""
+"""One unit and one counting rule: table, plan, proposal, groups and comparison count alike; checked by a recount."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def drawn(count: int = 600) -> list[Case]:
 
 
 def counted(cases: list[Case], unit: Unit, edge: float) -> dict[str, list[tuple[bool, bool, bool, float]]]:
-    """Of each unit whether it has the condition, is referred, was assessed; and its highest score."""
+    """For each unit: has the condition, is referred, was assessed, and its highest score."""
     members = defaultdict(list)
     for case in cases:
         members[{"image": case.image, "exam": case.exam, "patient": case.patient}[unit]].append(case)
@@ -108,7 +108,7 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     assert (again.sensitivity, again.specificity.count) == (proposal.sensitivity, proposal.specificity.count)
     scored = [one for one in units if one[3] >= 0]
     assert found.auc.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
-    # Missed and falsely referred together are the list of disagreements.
+    # Missed and falsely referred units together are the list of disagreements.
     assert sum(case.truth for case in found.misclassified) == len(with_it) - at.detected.count
     assert sum(not case.truth for case in found.misclassified) == at.falsely_referred.count
     (why,) = found.not_assessed
@@ -123,12 +123,12 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.unit}-{rule.refers}")
 @pytest.mark.parametrize("aim", ["sensitivity", "specificity"])
 def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: CountingRule, aim: str) -> None:
-    cases, share = drawn(), 0.6  # of the patients without the condition three in ten are read first
+    cases, share = drawn(), 0.6  # three in ten patients without the condition are read first
     wanted = ProposalGoal(sensitivity=share) if aim == "sensitivity" else ProposalGoal(specificity=share)
     _, proposal, planned = everything(cases, rule, wanted=wanted)
     own = getattr(proposal, aim)
     assert own.value >= share and proposal.reaches_goal
-    # The next score on the other side would no longer do.
+    # The next score on the other side would no longer reach the aim.
     edge = rule.referral_score_at(proposal.threshold, POINT)
     scores = {one[3] for one in counted(cases, rule.unit, 2.0) if one[3] >= 0 and not one[1]}  # read first: one[1]
     if aim == "sensitivity":

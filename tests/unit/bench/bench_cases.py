@@ -1,4 +1,4 @@
-"""Backends, images and measurements made of plain values, for the tests of the benchmarks."""
+"""Backends, images and measurements with known times, for the tests of the benchmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IMAGES = tuple(
 
 @dataclass
 class Record:
-    """What the backends of one kind were asked, in order: "name: start", "name: 10", ..., "name: close"."""
+    """The calls of backends of one kind, in order: "name: start", "name: 10", ..., "name: close"."""
 
     name: str
     unavailable_reason: Reason | None = None
@@ -74,7 +74,7 @@ class Scripted:
 
 
 class ReadersOfNames:
-    """Gives images of the grey level in a file's name; stands where `Workers` do."""
+    """Gives images of the grey level in a file's name; replaces `Workers`."""
 
     def __init__(self, events: list[str] | None = None) -> None:
         self.events = events if events is not None else []

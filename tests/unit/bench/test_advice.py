@@ -1,4 +1,4 @@
-"""The doctor's sentences, on computers that are not there."""
+"""The findings of `fieldray doctor`, for made-up computers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fieldray bench` and `fieldray doctor` as a person types them."""
+"""`fieldray bench` and `fieldray doctor` on the command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_device(pack_options: list[str], tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_pack_that_ships_can_be_tried_and_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """That one is cropped to the lungs, which nobody finds here, is no reason why not."""
+    """The pack's crop to the lungs, which are not found here, does not prevent it."""
     assert typed("doctor", "--pack", ADULTS.name, "--out", tmp_path) == 0
     assert "This computer can screen." in capsys.readouterr().out
     assert json.loads((tmp_path / "doctor.json").read_text(encoding="utf-8"))["can_screen"] is True

@@ -1,4 +1,4 @@
-"""What runs in which order: fresh processes, images one after another, repetitions interleaved."""
+"""The order of device measurements: fresh processes, images one after another, repetitions interleaved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report on devices: figures per watt and dollar, and what was not measured."""
+"""The report on devices: figures per watt and dollar, and devices that could not be measured."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_energy_is_of_the_packages_and_counters_begin_again(tmp_path: Path) -> N
         for counter in inner:
             counter.write_text("500000")
         first.write_text("950000")  # 0.05 J
-        second.write_text("100000")  # 0.1 J to its range, and 0.1 J more
+        second.write_text("100000")  # 0.1 J to the end of its range, and 0.1 J more
     ((joules, seconds),) = energy
     assert meter.problem is None and seconds > 0 and abs(joules - 0.25) < 1e-9
 
@@ -95,7 +95,7 @@ def test_why_energy_is_not_measured_is_said(tmp_path: Path) -> None:
     assert meter.problem == reason("energy_not_counted") and not energy
     counter = counters(tmp_path, "intel-rapl:0", "package-0", 1)
 
-    class Closed(type(counter)):  # root reads whatever the rights say
+    class Closed(type(counter)):  # root could read it whatever the permissions say
         def read_text(self, *_: object, **__: object) -> str:
             if self.name == "energy_uj":
                 raise PermissionError

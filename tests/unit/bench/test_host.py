@@ -1,4 +1,4 @@
-"""Inspecting this computer for real: software, storage, and one image screened."""
+"""The real inspection of this computer: software, storage, and one image screened."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_everything_is_inspected_and_a_missing_runtime_is_said_once(home: Path, 
     assert facts >= {"System", "CPU", "Memory", "Edge TPU", "Program", "Libraries", "Results", "Packs"}
     assert [one.reason.code for one in findings_by_severity(parts)].count(
         "no_runtime"
-    ) == 1  # that of the trial: it is installed
+    ) == 1  # that of the screening trial: it is installed
 
 
 def test_one_image_is_screened() -> None:

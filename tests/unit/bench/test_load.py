@@ -1,4 +1,4 @@
-"""The load study: what is compared with what, and what the load's processes do. No time is asserted here."""
+"""The load study: its comparisons and the processes that make load. No time is asserted here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL = LOAD_LEVELS[-1]
 
 
 class Times(NamedTuple):
-    """As `psutil.cpu_times` on Linux, as far as it matters; guest is part of user there."""
+    """The fields of `psutil.cpu_times` on Linux that are used; guest time is part of user time."""
 
     user: float
     idle: float

@@ -1,4 +1,4 @@
-"""What systems tell of their processors and power plans, from texts as they print them."""
+"""Processors and power plans, read from texts as the operating systems print them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_linux_governor(tmp_path: Path) -> None:
     (tmp_path / "scaling_governor").write_text("powersave\n")
     (tmp_path / "scaling_driver").write_text("intel_pstate\n")
     assert machine.linux_governor(cpufreq=tmp_path) == "powersave"
-    # the "powersave" of this driver runs at full clock under load
+    # this driver's "powersave" runs at full clock under load
     assert machine.linux_scales_clock_in_powersave(cpufreq=tmp_path)
     (tmp_path / "scaling_driver").write_text("acpi-cpufreq\n")
     assert not machine.linux_scales_clock_in_powersave(cpufreq=tmp_path)

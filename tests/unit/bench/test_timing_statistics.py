@@ -1,4 +1,4 @@
-"""The arithmetic, with figures that can be worked out by hand."""
+"""Statistics of times, with figures that can be worked out by hand."""
 
 from __future__ import annotations
 

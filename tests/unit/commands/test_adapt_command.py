@@ -1,4 +1,4 @@
-"""The toolchain on the command line: its bar, and where its libraries are heard."""
+"""The `adapt` command: its progress bar, and the log that gets its libraries' messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_each_kind_of_work_has_its_own_rate_and_end() -> None:
     assert shown("epochs", 1, 3, at=110).startswith("epochs [#######-------------] 1/3")
     # 20 s an epoch, one left
     assert shown("epochs", 2, 3, at=130).endswith("2/3  0.1/s  0:20 left")
-    # the next iteration counts its epochs from one again, and so does the clock
+    # the next iteration counts its epochs from one again, and its time too
     assert shown("epochs", 1, 3, at=200).endswith("1/3  0.0/s")
     assert shown("epochs", 2, 3, at=201).endswith("2/3  1.0/s  0:01 left")
 

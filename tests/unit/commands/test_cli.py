@@ -1,4 +1,4 @@
-"""What was typed: no file is an option, no empty path a folder, and Ctrl-C ends a command."""
+"""Arguments: a file name is never an option, an empty path no folder; and Ctrl-C ends a command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def as_shell(folder: Path) -> list[str]:
-    """What `*` becomes."""
+    """The file names that the shell puts in place of `*`."""
     return sorted(place.name for place in folder.iterdir())
 
 
@@ -134,11 +134,11 @@ def test_an_address_is_no_path(arguments: tuple[str, ...], here: Path, capsys: p
 
 
 class Panic(BaseException):
-    """As libraries in Rust raise it."""
+    """A panic as libraries in Rust raise it."""
 
 
 def run_command(command: Callable[[object, object], int]) -> int:
-    """Run this as a command of the program."""
+    """Run this function as a command of the program."""
     parser = argparse.ArgumentParser()
     parser.set_defaults(command=command)
     return run([], parser=parser, console=system_console())

@@ -1,4 +1,4 @@
-"""No pack is taken that nobody named, and what a broken one costs."""
+"""The pack of a command: only one that was named or is the default, and broken packs that hide no other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_default_is_no_pack_of_a_folder_that_is_called_so(tmp_path: Path, monk
 
 
 class Clinic:
-    """A library that knows one key, a pack that ships, two drives, and what is reported as an error."""
+    """A library with one trusted key, a pack that ships, two drives, and the reported errors."""
 
     def __init__(self, folder: Path) -> None:
         self.shipped = make_pack(folder / "models", pack_id="shipped")
@@ -53,7 +53,7 @@ class Clinic:
         self.errors: list[str] = []
 
     def pack(self, drive: int = 0, **changes: object) -> Path:
-        """A pack on a drive, as a copy: its maker would not write it beside a newer version."""
+        """A pack on a drive, copied there: its maker would not write it next to a newer version."""
         with tempfile.TemporaryDirectory() as made_in:
             made = make_pack(Path(made_in), **changes)  # type: ignore[arg-type]
             return shutil.copytree(made, self.drives[drive] / "fieldray" / made.name, dirs_exist_ok=True)
@@ -84,7 +84,7 @@ def _spoil_listing(pack: Path) -> None:
 
 
 def _spoil_model(pack: Path) -> None:
-    """What anybody can make of a pack that is signed by a trusted key: a listing does not notice."""
+    """A change that anybody can make to a pack of a trusted key; a listing does not notice it."""
     (pack / "model.tflite").write_bytes(b"nothing of the kind")
 
 
@@ -155,7 +155,7 @@ def test_no_trusted_key_takes_the_name_of_a_pack_that_ships(clinic: Clinic, home
     assert clinic.taken(f"shipped@{OTHER}") == clinic.taken(str(namesake), trust=OTHER) == "shipped-9.0.0"
     clinic.library.record_passed_test(clinic.library.load(namesake, signer=OTHER))
     _make_default(home, "shipped")
-    for name in (None, "shipped"):  # a yes to the one is no yes to the other
+    for name in (None, "shipped"):  # a consent to one is none to the other
         assert clinic.taken(name) == "shipped-1.2.3"
 
 
@@ -175,7 +175,7 @@ def test_a_default_by_its_signer_is_no_other_signers(clinic: Clinic, home: Path)
 
 
 def test_another_content_of_a_version_that_ran_here_is_told(tmp_path: Path) -> None:
-    """Two packs of one id, version and signer: whoever follows the other is told, and no third time in a row."""
+    """Two packs with the same id, version and signer: each change from one to the other is reported once."""
     clinic = Clinic(tmp_path)
     first = clinic.library.load(clinic.pack(0))
     clinic.library.record_passed_test(first)

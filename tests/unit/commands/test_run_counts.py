@@ -17,5 +17,5 @@ def test_the_two_classes_of_a_bare_model_count_all_images_and_read_first_stands_
     classes, unsigned, beside = run.summary_lines()
     assert classes.startswith("abnormal 11  uncertain 0  normal 5  ") and "read first" not in classes
     assert "unsigned" in unsigned.lower() and beside.startswith("Read 2 images first")
-    run.last_notes = [reason("read_first_images", count=2)]  # the end of the run says the same
+    run.last_notes = [reason("read_first_images", count=2)]  # the summary of the run has the same counts
     assert list(run.summary_lines()) == [classes, unsigned, beside]

@@ -1,4 +1,4 @@
-"""Drawn chests compared: a known warp is recovered, change is found, what must not be compared is named."""
+"""Drawn chests compared: a known warp is recovered, a change is found, and incomparable pairs are named."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_too_little_of_the_lungs_names_the_image(which: str) -> None:
 
 
 def answered(prior: FramedImage) -> PairComparison:
-    """What comes back from the child."""
+    """The child's answer for this prior image."""
     return COMPARE.decode_answer(handle(encode_message(CompareRequest(prior=prior, current=chest()), call="compare")))
 
 
@@ -118,7 +118,7 @@ def test_the_child_names_a_mirrored_image_and_puts_nothing_right() -> None:
     assert answer.alignment is not None
 
 
-# ---- pieces
+# ---- parts of the comparison
 
 
 def test_a_region_needs_a_core_and_some_area() -> None:

@@ -1,6 +1,6 @@
-"""What the search, the mesh and the outlines compute, against formulas and figures worked out by hand.
+"""Template search, mesh and outlines, against formulas and figures worked out by hand.
 
-That together they bring two images over each other is in test_compare.py.
+Their combined alignment of two images is tested in test_compare.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fieldray.domain.comparison import FRAME_SIDE
 
 
 def direct(search: np.ndarray, template: np.ndarray) -> np.ndarray:
-    """Window by window; 0 where window or template is flat."""
+    """The correlation of each window by the formula; 0 where window or template is flat."""
     height, width = template.shape
     windows = np.lib.stride_tricks.sliding_window_view(search.astype(np.float64), (height, width))
     windows = windows - windows.mean(axis=(2, 3), keepdims=True)
@@ -60,7 +60,7 @@ def test_a_flat_window_and_a_flat_template_are_like_nothing() -> None:
     search = random.normal(size=(30, 30)) * 50
     search[:12, :12] = 200.0
     surface = correlate(search[None], random.normal(size=(8, 8))[None])[0]
-    assert (surface[:5, :5] == 0).all()  # windows that lie in the first 12 rows and columns
+    assert (surface[:5, :5] == 0).all()  # windows within the first 12 rows and columns
     assert np.isfinite(surface).all()
     assert (correlate(search[None], np.full((1, 8, 8), 1e6 + 0.1)) == 0).all()
 
@@ -82,14 +82,14 @@ def test_a_template_in_its_own_image_is_exactly_at_its_place() -> None:
     search = blur(np.random.default_rng(5).normal(size=(60, 60)).astype(np.float32), 2.0)
     peaks = find_peaks(correlate(search[None], search[None, 17:33, 21:37]), exclusion_px=5)
     rows, columns = subpixel_bias(search[None, 16:34, 20:38])
-    assert abs(peaks.rows[0] - 17) + abs(peaks.columns[0] - 21) > 0.005  # what is to be taken off
+    assert abs(peaks.rows[0] - 17) + abs(peaks.columns[0] - 21) > 0.005  # the offset to be subtracted
     assert (peaks.rows - rows)[0] == pytest.approx(17, abs=1e-6)
     assert (peaks.columns - columns)[0] == pytest.approx(21, abs=1e-6)
 
 
 def test_the_second_peak_is_at_a_distance() -> None:
     surface = np.zeros((1, 21, 21))
-    surface[0, 10, 10], surface[0, 10, 11] = 0.9, 0.8  # its own slope
+    surface[0, 10, 10], surface[0, 10, 11] = 0.9, 0.8  # the slope of the first peak
     surface[0, 10, 13], surface[0, 13, 9] = 0.5, 0.6  # 3 away: in columns, in rows
     assert find_peaks(surface, exclusion_px=3).second_highest[0] == 0.6
     assert find_peaks(surface, exclusion_px=4).second_highest[0] == 0.0
@@ -132,7 +132,7 @@ STILL = IDENTITY.displacement()
 
 
 def disc(radius: float) -> np.ndarray:
-    """A mask of the frame."""
+    """A mask of the frame with a disc of this radius."""
     down, across = np.mgrid[:FRAME_SIDE, :FRAME_SIDE]
     return np.asarray(np.hypot(down - 256, across - 256) < radius)
 

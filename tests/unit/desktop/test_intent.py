@@ -1,4 +1,4 @@
-"""The intent of a run: no answer counts for another folder, another pack or another moment than it was given for."""
+"""The intent of a run: an answer counts only for the folder, pack and moment that it was given for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ONE, OTHER = Path("/one"), Path("/other")
 
 
 def listed(pack_id: str, *, version: str = "1.0.0", key: str = "", **changes: object) -> PackCandidate:
-    """A pack in a listing; with a key it is another signer's."""
+    """A pack in a listing; with `key` it is of another signer."""
     about = {"pack_id": pack_id, "version": version, "trust": "trusted" if key else "builtin", "is_namesake": bool(key)}
     described = manifest(pack_id=pack_id, version=version, accepted=HeaderRules(ages_years=AGES[pack_id]))
     return candidate(f"/{pack_id}-{version}{key}", **about, fingerprint=key, manifest=described, **changes)
@@ -59,7 +59,7 @@ def reach(
 
 
 def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentStateMachine:
-    """A playbook that has seen which pack is in use."""
+    """A state machine that knows which pack is in use."""
     playbook = IntentStateMachine()
     playbook.update_packs(reach(pack), default=(default, ""))
     return playbook
@@ -68,7 +68,7 @@ def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentStateMachi
 def looked(
     playbook: IntentStateMachine, commands: Commands, known: RememberedPack | None = None, *, lacks_ages: bool = True
 ) -> Commands:
-    """What it wants to know of a folder is found out; what it said before that is of a folder it gave up."""
+    """Answer the request for facts about a folder; the other commands must report given-up folders."""
     *lost, look = commands
     assert isinstance(look, CollectFacts) and all(isinstance(one, ReportDropped) for one in lost)
     return playbook.facts_collected(look.intent, known, lacks_ages)
@@ -77,7 +77,7 @@ def looked(
 def opened(
     pack: PackCandidate | None, known: RememberedPack | None = None, *, lacks_ages: bool = True
 ) -> tuple[IntentStateMachine, Commands]:
-    """A folder was opened with a pack in use, and what is known of it was found out."""
+    """A folder was opened with a pack in use, and the facts about the folder were answered."""
     playbook = seeing(pack)
     return playbook, looked(playbook, playbook.open([ONE]), known, lacks_ages=lacks_ages)
 
@@ -91,7 +91,7 @@ def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None
     playbook = seeing(None)
     looked(playbook, playbook.open([ONE], watches=True))
     playbook.answer(question(playbook), CHILDREN)
-    playbook.update_packs(reach(ADULTS), default=("", ""))  # a drive with another one
+    playbook.update_packs(reach(ADULTS), default=("", ""))  # a drive with another pack
     asked = question(playbook)
     assert (asked.kind, asked.intent.watches) == ("pack", True)
     (run,) = looked(playbook, playbook.start([ONE]), lacks_ages=False)
@@ -132,7 +132,7 @@ def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None
     assert question(playbook).kind == "ages"
     (run,) = playbook.answer(question(playbook), True)
     assert isinstance(run, StartIntendedRun)
-    looked(playbook, playbook.open([OTHER]))  # it was for one folder
+    looked(playbook, playbook.open([OTHER]))  # the choice was for one folder
     assert question(playbook).kind == "pack"
 
 
@@ -150,12 +150,12 @@ def test_a_declined_question_is_followed_by_the_cards_whatever_the_default_is() 
     assert playbook.answer(question(playbook), None) == ()
     playbook.update_packs(reach(CHILDREN), default=("children", ""))
     assert question(playbook).kind == "pack"
-    (run,) = playbook.answer(question(playbook), CHILDREN)  # the card says the ages
+    (run,) = playbook.answer(question(playbook), CHILDREN)  # the card names the ages
     assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
 
 
 class Walk(RuleBasedStateMachine):
-    """Whatever happens in whatever order; what was said, and for what, is kept beside the playbook."""
+    """Any events in any order, with a separate record of the answers that were given and what for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Walk(RuleBasedStateMachine):
         is_fast=st.booleans(),
     )
     def begin(self, site: str, remembered: PackCandidate | None, is_fast: bool) -> None:
-        """`is_fast`: disk and drives answer before anything else happens."""
+        """`is_fast`: facts about folders and packs arrive before anything else happens."""
         self.default, self.is_fast = (site, ""), is_fast
         if remembered:
             self.memory[ONE] = RememberedPack(remembered.signed_id, ages_confirmed=remembered is CHILDREN)
@@ -205,7 +205,7 @@ class Walk(RuleBasedStateMachine):
             self.old = [*self.old[-5:], self.playbook.question]
 
     def check(self, run: StartIntendedRun) -> None:
-        """No run starts with an answer that was not given for exactly this folder, pack by key and id."""
+        """No run starts with an answer that was not given for exactly this folder and this pack's key and id."""
         intent, known = run.intent, [self.memory.get(path) for path in run.intent.paths]
         assert intent.pack is not None and self.used is not None and intent.pack == used(self.used)
         name = intent.pack.name
@@ -261,7 +261,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(entry=st.sampled_from(PACKS), old=st.booleans(), data=st.data())
     def click(self, entry: PackCandidate, old: bool, data: st.DataObject) -> None:
-        """A card: of the question in sight, or of one that is not there any more."""
+        """Click a card: of the open question, or of one that was closed before."""
         asked = data.draw(st.sampled_from(self.old)) if old and self.old else self.playbook.question
         is_open = asked == self.playbook.question and (asked is None or asked.kind == "pack")
         if is_open and asked and self.playbook.intent:
@@ -306,7 +306,7 @@ YOUTHS, ANYBODY = listed("youths"), listed("anybody")
 @pytest.mark.parametrize(
     ("first", "others", "asked"),
     [
-        (ADULTS, (YOUTHS,), None),  # whoever is 18 to 95 is 15 to 95
+        (ADULTS, (YOUTHS,), None),  # everybody of 18 to 95 years is also 15 to 95
         (ADULTS, (ANYBODY,), None),
         (YOUTHS, (ADULTS,), (18, 95)),
         (ANYBODY, (ADULTS,), (18, 95)),

@@ -1,4 +1,4 @@
-"""What a comparison promises from birth."""
+"""The values of a comparison: their checks at creation, positions, lengths and colours."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def test_colours_tell_the_sign_and_begin_at_the_noise() -> None:
 def test_specks_that_are_no_region_have_no_colour() -> None:
     change = np.zeros(WHOLE[:2], np.float32)
     change[10:20, 30:50] = 6  # the region,
-    change[12, 40] = -3  # within its box what is less dense,
-    change[100, 100] = 9  # and a speck elsewhere
+    change[12, 40] = -3  # less dense pixels within its box,
+    change[100, 100] = 9  # and a changed pixel elsewhere
     region = ChangeRegion(box=Box(top=10, left=30, rows=10, columns=20), area_px=199, strength=6.0)
     pixels = np.zeros(WHOLE[:2], np.uint8)
     done = AlignedPair(alignment=alignment(), warped_prior=pixels, change=change, regions=(region,))

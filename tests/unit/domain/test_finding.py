@@ -1,4 +1,4 @@
-"""From scores to a decision, for any calibration and operating point, and what an outcome says."""
+"""From scores to a decision, for any calibration and operating point; and the values of an outcome."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_calibration_works_on_the_logit() -> None:
 @pytest.mark.parametrize("slope", [50.0, 1e3, 1e308])
 @pytest.mark.parametrize(("score", "calibrated"), [(0.0, 0.0), (0.49, 0.0), (0.51, 1.0), (1.0, 1.0)])
 def test_a_steep_calibration_is_a_step(slope: float, score: float, calibrated: float) -> None:
-    """A logit of -16.1 (of 1e-7) times 50 is beyond what exp can give in 64 bits."""
+    """A logit of -16.1 (of 1e-7) times 50 is beyond the range of exp in 64 bits."""
     found = calibrate(score, Calibration(slope, 0.0))
     assert 0.0 <= found <= 1.0
     assert found == pytest.approx(calibrated, abs=0.15 if slope == 50 else 1e-12)
@@ -81,7 +81,7 @@ def test_the_larger_score_is_the_class_and_no_other_label_is_ever_above() -> Non
     ]
     assert all(each.point is None and each.is_by_larger_output for each in found)
     assert [each.decision for each in decide_by_larger_output({"abnormal": 0.3, "normal": 0.7})] == ["below", "below"]
-    # one of three: the largest of the others counts, and of equal ones the first
+    # one of three: compared with the largest of the others; of equal ones the first is above
     assert [each.decision for each in decide_by_larger_output({"a": 0.3, "b": 0.2, "c": 0.5})] == ["below"] * 3
     assert [each.decision for each in decide_by_larger_output({"a": 0.5, "b": 0.5})] == ["above", "below"]
 
@@ -99,7 +99,7 @@ def test_two_shares_near_each_other_are_borderline(larger: float, expected: bool
 
 
 def test_of_two_shares_exactly_a_half_is_above() -> None:
-    """0.5 + the margin of 0.05: the lower end 0.5 is above as the score is, the upper end of 0.45 is not below."""
+    """0.5 + the margin of 0.05: the lower end 0.5 is above as the score is; the upper end of 0.45 is not below."""
     for score, expected in ((0.5 + BORDERLINE_SCORE_MARGIN, False), (0.5 - BORDERLINE_SCORE_MARGIN, True)):
         (found,) = decide_by_larger_output({"abnormal": score, "normal": 0.0})[:1]
         ends = (dataclasses.replace(found, score=0.0), dataclasses.replace(found, score=1.0))
@@ -107,7 +107,7 @@ def test_of_two_shares_exactly_a_half_is_above() -> None:
         assert is_borderline([found], ends[:1], ends[1:], gate=None, distance=None) is expected
 
 
-# ---- what a lower resolution could change
+# ---- possible changes by a lower resolution
 
 
 def test_scores_are_moved_by_the_log_odds_and_by_a_step_of_the_network_at_least() -> None:
@@ -142,7 +142,7 @@ def test_without_a_gate_or_a_distance_the_scores_decide() -> None:
         assert not is_borderline(far, far, far, gate=which, distance=distance)
 
 
-# ---- what a person sees first
+# ---- the order in which images are listed
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_images_are_listed_by_their_leading_score() -> None:
     assert sort_score([finding("below", 0.3), finding("below", 0.2)]) == 0.3
     assert sort_score([]) is None
     assert sort_score(iter(decide_by_larger_output({"abnormal": 0.6, "normal": 0.4}))) == 0.6
-    # a normal image by the score of the abnormal class: the least certain comes first
+    # a normal image by its score for abnormal: the least certain comes first
     assert sort_score(iter(decide_by_larger_output({"abnormal": 0.4, "normal": 0.6}))) == 0.4
 
 
@@ -191,7 +191,7 @@ def test_a_lung_that_is_not_seen_does_not_replace_a_class_of_the_larger_output(a
     assert made.category == category and reason_of(made) == made.lungs.read_first
 
 
-# ---- what an outcome says
+# ---- the values of an outcome
 
 
 NAMED: dict[str, dict[str, object]] = {
@@ -252,7 +252,7 @@ def test_an_outcome_is_kept_without_what_only_the_store_needs(extra: dict[str, b
     assert dataclasses.replace(slim, facts=made.facts).findings == made.findings
 
 
-# ---- whatever the score, calibration and operating point
+# ---- properties for any score, calibration and operating point
 
 ORDER: list[Decision] = ["below", "unsure", "above"]
 DECISIONS = st.sampled_from([*ORDER, "not_assessed"])
@@ -317,7 +317,7 @@ def test_what_is_not_borderline_stands_a_small_change(score: float, share: float
 
 @pytest.mark.parametrize(("score", "expected"), [(0.99, False), (0.965, True), (0.955, True), (0.87, False)])
 def test_a_score_far_above_a_limit_near_one_is_not_borderline(score: float, expected: bool) -> None:
-    """A margin of the score alone made every image above a limit of 0.96 borderline."""
+    """A fixed margin on the score would make every image above a limit of 0.96 borderline."""
     assert borderline(score, operating_point(unsure_low=0.6, threshold=0.8, unsure_high=0.96)) == expected
 
 

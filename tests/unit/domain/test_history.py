@@ -1,4 +1,4 @@
-"""Which runs are wanted, and how two differ."""
+"""Filters of past runs, and the differences of two runs."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_tensor_is_one_image_of_bytes(values: np.ndarray) -> None:
         NetworkInput(values=values, pixel_map=PixelMap(1, 0, 1, 0))
 
 
-# ---- an image that lies wrong, set right: where its pixels come to lie, and how they are shown
+# ---- an image corrected by turning or swapping grey: positions of its pixels, and how they are shown
 
 LYING = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
 

@@ -69,7 +69,7 @@ def test_the_strongest_rotation_counts_and_nothing_is_said_of_what_is_no_chest()
 
 def test_a_threshold_is_the_packs() -> None:
     strict = LungRules(mask_threshold=0.9, thresholds={**RULES.thresholds, "frontal_chest": 0.95})
-    assert lungs(rules=strict).unseen == ("left", "right")  # doubted
+    assert lungs(rules=strict).unseen == ("left", "right")  # the check doubts the chest
     assert lungs(two_lungs() * np.float32(0.8), rules=strict, frontal_chest=0.99).right_share == 0
     with pytest.raises(ValueError, match="checks must be"):
         LungRules(mask_threshold=0.5, thresholds={})
@@ -99,13 +99,13 @@ def test_the_crop_of_a_pack_that_asks_for_it_is_where_lung_belongs() -> None:
     whole = lungs().box(**size)
     for seen in (two_lungs(), white, np.zeros_like(white)):
         assert lungs(seen, region=two_lungs()).box(**size, crop="lung_region") == whole
-        assert lungs(seen, region=two_lungs()).box(**size) == lungs(seen).box(**size)  # of a pack made with that crop
-        assert lungs(seen).box(**size, crop="lung_region") == lungs(seen).box(**size)  # the network does not know it
+        assert lungs(seen, region=two_lungs()).box(**size) == lungs(seen).box(**size)  # the plain lung crop
+        assert lungs(seen).box(**size, crop="lung_region") == lungs(seen).box(**size)  # the network has no lung region
     assert lungs(region=np.zeros_like(white)).box(**size, crop="lung_region") == whole
 
 
 def test_what_the_check_doubts_is_a_chest_where_the_mask_is_that_of_two_lungs() -> None:
-    """Lungs full of pneumonia; a hand has no such mask."""
+    """As with lungs full of pneumonia; a hand has no such mask."""
     doubted = lungs(frontal_chest=0.1)
     assert (doubted.refusal, doubted.unseen, doubted.found) == (None, ("left", "right"), True)
     assert lungs(frontal_chest=0.1, rotated_90=0.9).rotation_degrees == 90
@@ -124,8 +124,8 @@ def test_what_the_check_doubts_is_a_chest_where_the_mask_is_that_of_two_lungs() 
     ("hidden", "scores", "unseen", "code"),
     [
         ((slice(0), slice(0)), {}, (), None),
-        ((slice(0, 22), slice(20, 40)), {}, ("left",), "left_lung_smaller"),  # 64 of 160 cells are left, of 200
-        ((slice(0, 21), slice(0, 20)), {}, (), None),  # 90 of 200 are left, of 160
+        ((slice(0, 22), slice(20, 40)), {}, ("left",), "left_lung_smaller"),  # 64 of 160 cells are left, against 200
+        ((slice(0, 21), slice(0, 20)), {}, (), None),  # 90 of 200 are left, against 160
         ((slice(0, 23), slice(0, 20)), {}, ("right",), "right_lung_smaller"),
         ((slice(0, 40), slice(0, 20)), {}, ("right",), "right_lung_not_found"),
         ((slice(0, 40), slice(0, 20)), {"mirrored": 0.8}, ("left",), "left_lung_not_found"),
@@ -189,7 +189,7 @@ def test_why_an_image_is_read_first_is_the_measurement(made: dict[str, Any], sai
 
 
 def test_a_result_without_its_measurement_names_the_lung() -> None:
-    """One of an earlier version, or one where the outline alone decided."""
+    """A result of an earlier version, or one where the outline alone decided."""
     shares = two_lungs()
     shares[:22, 20:] = 0
     found = lungs(shares)
@@ -226,7 +226,7 @@ def test_a_lung_with_a_third_that_is_white_and_undecided_is_not_seen(rows: slice
     shares[rows, columns] = 0.7
     grey[rows, columns] = 190
     assert lungs(shares, grey=grey).unseen == (unseen,)
-    grey[10:30, 5:15] = grey[10:30, 25:33] = 40  # white nowhere, and no less decided than the other
+    grey[10:30, 5:15] = grey[10:30, 25:33] = 40  # white nowhere, and as uncertain as the other lung
     shares[rows, 5:15] = shares[rows, 25:33] = 0.7
     assert lungs(shares, grey=grey).unseen == ()
 
@@ -278,7 +278,7 @@ def test_a_classifier_gets_the_side_of_a_lung_that_was_not_seen_as_well() -> Non
         ((slice(10, 30), slice(0, 10)), ("left",)),
         ((slice(10, 30), slice(30, 40)), ("right",)),
         ((slice(0, 40), slice(0, 40)), ("top", "bottom", "left", "right")),
-        ((slice(0, 20), slice(5, 7)), ()),  # two cells of forty: a tip
+        ((slice(0, 20), slice(5, 7)), ()),  # two cells of forty: only a tip
     ],
 )
 def test_lungs_that_reach_the_border_are_cut_off(part: tuple[slice, slice], sides: tuple[str, ...]) -> None:
@@ -288,7 +288,7 @@ def test_lungs_that_reach_the_border_are_cut_off(part: tuple[slice, slice], side
 
 
 def test_the_border_is_that_of_the_image_not_of_the_tensor() -> None:
-    """A tall image is fitted with 10 columns of nothing on each side: the lungs reach what is beside them."""
+    """A tall image has 10 padding columns on each side; the lungs reach the image's edge, not the tensor's."""
     found = lungs(drawn(np.s_[10:30, 10:18]), pixel_map=PixelMap(20.0, 0.0, 20.0, -200.0))
     assert found.cut_off == ("left",)
     # 160 cells of 20 x 20 pixels in an image of 800 x 400
@@ -311,7 +311,7 @@ def test_an_arm_beside_the_lungs_is_no_lung() -> None:
     with_arm = lungs(shares)
     assert np.array_equal(alone.mask, with_arm.mask)
     assert alone.box(rows=ROWS, columns=COLUMNS, margin=0.05) == with_arm.box(rows=ROWS, columns=COLUMNS, margin=0.05)
-    shares[12:30, 34:40] = 1  # so large that nobody knows which of the three are the lungs
+    shares[12:30, 34:40] = 1  # so large that the two lungs cannot be told from the three parts
     assert lungs(shares).mask[:, 34:40].any()
 
 
@@ -344,7 +344,7 @@ def test_the_box_moves_a_little_where_a_share_does() -> None:
     for share in (0.0, 0.25, 0.49, 0.51, 0.75, 1.0):  # of the row above both lungs
         shares[9, 8:29] = share * (shares[10, 8:29] > 0)
         tops.append(lungs(shares).box(rows=ROWS, columns=COLUMNS, margin=0.0).top)
-    # by a whole row of 20 pixels in all, and nowhere by more than the share's own step
+    # by a whole row of 20 pixels in all, and nowhere by more than the step of the mask's value
     assert (tops[0], tops[-1]) == pytest.approx((200.0, 180.0), abs=0.1)
     assert all(0 <= before - after <= 20 * 0.36 for before, after in itertools.pairwise(tops))
 
@@ -370,7 +370,7 @@ def test_evidence_is_weighed_by_the_area_that_lies_in_the_lungs() -> None:
     # (0.25 * 1 + 0.2 * 3) / 4
     evidence = np.array([[1.0, 3.0], [0.0, 0.0]], np.float32)
     assert evidence_inside(evidence, cells, lungs(), rows=ROWS, columns=COLUMNS) == pytest.approx(0.2125)
-    # The same where that lung is not seen, and the network says that it belongs there.
+    # The same if that lung is not seen, but the network gives its region.
     white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))
     for region, share in ((None, 0.25 / 4), (two_lungs(), 0.2125)):
         found = lungs(white, region=region)
@@ -402,7 +402,7 @@ def test_the_limit_is_the_one_that_the_pack_measured(metrics: dict[str, object],
     assert evidence_limit(tiny_manifest(metrics=metrics)) == limit
 
 
-# ---- white thirds, on masks of a few cells whose facts can be worked out by hand
+# ---- white thirds, on masks of a few cells whose measurements can be worked out by hand
 
 _OUTSIDE = 10  # a grey that would move every figure if it were counted
 
@@ -420,7 +420,7 @@ def test_halves_begin_at_the_middle_and_go_as_far_as_both_reach(
 def test_thirds_of_the_place_that_either_takes_and_the_outer_half_of_the_lower_two() -> None:
     lungs = np.zeros((2, 9, 7), bool)
     lungs[0, 1:8, 1:6] = True
-    lungs[1, 2:4, 1:3] = True  # within the other
+    lungs[1, 2:4, 1:3] = True  # within the other lung's rows and columns
     # rows 1 to 7 are divided at 1, 3.33, 5.67 and 8; columns 1 to 5 have their middle in column 3
     for (place, counted), (rows, columns) in zip(
         split_into_thirds(lungs),
@@ -441,16 +441,16 @@ def test_of_no_lung_there_are_three_empty_thirds() -> None:
 
 
 def _pair() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shares and lungs (9, 8) about the middle 4, and the grey at twice their size: only every other pixel counts.
+    """Mask values and lungs (9, 8) around column 4, and grey at twice their size: only every other pixel counts.
 
-    The left lung as seen is 6 rows of 2 columns without its lowest outer cell, the right one is 4 rows of 2.
+    The left lung as seen is 6 rows of 2 columns without its lowest outer cell; the right one is 4 rows of 2.
     """
     is_lung = np.zeros((8, 8), bool)
     is_lung[1:7, 1:3] = True
     is_lung[6, 1] = False
     is_lung[1:5, 5:7] = True
     shares = np.where(is_lung, 255, 0).astype(np.uint8)
-    shares[1:3, 1:3] = [[26, 229], [25, 230]]  # of the four the upper row is undecided, to its limits
+    shares[1:3, 1:3] = [[26, 229], [25, 230]]  # the upper two of these four are just uncertain
     shares[3, 5] = 128
     cells = np.full((8, 8), _OUTSIDE, np.uint8)
     cells[1:7, 3] = [100, 110, 120, 130, 140, 150]
@@ -468,9 +468,10 @@ def _pair() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_the_facts_of_two_unlike_lungs() -> None:
-    """Around: the median of the 17 cells beside the lungs is 180. Air: of the left lung's 11 cells a tenth is below
-    40, all of the right one are 60. So 40 is 0 and 180 is 1. The darkest quarter: upper left of 30, 110, 110, 110 it is
-    90, middle left of 40 and 80 it is 50, lower left 96; on the right it is 60, 60, and 220 where no lung was found.
+    """Soft tissue is 180, the median of the 17 cells beside the lungs. Air is 40: of the left lung's 11 cells a tenth
+    is darker, all of the right one are 60. So 40 becomes 0 and 180 becomes 1. The darkest quarter: upper left of
+    30, 110, 110, 110 it is 90; middle left of 40 and 80 it is 50; lower left 96. On the right
+    it is 60, 60, and 220 where no lung was found.
     """
     area, height = math.log(11 / 8), math.log(6 / 4)
     left = [
@@ -495,9 +496,7 @@ def test_with_nothing_beside_the_lungs_what_lies_around_is_white() -> None:
 
 
 def test_a_lung_that_neither_half_reaches_tells_nothing() -> None:
-    """The middle lies at the edge, so that each half is one column. Air is then 0, what lies around is 4: of 8 at the
-    least.
-    """
+    """The middle lies at the edge, so each half is one column. Air is 0 and soft tissue 4, counted as 8 at least."""
     is_lung = np.zeros((6, 8), bool)
     is_lung[:, 7] = is_lung[0, 6] = True
     facts = features_of_thirds(np.where(is_lung, 255, 0).astype(np.uint8), is_lung, np.full((6, 8), 4, np.uint8), 1.0)
@@ -507,7 +506,7 @@ def test_a_lung_that_neither_half_reaches_tells_nothing() -> None:
 
 
 def test_one_lung_of_three_cells_against_none() -> None:
-    """Its facts are those of shares, whatever the size; against nothing it is as large as it is against one cell."""
+    """Measurements compare mask values of any size; a missing lung counts as one cell."""
     is_lung = np.zeros((5, 4), bool)
     is_lung[1:4, 1] = True
     facts = features_of_thirds(np.zeros((5, 4), np.uint8), is_lung, np.full((5, 4), 50, np.uint8), 2.0)
@@ -521,7 +520,7 @@ def test_a_fact_ends_at_three_and_grey_without_contrast_is_none() -> None:
     is_lung[3:9, :4] = True
     is_lung[8, 3] = False  # 23 cells: ln 23 is 3.14
     grey = np.full((12, 8), 100, np.uint8)
-    grey[is_lung] = 98  # 2 of 255 darker: of 8 at the least
+    grey[is_lung] = 98  # 2 of 255 darker; the difference counts as 8 at least
     facts = features_of_thirds(np.zeros((12, 8), np.uint8), is_lung, grey, 4.0)
     np.testing.assert_array_equal(facts[:, 0, 6], [3.0, -3.0])
     np.testing.assert_allclose(facts[:, 0, 7], [math.log(6), -math.log(6)])

@@ -1,4 +1,4 @@
-"""Arrays of a mask: parts, outline, size of the image."""
+"""Masks as arrays: parts, outlines, and masks at the size of the image."""
 
 from __future__ import annotations
 

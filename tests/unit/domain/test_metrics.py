@@ -1,4 +1,4 @@
-"""Figures against values worked out by hand."""
+"""Thresholds, calibration, shares and areas against values worked out by hand or published."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONE_EACH = list("abcdef")
 
 
 def test_thresholds_reach_what_is_asked() -> None:
-    # all three positives are caught from 0.2 on; halfway to the next lower score 0.1 is 0.15
+    # all three positives are detected from 0.2 on; halfway to the next lower score 0.1 is 0.15
     assert metrics.threshold_for_sensitivity(SCORES, TRUTH, wanted=0.95) == pytest.approx(0.15)
     # two of three allowed: from 0.7 on, halfway to 0.6
     assert metrics.threshold_for_sensitivity(SCORES, TRUTH, wanted=0.6) == pytest.approx(0.65)
@@ -103,7 +103,7 @@ def test_a_logistic_regression_is_where_its_loss_is_least() -> None:
     truth = generator.random(200) < metrics.sigmoid(features @ [1.0, -2.0, 0.0] + 0.5)
     found = fit_logistic(features, truth, ridge=30.0)
     missed = metrics.sigmoid(features @ found[:-1] + found[-1]) - truth
-    # the gradient of the log loss with the ridge, and of the intercept without it
+    # the gradient of the log loss with the ridge penalty, and of the intercept without it
     np.testing.assert_allclose(features.T @ missed + 30.0 * found[:-1], 0, atol=1e-8)
     assert abs(missed.sum()) < 1e-8
 
@@ -136,7 +136,7 @@ def test_a_share_has_wilsons_interval(hits: int, of: int) -> None:
 
 
 def test_all_of_63_are_not_all_there_could_be() -> None:
-    # 63 / (63 + 1.96^2) = 0.943: the lowest share of which 63 of 63 is no surprise
+    # 63 / (63 + 1.96^2) = 0.943: the lowest share for which 63 of 63 is plausible
     assert figure_text(Share(63, 63, 1.0, 63 / (63 + 1.96**2), 1.0)) == ("63 of 63: 1.000 (0.943 to 1.000)")
     assert share_of_hits(np.ones(63, bool), patients=_people(63)).low == pytest.approx(0.943, abs=5e-4)
 
@@ -175,7 +175,7 @@ def test_intervals_of_areas_hold_the_truth_as_often_as_they_say(true_area: float
     for _ in range(200):
         found = auc_estimate(generator.normal(apart * truth, 1.0), truth, patients=_people(40))
         held += found.low <= true_area <= found.high
-    # of 200 at 95 %: 190, four standard deviations of 3 less; drawing patients again held 140 at 0.99
+    # of 200 at 95 %: 190, minus four standard deviations of 3; drawing patients again covered 140 at 0.99
     assert held >= 178
 
 
@@ -222,7 +222,7 @@ def test_images_of_one_patient_tell_of_a_difference_as_one_does() -> None:
     alone = auc_difference(np.tile(scores, (4, 1)), np.tile(truth, 4), patients=_people(400))
     assert alone[2] - alone[1] == pytest.approx(
         (once[2] - once[1]) / 2, rel=0.03
-    )  # as if there were four times as many
+    )  # with 400 patients the interval is half as wide
 
 
 def test_a_difference_of_paired_shares_is_newcombes() -> None:
@@ -252,7 +252,7 @@ def test_draws_are_of_patients_and_not_of_images() -> None:
     scores = np.clip(0.5 + 0.2 * (truth - 0.5) + 0.2 * generator.standard_normal(400), 0, 1)
     value, low, high = bootstrap_interval(auc, scores, truth, patients=_people(400))
     assert low < value < high < low + 0.15
-    # The same images, each four times: four times as many images tell no more when drawn by patient.
+    # The same images, each four times: drawn by patient, they narrow nothing.
     _, lower, higher = bootstrap_interval(auc, np.tile(scores, 4), np.tile(truth, 4), patients=_people(400) * 4)
     assert higher - lower == pytest.approx(high - low, rel=0.25)
     with pytest.raises(ValueError, match="no value"):

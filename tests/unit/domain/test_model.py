@@ -1,4 +1,4 @@
-"""What a pack says is valid from birth: each wrong value is refused by its name."""
+"""The values of a manifest are checked when they are created: each wrong value is refused by its name."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
     for one in asked:
         spec = run_spec([Path("/x")], [one])
         assert (spec.overrides, spec.ages_confirmed) == (one.overrides, one.ages_confirmed)
-        of_before = dataclasses.replace(spec, overrides=None, ages_confirmed=False)  # as version 0.2.0 noted it
+        of_before = dataclasses.replace(spec, overrides=None, ages_confirmed=False)  # as version 0.2.0 stored it
         for asked_so in (spec, of_before):
             found = setup_of_run(asked_so, 0, model)
             assert (found.points, found.overrides) == (one.points, one.overrides)
@@ -124,7 +124,7 @@ def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
 
 RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
 OPACITY = MANIFEST.labels[0]
-# For every field of a model and of what it is made of, another value than that of `WHOLE`.
+# For every field of a model and its parts, another value than that of `WHOLE`.
 OTHER: Mapping[type, Mapping[str, object]] = {
     Manifest: {
         "pack_id": "other",
@@ -177,7 +177,7 @@ CROPPED = InputSpec(height=64, width=64, crop="lungs")
 
 
 def within(kind: type, change: Mapping[str, object]) -> Model:
-    """`WHOLE` with its lungs, with the change where it belongs: of lung rules in the lung-field pack."""
+    """`WHOLE` with its lung-field pack, and the change applied to the part of that kind."""
     model = dataclasses.replace(WHOLE, lungs=tiny_lungs_model())
     manifest = model.manifest
     if kind is Model:

@@ -1,4 +1,4 @@
-"""Which images of a run are of today: those of the newest day of each patient, and those without a date."""
+"""The images of a run that count as today's: those of each patient's newest day, and those without a date."""
 
 from __future__ import annotations
 

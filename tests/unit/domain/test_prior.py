@@ -1,4 +1,4 @@
-"""Who is prior to whom: by what two images say of the patient and of the day, and never by guessing."""
+"""Which images are priors: by what two headers state about patient and day, never by guessing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def header(**changes: object) -> ImageHeader:
 
 
 def outcome(name: str, *, content: str = "", **changes: object) -> RefusedOutcome:
-    """An image with a header; what came of it does not matter here."""
+    """An image with this header; the kind of outcome does not matter here."""
     ref = ImageRef(path=Path(f"/images/{name}.dcm"), kind="dicom", header=header(**changes))
     return RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
 
@@ -106,7 +106,7 @@ def test_the_order_is_that_of_the_studies(image: tuple[str, str], current: tuple
             ("20240131", ""),
             ("20240301", ""),
             TimeGap(0, 1, 1),
-        ),  # a month to 29 February, the last day of it, and one more
+        ),  # a month to 29 February, its last day, and one more day
         (("20230331", ""), ("20240229", ""), TimeGap(0, 10, 29)),
         (("20240404", ""), ("20240405", ""), TimeGap(0, 0, 1)),
         (("20240405", "0930"), ("20240405", "1240"), TimeGap(0, 0, 0, 190)),
@@ -158,7 +158,7 @@ def test_the_same_image_twice_is_one_prior_and_itself_is_none() -> None:
     [
         ({"content": "9", "study_date": "20230101"}, True),
         ({"content": "9", "study_date": "", "study_instance_uid": "1.2"}, True),
-        ({"content": "9", "study_date": "2024.04.05"}, False),  # the day of the image itself, in another form
+        ({"content": "9", "study_date": "2024.04.05"}, False),  # the day of the current image, written in another form
         ({"content": "", "study_date": "20230101", "study_instance_uid": "1.2"}, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""For whom a pack is, how good it is, and what a result says of the patient's age."""
+"""The patients that a pack is for, its measured performance, and notes of a result on the patient's age."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHILDREN = HeaderRules(ages_years=(1, 5))
 
 @pytest.fixture
 def children() -> Manifest:
-    """What the shipped pack for children says."""
+    """The manifest of the shipped pack for children."""
     folder = next(builtin_packs_folder().glob("pneumonia-paediatric-*"))
     return domain_manifest(read_verified_manifest(folder).description)  # type: ignore[arg-type]
 
@@ -137,7 +137,7 @@ def test_parts_of_a_hundred_are_whole_numbers_that_are_a_hundred_together() -> N
     def shares(**counts: int) -> dict[Category, Share]:
         return {name: Share(count, sum(counts.values()), 0, 0, 1) for name, count in counts.items()}  # type: ignore[misc]
 
-    # 8.3, 16.7, 66.7 and 8.3 of 100: the two that lose most are rounded up
+    # 8.3, 16.7, 66.7 and 8.3 of 100: the two with the largest rounding loss are rounded up
     found = counts_per_hundred(shares(read_first=3, abnormal=6, unsure=24, normal=3))
     assert {name: number for name, number in found.items() if number} == {
         "read_first": 8, "abnormal": 17, "unsure": 67, "normal": 8,
@@ -146,7 +146,7 @@ def test_parts_of_a_hundred_are_whole_numbers_that_are_a_hundred_together() -> N
     assert set(counts_per_hundred({}).values()) == {0}
 
 
-# ---- what clinics write for views and body parts, and what it means to a pack
+# ---- header texts for views and body parts, and their meaning for a pack
 
 _FRONTAL = """PA|AP|P.A.|a.-p.|P A|PA UPRIGHT|PAUPRIGHT|APSUPINE|SUPINEAP|(AP) (Mobile) Supine|AP_PORTABLE
 THORAX AP|PA1|AP\\PA|POSTERO_ANTERIOR|POSTEROANTERIOR|Antero-Posterior|ANTERIOR TO POSTERIOR
@@ -224,7 +224,7 @@ def test_patient_orientation_is_asked_where_view_position_says_nothing(
     header, rules = ImageHeader(patient_orientation=orientation), HeaderRules()
     assert (view_match(header, rules), _notes(header, rules)) == (saying, notes)
     assert view_match(dataclasses.replace(header, view_position="UNKNOWN"), rules) == saying
-    coded = dataclasses.replace(header, view_code="PA")  # a side view by either is none that is accepted
+    coded = dataclasses.replace(header, view_code="PA")  # a side view by either field is never accepted
     assert view_match(coded, rules) == ("other" if saying == "other" else "accepted")
     stated = dataclasses.replace(header, view_position="PA")
     assert (view_match(stated, rules), _notes(stated, rules)) == ("accepted", [])

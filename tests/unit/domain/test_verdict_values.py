@@ -1,4 +1,4 @@
-"""The values of a reader's verdict: one table, which window, reports, filters and audits read."""
+"""The values of a reader's verdict: the one table used by window, reports, filters and audits."""
 
 from __future__ import annotations
 
