@@ -21,7 +21,7 @@ def test_scores_refusals_and_exposure_are_counted() -> None:
     assert sum(drift_histograms(_gists(5, 0.5, 9), "other")["scores"]) == 0
 
 
-def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
+def test_only_a_run_with_changed_histograms_exceeds_the_limits() -> None:
     before = drift_histograms(_gists(100, 0.25, 100, refused=2), "opacity")
     same = drift_histograms(_gists(60, 0.25, 100, refused=1), "opacity")
     moved = drift_histograms(_gists(60, 0.85, 30, refused=60), "opacity")
@@ -51,12 +51,12 @@ def test_a_pack_gives_its_reference_or_none() -> None:
 
 
 @pytest.mark.parametrize("scores", [None, [1, 2], ["a"] * 10, [1.5] * 10, [-1] * 10, {"0": 1}])
-def test_a_reference_that_is_something_else_is_none(scores: object) -> None:
+def test_a_malformed_reference_is_ignored(scores: object) -> None:
     assert reference_histograms({"labels": {"opacity": {"reference": {"scores": scores}}}}, "opacity") == {}
     assert reference_histograms({"labels": 3}, "opacity") == {}
 
 
-def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients() -> None:
+def test_heat_maps_outside_the_lungs_in_half_of_the_images_mean_drift() -> None:
     """Compared from 20 images on; the share of abnormal images says nothing about the population."""
     before = reference_histograms({"evidence_inside": {"images": 152, "limit": 0.86}}, "opacity")
     assert before == {"evidence": (144, 8)}
@@ -77,7 +77,7 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
     assert found(20, 20)[0].exceeds_limit
 
 
-def test_heat_maps_that_lie_in_the_lungs_more_often_than_before_say_nothing() -> None:
+def test_heat_maps_inside_the_lungs_more_often_than_before_are_no_drift() -> None:
     """As after images of bedridden patients, when those of an outpatient clinic follow."""
     before, now = {"evidence": (10, 14)}, {"evidence": (150, 5)}
     (found,) = compare_histograms(now, before, against="earlier")

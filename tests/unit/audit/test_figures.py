@@ -67,7 +67,7 @@ def test_predictive_values_at_another_prevalence() -> None:
     assert negative and negative.value == pytest.approx(0.72 / 0.73)
 
 
-def test_perfect_shares_have_values_with_a_width_and_empty_ones_have_none() -> None:
+def test_perfect_shares_have_intervals_and_empty_shares_have_no_value() -> None:
     all_right, none = Share(20, 20, 1.0, 0.8, 1.0), Share(0, 20, 0.0, 0.0, 0.2)
     positive, _ = figures.predictive_values(all_right, all_right, prevalence=0.05)
     assert positive and positive.value == positive.high == 1 and 0 < positive.low < 0.6
@@ -85,7 +85,7 @@ def test_perfect_shares_have_values_with_a_width_and_empty_ones_have_none() -> N
         ((0, 20), (45, 50), 0, (0.0, 0.0, 0.178)),
     ],
 )
-def test_both_ends_of_a_predictive_value_are_those_of_the_ratio(
+def test_intervals_of_predictive_values_follow_from_the_ratio_of_shares(
     hits: tuple[int, int], spared: tuple[int, int], which: int, expected: tuple[float, float, float]
 ) -> None:
     found = figures.predictive_values(made_share(*hits), made_share(*spared), prevalence=0.1)[which]
@@ -96,7 +96,7 @@ def made_share(count: int, of: int) -> Share:
     return share_of_hits(np.arange(of) < count, patients=[str(i) for i in range(of)])
 
 
-def test_shares_of_all_images_count_what_has_no_score() -> None:
+def test_shares_of_all_images_include_images_without_a_score() -> None:
     cases = [*drawn(60), case(100, None, True), case(101, None, False, "failed")]
     found = figures.compute_audit(cases, [POINT])
     assert (found.images, found.assessed, found.refused.count) == (62, 60, 1)
@@ -113,7 +113,7 @@ def test_subgroups_need_enough_images_of_both_kinds() -> None:
     }
 
 
-def test_disagreements_come_with_the_surest_first() -> None:
+def test_disagreements_are_sorted_by_certainty() -> None:
     cases = [case(1, 0.95, False), case(2, 0.7, False), case(3, 0.01, True), case(4, 0.5, True), case(5, 0.9, True)]
     found = figures.compute_audit([*cases, case(6, 0.1, False)], [POINT])
     assert [one.row_id for one in found.misclassified] == [3, 1, 2]
@@ -129,7 +129,7 @@ def test_calibration_bins_hold_all_images_and_observed_shares() -> None:
     assert len(figures.calibration_bins(scores[:30], truth[:30], patients=patients[:30])) == 1
 
 
-def test_images_needed_give_the_width_asked_for_and_one_fewer_does_not() -> None:
+def test_images_needed_is_the_smallest_number_with_the_wanted_width() -> None:
     for value in (0.5, 0.9, 1.0):
         number = figures.images_needed_for_interval(value)
         widths = []
@@ -145,12 +145,12 @@ def test_images_needed_give_the_width_asked_for_and_one_fewer_does_not() -> None
 
 
 @pytest.mark.parametrize("prevalence", [0.0, 1.0, -1, float("nan"), 5])
-def test_a_prevalence_that_is_none_is_refused(prevalence: float) -> None:
+def test_an_invalid_prevalence_is_refused(prevalence: float) -> None:
     with pytest.raises(UsageProblem, match="prevalence"):
         figures.compute_audit(drawn(50), [POINT], prevalence=prevalence)
 
 
-def test_one_class_cannot_be_audited() -> None:
+def test_labels_of_one_class_only_cannot_be_audited() -> None:
     with pytest.raises(UsageProblem, match="are in the same group"):
         figures.compute_audit([case(i, 0.1 * i, True) for i in range(5)] + [case(9, None, False)], [POINT])
 
@@ -168,7 +168,7 @@ def _stored(number: int, score: float | None, verdict: str | None, **others: flo
     return StoredResult(result_id=number, row_id=number, run_id=1, outcome=outcome, is_reused=False, verdict=given)
 
 
-def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:
+def test_verdicts_confirm_or_reverse_an_answer_or_give_no_label() -> None:
     results = [
         _stored(1, 0.9, "agree"), _stored(2, 0.9, "disagree"), _stored(3, 0.1, "agree"), _stored(4, 0.1, "disagree"),
         _stored(5, 0.5, "agree"), _stored(6, 0.9, "unsure"), _stored(7, 0.9, None), _stored(8, None, "agree"),
@@ -186,7 +186,7 @@ def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("number", ["", "ANONYMOUS", "0"])
-def test_a_patient_id_that_names_nobody_is_no_person(number: str) -> None:
+def test_placeholder_patient_ids_are_not_counted_as_one_patient(number: str) -> None:
     headers = [ImageHeader(patient_id=number, study_instance_uid=f"1.2.{n // 2}") for n in range(6)]
     results = [
         replace(one, outcome=replace(one.outcome, ref=replace(one.outcome.ref, header=header)))
@@ -197,7 +197,7 @@ def test_a_patient_id_that_names_nobody_is_no_person(number: str) -> None:
     assert found.patients == 3 and "audit_patients_unknown" in {note.code for note in found.notes}
 
 
-def test_of_two_labels_each_is_judged_by_itself() -> None:
+def test_each_of_two_labels_is_judged_separately() -> None:
     results = [
         _stored(1, 0.9, "agree", mass=0.1), _stored(2, 0.9, "disagree", mass=0.1), _stored(3, 0.1, "agree", mass=0.2),
         _stored(4, 0.1, "disagree", mass=0.2), _stored(5, 0.9, "agree", mass=0.95), _stored(6, 0.5, None, mass=0.1),
@@ -212,7 +212,7 @@ def test_of_two_labels_each_is_judged_by_itself() -> None:
     assert found.misclassified == () and found.unsure.count == 0
 
 
-def test_drift_is_told_when_it_is_beyond_chance() -> None:
+def test_drift_is_reported_only_beyond_chance() -> None:
     generator = np.random.default_rng(3)
     reference = score_histogram(list(generator.beta(2, 4, 2000)))
     outs = [
@@ -224,14 +224,14 @@ def test_drift_is_told_when_it_is_beyond_chance() -> None:
     assert moved.exceeds_limit and moved.images == 80 and moved.reference == 2000
 
 
-def test_psi_by_hand_and_what_cannot_be_compared() -> None:
+def test_psi_equals_a_value_by_hand_and_empty_bins_are_refused() -> None:
     # shares (30.5, 70.5) of 101 and (50.5, 50.5): (0.302 - 0.5) ln(0.302 / 0.5) + (0.698 - 0.5) ln(0.698 / 0.5)
     assert measure_drift([30, 70], [50, 50], of="scores").index == pytest.approx(0.16592, abs=1e-5)
     with pytest.raises(ValueError, match="bins"):
         measure_drift([0, 0], [1, 1], of="scores")
 
 
-def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> None:
+def test_detected_counts_refused_positives_as_not_detected() -> None:
     """366 of 381 with a score are 96.1 %, and of all 400 with the condition 91.5 %."""
     ill = [case(n, 0.9, True) for n in range(366)] + [case(n, 0.1, True) for n in range(366, 381)]
     refused = [case(n, None, True) for n in range(381, 400)]
@@ -247,7 +247,7 @@ def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> N
     assert at.class_shares_by_truth[True]["refused"] == made_share(19, 400)
 
 
-def test_what_is_read_first_is_referred_in_every_figure_and_has_a_column_of_its_own() -> None:
+def test_read_first_counts_as_referred_and_has_its_own_column() -> None:
     units = [
         case(0, 0.1, True, "read_first"),
         case(1, 0.9, True),

@@ -43,12 +43,12 @@ def problem(folder: Path, text: str | bytes, **options: object) -> str:
 
 
 @pytest.mark.parametrize("name", ["{folder}/train/a.png", "train/a.png", "'train/a.png"])
-def test_an_image_is_named_by_its_path_or_the_end_of_it(tmp_path: Path, name: str) -> None:
+def test_a_label_matches_an_image_by_its_path_or_the_end_of_it(tmp_path: Path, name: str) -> None:
     found = read(tmp_path, f"path,label\n{name.format(folder=tmp_path)},abnormal\nb.dcm,normal\n")
     assert found.truths == {str(tmp_path / "train" / "a.png"): True, str(tmp_path / "b.dcm"): False}
 
 
-def test_a_uid_or_a_member_names_an_image_too(tmp_path: Path) -> None:
+def test_a_label_matches_an_image_by_uid_or_zip_member(tmp_path: Path) -> None:
     found = read(tmp_path, "image;label;patient\n1.2.3;1;P1\nЗнімок.png;0;P2\n")
     assert sorted(found.truths.values()) == [False, True] and sorted(found.patients.values()) == ["P1", "P2"]
 
@@ -61,7 +61,7 @@ def test_tables_of_every_spreadsheet_are_read(tmp_path: Path, encoding: str, sep
     assert sorted(read(tmp_path, text.encode(encoding)).truths.values()) == [False, True]
 
 
-def test_a_name_of_two_images_is_not_guessed(tmp_path: Path) -> None:
+def test_a_name_shared_by_two_images_is_refused(tmp_path: Path) -> None:
     said = problem(tmp_path, "path,label\na.png,1\nb.dcm,0\n")
     assert "(write more of the path): 2 (a.png)." in said and "two labels: –." in said
 
@@ -85,7 +85,7 @@ def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp
     ]
 
 
-def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -> None:
+def test_an_ambiguous_negative_value_must_be_named(tmp_path: Path) -> None:
     found = read(tmp_path, "path,label\ntrain/a.png,ill\nb.dcm,maybe\n", positive=("ill",))
     assert found.notes[-1].text == "Labels counted as negative: maybe."
     plain = read(tmp_path, "path,label\ntrain/a.png,ill\nb.dcm,Normal\n", positive=("ill",))
@@ -108,7 +108,7 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
         ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "which of these labels mean “with the condition”"),
     ],
 )
-def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, said: str) -> None:
+def test_a_faulty_table_is_refused_with_its_fault(tmp_path: Path, text: str | bytes, said: str) -> None:
     assert said in problem(tmp_path, text)
 
 
@@ -129,7 +129,7 @@ def test_folders_are_labels(tmp_path: Path) -> None:
     assert [found.truths[ref.key] for ref in (*images, zipped)] == [False, False, True, True, False]
 
 
-def test_classes_that_are_not_two_need_a_word() -> None:
+def test_unknown_class_names_need_a_positive_class() -> None:
     with pytest.raises(UsageProblem, match="mean “with the condition”"):
         truth_by_class({"mild", "severe"}, positive=())
     assert truth_by_class({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
@@ -152,13 +152,13 @@ def test_two_columns_of_one_name_are_refused_and_named(tmp_path: Path, header: s
     assert ("image" if header.startswith("Image") else "label") in said
 
 
-def test_a_label_that_is_nearly_a_usual_one_is_asked_about_and_positives_are_said(tmp_path: Path) -> None:
+def test_a_misspelt_label_is_refused_and_positives_are_listed(tmp_path: Path) -> None:
     assert "Choose which of these labels" in problem(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,normall\n")
     found = read(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,tuberculosis\n")
     assert reason("audit_counted_positive", names="tuberculosis") in found.notes
 
 
-def test_minus_one_is_uncertain_and_no_positive(tmp_path: Path) -> None:
+def test_minus_one_means_uncertain_not_positive(tmp_path: Path) -> None:
     text = "path,label\nb.dcm,0.0\ntrain/a.png,1.0\ntest/a.png,-1.0\n"
     found = read(tmp_path, text)
     assert sorted(found.truths.values()) == [False, True]
@@ -176,13 +176,13 @@ def test_a_table_that_never_ends_is_not_read(tmp_path: Path) -> None:
         assert problem.value.reason.code == "audit_table_no_text"
 
 
-def test_a_line_that_names_the_separator_and_empty_rows_are_no_rows(tmp_path: Path) -> None:
+def test_separator_lines_and_empty_rows_are_skipped(tmp_path: Path) -> None:
     text = "sep=;\r\nimage;label,of\r\nb.dcm;1\r\n;\r\nЗнімок.png;0\r\n;\r\n;;\r\n"
     assert sorted(read(tmp_path, text, columns={"label": "label,of"}).truths.values()) == [False, True]
     assert "label: 5." in problem(tmp_path, "sep=,\nimage,label\nb.dcm,1\n,\ntrain/a.png,\n")
 
 
-def test_a_name_without_its_suffix_is_that_of_one_image(tmp_path: Path) -> None:
+def test_a_name_without_suffix_matches_a_single_image(tmp_path: Path) -> None:
     found = read(tmp_path, "image,label\nb,1\ntrain\\a,0\nc.zip!inner/Знімок,1\n")
     assert found.truths[str(tmp_path / "b.dcm")] and not found.truths[str(tmp_path / "train" / "a.png")]
     assert len(found.truths) == 3
@@ -192,13 +192,13 @@ def test_a_name_without_its_suffix_is_that_of_one_image(tmp_path: Path) -> None:
     )  # UIDs must match as a whole
 
 
-def test_a_longer_path_is_shown_beside_the_one_that_was_screened(tmp_path: Path) -> None:
+def test_a_longer_path_in_the_table_is_reported_with_the_screened_path(tmp_path: Path) -> None:
     said = problem(tmp_path, "image,label\nD:\\set\\b.dcm,1\n/mnt/set/x.dcm,0\n")
     assert f"2 (D:\\set\\b.dcm ≠ {tmp_path / 'b.dcm'}); 3 (/mnt/set/x.dcm)." in said
 
 
 @pytest.mark.parametrize(("positive", "negative"), [("ІСТИНА", "ХИБНІСТЬ"), ("так", "ні"), ("Відхилення", "норма")])
-def test_what_a_ukrainian_table_says_of_a_class_is_understood(tmp_path: Path, positive: str, negative: str) -> None:
+def test_ukrainian_class_names_are_understood(tmp_path: Path, positive: str, negative: str) -> None:
     text = f"image;label\nb.dcm;{positive}\nЗнімок.png;{negative}\n"
     found = read(tmp_path, text, usual=usual_class_names())
     assert found.truths[str(tmp_path / "b.dcm")] and sorted(found.truths.values()) == [False, True]

@@ -41,7 +41,7 @@ def cases_of(results: list[StoredResult], *, sick: set[int]) -> list[Case]:
     return list(make_cases(results, ReferenceLabels(truths=truths), label="opacity"))
 
 
-def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -> None:
+def test_areas_on_images_scored_by_both_runs_equal_those_of_scikit_learn() -> None:
     generator = np.random.default_rng(2)
     sick = set(range(0, 120, 3))
     scores = np.clip(
@@ -85,7 +85,7 @@ def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -
     assert found.kappa[0] == pytest.approx(cohen_kappa_score(*np.transpose(referred)))
 
 
-def test_without_points_there_is_the_area_alone_and_one_kind_is_refused() -> None:
+def test_without_operating_points_only_areas_are_compared() -> None:
     runs = [[result(n, 0.1 * n, label=label, folder="f") for n in range(1, 9)] for label in ("opacity", "tb")]
     cases = cases_of(runs[0], sick={5, 6, 7, 8})
     found = compare_packs(cases, runs[1], first=replace(FIRST, point=None), second=SECOND, rule=CountingRule())

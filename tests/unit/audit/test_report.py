@@ -47,7 +47,7 @@ def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float
     return found
 
 
-def test_who_is_called_found_and_missed_is_counted_by_person() -> None:
+def test_referred_detected_and_missed_are_counted_by_patient() -> None:
     found = made(CASES)
     assert (found.units, found.units_not_assessed, found.positives_not_assessed) == (9, 2, 1)
     steps = found.groups[ALL_UNITS]
@@ -64,7 +64,7 @@ def test_who_is_called_found_and_missed_is_counted_by_person() -> None:
     assert found.shown_thresholds == (0.4, 0.9)
 
 
-def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
+def test_costs_count_screening_everybody_and_testing_the_referred() -> None:
     step = made(CASES, prices=Prices(screening=2.0, test=20.0)).groups[ALL_UNITS][0.4]
     assert step.cost == pytest.approx(1000 * 2 + 255 * 20)
     assert step.cost_per_detected == pytest.approx(7100 / 75)
@@ -78,7 +78,7 @@ def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
             require_valid_prices(wrong)
 
 
-def test_a_threshold_in_use_is_a_step_and_a_score_keeps_to_its_side() -> None:
+def test_the_plan_has_a_step_at_each_threshold_in_use() -> None:
     cases = [case("a", 0.29, True), case("b", 0.2899, True), case("p", 0.1234, False)]
     found = made(cases, points=(0.55,))
     # Rounded down to thousandths: a score is never below the threshold at which it is referred.
@@ -88,7 +88,7 @@ def test_a_threshold_in_use_is_a_step_and_a_score_keeps_to_its_side() -> None:
     assert found.groups[ALL_UNITS][0.55].detected == 0 and found.groups[ALL_UNITS][0.55].ppv is None
 
 
-def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> None:
+def test_large_groups_have_steps_at_the_same_thresholds() -> None:
     cases = [
         case(f"{sex}{n}", 0.01 * n + (sex == "M") * 0.1, n % 2 == 1, sex=sex) for sex in "FM" for n in range(1, 51)
     ]
@@ -101,12 +101,12 @@ def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> Non
     assert found.groups["sex", "M"][0.41].sensitivity.count == 10
 
 
-def test_where_everybody_is_sick_there_is_no_plan() -> None:
+def test_without_negatives_there_is_no_plan() -> None:
     both = [case("a", 0.9, True), case("a", 0.1, False)]  # one patient, with an image of either kind
     assert threshold_plan(both, (), rule=PATIENTS, base_point=None, prevalence=0.5, prices=None) is None
 
 
-def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:
+def test_a_chosen_threshold_is_proposed_with_its_figures() -> None:
     cases = [case(str(n), n / 20, n % 3 == 0) for n in range(1, 20)]
     found = propose_operating_point(
         cases, label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(threshold=0.5)
@@ -132,7 +132,7 @@ def _cases() -> list[Case]:
 
 
 @pytest.mark.parametrize("wanted", [0.5, 0.9, 1.0])
-def test_the_threshold_catches_what_was_asked_for_and_the_next_one_would_not(wanted: float) -> None:
+def test_the_proposed_threshold_is_the_highest_with_the_wanted_sensitivity(wanted: float) -> None:
     cases = _cases()
     found = propose_operating_point(
         cases, label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(sensitivity=wanted)
@@ -147,7 +147,7 @@ def test_the_threshold_catches_what_was_asked_for_and_the_next_one_would_not(wan
 
 
 @pytest.mark.parametrize("wanted", [0.4, 0.8, 1.0])
-def test_a_specificity_is_reached_at_the_lowest_threshold_that_does(wanted: float) -> None:
+def test_the_proposed_threshold_is_the_lowest_with_the_wanted_specificity(wanted: float) -> None:
     found = propose_operating_point(
         _cases(), label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(specificity=wanted)
     )
@@ -158,7 +158,7 @@ def test_a_specificity_is_reached_at_the_lowest_threshold_that_does(wanted: floa
     assert found.sensitivity.low <= found.sensitivity.value <= found.sensitivity.high
 
 
-def test_the_interval_of_the_specificity_counts_that_the_threshold_was_chosen_here() -> None:
+def test_the_specificity_interval_includes_the_choice_of_the_threshold() -> None:
     found = propose_operating_point(
         _cases(), label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(sensitivity=0.9)
     )
@@ -168,7 +168,7 @@ def test_the_interval_of_the_specificity_counts_that_the_threshold_was_chosen_he
     assert found.specificity.low <= value <= found.specificity.high
 
 
-def test_the_band_moves_along_in_log_odds() -> None:
+def test_the_uncertain_zone_moves_with_the_threshold_in_log_odds() -> None:
     pattern = operating_point(threshold=0.5, unsure_low=0.4, unsure_high=0.6)
     low, high = shifted_uncertain_zone(pattern, 0.8)
     assert math.log(low / (1 - low)) == pytest.approx(math.log(0.8 / 0.2) + math.log(0.4 / 0.6))
@@ -176,13 +176,13 @@ def test_the_band_moves_along_in_log_odds() -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1e-12, 0.5, 1 - 1e-12, 1.0])
-def test_a_band_holds_its_threshold_and_stays_in_the_scale(threshold: float) -> None:
+def test_the_uncertain_zone_contains_its_threshold_and_stays_within_0_and_1(threshold: float) -> None:
     low, high = shifted_uncertain_zone(operating_point(threshold=0.5, unsure_low=0.0, unsure_high=0.9), threshold)
     assert 0 == low <= threshold <= high <= 1
 
 
 @pytest.mark.parametrize("wanted", [0.0, -0.1, 1.01, float("nan")])
-def test_a_sensitivity_that_is_none_is_refused(wanted: float) -> None:
+def test_an_invalid_sensitivity_is_refused(wanted: float) -> None:
     with pytest.raises(UsageProblem, match="sensitivity"):
         propose_operating_point(
             _cases(), label="opacity", base_point=None, rule=CountingRule(), wanted=ProposalGoal(sensitivity=wanted)

@@ -122,7 +122,7 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.unit}-{rule.refers}")
 @pytest.mark.parametrize("aim", ["sensitivity", "specificity"])
-def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: CountingRule, aim: str) -> None:
+def test_a_proposal_is_the_nearest_threshold_that_reaches_the_aim(rule: CountingRule, aim: str) -> None:
     cases, share = drawn(), 0.6  # three in ten patients without the condition are read first
     wanted = ProposalGoal(sensitivity=share) if aim == "sensitivity" else ProposalGoal(specificity=share)
     _, proposal, planned = everything(cases, rule, wanted=wanted)
@@ -153,7 +153,7 @@ def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("refers", ["above", "unsure"])
-def test_what_no_threshold_reaches_is_said(refers: Referral) -> None:
+def test_an_aim_that_no_threshold_reaches_is_reported(refers: Referral) -> None:
     cases = [image(n, None, True, "refused") for n in range(3)] + [image(9, 0.7, True, "abnormal")]
     cases += [image(20 + n, 0.2, False, "read_first") for n in range(3)] + [image(30, 0.1, False, "normal")]
     rule = CountingRule(refers=refers)
@@ -163,7 +163,7 @@ def test_what_no_threshold_reaches_is_said(refers: Referral) -> None:
         assert (proposal.sensitivity.value, proposal.specificity.value) <= (0.25, 0.25)
 
 
-def test_patients_with_both_labels_and_with_several_examinations_are_said() -> None:
+def test_patients_with_both_labels_or_several_examinations_are_reported() -> None:
     days = ("20200101", "20210101", "20200105")
     cases = [
         image(n, 0.2 + 0.2 * n, n == 2, "normal", patient="A", exam=f"e{n}", header=ImageHeader(study_date=day))

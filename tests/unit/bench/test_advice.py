@@ -55,7 +55,7 @@ def codes(part: ComputerPart, *weights: str) -> list[str]:
     ("lacking", "found"),
     [(RUNTIME, ["no_runtime"]), ("imagecodecs", ["host_library_missing"]), ("PySide6", []), ("", [])],
 )
-def test_what_the_program_lacks(lacking: str, found: list[str]) -> None:
+def test_missing_parts_of_the_program_are_found(lacking: str, found: list[str]) -> None:
     part = inspect_software({name: version * (name != lacking) for name, version in VERSIONS.items()})
     assert codes(part, "stop") == found
     assert can_screen(part.findings) is not bool(found)
@@ -75,7 +75,7 @@ def test_what_the_program_lacks(lacking: str, found: list[str]) -> None:
         ({"processor": "", "vector_instructions": None, "governor": "", "clock_mhz": 0, "highest_clock_mhz": 0}, []),
     ],
 )
-def test_what_slows_a_computer_down(changes: dict[str, Any], found: list[str]) -> None:
+def test_causes_of_a_slow_computer_are_found(changes: dict[str, Any], found: list[str]) -> None:
     assert codes(inspect_machine(replace(MACHINE, **changes)), "stop", "change") == found
 
 
@@ -101,7 +101,7 @@ NO_FILE = replace(TRIAL, has_edgetpu_file=False)
         (ABSENT, NO_FILE, [], ["host_no_edgetpu"]),
     ],
 )
-def test_what_to_do_about_an_edgetpu(
+def test_findings_about_an_edgetpu(
     edgetpu: CoralStatus, trial: ScreeningTrial, change: list[str], well: list[str]
 ) -> None:
     part = inspect_edgetpu(edgetpu, trial)
@@ -109,7 +109,7 @@ def test_what_to_do_about_an_edgetpu(
     assert can_screen(part.findings)
 
 
-def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime_but_a_bad_one_is_named() -> None:
+def test_without_an_edgetpu_only_a_broken_runtime_is_reported() -> None:
     def fact(problem: Reason) -> str:
         return inspect_edgetpu(replace(ABSENT, library_problem=problem), TRIAL).facts["Edge TPU"]
 
@@ -122,13 +122,13 @@ STOP, CHANGE = HostFinding("stop", reason("no_pack")), HostFinding("change", rea
 WELL = HostFinding("well", reason("host_edgetpu_well"))
 
 
-def test_the_serious_comes_first() -> None:
+def test_findings_are_sorted_by_severity() -> None:
     found = findings_by_severity([ComputerPart([WELL, CHANGE], {}), ComputerPart([STOP], {})])
     assert found == (STOP, CHANGE, WELL)
     assert can_screen(found[1:])
 
 
-def test_the_report_is_json_and_reads_from_the_top() -> None:
+def test_the_report_is_json_and_text_with_the_verdict_first() -> None:
     report = host_report([inspect_machine(MACHINE), ComputerPart([STOP], {})])
     data = json.loads(json.dumps(report.data))
     assert data["can_screen"] is False

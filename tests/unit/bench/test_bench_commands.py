@@ -42,7 +42,7 @@ def test_a_pack_that_ships_can_be_tried_and_timed(tmp_path: Path, capsys: pytest
     assert typed("bench", "device", "--pack", ADULTS.name, "--images", 3, "--repeats", 1) == 0
 
 
-def test_doctor_says_no_and_what_to_do(pack: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_fails_without_a_pack_and_says_what_to_do(pack: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("doctor", "--pack", pack) == 1
     said = capsys.readouterr().out
     assert "cannot screen yet" in said and fingerprint(pack) in said

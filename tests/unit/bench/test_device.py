@@ -13,7 +13,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 
-def test_the_first_time_is_that_of_a_fresh_backends_first_image() -> None:
+def test_the_first_time_is_of_the_first_image_of_a_fresh_backend() -> None:
     record = Record("one")
     assert time_case(record.case(), IMAGES, NETWORK_SCOPE, image_count=4) == [5, 2, 1, 1]
     assert record.events == ["one: start", "one: 10", "one: 20", "one: 30", "one: 10", "one: close"]
@@ -55,7 +55,7 @@ def test_a_fast_network_runs_longer_than_its_count() -> None:
         assert len(time_images(backend, IMAGES, image_count=3, min_duration_s=0.05)) > 3
 
 
-def test_what_cannot_be_opened_says_why() -> None:
+def test_a_backend_that_cannot_be_opened_is_reported_with_the_reason() -> None:
     well = Record("well").case()
     ill = Record("ill", unavailable_reason=reason("no_model_file", device="Edge TPU")).case("edgetpu")
     cases, problems = find_usable_cases([well, ill])

@@ -43,7 +43,7 @@ def test_rates_for_each_watt_and_dollar() -> None:
     assert network[1:] == ("83.33", "100.00", "125.00", "1.00", "2 (typed in)", "50", "1.25")
 
 
-def test_ways_are_compared_with_the_first() -> None:
+def test_cases_are_compared_with_the_first_case() -> None:
     slow, fast = (Measurement(case=Record(name).case()) for name in ("slow", "fast"))
     slow.repetitions.extend([[9, 9, 4], [9, 9, 8]])
     fast.repetitions.extend([[9, 9, 2], [9, 9, 4]])
@@ -60,7 +60,7 @@ def counters(tree: Path, zone: str, name: str, energy_uj: int) -> Path:
     return tree / zone / "energy_uj"
 
 
-def test_energy_is_of_the_packages_and_counters_begin_again(tmp_path: Path) -> None:
+def test_energy_sums_the_cpu_packages_and_handles_counter_overflow(tmp_path: Path) -> None:
     first, second = (counters(tmp_path, f"intel-rapl:{n}", f"package-{n}", 900000) for n in (0, 1))
     inner = [counters(tmp_path, *zone, 0) for zone in (("intel-rapl:0:0", "core"), ("intel-rapl:2", "psys"))]
     meter, energy = EnergyMeter(tmp_path), list[tuple[float, float]]()
@@ -73,7 +73,7 @@ def test_energy_is_of_the_packages_and_counters_begin_again(tmp_path: Path) -> N
     assert meter.problem is None and seconds > 0 and abs(joules - 0.25) < 1e-9
 
 
-def test_a_power_that_was_measured_counts_before_one_that_was_typed_in() -> None:
+def test_measured_power_takes_precedence_over_stated_power() -> None:
     costs = Costs(power_w={"cpu": 2.0, "edgetpu": 2.0})
     rows = {}
     backends: tuple[BackendName, ...] = ("cpu", "edgetpu")
@@ -87,7 +87,7 @@ def test_a_power_that_was_measured_counts_before_one_that_was_typed_in() -> None
     assert found == {"cpu": (5.0, "measured", 20.0), "edgetpu": (2.0, "typed in", 50.0)}  # 10 J in 2 s
 
 
-def test_why_energy_is_not_measured_is_said(tmp_path: Path) -> None:
+def test_a_reason_is_given_where_energy_is_not_measured(tmp_path: Path) -> None:
     energy: list[tuple[float, float]] = []
     meter = EnergyMeter(tmp_path)
     with meter.measure_energy(energy):

@@ -55,7 +55,7 @@ def test_a_pack_that_would_not_load_is_named_once(home: Path) -> None:
     assert storage(home, *packs, trial=ScreeningTrial(problem=why)).findings == []
 
 
-def test_everything_is_inspected_and_a_missing_runtime_is_said_once(home: Path, tmp_path: Path) -> None:
+def test_a_missing_runtime_is_reported_once_in_the_whole_inspection(home: Path, tmp_path: Path) -> None:
     def load() -> Model:
         raise BackendProblem(reason("no_runtime"))
 
@@ -74,7 +74,7 @@ def test_one_image_is_screened() -> None:
     assert trial.seconds > 0
 
 
-def test_ways_to_run() -> None:
+def test_devices_that_can_run_a_pack_are_listed() -> None:
     names = [case.name for case in host_cases(tiny_model(), cores=5, float_file=b"x", max_clock=True)]
     assert names == [
         "cpu, 1 thread",

@@ -27,7 +27,7 @@ class Times(NamedTuple):
     guest: float
 
 
-def test_busy_is_what_is_not_idle() -> None:
+def test_busy_time_is_all_time_that_is_not_idle() -> None:
     # 10 s of user time (4 of them guest), 25 idle, 5 waiting: 10 of 40
     assert busy_share(Times(100, 50, 5, 1), Times(110, 75, 10, 5)) == 0.25
     assert busy_share(Times(1, 1, 1, 1), Times(1, 1, 1, 1)) == 0
@@ -100,7 +100,7 @@ def sentences(report: BenchmarkReport) -> str:
     return " ".join(points.sentences)
 
 
-def test_the_dissertations_figure_stands_beside_and_the_best_way_is_named() -> None:
+def test_the_dissertations_figure_and_the_best_setting_are_reported() -> None:
     table = next(block for block in study().blocks if isinstance(block, Table))
     by_name = {row[0]: row[1:] for row in table.rows}
     assert by_name["plain, 100 %"][-2:] == ("+50.0 %", "+27.3 %")
@@ -109,7 +109,7 @@ def test_the_dissertations_figure_stands_beside_and_the_best_way_is_named() -> N
     assert "The least increase of cpu at 100 % is +20.0 % (raised), the dissertation's +27.3 %." in sentences(study())
 
 
-def test_a_machine_that_was_not_idle_is_reported_and_nothing_is_compared() -> None:
+def test_a_busy_machine_is_reported_and_nothing_is_compared() -> None:
     assert "not idle" not in sentences(study(others=0.05))
     busy = study(others=0.4)
     assert "not idle: other programs used 40%" in sentences(busy) and "dissertation" not in sentences(busy)
@@ -118,7 +118,7 @@ def test_a_machine_that_was_not_idle_is_reported_and_nothing_is_compared() -> No
     assert busy.data["dissertation"] == []
 
 
-def test_a_load_that_fell_short_is_reported() -> None:
+def test_a_load_below_its_level_is_reported() -> None:
     plain = Record("plain").case()
     weak = cell(plain, FULL, 15)
     weak.measured_loads[:] = [MeasuredLoad(made=0.3, machine=1.0)]

@@ -7,7 +7,7 @@ import pytest
 from fieldray.bench.benchmark_case import paired_ratio, summarise_times
 
 
-def test_iterations_1_2_and_later_are_apart() -> None:
+def test_iterations_1_2_and_later_have_separate_figures() -> None:
     # later images of both repetitions: 2, 4 and 4, 10 -> mean 5; squares 9 + 1 + 1 + 25 = 36, / 3 = 12
     summary = summarise_times([[30, 8, 2, 4], [20, 6, 4, 10]])
     assert (summary.repetitions, summary.images) == (2, 4)
@@ -31,7 +31,7 @@ def test_frames_per_second_are_of_the_slowest_the_mean_and_the_fastest() -> None
 
 
 @pytest.mark.parametrize("repetitions", [[], [[1, 1]], [[1, 1, 1], [1]], [[1, 1, 0]]])
-def test_too_little_to_say_anything(repetitions: list[list[float]]) -> None:
+def test_too_few_repetitions_give_no_figures(repetitions: list[list[float]]) -> None:
     with pytest.raises(ValueError, match=r"image|above 0"):
         summarise_times(repetitions)
 

@@ -11,7 +11,7 @@ from fieldray_adapt.adapt_command import ProgressBar
 from program import python
 
 
-def test_each_kind_of_work_has_its_own_rate_and_end() -> None:
+def test_each_kind_of_work_has_its_own_rate_and_time_left() -> None:
     terminal, now = Terminal(), [0.0]
     bar = ProgressBar(Console(io.StringIO(), terminal), clock=lambda: now[0])
 
@@ -48,7 +48,7 @@ finally:
 """
 
 
-def test_libraries_are_heard_in_their_log_alone(home: Path) -> None:
+def test_messages_of_libraries_go_to_the_log_only(home: Path) -> None:
     said = python(PROGRAM).stderr
     assert said.splitlines()[:3] == ["fieldray: before", "fieldray: within", "fieldray: after"]
     assert "RuntimeError: ours" in said and "cpu_feature_guard" not in said
@@ -62,6 +62,6 @@ def test_libraries_are_heard_in_their_log_alone(home: Path) -> None:
     assert log.stat().st_size < 100
 
 
-def test_where_no_log_can_be_written_all_goes_on(home: Path) -> None:
+def test_without_a_writable_log_the_command_runs_on(home: Path) -> None:
     (home / "tensorflow.log").mkdir()
     assert python(PROGRAM).stderr.splitlines()[:3] == ["fieldray: before", "fieldray: within", "fieldray: after"]

@@ -30,7 +30,9 @@ def as_shell(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [f"--trust={FINGERPRINT}", "--allow-older", "--json=out", "--", "-h", "--pack=m"])
-def test_a_file_is_no_option(name: str, here: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_name_is_never_taken_for_an_option(
+    name: str, here: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / name).touch()
     (here / "film.png").touch()
     assert run(["screen", *as_shell(here)]) == 2
@@ -38,14 +40,14 @@ def test_a_file_is_no_option(name: str, here: Path, home: Path, capsys: pytest.C
     assert not (home / "pack_trust.json").exists()
 
 
-def test_files_are_no_command(here: Path, home: Path) -> None:
+def test_a_file_name_is_never_taken_for_a_command(here: Path, home: Path) -> None:
     for name in ("packs", "trust", f"\u3000{FINGERPRINT}"):
         (here / name).touch()
     assert run(as_shell(here)) == 2
     assert not (home / "pack_trust.json").exists()
 
 
-def test_what_a_person_types_passes(here: Path) -> None:
+def test_ordinary_arguments_are_accepted(here: Path) -> None:
     for name in ("screen", "images", "-", "--trust", "doctor"):
         (here / name).mkdir()
     for arguments in (
@@ -124,7 +126,7 @@ def test_an_empty_path_is_refused(arguments: tuple[str, ...], here: Path, capsys
     ],
     ids=" ".join,
 )
-def test_an_address_is_no_path(arguments: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_url_is_refused_as_a_path(arguments: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(list(arguments)) == 2
     assert " is a network address" in capsys.readouterr().err
     assert not list(here.iterdir())
@@ -145,7 +147,7 @@ def run_command(command: Callable[[object, object], int]) -> int:
 
 
 @pytest.mark.parametrize("kind", [Panic, RuntimeError])
-def test_what_an_interrupted_library_raises_is_a_cancel(
+def test_an_error_of_an_interrupted_library_counts_as_a_cancel(
     kind: type[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command(_options: object, _console: object) -> int:
@@ -159,7 +161,7 @@ def test_what_an_interrupted_library_raises_is_a_cancel(
     assert "cancelled" in capsys.readouterr().err
 
 
-def test_a_panic_that_nobody_asked_for_is_not_swallowed() -> None:
+def test_a_panic_without_an_interrupt_is_raised() -> None:
     def command(_options: object, _console: object) -> int:
         raise Panic
 

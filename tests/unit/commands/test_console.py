@@ -20,7 +20,7 @@ def written(stream: io.TextIOWrapper) -> bytes:
     return buffer.getvalue()
 
 
-def test_words_for_people_leave_standard_output_to_a_machine_that_reads_it() -> None:
+def test_messages_go_to_standard_error_if_standard_output_is_read_by_a_program() -> None:
     out, error = io.StringIO(), io.StringIO()
     console = Console(out, error)
     console.print_line("to people")
@@ -38,7 +38,7 @@ def test_a_console_that_cannot_show_a_name_shows_its_escapes() -> None:
     assert written(out) == b"\\u0437\\u043d\\u0456\\u043c\\u043e\\u043a \\udcff\n"
 
 
-def test_a_bar_is_drawn_over_and_cleared_before_a_line() -> None:
+def test_a_progress_bar_is_cleared_before_a_line() -> None:
     out, error = io.StringIO(), Terminal()
     console = Console(out, error)
     console.show_bar("12345")
@@ -48,13 +48,13 @@ def test_a_bar_is_drawn_over_and_cleared_before_a_line() -> None:
     assert out.getvalue() == "line\n"
 
 
-def test_no_bar_where_nobody_sees_it() -> None:
+def test_no_progress_bar_without_a_terminal() -> None:
     error = io.StringIO()
     Console(io.StringIO(), error).show_bar("12345")
     assert error.getvalue() == ""
 
 
-def test_where_no_terminal_is_a_long_work_says_every_ten_seconds_how_far_it_is() -> None:
+def test_without_a_terminal_progress_is_a_line_every_ten_seconds() -> None:
     error, now = io.StringIO(), [0.0]
     console = Console(io.StringIO(), error, clock=lambda: now[0])
     console.logs_progress = True
@@ -64,7 +64,7 @@ def test_where_no_terminal_is_a_long_work_says_every_ten_seconds_how_far_it_is()
     assert error.getvalue() == "12 of 30\n24 of 30\n"
 
 
-def test_a_reader_that_went_away_is_noted_and_nothing_breaks() -> None:
+def test_a_closed_pipe_is_noted_and_breaks_nothing() -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w", encoding="utf-8") as out:
@@ -88,7 +88,7 @@ def test_progress() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs the device that is always full")  # noqa: PTH110
-def test_a_full_disk_behind_standard_output_is_said_once() -> None:
+def test_a_full_disk_behind_standard_output_is_reported_once() -> None:
     error = io.StringIO()
     with open("/dev/full", "w", encoding="utf-8") as out:  # noqa: PTH123
         console = Console(out, error)
@@ -99,7 +99,7 @@ def test_a_full_disk_behind_standard_output_is_said_once() -> None:
 
 
 @pytest.mark.parametrize("text", ALL)
-def test_every_text_for_a_person_is_one_line_whatever_it_says(text: str) -> None:
+def test_every_message_is_one_line_whatever_its_text(text: str) -> None:
     out, error = io.StringIO(), Terminal()
     console = Console(out, error)
     console.print_line(text)

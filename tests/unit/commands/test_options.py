@@ -22,13 +22,15 @@ from packs_factory import key, make_pack
 FINGERPRINT, OTHER = (fingerprint_of(key(number).public_key().public_bytes_raw()) for number in (1, 2))
 
 
-def test_without_any_pack_it_says_what_to_do(tmp_path: Path) -> None:
+def test_without_any_pack_the_error_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(PackProblem) as caught:
         default_pack_name(PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none", builtin_table={}))
     assert caught.value.reason.code == "no_pack"
 
 
-def test_a_default_is_no_pack_of_a_folder_that_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_pack_is_not_looked_for_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_pack(tmp_path / "chest", pack_id="chest")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PackProblem, match="chest"):
@@ -91,7 +93,7 @@ def _spoil_model(pack: Path) -> None:
 SPOILS = pytest.mark.parametrize("spoil", [_spoil_listing, _spoil_model])
 
 
-def test_no_pack_is_taken_silently_and_those_there_are_are_listed(clinic: Clinic) -> None:
+def test_without_a_chosen_pack_the_available_ones_are_listed(clinic: Clinic) -> None:
     clinic.pack(1, pack_id="for-adults", version="99.0.0")
     with pytest.raises(PackNotChosen) as caught:
         clinic.taken()
@@ -112,7 +114,7 @@ def test_the_sites_default_is_taken_and_no_higher_version_of_another_pack(clinic
 
 
 @SPOILS
-def test_a_broken_version_is_passed_over_beside_a_whole_one_and_on_another_drive(clinic: Clinic, spoil: object) -> None:
+def test_a_broken_version_is_skipped_if_a_whole_one_is_available(clinic: Clinic, spoil: object) -> None:
     spoil(clinic.pack(0, version="9.0.0"))  # type: ignore[operator]
     clinic.pack(1, version="2.0.0")
     assert clinic.taken("test-chest") == "test-chest-2.0.0"
@@ -130,7 +132,7 @@ def test_a_broken_pack_that_was_named_is_refused_with_its_own_reason(clinic: Cli
     assert clinic.errors == []
 
 
-def test_a_pack_by_a_strange_key_hides_no_good_one_and_is_asked_about_alone(clinic: Clinic) -> None:
+def test_a_pack_of_an_unknown_key_does_not_hide_a_trusted_one(clinic: Clinic) -> None:
     clinic.pack(0, pack_id="strange", version="99.0.0", key_number=66)
     with pytest.raises(PackNotTrusted):
         clinic.taken("strange")
@@ -159,13 +161,13 @@ def test_no_trusted_key_takes_the_name_of_a_pack_that_ships(clinic: Clinic, home
         assert clinic.taken(name) == "shipped-1.2.3"
 
 
-def test_a_signer_who_is_named_is_not_trusted_by_that(clinic: Clinic) -> None:
+def test_naming_a_signer_does_not_make_the_key_trusted(clinic: Clinic) -> None:
     clinic.pack(0, pack_id="shipped", version="9.0.0", key_number=2)
     with pytest.raises(PackNotTrusted):
         clinic.taken(f"shipped@{OTHER}")
 
 
-def test_a_default_by_its_signer_is_no_other_signers(clinic: Clinic, home: Path) -> None:
+def test_a_default_with_a_signer_takes_no_pack_of_another_signer(clinic: Clinic, home: Path) -> None:
     clinic.library.trust_store.trust(OTHER)
     _make_default(home, f"test-chest@{FINGERPRINT}")
     clinic.pack(0, version="9.0.0", key_number=2)
@@ -174,7 +176,7 @@ def test_a_default_by_its_signer_is_no_other_signers(clinic: Clinic, home: Path)
     assert clinic.taken() == "test-chest-1.2.3"
 
 
-def test_another_content_of_a_version_that_ran_here_is_told(tmp_path: Path) -> None:
+def test_a_changed_content_of_a_known_version_is_reported(tmp_path: Path) -> None:
     """Two packs with the same id, version and signer: each change from one to the other is reported once."""
     clinic = Clinic(tmp_path)
     first = clinic.library.load(clinic.pack(0))

@@ -49,7 +49,7 @@ def test_matches_are_kept_or_rejected(found: PairComparison) -> None:
     assert found.alignment.kept_count + found.alignment.rejected_count == len(found.alignment.matches)
 
 
-def test_a_match_is_believed_if_it_is_alike_and_plainly_better_than_the_next_best() -> None:
+def test_a_match_is_kept_if_it_is_similar_and_clearly_better_than_the_next() -> None:
     places = np.zeros(4)
     first, second = np.array([0.3, 0.29, 0.9, 0.9]), np.array([0.27, 0.0, 0.89, 0.1])
     peaks = Peaks(rows=places, columns=places, highest=first, second_highest=second, is_at_border=places.astype(bool))
@@ -58,7 +58,7 @@ def test_a_match_is_believed_if_it_is_alike_and_plainly_better_than_the_next_bes
     assert are_peaks_credible(at_border).tolist() == [True, False, False, False]
 
 
-def test_an_image_and_itself_do_not_differ() -> None:
+def test_an_image_compared_with_itself_has_no_regions() -> None:
     done = compare(chest(), chest())
     assert done.aligned.alignment.displacement_percentile_px(100) < 1e-4
     assert done.aligned.regions == ()
@@ -87,7 +87,7 @@ def test_an_opacity_is_found_where_it_is(warp: np.ndarray) -> None:
     ],
     ids=["inverted", "noise", "flat"],
 )
-def test_what_must_not_be_compared_is_named(pixels: np.ndarray, codes: set[str]) -> None:
+def test_incomparable_images_are_refused_with_a_reason(pixels: np.ndarray, codes: set[str]) -> None:
     assert _code(compare(framed(pixels, chest().lungs), chest())) in codes
 
 
@@ -103,7 +103,7 @@ def answered(prior: FramedImage) -> PairComparison:
     return COMPARE.decode_answer(handle(encode_message(CompareRequest(prior=prior, current=chest()), call="compare")))
 
 
-def test_the_child_answers_what_the_function_gives() -> None:
+def test_the_child_gives_the_same_result_as_the_function() -> None:
     answer = answered(chest())
     plain = compare(chest(), chest())
     assert comparison_json(answer) == comparison_json(plain)
@@ -112,7 +112,7 @@ def test_the_child_answers_what_the_function_gives() -> None:
     assert answer.alignment.matches == plain.alignment.matches
 
 
-def test_the_child_names_a_mirrored_image_and_puts_nothing_right() -> None:
+def test_the_child_reports_a_mirrored_image_without_correcting_it() -> None:
     answer = answered(framed(chest().pixels[:, ::-1], chest().lungs[:, ::-1]))
     assert _code(answer) == "compare_mirrored"
     assert answer.alignment is not None

@@ -44,7 +44,7 @@ def direct(search: np.ndarray, template: np.ndarray) -> np.ndarray:
     st.tuples(st.integers(0, 12), st.integers(0, 12)),
     st.sampled_from([0.0, 1e3, 1e6]),
 )
-def test_it_equals_the_direct_formula(
+def test_the_search_equals_the_direct_formula(
     seed: int, template: tuple[int, int], more: tuple[int, int], brightness: float
 ) -> None:
     random = np.random.default_rng(seed)
@@ -55,7 +55,7 @@ def test_it_equals_the_direct_formula(
     np.testing.assert_allclose(found, direct(search, pattern), atol=1e-5)
 
 
-def test_a_flat_window_and_a_flat_template_are_like_nothing() -> None:
+def test_a_flat_window_or_template_has_no_correlation() -> None:
     random = np.random.default_rng(2)
     search = random.normal(size=(30, 30)) * 50
     search[:12, :12] = 200.0
@@ -73,7 +73,7 @@ def test_channels_are_averaged() -> None:
 
 
 @pytest.mark.parametrize("shapes", [((1, 5, 5), (1, 6, 2)), ((1, 5, 5, 2), (1, 2, 2, 1)), ((5, 5), (2, 2))])
-def test_what_does_not_fit_is_refused(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_a_template_of_unsuitable_shape_is_refused(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     with pytest.raises(ValueError):
         correlate(np.ones(shapes[0]), np.ones(shapes[1]))
 
@@ -112,14 +112,14 @@ def test_matches_that_cross_do_not_fold_the_mesh() -> None:
     assert min_jacobian(field) >= MIN_JACOBIAN
 
 
-def test_the_jacobian_tells_scale_and_folds() -> None:
+def test_the_jacobian_shows_scale_and_folds() -> None:
     shrunk = Affine(np.diag([0.5, 0.8]), np.zeros(2)).displacement()
     assert min_jacobian(shrunk) == pytest.approx(0.4, abs=1e-4)
     mirrored = Affine(np.diag([1.0, -1.0]), np.zeros(2)).displacement()
     assert min_jacobian(mirrored) == pytest.approx(-1, abs=1e-4)
 
 
-def test_warping_takes_what_lies_at_place_and_displacement() -> None:
+def test_warping_takes_the_pixel_at_position_plus_displacement() -> None:
     image = np.arange(48, dtype=np.float32).reshape(6, 8)
     shift = np.zeros((6, 8, 2), np.float32)
     shift[..., 0], shift[..., 1] = 1, 2
@@ -137,7 +137,7 @@ def disc(radius: float) -> np.ndarray:
     return np.asarray(np.hypot(down - 256, across - 256) < radius)
 
 
-def test_an_outline_pulls_by_its_distance_less_a_slack() -> None:
+def test_an_outline_pulls_by_its_distance_minus_a_tolerance() -> None:
     points, targets = outline_matches(outline_points(disc(110)), outline_points(disc(100)), STILL)
     pulled = np.hypot(*(targets - points).T)
     assert len(points) > 40

@@ -87,7 +87,7 @@ def question(playbook: IntentStateMachine) -> IntentQuestion:
     return playbook.question
 
 
-def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None:
+def test_a_watch_stays_a_watch_through_questions_and_start() -> None:
     playbook = seeing(None)
     looked(playbook, playbook.open([ONE], watches=True))
     playbook.answer(question(playbook), CHILDREN)
@@ -100,7 +100,7 @@ def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None
     assert isinstance(look, CollectFacts) and not look.intent.watches, "the watch has begun: this is another start"
 
 
-def test_a_question_that_was_answered_while_a_pack_is_loaded_is_closed() -> None:
+def test_an_answered_question_closes_while_its_pack_is_loaded() -> None:
     playbook, _ = opened(CHILDREN, RememberedPack("children"))
     playbook.update_packs(replace(reach(CHILDREN), is_settled=False), default=("", ""))
     assert playbook.answer(question(playbook), True) == () and playbook.question is None
@@ -108,14 +108,14 @@ def test_a_question_that_was_answered_while_a_pack_is_loaded_is_closed() -> None
     assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
 
 
-def test_a_newer_version_and_another_signer_are_other_packs() -> None:
+def test_a_newer_version_or_another_signer_counts_as_another_pack() -> None:
     for other in (NEWER, NAMESAKE):
         playbook, _ = opened(CHILDREN, RememberedPack("children"))
         playbook.update_packs(reach(other), default=("", ""))
         assert question(playbook).kind == "pack"
 
 
-def test_ages_that_were_confirmed_for_a_remembered_pack_are_those_of_no_other() -> None:
+def test_remembered_ages_do_not_hold_for_another_pack() -> None:
     known = RememberedPack("children", ages_confirmed=True)
     _, (run,) = opened(CHILDREN, known)
     assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
@@ -136,7 +136,7 @@ def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None
     assert question(playbook).kind == "pack"
 
 
-def test_a_card_before_the_folder_does_not_overrule_what_the_folder_is_remembered_for() -> None:
+def test_a_card_before_the_folder_does_not_overrule_the_remembered_pack() -> None:
     playbook = IntentStateMachine()
     playbook.answer(None, CHILDREN)
     playbook.update_packs(reach(CHILDREN), default=("", ""))
@@ -313,7 +313,7 @@ YOUTHS, ANYBODY = listed("youths"), listed("anybody")
         (YOUTHS, (ANYBODY, ADULTS), (18, 95)),
     ],
 )
-def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_them(
+def test_known_ages_hold_for_further_packs_that_accept_all_of_them(
     first: PackCandidate, others: tuple[PackCandidate, ...], asked: tuple[int, int] | None
 ) -> None:
     playbook = IntentStateMachine()
@@ -327,7 +327,7 @@ def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_t
     assert run.intent.packs == (used(first), *map(used, others))
 
 
-def test_a_pack_that_is_ticked_while_ages_are_asked_for_makes_another_question() -> None:
+def test_a_pack_ticked_during_the_age_question_changes_the_question() -> None:
     playbook, _ = opened(None)
     playbook.update_packs(reach(YOUTHS), default=("", ""))
     looked(playbook, playbook.start([ONE]))

@@ -46,7 +46,7 @@ def framed(*, scale: float, top: float) -> FramedImage:
     return FramedImage(pixels=pixels, lungs=nothing, pixel_map=PixelMap(scale, top, scale, 0.0))
 
 
-def test_a_place_of_one_image_leads_to_the_other_and_back() -> None:
+def test_a_position_is_mapped_to_the_other_image_and_back() -> None:
     rows, columns = np.mgrid[:FRAME_SIDE, :FRAME_SIDE].astype(np.float32)
     bent = np.stack([8 + 6 * np.sin(columns / 60), -5 + 6 * np.cos(rows / 60)], axis=2).astype(np.float32)
     flat = np.zeros(WHOLE[:2], np.float32)
@@ -63,7 +63,7 @@ def test_a_place_of_one_image_leads_to_the_other_and_back() -> None:
     assert np.array(many) == pytest.approx(np.array([[[300.0, 400.0]], [[400.0, 500.0]]]), abs=2e-3)
 
 
-def test_what_is_not_comparable_leads_nowhere() -> None:
+def test_an_incomparable_pair_maps_no_position() -> None:
     pair = PairComparison(prior=None, current=None, problem=ComparisonProblem(reason=reason("compare_cut")))
     for lead in (pair.prior_position, pair.current_position):
         with pytest.raises(ValueError, match="nothing of this pair"):
@@ -118,7 +118,7 @@ def test_colours_tell_the_sign_and_begin_at_the_noise() -> None:
     assert tuple(colours[4, :3]) == LESS_DENSE_COLOUR
 
 
-def test_specks_that_are_no_region_have_no_colour() -> None:
+def test_changed_pixels_outside_regions_have_no_colour() -> None:
     change = np.zeros(WHOLE[:2], np.float32)
     change[10:20, 30:50] = 6  # the region,
     change[12, 40] = -3  # less dense pixels within its box,

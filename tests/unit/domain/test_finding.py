@@ -41,7 +41,7 @@ from outcomes import POINT, failed, operating_point, refused, screened
 from properties import CALIBRATIONS, SHARES, points
 
 
-def test_a_calibration_works_on_the_logit() -> None:
+def test_a_calibration_is_applied_to_the_logit() -> None:
     # logit(0.8) = ln 4; 2 ln 4 - ln 2 = ln 8; sigmoid(ln 8) = 8/9
     assert calibrate(0.8, Calibration(2.0, -math.log(2))) == pytest.approx(8 / 9, abs=1e-12)
 
@@ -56,7 +56,7 @@ def test_a_steep_calibration_is_a_step(slope: float, score: float, calibrated: f
     assert calibrate(score, Calibration(1.0, -1e308 if score < 0.5 else 1e308)) == pytest.approx(calibrated)
 
 
-def test_the_logistic_function_over_all_numbers() -> None:
+def test_the_sigmoid_is_defined_for_all_numbers() -> None:
     values = np.array([-math.inf, -1e308, -800.0, -2.0, 0.0, 2.0, 800.0, 1e308, math.inf])
     # e^-2 = 0.1353352832366127
     middle = 0.1353352832366127 / 1.1353352832366127
@@ -73,7 +73,7 @@ def finding(decision: Decision, score: float = 0.5) -> Finding:
 # ---- a model without an operating point
 
 
-def test_the_larger_score_is_the_class_and_no_other_label_is_ever_above() -> None:
+def test_without_an_operating_point_only_the_larger_score_is_above() -> None:
     found = decide_by_larger_output({"abnormal": 0.7, "normal": 0.3})
     assert [(each.label, each.score, each.decision) for each in found] == [
         ("abnormal", 0.7, "above"),
@@ -92,13 +92,13 @@ def test_a_finding_with_a_point_or_without_a_decision_is_not_by_the_larger_score
 
 
 @pytest.mark.parametrize(("larger", "expected"), [(0.503, True), (0.497, True), (0.9, False), (0.1, False)])
-def test_two_shares_near_each_other_are_borderline(larger: float, expected: bool) -> None:
+def test_two_nearly_equal_outputs_are_borderline(larger: float, expected: bool) -> None:
     scores = {"abnormal": larger, "normal": 1 - larger}
     lowest, highest = (decide_by_larger_output(moved) for moved in borderline_scores(scores))
     assert is_borderline(decide_by_larger_output(scores), lowest, highest, gate=None, distance=None) is expected
 
 
-def test_of_two_shares_exactly_a_half_is_above() -> None:
+def test_an_output_of_exactly_one_half_is_above() -> None:
     """0.5 + the margin of 0.05: the lower end 0.5 is above as the score is; the upper end of 0.45 is not below."""
     for score, expected in ((0.5 + BORDERLINE_SCORE_MARGIN, False), (0.5 - BORDERLINE_SCORE_MARGIN, True)):
         (found,) = decide_by_larger_output({"abnormal": score, "normal": 0.0})[:1]
@@ -110,7 +110,7 @@ def test_of_two_shares_exactly_a_half_is_above() -> None:
 # ---- possible changes by a lower resolution
 
 
-def test_scores_are_moved_by_the_log_odds_and_by_a_step_of_the_network_at_least() -> None:
+def test_borderline_scores_move_by_log_odds_and_at_least_one_output_step() -> None:
     # from log-odds 0: sigmoid(0.8) = 0.6899744811276125, and sigmoid(0.2) = 0.549833997312478 from 1.5 pixels on
     for oversampling, margin in ((1.0, 0.6899744811276125), (1.49, 0.6899744811276125), (1.5, 0.549833997312478)):
         lowest, highest = borderline_scores({"a": 0.5}, oversampling=oversampling)
@@ -127,7 +127,7 @@ def gate(limit: float) -> OutOfDistributionCheck:
     return OutOfDistributionCheck(mean=np.zeros(1, np.float32), projection=np.ones((1, 1), np.float32), limit=limit)
 
 
-def test_the_margin_of_the_gate_belongs_to_what_is_borderline() -> None:
+def test_a_distance_near_the_out_of_distribution_limit_is_borderline() -> None:
     # 0.015 of 1,000 is 15
     assert is_borderline([], [], [], gate=gate(1000.0), distance=1015.0)
     assert is_borderline([], [], [], gate=gate(1000.0), distance=985.0)
@@ -155,7 +155,7 @@ def test_the_threshold_is_in_the_middle_of_the_scale(score: float, threshold: fl
     assert position_on_scale(0.5, 0.0) == pytest.approx(0.75, abs=1e-12)
 
 
-def test_the_most_urgent_finding_leads_and_of_equal_ones_the_highest() -> None:
+def test_the_most_urgent_finding_leads_then_the_highest_score() -> None:
     order: list[Decision] = ["above", "unsure", "not_assessed", "below"]
     findings = [finding(decision, score) for score, decision in enumerate(reversed(order))]
     while findings:
@@ -177,13 +177,13 @@ def test_images_are_listed_by_their_leading_score() -> None:
 
 
 @pytest.mark.parametrize("abnormal", [0.9, 0.5, 0.4, 0.1])
-def test_all_scores_of_a_model_without_an_operating_point_are_of_the_class_abnormal(abnormal: float) -> None:
+def test_without_an_operating_point_the_leading_score_is_of_abnormal(abnormal: float) -> None:
     leading = leading_of_findings(decide_by_larger_output({"abnormal": abnormal, "normal": 1 - abnormal}))
     assert leading is not None and (leading.label, leading.score) == ("abnormal", abnormal)
 
 
 @pytest.mark.parametrize(("abnormal", "category"), [(0.9, "abnormal"), (0.1, "normal")])
-def test_a_lung_that_is_not_seen_does_not_replace_a_class_of_the_larger_output(abnormal: float, category: str) -> None:
+def test_an_unseen_lung_keeps_the_class_of_a_model_without_a_point(abnormal: float, category: str) -> None:
     shares = two_lungs()
     shares[:, 20:] = 0
     found = decide_by_larger_output({"abnormal": abnormal, "normal": 1 - abnormal})
@@ -203,7 +203,7 @@ NAMED: dict[str, dict[str, object]] = {
 """What the sentences of reasons name."""
 
 
-def test_what_can_be_overruled_and_turned() -> None:
+def test_which_refusals_can_be_overruled_or_corrected() -> None:
     turned = {"rotated", "upside_down", "inverted"}
     overruled = {*turned, "view", "body_part", "for_processing", "image_type", "not_frontal_chest", "unlike_training"}
     for code in (*overruled, "modality", "blank", "truncated"):
@@ -233,7 +233,7 @@ def test_the_lungs_and_the_reason_of_an_outcome() -> None:
     )
 
 
-def test_an_outcome_says_what_a_person_asked_for() -> None:
+def test_an_outcome_has_notes_on_what_a_person_overruled() -> None:
     notes = (reason("perhaps_mirrored"), reason("screened_anyway"), reason("turned_back", degrees=90))
     made = dataclasses.replace(screened(), notes=notes)
     assert notes_of(made) == notes
@@ -242,7 +242,7 @@ def test_an_outcome_says_what_a_person_asked_for() -> None:
 
 
 @pytest.mark.parametrize("extra", [{"preview": b"jpeg"}, {"stamp": b"stamp"}, {"preview": b"jpeg", "stamp": b"stamp"}])
-def test_an_outcome_is_kept_without_what_only_the_store_needs(extra: dict[str, bytes]) -> None:
+def test_without_preview_drops_preview_and_stamp_only(extra: dict[str, bytes]) -> None:
     made = screened()
     assert without_preview(made) is made
     full = dataclasses.replace(made, facts=dataclasses.replace(made.facts, **extra))
@@ -259,7 +259,9 @@ DECISIONS = st.sampled_from([*ORDER, "not_assessed"])
 
 
 @given(SHARES, SHARES, CALIBRATIONS)
-def test_a_calibration_stays_a_share_and_keeps_the_order(one: float, other: float, calibration: Calibration) -> None:
+def test_a_calibrated_score_stays_within_0_and_1_and_keeps_the_order(
+    one: float, other: float, calibration: Calibration
+) -> None:
     low, high = (calibrate(score, calibration) for score in sorted([one, other]))
     assert 0.0 <= low <= high <= 1.0
 
@@ -271,7 +273,7 @@ def test_a_higher_score_is_never_a_lower_decision(scores: list[float], point: Op
 
 
 @given(SHARES, points())
-def test_the_limits_of_a_band_belong_to_what_is_above_them(score: float, point: OperatingPoint) -> None:
+def test_a_score_at_a_limit_belongs_to_the_zone_above_it(score: float, point: OperatingPoint) -> None:
     assert decide(point.unsure_high, point) == "above"
     assert (decide(score, point) == "unsure") == (point.unsure_low <= score < point.unsure_high)
 
@@ -306,7 +308,9 @@ def borderline(score: float, point: OperatingPoint) -> bool:
 
 
 @given(SHARES, st.floats(-0.99, 0.99), points())
-def test_what_is_not_borderline_stands_a_small_change(score: float, share: float, point: OperatingPoint) -> None:
+def test_a_decision_that_is_not_borderline_survives_a_small_change(
+    score: float, share: float, point: OperatingPoint
+) -> None:
     assume(not borderline(score, point))
     by_odds = score + share * abs(
         calibrate(score, Calibration(intercept=math.copysign(BORDERLINE_LOG_ODDS_MARGIN, share))) - score

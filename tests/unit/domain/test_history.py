@@ -40,14 +40,14 @@ def brief(content: str, category: Category = "normal", score: float | None = 0.5
         (RunFilter(verdict="disagreed"), False),
     ],
 )
-def test_a_run_is_wanted_if_all_of_it_fits(wanted: RunFilter, is_listed: bool) -> None:
+def test_a_run_matches_if_all_filters_match(wanted: RunFilter, is_listed: bool) -> None:
     summary = RunSummary(run=RUN, counts={"normal": 3}, backends={"cpu": 3, "": 1}, verdicts={"agree": 1})
     assert wanted.accepts(summary) == is_listed
     assert not RunFilter(verdict="none").accepts(replace(summary, verdicts={"agree": 3}))
     assert RunFilter(verdict="disagreed").accepts(replace(summary, verdicts={"disagree": 1}))
 
 
-def test_a_verdict_is_given_or_not_or_a_disagreement() -> None:
+def test_verdict_filters_match_given_absent_or_disagreeing() -> None:
     assert [has_verdict("disagree", wanted) for wanted in ("any", "given", "none", "disagreed")] == [
         True,
         True,
@@ -57,7 +57,7 @@ def test_a_verdict_is_given_or_not_or_a_disagreement() -> None:
     assert [has_verdict(None, wanted) for wanted in ("any", "given", "none", "disagreed")] == [True, False, True, False]
 
 
-def test_another_class_comes_first_then_the_larger_difference() -> None:
+def test_differences_list_class_changes_first_then_larger_score_changes() -> None:
     first = [brief("a", score=0.5), brief("b", score=0.1), brief("c", score=0.1), brief("d"), brief("only")]
     second = [
         brief("d", "refused", None, label=""),
@@ -73,7 +73,7 @@ def test_another_class_comes_first_then_the_larger_difference() -> None:
     assert [each.content_sha256 for each in (*found.only_first, *found.only_second)] == ["only", "new"]
 
 
-def test_the_same_bytes_are_the_same_image_and_frames_are_not() -> None:
+def test_images_are_matched_by_content_and_frame() -> None:
     first = [brief("a", image="/old/a"), brief("a", image="/old/copy"), brief("a", frame=1), brief("", image="/gone")]
     second = [brief("a", image="/new/b"), brief("", image="/gone"), brief("", image="/other")]
     found = compare_runs(RUN, first, OTHER, second)
@@ -81,6 +81,6 @@ def test_the_same_bytes_are_the_same_image_and_frames_are_not() -> None:
     assert [each.frame for each in found.only_first] == [1]
 
 
-def test_other_labels_are_told_and_their_scores_not_subtracted() -> None:
+def test_runs_with_other_labels_are_reported_without_score_differences() -> None:
     found = compare_runs(RUN, [brief("a")], OTHER, [brief("a", label="tuberculosis")])
     assert (found.is_same_label, found.pairs[0].difference) == (False, None)

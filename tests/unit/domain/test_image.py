@@ -39,7 +39,7 @@ def test_an_image_has_rows_and_columns(shape: tuple[int, ...]) -> None:
         (np.float64, 2, False),
     ],
 )
-def test_only_averages_of_pixels_are_fractions(kind: type, step: int, is_allowed: bool) -> None:
+def test_only_averaged_pixels_may_be_floats(kind: type, step: int, is_allowed: bool) -> None:
     pixels = np.zeros((2, 2), kind)
     if is_allowed:
         assert Image(pixels=pixels, step=step).step == step
@@ -48,12 +48,12 @@ def test_only_averages_of_pixels_are_fractions(kind: type, step: int, is_allowed
         Image(pixels=pixels, step=step)
 
 
-def test_a_pixel_stands_for_at_least_one() -> None:
+def test_the_reduction_step_is_at_least_one() -> None:
     with pytest.raises(ValueError, match="1 or more"):
         Image(pixels=np.zeros((2, 2), np.uint8), step=0)
 
 
-def test_what_was_read_cannot_be_written() -> None:
+def test_pixels_of_an_image_are_read_only() -> None:
     image = Image(pixels=np.zeros((2, 2), np.uint8))
     tensor = NetworkInput(values=np.zeros((1, 2, 2, 1), np.uint8), pixel_map=PixelMap(1, 0, 1, 0))
     for values in (image.pixels, tensor.values):

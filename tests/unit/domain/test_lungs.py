@@ -56,18 +56,18 @@ def test_a_frontal_chest_image_is_found_with_its_areas() -> None:
         ({"mirrored": 0.9}, None),
     ],
 )
-def test_what_cannot_be_judged_is_refused_with_what_to_do(scores: dict[str, float], code: str | None) -> None:
+def test_checks_that_fail_refuse_the_image(scores: dict[str, float], code: str | None) -> None:
     refusal = lungs(**scores).refusal
     assert (refusal.code if refusal else None) == code
 
 
-def test_the_strongest_rotation_counts_and_nothing_is_said_of_what_is_no_chest() -> None:
+def test_the_strongest_rotation_counts_and_other_body_parts_get_no_notes() -> None:
     assert lungs(rotated_90=0.7, rotated_270=0.8).rotation_degrees == 270
     hand = lungs(frontal_chest=0.01, rotated_90=0.9, inverted=0.9, mirrored=0.9)
     assert (hand.rotation_degrees, hand.is_inverted, hand.is_mirrored, hand.found) == (0, False, False, False)
 
 
-def test_a_threshold_is_the_packs() -> None:
+def test_thresholds_are_taken_from_the_pack() -> None:
     strict = LungRules(mask_threshold=0.9, thresholds={**RULES.thresholds, "frontal_chest": 0.95})
     assert lungs(rules=strict).unseen == ("left", "right")  # the check doubts the chest
     assert lungs(two_lungs() * np.float32(0.8), rules=strict, frontal_chest=0.99).right_share == 0
@@ -75,14 +75,14 @@ def test_a_threshold_is_the_packs() -> None:
         LungRules(mask_threshold=0.5, thresholds={})
 
 
-def test_a_mirrored_image_swaps_the_sides_and_is_noted_with_doubt() -> None:
+def test_a_mirrored_image_swaps_the_sides_and_gets_a_note() -> None:
     found = lungs(mirrored=0.8)
     assert (found.left_share, found.right_share) == pytest.approx((0.125, 0.1))
     assert [note.code for note in found.notes] == ["perhaps_mirrored"]
 
 
 @pytest.mark.parametrize("given", [{}, {"frontal_chest": 0.0, "header_says_chest": True}])
-def test_a_chest_without_lungs_is_read_first_whether_the_check_or_the_header_knows_it(given: dict[str, Any]) -> None:
+def test_a_chest_by_check_or_header_without_lungs_is_read_first(given: dict[str, Any]) -> None:
     found = lungs(np.zeros((SIDE, SIDE), np.float32), **given)
     assert (found.is_frontal_chest, found.found, found.refusal) == (True, False, None)
     assert found.read_first is not None and found.read_first.text == (
@@ -93,7 +93,7 @@ def test_a_chest_without_lungs_is_read_first_whether_the_check_or_the_header_kno
     assert (box.top, box.left, box.rows, box.columns) == (0, 0, ROWS, COLUMNS)
 
 
-def test_the_crop_of_a_pack_that_asks_for_it_is_where_lung_belongs() -> None:
+def test_the_lung_region_crop_includes_lungs_that_are_not_seen() -> None:
     white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))
     size = {"rows": ROWS, "columns": COLUMNS, "margin": 0.1}
     whole = lungs().box(**size)
@@ -104,7 +104,7 @@ def test_the_crop_of_a_pack_that_asks_for_it_is_where_lung_belongs() -> None:
     assert lungs(region=np.zeros_like(white)).box(**size, crop="lung_region") == whole
 
 
-def test_what_the_check_doubts_is_a_chest_where_the_mask_is_that_of_two_lungs() -> None:
+def test_a_doubted_chest_with_a_mask_of_two_lungs_is_accepted() -> None:
     """As with lungs full of pneumonia; a hand has no such mask."""
     doubted = lungs(frontal_chest=0.1)
     assert (doubted.refusal, doubted.unseen, doubted.found) == (None, ("left", "right"), True)
@@ -131,7 +131,7 @@ def test_what_the_check_doubts_is_a_chest_where_the_mask_is_that_of_two_lungs() 
         ((slice(0, 40), slice(0, 20)), {"mirrored": 0.8}, ("left",), "left_lung_not_found"),
     ],
 )
-def test_a_lung_that_is_not_seen_is_a_reason_to_read_the_image_first(
+def test_an_unseen_lung_makes_the_image_read_first(
     hidden: tuple[slice, slice], scores: dict[str, float], unseen: tuple[str, ...], code: str | None
 ) -> None:
     shares = two_lungs()
@@ -175,7 +175,7 @@ def test_a_lung_that_is_not_seen_is_a_reason_to_read_the_image_first(
         ),
     ],
 )
-def test_why_an_image_is_read_first_is_the_measurement(made: dict[str, Any], said: str) -> None:
+def test_the_reason_for_read_first_names_the_measurement(made: dict[str, Any], said: str) -> None:
     shares, grey = two_lungs(), np.where(two_lungs() > 0, np.uint8(40), np.uint8(200))
     for part in made.get("white", ()):
         shares[part] *= np.float32(0.7)
@@ -206,7 +206,7 @@ def test_a_result_without_its_measurement_names_the_lung() -> None:
     ("whiter", "unseen"),
     [(None, ()), ((slice(10, 30), slice(25, 33)), ("left",)), ((slice(10, 30), slice(5, 15)), ("right",))],
 )
-def test_a_lung_as_white_as_what_lies_around_is_not_seen_although_the_mask_has_it(
+def test_a_lung_as_white_as_its_surroundings_counts_as_unseen(
     whiter: tuple[slice, slice] | None, unseen: tuple[str, ...]
 ) -> None:
     grey = np.where(two_lungs() > 0, np.uint8(40), np.uint8(200))
@@ -221,7 +221,7 @@ def test_a_lung_as_white_as_what_lies_around_is_not_seen_although_the_mask_has_i
 
 @pytest.mark.parametrize("rows", [slice(10, 16), slice(16, 24), slice(22, 30)])
 @pytest.mark.parametrize(("columns", "unseen"), [(slice(5, 15), "right"), (slice(25, 33), "left")])
-def test_a_lung_with_a_third_that_is_white_and_undecided_is_not_seen(rows: slice, columns: slice, unseen: str) -> None:
+def test_a_lung_with_a_white_uncertain_third_counts_as_unseen(rows: slice, columns: slice, unseen: str) -> None:
     shares, grey = two_lungs(), np.where(two_lungs() > 0, np.uint8(40), np.uint8(200))
     shares[rows, columns] = 0.7
     grey[rows, columns] = 190
@@ -243,7 +243,7 @@ def test_a_lung_with_a_third_that_is_white_and_undecided_is_not_seen(rows: slice
         (np.s_[:, 20:], {}),
     ],
 )
-def test_one_half_of_what_is_no_plain_chest_shows_no_lung(shares: Any, scores: dict[str, float]) -> None:
+def test_a_half_that_is_no_plain_chest_shows_no_lung(shares: Any, scores: dict[str, float]) -> None:
     mask = two_lungs()
     if isinstance(shares, float):
         mask *= np.float32(shares)  # 0.7: lungs that the network found but could not decide
@@ -254,13 +254,13 @@ def test_one_half_of_what_is_no_plain_chest_shows_no_lung(shares: Any, scores: d
     assert one is not None and one.unseen == ("left",) and one.right_share == pytest.approx(0.125)
 
 
-def test_one_half_of_an_image_is_covered_by_the_others_mirror_image() -> None:
+def test_mirror_half_replaces_one_half_by_the_mirrored_other() -> None:
     values = np.arange(10, dtype=np.uint8).reshape(1, 2, 5, 1)
     assert mirror_half(values, seen="left")[0, 0, :, 0].tolist() == [0, 1, 2, 1, 0]
     assert mirror_half(values[:, :, :4], seen="right")[0, :, :, 0].tolist() == [[3, 2, 2, 3], [8, 7, 7, 8]]
 
 
-def test_a_classifier_gets_the_side_of_a_lung_that_was_not_seen_as_well() -> None:
+def test_the_crop_includes_the_side_of_an_unseen_lung() -> None:
     shares = two_lungs()
     shares[:, :20] = 0
     box = lungs(shares).box(rows=ROWS, columns=COLUMNS, margin=0.0)
@@ -295,7 +295,7 @@ def test_the_border_is_that_of_the_image_not_of_the_tensor() -> None:
     assert found.right_share == pytest.approx(0.2)
 
 
-def test_small_spots_are_no_lung_but_a_second_part_of_one_is() -> None:
+def test_small_spots_are_dropped_and_large_second_parts_kept() -> None:
     shares = two_lungs()
     shares[38, 38] = 1
     shares[32:36, 5:11] = 1  # 24 cells: more than a tenth of the larger lung
@@ -304,7 +304,7 @@ def test_small_spots_are_no_lung_but_a_second_part_of_one_is() -> None:
     assert found.right_share == pytest.approx((200 + 24) / 1600)
 
 
-def test_an_arm_beside_the_lungs_is_no_lung() -> None:
+def test_an_arm_in_the_mask_is_not_taken_for_a_lung() -> None:
     shares = drawn(np.s_[10:30, 8:17], np.s_[10:30, 20:29])
     alone = lungs(shares)
     shares[12:30, 34:38] = 1  # as long as a lung, and less than half as wide
@@ -315,12 +315,12 @@ def test_an_arm_beside_the_lungs_is_no_lung() -> None:
     assert lungs(shares).mask[:, 34:40].any()
 
 
-def test_a_lung_that_something_divides_is_kept_whole() -> None:
+def test_a_lung_in_two_parts_is_kept_whole() -> None:
     shares = drawn(np.s_[10:30, 8:17], np.s_[10:23, 20:29], np.s_[24:30, 20:29])
     assert np.array_equal(lungs(shares).mask, shares > 0)
 
 
-def test_lungs_grown_together_are_divided_in_the_middle_and_one_lung_is_not() -> None:
+def test_connected_lungs_are_divided_in_the_middle() -> None:
     found = lungs(drawn(np.s_[10:30, 5:35]))
     assert (found.left_share, found.right_share) == pytest.approx((0.1875, 0.1875), abs=0.02)
     alone = lungs(drawn(np.s_[10:30, 24:34]))
@@ -338,7 +338,7 @@ def test_the_box_holds_the_lungs_and_a_margin_inside_the_image() -> None:
     assert (whole.top, whole.left, whole.rows, whole.columns) == (0.0, 0.0, 800.0, 400.0)
 
 
-def test_the_box_moves_a_little_where_a_share_does() -> None:
+def test_a_small_change_of_the_mask_moves_the_box_a_little() -> None:
     shares = drawn(np.s_[10:30, 8:17], np.s_[10:30, 20:29])
     tops = []
     for share in (0.0, 0.25, 0.49, 0.51, 0.75, 1.0):  # of the row above both lungs
@@ -377,7 +377,7 @@ def test_evidence_is_weighed_by_the_area_that_lies_in_the_lungs() -> None:
         assert evidence_inside(evidence, cells, found, rows=ROWS, columns=COLUMNS) == pytest.approx(share)
 
 
-def test_evidence_outside_of_the_image_counts_for_nothing_and_without_any_there_is_no_share() -> None:
+def test_evidence_outside_the_image_is_not_counted() -> None:
     # One cell over rows 200 to 600 and columns -100 to 150; of what is inside the image, columns 50 to 150 are lung.
     evidence = np.ones((1, 1), np.float32)
     cells = PixelMap(400.0, 200.0, 250.0, -100.0)
@@ -398,7 +398,7 @@ def test_evidence_outside_of_the_image_counts_for_nothing_and_without_any_there_
         ({"evidence_inside": 0.3}, None),
     ],
 )
-def test_the_limit_is_the_one_that_the_pack_measured(metrics: dict[str, object], limit: float | None) -> None:
+def test_the_evidence_limit_is_taken_from_the_packs_metrics(metrics: dict[str, object], limit: float | None) -> None:
     assert evidence_limit(tiny_manifest(metrics=metrics)) == limit
 
 
@@ -411,13 +411,11 @@ _OUTSIDE = 10  # a grey that would move every figure if it were counted
     ("middle", "left", "right"),
     [(2.0, [1, 0], [2, 3]), (2.5, [2, 1, 0], [3, 4, 5]), (-5.0, [0], [1]), (99.0, [4], [5])],
 )
-def test_halves_begin_at_the_middle_and_go_as_far_as_both_reach(
-    middle: float, left: list[int], right: list[int]
-) -> None:
+def test_halves_begin_at_the_middle_and_are_equally_wide(middle: float, left: list[int], right: list[int]) -> None:
     assert split_into_halves(np.array([[0, 1, 2, 3, 4, 5]]), middle).tolist() == [[left], [right]]
 
 
-def test_thirds_of_the_place_that_either_takes_and_the_outer_half_of_the_lower_two() -> None:
+def test_thirds_divide_both_lungs_extent_and_count_the_outer_half_below() -> None:
     lungs = np.zeros((2, 9, 7), bool)
     lungs[0, 1:8, 1:6] = True
     lungs[1, 2:4, 1:3] = True  # within the other lung's rows and columns
@@ -434,7 +432,7 @@ def test_thirds_of_the_place_that_either_takes_and_the_outer_half_of_the_lower_t
         np.testing.assert_array_equal(counted, outer)
 
 
-def test_of_no_lung_there_are_three_empty_thirds() -> None:
+def test_without_lungs_all_thirds_are_empty() -> None:
     found = split_into_thirds(np.zeros((2, 4, 4), bool))
     assert len(found) == THIRDS_PER_LUNG
     assert not any(part.any() for pair in found for part in pair)
@@ -467,7 +465,7 @@ def _pair() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.pad(shares, ((1, 0), (0, 0))), np.pad(is_lung, ((1, 0), (0, 0))), grey
 
 
-def test_the_facts_of_two_unlike_lungs() -> None:
+def test_third_measurements_of_two_unlike_lungs() -> None:
     """Soft tissue is 180, the median of the 17 cells beside the lungs. Air is 40: of the left lung's 11 cells a tenth
     is darker, all of the right one are 60. So 40 becomes 0 and 180 becomes 1. The darkest quarter: upper left of
     30, 110, 110, 110 it is 90; middle left of 40 and 80 it is 50; lower left 96. On the right
@@ -487,7 +485,7 @@ def test_the_facts_of_two_unlike_lungs() -> None:
     np.testing.assert_allclose(features_of_thirds(*_pair(), 4.0), [left, right], atol=1e-12)
 
 
-def test_with_nothing_beside_the_lungs_what_lies_around_is_white() -> None:
+def test_without_cells_beside_the_lungs_soft_tissue_is_white() -> None:
     grey = np.full((6, 4), 162, np.uint8)
     grey[:2] = 100
     facts = features_of_thirds(np.full((6, 4), 255, np.uint8), np.ones((6, 4), bool), grey, 2.0)
@@ -495,7 +493,7 @@ def test_with_nothing_beside_the_lungs_what_lies_around_is_white() -> None:
     np.testing.assert_array_equal(facts[:, :, 4], 0)
 
 
-def test_a_lung_that_neither_half_reaches_tells_nothing() -> None:
+def test_lungs_outside_both_halves_have_neutral_measurements() -> None:
     """The middle lies at the edge, so each half is one column. Air is 0 and soft tissue 4, counted as 8 at least."""
     is_lung = np.zeros((6, 8), bool)
     is_lung[:, 7] = is_lung[0, 6] = True
@@ -515,7 +513,7 @@ def test_one_lung_of_three_cells_against_none() -> None:
     np.testing.assert_allclose(facts, [[left] * 3, [right] * 3], atol=1e-12)
 
 
-def test_a_fact_ends_at_three_and_grey_without_contrast_is_none() -> None:
+def test_measurements_are_limited_to_three_and_need_contrast() -> None:
     is_lung = np.zeros((12, 8), bool)
     is_lung[3:9, :4] = True
     is_lung[8, 3] = False  # 23 cells: ln 23 is 3.14

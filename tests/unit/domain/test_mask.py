@@ -21,7 +21,7 @@ def test_parts_are_numbered_in_reading_order() -> None:
 
 
 @given(arrays(bool, st.tuples(st.integers(1, 12), st.integers(1, 12))))
-def test_neighbours_share_a_number_and_parts_do_not(mask: np.ndarray) -> None:
+def test_adjacent_cells_share_a_part_number_and_separate_parts_do_not(mask: np.ndarray) -> None:
     labels = components(mask)
     assert ((labels > 0) == mask).all()
     for axis in (0, 1):
@@ -35,13 +35,13 @@ def _pairs(length: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return (0, length - 1), (1, length)
 
 
-def test_intervals_share_what_lies_in_both() -> None:
+def test_overlap_of_intervals() -> None:
     # [0, 2), [2, 5) against [1, 3), [3, 10)
     shared = overlaps(np.array([0.0, 2, 5]), np.array([1.0, 3, 10]))
     assert shared.tolist() == [[1.0, 0.0], [1.0, 2.0]]
 
 
-def test_edges_are_where_the_map_says() -> None:
+def test_cell_edges_follow_the_pixel_map() -> None:
     down, across = cell_edges(PixelMap(3.0, 5.0, 2.0, 1.0), (2, 1))
     assert (down.tolist(), across.tolist()) == ([5.0, 8.0, 11.0], [1.0, 3.0])
 
@@ -56,7 +56,7 @@ def test_a_mask_at_the_size_of_the_image_keeps_its_place_and_area() -> None:
     assert mask.sum() == pytest.approx(300 * 120, rel=0.01)
 
 
-def test_shares_are_interpolated_between_the_centres() -> None:
+def test_mask_values_are_interpolated_between_cell_centres() -> None:
     shares = np.array([[0, 100]], np.uint8)
     # centres of the pixels at 0.5, 1.5, 2.5, 3.5; of the cells at 1 and 3: 0, 25, 75, 100
     for threshold, filled in ((25, 3), (26, 2), (75, 2), (76, 1)):
@@ -84,7 +84,7 @@ def test_an_outline_closes_at_the_border_and_around_a_hole() -> None:
 
 
 @given(arrays(np.uint8, st.tuples(st.integers(1, 8), st.integers(1, 8)), elements=st.sampled_from([0, 90, 200, 255])))
-def test_outlines_enclose_about_the_mask(shares: np.ndarray) -> None:
+def test_outlines_enclose_nearly_the_area_of_the_mask(shares: np.ndarray) -> None:
     lines = outlines(shares, ONE, threshold=128)
     assert bool(lines) == bool((shares >= 128).any())
     # each crossing lies within half a cell of the edges of the mask

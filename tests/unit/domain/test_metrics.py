@@ -30,7 +30,7 @@ TRUTH = np.array([False, False, True, False, True, True])
 ONE_EACH = list("abcdef")
 
 
-def test_thresholds_reach_what_is_asked() -> None:
+def test_thresholds_reach_the_wanted_sensitivity_or_specificity() -> None:
     # all three positives are detected from 0.2 on; halfway to the next lower score 0.1 is 0.15
     assert metrics.threshold_for_sensitivity(SCORES, TRUTH, wanted=0.95) == pytest.approx(0.15)
     # two of three allowed: from 0.7 on, halfway to 0.6
@@ -52,7 +52,7 @@ def test_a_balanced_threshold_holds_at_the_worst_of_several_hospitals() -> None:
     assert metrics.threshold_for_balance(scores, truth, groups=hospitals) == pytest.approx(0.675)
 
 
-def test_calibration_recovers_the_chance() -> None:
+def test_calibration_recovers_the_true_probability() -> None:
     generator = np.random.default_rng(2)
     true_logit = generator.normal(-0.5, 1.5, 6000)
     truth = generator.random(6000) < 1 / (1 + np.exp(-true_logit))
@@ -64,7 +64,7 @@ def test_calibration_recovers_the_chance() -> None:
 
 
 @pytest.mark.parametrize(("slope", "intercept"), [(1.7, -0.3), (0.3, 0.0), (1.0, 0.0), (500.0, 0.0)])
-def test_arrays_are_calibrated_as_single_scores_are(slope: float, intercept: float) -> None:
+def test_arrays_are_calibrated_like_single_scores(slope: float, intercept: float) -> None:
     """Also where a steep calibration would overflow."""
     calibration = Calibration(slope=slope, intercept=intercept)
     expected = [calibrate(score, calibration) for score in (0.0, 0.3, 0.5, 1.0)]
@@ -77,7 +77,7 @@ def _shares(scores: metrics.Scores, truth: metrics.Truth, threshold: float) -> l
     return [measure(scores, truth, threshold=threshold, patients=people).value for measure in measures]
 
 
-def test_figures_are_those_of_scikit_learn() -> None:
+def test_figures_equal_those_of_scikit_learn() -> None:
     generator = np.random.default_rng(4)
     for count in (12, 50, 400):
         truth = generator.random(count) < 0.4
@@ -97,7 +97,7 @@ def test_figures_are_those_of_scikit_learn() -> None:
         assert sum(_shares(scores, truth, best)) == pytest.approx(1 + (true_positive - false_positive).max())
 
 
-def test_a_logistic_regression_is_where_its_loss_is_least() -> None:
+def test_a_logistic_regression_minimises_its_loss() -> None:
     generator = np.random.default_rng(5)
     features = generator.normal(size=(200, 3))
     truth = generator.random(200) < metrics.sigmoid(features @ [1.0, -2.0, 0.0] + 0.5)
@@ -127,7 +127,7 @@ def _people(count: int, *, images_each: int = 1) -> list[str]:
 
 
 @pytest.mark.parametrize(("hits", "of"), [(0, 1), (1, 1), (0, 11), (63, 63), (62, 63), (48, 63), (5, 400), (200, 400)])
-def test_a_share_has_wilsons_interval(hits: int, of: int) -> None:
+def test_a_share_has_the_wilson_interval(hits: int, of: int) -> None:
     found = share_of_hits(np.arange(of) < hits, patients=_people(of))
     theirs = binomtest(hits, of).proportion_ci(method="wilson")
     assert (found.count, found.of, found.value) == (hits, of, hits / of)
@@ -135,13 +135,13 @@ def test_a_share_has_wilsons_interval(hits: int, of: int) -> None:
     assert found.low <= found.value <= found.high and found.low < found.high
 
 
-def test_all_of_63_are_not_all_there_could_be() -> None:
+def test_63_of_63_has_a_lower_limit_below_one() -> None:
     # 63 / (63 + 1.96^2) = 0.943: the lowest share for which 63 of 63 is plausible
     assert figure_text(Share(63, 63, 1.0, 63 / (63 + 1.96**2), 1.0)) == ("63 of 63: 1.000 (0.943 to 1.000)")
     assert share_of_hits(np.ones(63, bool), patients=_people(63)).low == pytest.approx(0.943, abs=5e-4)
 
 
-def test_many_images_of_a_patient_tell_no_more_than_one() -> None:
+def test_many_images_of_one_patient_do_not_narrow_the_interval() -> None:
     one, many = np.arange(40) < 30, np.repeat(np.arange(40) < 30, 4)
     single, fourfold = (
         share_of_hits(one, patients=_people(40)),
@@ -169,7 +169,7 @@ def test_an_area_of_one_has_an_interval() -> None:
 
 
 @pytest.mark.parametrize("true_area", [0.75, 0.97, 0.99])
-def test_intervals_of_areas_hold_the_truth_as_often_as_they_say(true_area: float) -> None:
+def test_intervals_of_areas_cover_the_truth_as_often_as_stated(true_area: float) -> None:
     generator, truth = np.random.default_rng(7), np.arange(40) < 20
     apart, held = NormalDist().inv_cdf(true_area) * 2**0.5, 0
     for _ in range(200):
@@ -179,7 +179,7 @@ def test_intervals_of_areas_hold_the_truth_as_often_as_they_say(true_area: float
     assert held >= 178
 
 
-def test_a_difference_of_two_perfect_networks_is_not_known_to_be_nothing() -> None:
+def test_a_difference_of_two_perfect_areas_has_an_interval() -> None:
     truth = np.arange(40) < 20
     value, low, high = auc_difference(np.column_stack([truth, truth * 2.0]), truth, patients=_people(40))
     assert value == 0 and low == pytest.approx(-high) and 0.05 < high < 0.15
@@ -203,7 +203,7 @@ def delong(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("positives", "negatives"), [(35, 65), (4, 90), (60, 3)])
-def test_a_difference_of_areas_is_delongs_where_each_patient_has_one_image(positives: int, negatives: int) -> None:
+def test_a_difference_of_areas_equals_delong_with_one_image_per_patient(positives: int, negatives: int) -> None:
     generator, truth = np.random.default_rng(3), np.arange(positives + negatives) < positives
     scores = np.round(generator.normal(truth[:, None] * [1.5, 1.0], 1.0), 1)  # with ties
     known, variance = delong(scores, truth)
@@ -213,7 +213,7 @@ def test_a_difference_of_areas_is_delongs_where_each_patient_has_one_image(posit
     assert value == pytest.approx(roc_auc_score(truth, scores[:, 1]) - roc_auc_score(truth, scores[:, 0]))
 
 
-def test_images_of_one_patient_tell_of_a_difference_as_one_does() -> None:
+def test_several_images_per_patient_do_not_narrow_a_difference_of_areas() -> None:
     generator, truth = np.random.default_rng(3), np.arange(100) < 40
     scores = generator.normal(truth[:, None] * [1.5, 1.0], 1.0)
     once = auc_difference(scores, truth, patients=_people(100))
@@ -225,7 +225,7 @@ def test_images_of_one_patient_tell_of_a_difference_as_one_does() -> None:
     )  # with 400 patients the interval is half as wide
 
 
-def test_a_difference_of_paired_shares_is_newcombes() -> None:
+def test_a_difference_of_paired_shares_has_newcombes_interval() -> None:
     # Complete responses of 161 people before and after consolidation (Cavo et al. 2012), both, one alone, neither:
     # method 10 is -0.0621 (-0.1186 to -0.0046) in the tests of the R package contingencytables 3.1.0.
     table = 59, 6, 16, 80
@@ -246,7 +246,7 @@ def test_an_extreme_difference_of_shares_has_an_interval_inside_the_scale(table:
     assert -1 <= low <= value <= high <= 1 and low < high
 
 
-def test_draws_are_of_patients_and_not_of_images() -> None:
+def test_bootstrap_draws_patients_not_images() -> None:
     generator = np.random.default_rng(1)
     truth = np.arange(400) % 2 == 0
     scores = np.clip(0.5 + 0.2 * (truth - 0.5) + 0.2 * generator.standard_normal(400), 0, 1)
@@ -259,7 +259,7 @@ def test_draws_are_of_patients_and_not_of_images() -> None:
         bootstrap_interval(auc, scores, truth | True, patients=_people(400))
 
 
-def test_a_specificity_at_a_sensitivity_is_never_surer_than_at_a_fixed_threshold() -> None:
+def test_a_specificity_at_a_sensitivity_has_the_wider_interval() -> None:
     truth = np.arange(30) < 20
     perfect = metrics.specificity_at_sensitivity(truth * 1.0, truth, wanted=0.95, patients=_people(30))
     # 10 of 10 negatives: 10 / (10 + 1.96^2)

@@ -53,7 +53,7 @@ def gate(size: int = 3, limit: float = 1.0) -> OutOfDistributionCheck:
         (lambda: GoldenVectors(inputs=PIXELS, scores=np.zeros((2, 1), np.float32), tolerance=0.5), "tolerance"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> None:
+def test_an_invalid_value_is_refused_by_name(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
 
@@ -86,7 +86,9 @@ def test_a_model_names_its_lung_field_pack_by_the_beginning_of_its_hash() -> Non
         (lambda manifest: {"operating_points": (operating_point(label="other"),)}, "unknown label other"),
     ],
 )
-def test_a_manifest_fits_together(changes: Callable[[Manifest], dict[str, object]], words: str) -> None:
+def test_a_manifest_with_contradictory_parts_is_refused(
+    changes: Callable[[Manifest], dict[str, object]], words: str
+) -> None:
     manifest = tiny_model().manifest
     with pytest.raises(ValueError, match=words):
         replace(manifest, **changes(manifest))
@@ -102,7 +104,7 @@ def test_the_first_operating_point_of_a_label_is_the_default() -> None:
     assert manifest.point("other") is None
 
 
-def test_the_gate_measures_in_whitened_features() -> None:
+def test_the_out_of_distribution_distance_uses_whitened_features() -> None:
     assert gate().distance(np.ones(3, np.float32)) == 0
     assert gate().distance(np.array([4, 5, 1], np.float32)) == pytest.approx(np.sqrt((9 + 16) / 3))
 

@@ -44,20 +44,20 @@ def test_the_first_operating_point_is_in_force_unless_another_is_named() -> None
     assert a_setup("sensitive").points == {"opacity": SECOND}
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_operating_point_lists_the_known_ones() -> None:
     with pytest.raises(UsageProblem) as problem:
         a_setup("spezific")
     assert "spezific" in str(problem.value)
     assert "screening, sensitive" in str(problem.value)
 
 
-def test_a_pack_without_operating_points_assesses_nothing() -> None:
+def test_a_pack_without_operating_points_makes_no_decision() -> None:
     bare = a_setup(operating_points=())
     assert bare.points == {"opacity": None}
     assert bare.findings({"opacity": 0.99})[0].decision == "not_assessed"
 
 
-def test_of_the_dissertations_two_outputs_the_larger_is_the_class() -> None:
+def test_for_the_dissertations_files_the_larger_output_is_the_class() -> None:
     legacy = set_up_pack(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
     for abnormal, decision in [(0.9, "above"), (0.5, "above"), (0.4, "below"), (0.1, "below")]:
         findings = legacy.findings({"normal": 1 - abnormal, "abnormal": abnormal})
@@ -72,7 +72,7 @@ def test_of_the_dissertations_two_outputs_the_larger_is_the_class() -> None:
         assert sort_score(findings) == abnormal  # the least certain of the normal ones comes first
 
 
-def test_an_image_near_even_odds_is_read_in_full_for_the_dissertations_files() -> None:
+def test_for_the_dissertations_files_an_image_near_one_half_is_borderline() -> None:
     legacy = set_up_pack(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
 
     def is_close(abnormal: float) -> bool:
@@ -81,7 +81,7 @@ def test_an_image_near_even_odds_is_read_in_full_for_the_dissertations_files() -
     assert [is_close(abnormal) for abnormal in (0.2, 0.46, 0.5, 0.54, 0.8)] == [False, True, True, True, False]
 
 
-def test_whatever_decides_a_result_changes_the_hash() -> None:
+def test_every_value_that_decides_a_result_changes_the_hash() -> None:
     gate = OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     variants = [
         a_setup(),
@@ -98,7 +98,7 @@ def test_whatever_decides_a_result_changes_the_hash() -> None:
     assert a_setup().settings_hash == hashes[0]
 
 
-def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
+def test_a_run_spec_identifies_a_run_by_paths_pack_and_options() -> None:
     model = a_setup().model
     asked = [
         set_up_pack(model, operating_point=name, ages_confirmed=is_confirmed, overrides=overrides)

@@ -21,11 +21,11 @@ def test_a_day_has_a_number_that_grows_by_one_a_day_whichever_way_it_is_written(
 
 
 @pytest.mark.parametrize("text", ["", "20261399", "20260230", "00000000", "today", "16660101"])
-def test_a_day_that_there_is_not_is_no_date(text: str) -> None:
+def test_an_impossible_day_is_no_date(text: str) -> None:
     assert day_number(text) == 0
 
 
-def test_only_the_newest_day_of_a_patient_is_of_today() -> None:
+def test_only_a_patients_newest_day_counts_as_today() -> None:
     images = (7, SUMMER), (7, TODAY), (-3, SUMMER), (7, TODAY), (7, SPRING)
     assert earlier(*images) == [True, False, False, False, True]
 
@@ -37,5 +37,5 @@ def test_images_without_a_date_all_count() -> None:
     assert earlier() == []
 
 
-def test_those_of_earlier_days_are_behind_all_others_in_the_order_they_had() -> None:
+def test_images_of_earlier_days_come_last_in_their_old_order() -> None:
     assert earlier_days_last(np.array([True, False, True, False])).tolist() == [1, 3, 0, 2]

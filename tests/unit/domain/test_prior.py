@@ -57,7 +57,7 @@ CURRENT = outcome("current", content="c", study_instance_uid="1.1", sop_instance
         ({"patient_id": "", "patient_sex": "M"}, "other"),
     ],
 )
-def test_a_patient_is_known_by_number_birth_and_sex(changes: dict[str, str], patient_match: str) -> None:
+def test_patients_are_matched_by_id_birth_date_and_sex(changes: dict[str, str], patient_match: str) -> None:
     assert match_patients(header(**changes), BASE) == match_patients(BASE, header(**changes)) == patient_match
 
 
@@ -67,7 +67,7 @@ _SOMEBODY = "10|X1|TEMP 12|UNKNOWN-7|Anna|Нема 3|NO-5|x0y|#"
 
 
 @pytest.mark.parametrize(("numbers", "patient_match"), [(_NOBODY, "unknown"), (_SOMEBODY, "same")])
-def test_what_stands_for_nobody_is_no_patient(numbers: str, patient_match: str) -> None:
+def test_placeholder_patient_ids_match_nobody(numbers: str, patient_match: str) -> None:
     headers = [header(patient_id=number) for line in numbers.splitlines() for number in line.split("|")]
     assert [one.patient_id for one in headers if match_patients(one, one) != patient_match] == []
 
@@ -89,7 +89,9 @@ def test_what_stands_for_nobody_is_no_patient(numbers: str, patient_match: str) 
         (("٢٠٢٤٠٤٠٤", ""), ("20240405", ""), "unknown"),
     ],
 )
-def test_the_order_is_that_of_the_studies(image: tuple[str, str], current: tuple[str, str], order: str) -> None:
+def test_the_order_of_two_images_follows_study_dates_and_times(
+    image: tuple[str, str], current: tuple[str, str], order: str
+) -> None:
     first, second = (header(study_date=day, study_time=time) for day, time in (image, current))
     assert time_order(first, second) == order
     mirrored = {"earlier": "later", "later": "earlier"}.get(order, order)
@@ -114,7 +116,7 @@ def test_the_order_is_that_of_the_studies(image: tuple[str, str], current: tuple
         (("19940405", "0930"), ("20240405", "1240"), TimeGap(30, 0, 0)),
     ],
 )
-def test_the_gap_is_told_by_the_calendar(image: tuple[str, str], current: tuple[str, str], gap: TimeGap) -> None:
+def test_the_gap_is_counted_by_the_calendar(image: tuple[str, str], current: tuple[str, str], gap: TimeGap) -> None:
     first, second = (header(study_date=day, study_time=time) for day, time in (image, current))
     assert gap_between(first, second) == gap
 
@@ -162,7 +164,7 @@ def test_the_same_image_twice_is_one_prior_and_itself_is_none() -> None:
         ({"content": "", "study_date": "20230101", "study_instance_uid": "1.2"}, False),
     ],
 )
-def test_a_uid_that_a_device_gives_again_hides_no_prior(changes: dict[str, str], is_prior: bool) -> None:
+def test_a_reused_uid_does_not_hide_a_prior(changes: dict[str, str], is_prior: bool) -> None:
     other = outcome("again", sop_instance_uid="1.1.1", **changes)
     warnings = [doubt.code for doubt in prior_warnings(prior_from(other, CURRENT, "run"), CURRENT)]
     assert (len(priors_of(CURRENT, [("run", other)])), "prior_same_image" not in warnings) == (is_prior, is_prior)
@@ -180,12 +182,12 @@ def test_a_uid_that_a_device_gives_again_hides_no_prior(changes: dict[str, str],
         ({"study_date": "20230101", "view_position": "LL"}, ["prior_other_view"]),
     ],
 )
-def test_what_makes_a_pair_doubtful_is_said(changes: dict[str, str], codes: list[str]) -> None:
+def test_a_doubtful_pair_gets_warnings(changes: dict[str, str], codes: list[str]) -> None:
     prior = prior_from(outcome("chosen", content="1", **changes), CURRENT, "file")
     assert [doubt.code for doubt in prior_warnings(prior, CURRENT)] == codes
 
 
-def test_images_that_a_list_puts_together_are_of_one_patient() -> None:
+def test_images_grouped_in_the_list_are_of_one_patient() -> None:
     said = itertools.product(
         ("PX-1", " PX-1 ", "px-1", "", "unknown", "0"), ("19600214", "19610214", ""), ("F", "M", "")
     )
@@ -201,6 +203,6 @@ def test_images_that_a_list_puts_together_are_of_one_patient() -> None:
     assert {match_patients(one.header, other.header) for one, other in together} == {"same"}
 
 
-def test_the_same_image_chosen_by_hand_is_named() -> None:
+def test_the_current_image_chosen_as_its_own_prior_gets_a_warning() -> None:
     same = prior_from(unscreened_outcome(CURRENT.ref), CURRENT, "file")
     assert [doubt.code for doubt in prior_warnings(same, CURRENT)] == ["prior_same_image"]

@@ -44,12 +44,12 @@ def children() -> Manifest:
     return domain_manifest(read_verified_manifest(folder).description)  # type: ignore[arg-type]
 
 
-def test_a_pack_says_for_whom_it_is() -> None:
+def test_the_purpose_of_a_pack_names_its_patients() -> None:
     assert patients_sentence(CHILDREN).text == "For patients aged 1 to 5 years."
     assert patients_sentence(HeaderRules()).text == "The pack states no age range."
 
 
-def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest) -> None:
+def test_a_pack_states_its_performance_and_what_was_not_measured(children: Manifest) -> None:
     own, elsewhere = performance_sentences(children)
     assert (
         "was tested on 618 images from the hospital or hospitals of the training images" in own.text
@@ -67,7 +67,7 @@ def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest
 @pytest.mark.parametrize(
     "metrics", [{}, {"labels": 3}, {"labels": {"pneumonia": {"test": {"auc": {"value": "high"}}}}}]
 )
-def test_metrics_in_another_form_are_passed_over(children: Manifest, metrics: dict[str, object]) -> None:
+def test_malformed_metrics_are_ignored(children: Manifest, metrics: dict[str, object]) -> None:
     (only,) = performance_sentences(dataclasses.replace(children, metrics=metrics))
     assert only.code == "not_measured_elsewhere"
 
@@ -76,28 +76,28 @@ def _notes(header: ImageHeader, accepted: HeaderRules = CHILDREN, *, is_confirme
     return [note.code for note in header_notes(header, accepted, is_confirmed=is_confirmed)]
 
 
-def test_a_result_says_whether_the_age_is_known() -> None:
+def test_a_result_has_a_note_if_the_age_is_unknown() -> None:
     unknown, known = ImageHeader(), ImageHeader(patient_age_years=3.0)
     assert _notes(known) == _notes(unknown, HeaderRules()) == []
     assert _notes(unknown, is_confirmed=True) == ["age_confirmed"]
     assert _notes(unknown) == ["age_not_stated"]
 
 
-def test_two_ages_are_said_whatever_was_confirmed() -> None:
+def test_contradictory_ages_are_noted_although_ages_were_confirmed() -> None:
     header = ImageHeader(patient_age_years=3.0, contrary_age_years=5.2)
     assert _notes(header, is_confirmed=True) == _notes(header, HeaderRules()) == ["ages_differ"]
     (note,) = header_notes(header, CHILDREN, is_confirmed=True)
     assert "3 and 5 years" in note.text
 
 
-def test_words_that_nobody_knows_and_writing_in_the_image_are_said() -> None:
+def test_unknown_header_terms_and_burned_in_text_are_noted() -> None:
     header = ImageHeader(view_position="CHEST", body_part_examined="COEUR", burned_in_annotation="YES")
     assert _notes(header, HeaderRules()) == ["view_unknown", "body_part_unknown", "burned_in_annotation"]
     known = ImageHeader(view_position="P.A.", body_part_examined="TORAX", burned_in_annotation="NO")
     assert _notes(known, HeaderRules()) == []
 
 
-def test_images_of_others_are_counted() -> None:
+def test_images_outside_the_packs_purpose_are_counted() -> None:
     count = PatientCount()
     for code, values in (
         ("age", {"age": 40, "youngest": 1, "oldest": 5}),
@@ -110,7 +110,7 @@ def test_images_of_others_are_counted() -> None:
 
 
 @pytest.mark.parametrize("folder", [shipped_packs.CHILDREN, shipped_packs.ADULTS, shipped_packs.TUBERCULOSIS])
-def test_a_pack_that_ships_says_at_each_point_what_a_person_sees(folder: Path) -> None:
+def test_shipped_packs_describe_each_operating_point_in_every_language(folder: Path) -> None:
     manifest = domain_manifest(read_verified_manifest(folder).description)  # type: ignore[arg-type]
     for point in manifest.operating_points:
         parts = class_distributions(manifest, point)
@@ -124,7 +124,7 @@ def test_a_pack_that_ships_says_at_each_point_what_a_person_sees(folder: Path) -
     assert manifest.warnings.keys() == manifest.names.keys()  # in each language of the pack
 
 
-def test_classes_in_another_form_are_passed_over(children: Manifest) -> None:
+def test_malformed_class_counts_are_ignored(children: Manifest) -> None:
     point = children.operating_points[0]
     good = {"count": 1, "of": 2, "value": 0.5, "low": 0.1, "high": 0.9}
     for bad in ({**good, "of": 0}, {**good, "value": "0.5"}, {**good, "low": 2.0}, {**good, "count": True}, 7):
@@ -133,7 +133,7 @@ def test_classes_in_another_form_are_passed_over(children: Manifest) -> None:
         assert class_distributions(dataclasses.replace(children, metrics=metrics), point) == ()
 
 
-def test_parts_of_a_hundred_are_whole_numbers_that_are_a_hundred_together() -> None:
+def test_rounded_percentages_add_up_to_100() -> None:
     def shares(**counts: int) -> dict[Category, Share]:
         return {name: Share(count, sum(counts.values()), 0, 0, 1) for name, count in counts.items()}  # type: ignore[misc]
 
@@ -175,18 +175,18 @@ def _each(*texts: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("texts", "saying"), [(_FRONTAL, "accepted"), (_SIDE, "other"), (_UNKNOWN_VIEWS, "unknown")])
-def test_views(texts: str, saying: HeaderMatch) -> None:
+def test_view_texts_are_understood(texts: str, saying: HeaderMatch) -> None:
     wrong = [text for text in _each(texts) if view_match(ImageHeader(view_position=text), HeaderRules()) != saying]
     assert wrong == []
 
 
 @pytest.mark.parametrize(("texts", "saying"), [(_CHEST, "accepted"), (_OTHERS, "other"), (_UNKNOWN_PARTS, "unknown")])
-def test_body_parts(texts: str, saying: HeaderMatch) -> None:
+def test_body_part_texts_are_understood(texts: str, saying: HeaderMatch) -> None:
     headers = [ImageHeader(body_part_examined=text) for text in _each(texts)]
     assert [one.body_part_examined for one in headers if body_part_match(one, HeaderRules()) != saying] == []
 
 
-def test_what_says_nothing() -> None:
+def test_texts_without_a_meaning_say_nothing() -> None:
     header = ImageHeader(view_position="n/a", body_part_examined=" - ")
     assert view_match(header, HeaderRules()) == body_part_match(header, HeaderRules()) == "nothing"
 
@@ -203,7 +203,7 @@ def test_what_says_nothing() -> None:
         ("", "something of a clinic's own", "unknown"),
     ],
 )
-def test_position_and_code_are_asked_both(position: str, code: str, saying: HeaderMatch) -> None:
+def test_view_position_and_view_code_are_both_used(position: str, code: str, saying: HeaderMatch) -> None:
     assert view_match(ImageHeader(view_position=position, view_code=code), HeaderRules()) == saying
 
 
@@ -218,7 +218,7 @@ def test_position_and_code_are_asked_both(position: str, code: str, saying: Head
         *((silent, "nothing", []) for silent in ("", "\\", "L", "L\\R", "X\\F", "L\\F\\P")),
     ],
 )
-def test_patient_orientation_is_asked_where_view_position_says_nothing(
+def test_patient_orientation_is_used_without_a_view_position(
     orientation: str, saying: HeaderMatch, notes: list[str]
 ) -> None:
     header, rules = ImageHeader(patient_orientation=orientation), HeaderRules()
@@ -286,19 +286,19 @@ def test_a_pack_for_something_else_names_its_own() -> None:
     assert body_parts_of("CHEST, RIBS") == {"CHEST", "RIB"}
 
 
-def test_a_side_or_another_view_is_named_by_its_term() -> None:
+def test_a_lateral_or_other_view_is_refused_by_its_term() -> None:
     assert views_of("DECUBITUS") == views_of("LEFT LATERAL DECUBITUS") == {"LATERAL"}
     assert views_of("Waters") == views_of("MLO") == {"AXIAL"}
     assert views_of("AP LLD") == {"AP"}
     assert views_of("standing") == frozenset()
 
 
-def test_frontal_is_accepted_only_where_a_frontal_view_is() -> None:
+def test_the_word_frontal_is_accepted_only_by_packs_for_frontal_views() -> None:
     assert view_match(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("AP",))) == "accepted"
     assert view_match(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("OBLIQUE",))) == "other"
 
 
-def test_a_part_that_only_a_pack_knows_is_found_in_any_case() -> None:
+def test_a_packs_own_body_part_is_matched_in_any_letter_case() -> None:
     rules = HeaderRules(body_parts=("XYZZY",))
     assert body_part_match(ImageHeader(body_part_examined="left xyzzy"), rules) == "accepted"
     assert body_part_match(ImageHeader(body_part_examined="left xyz"), rules) == "unknown"

@@ -22,18 +22,18 @@ def test_every_image_of_a_run_has_a_key_of_its_own() -> None:
     assert refs[-1].key == f"{PATH}!c.dcm#2"
 
 
-def test_a_single_frame_needs_no_number() -> None:
+def test_the_key_of_a_single_frame_has_no_frame_number() -> None:
     assert ImageRef(path=PATH, frame=0).key == str(PATH)
     with pytest.raises(ValueError, match="frame must be 0 or more"):
         ImageRef(path=PATH, frame=-1)
 
 
-def test_a_study_is_named_by_its_uid_else_by_its_only_image() -> None:
+def test_a_study_is_identified_by_its_uid_or_its_only_image() -> None:
     assert ImageRef(path=PATH, header=ImageHeader(study_instance_uid="1.2.3")).patient_study_key == "1.2.3"
     assert ImageRef(path=PATH).patient_study_key == ImageRef(path=PATH).study_or_image_key == str(PATH)
 
 
-def test_a_study_of_two_patients_is_two() -> None:
+def test_one_study_uid_with_two_patients_makes_two_studies() -> None:
     def key(**header: str) -> str:
         ref = ImageRef(path=PATH, header=ImageHeader(study_instance_uid="1.2.3", **header))
         assert ref.study_or_image_key == "1.2.3"

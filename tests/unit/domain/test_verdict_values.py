@@ -13,7 +13,7 @@ from fieldray.formatting import verdict_names
 from fieldray.translation import Translator
 
 
-def test_the_table_has_every_value_with_words_and_a_key_of_its_own() -> None:
+def test_every_verdict_value_has_its_own_words_and_key() -> None:
     assert tuple(VERDICT_VALUES) == get_args(VerdictChoice)
     translator = Translator("en")
     for texts in (verdict_names(translator).values(), [one.column(translator) for one in VERDICT_VALUES.values()]):
@@ -22,7 +22,7 @@ def test_the_table_has_every_value_with_words_and_a_key_of_its_own() -> None:
     assert all(keys[choice] == (value.key,) for choice, value in VERDICT_VALUES.items())
 
 
-def test_what_contradicts_the_program_is_a_disagreement_and_nothing_else_is() -> None:
+def test_only_a_contradicting_verdict_is_a_disagreement() -> None:
     found = {choice: (value.confirms, has_verdict(choice, "disagreed")) for choice, value in VERDICT_VALUES.items()}
     assert found == {"agree": (True, False), "disagree": (False, True), "unsure": (None, False)}
 
