@@ -1,6 +1,6 @@
-"""Images that are small on disk and vast in memory, or lie about their size: each ends with a reason, in one child.
+"""Images that are small on disk and huge in memory, or lie about their size: each ends with a reason, in one child.
 
-Zip files of this kind are in `test_zips`, headers without end in `test_discover`.
+Such ZIP files are in `test_zips`, headers without an end in `test_discover`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _TEXTS = {b"zTXt": b"Comment\0\0", b"iTXt": b"Comment\0\1\0\0\0", b"iCCP": b"pro
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Workers]:
-    """Its child has started, and what it starts with it, before a test looks for what is left behind."""
+    """A pool whose child and helper processes have started before a test looks for leftover processes."""
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
         pool.read_network_input(ImageRef(path=Path("nowhere.png")), SPEC)
         yield pool
 
 
 def _read(pool: Workers, path: Path) -> str | None:
-    """The reason that a file ends with, found by discovery or by the child; no child is lost over it."""
+    """The reason code of a file, found by discovery or by the child; the child must survive."""
     pids = pool.pids
     (ref,) = discover([path])
     if ref.problem:

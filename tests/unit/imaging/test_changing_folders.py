@@ -1,6 +1,6 @@
-"""Folders that change and drives that are pulled out while they are searched.
+"""Folders that change and drives that are pulled out during a search.
 
-Everything that is there at the end was given, under its own name, and what is lost is one line.
+Every file that exists at the end was listed under its own name, and each loss is one row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fieldray.reasons import Reason
 from phantoms import write_dicom, write_index
 
 Row = tuple[str, str | None]
-LATER = "study-0/3.dcm"  # of the drive: some images were found before
+LATER = "study-0/3.dcm"  # a file of the drive: some images were found before it
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def drive(tmp_path: Path) -> Path:
-    """Three folders of ten images each, and one image beside them."""
+    """Three folders of ten images each, and one image next to them."""
     image = write_dicom(tmp_path / "image.dcm", chest_phantom(64, 64, 7, abnormal=False))
     for folder in range(3):
         (tmp_path / "drive" / f"study-{folder}").mkdir(parents=True)
@@ -50,30 +50,30 @@ def drive(tmp_path: Path) -> Path:
 
 
 def write(path: Path, text: str = "") -> Path:
-    """A file that is no image: whatever is in it, it is given."""
+    """Write a file that is no image; the search lists it all the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"no image {text}")
     return path
 
 
 def found(refs: Iterable[ImageRef], top: Path) -> list[Row]:
-    """The rows of a search, or of its rest; `not_an_image` is what all files of `write` are."""
+    """The rows of a search; files made by `write` have no problem here, although they are `not_an_image`."""
     rows = [(os.path.relpath(ref.path, top), ref.problem.code if ref.problem else None) for ref in refs]
     return [(name, None if code == "not_an_image" and not name.endswith(".dcm") else code) for name, code in rows]
 
 
 def through(top: Path, act: Callable[[], object], *, after: str = "a/1.png", paths: Sequence[Path] = ()) -> list[Row]:
-    """All rows of a search of `top`, or of these paths, during which something happens after the given one."""
+    """All rows of a search of `top`, or of these paths; `act` is called after the file `after` was listed."""
     refs = []
     for ref in discover(paths or [top]):
         refs.append(ref)
         if ref.path == top / after:
             act()
-    assert any(ref.path == top / after for ref in refs)  # or nothing happened
+    assert any(ref.path == top / after for ref in refs)  # otherwise `act` was never called
     return found(refs, top)
 
 
-# ---- what is moved, added or replaced
+# ---- moved, added and replaced files
 
 
 def test_what_is_moved_into_a_folder_that_was_listed_already_is_found(folder: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_file_is_given_under_its_own_name_and_a_link_only_for_what_is_elsewher
 
 
 def test_a_link_to_a_folder_elsewhere_is_told_once(folder: Path, tmp_path: Path) -> None:
-    """A folder was moved to a larger disk, and a link was left in its place."""
+    """As when a folder was moved to a larger disk and a link was left in its place."""
     (folder / "c").rename(tmp_path / "larger disk")
     for name in ("c", "d"):
         (folder / name).symlink_to(tmp_path / "larger disk")
@@ -167,7 +167,7 @@ def test_a_zip_file_that_is_replaced_while_its_members_are_listed_says_so(folder
 
 
 def zipped(path: Path, numbers: range) -> Path:
-    """A zip file with a member for each number."""
+    """A ZIP file with a member for each number."""
     with zipfile.ZipFile(path, "w") as archive:
         for number in numbers:
             archive.writestr(f"{number:+04}", f"no image {number}")
@@ -196,7 +196,7 @@ def test_a_path_whose_images_came_late_is_not_called_empty(tmp_path: Path) -> No
     assert notes == []
 
 
-# ---- what is lost
+# ---- lost files, folders and drives
 
 
 def test_a_drive_that_is_pulled_out_is_one_line(drive: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_drive_that_is_pulled_out_is_one_line(drive: Path) -> None:
 @pytest.mark.parametrize(
     ("lost", "line", "images"),
     [
-        ("study-0", ("study-0", "folder_lost"), 4 + 10 + 10 + 1),  # while it is searched
+        ("study-0", ("study-0", "folder_lost"), 4 + 10 + 10 + 1),  # during its search
         ("study-2", ("study-2", "folder_not_read"), 10 + 10 + 1),  # before it is listed
         ("study-0/7.dcm", ("study-0/7.dcm", "missing"), 9 + 10 + 10 + 1),
         (".", (".", "folder_lost"), 4),
@@ -254,7 +254,7 @@ def test_a_device_that_is_gone_is_not_a_bad_sector(number: int, codes: list[str]
     def opener(path: Path) -> BinaryIO:
         raise OSError(number, os.strerror(number))
 
-    # the names are still known to the system: every folder is listed, and its first file tells
+    # the system still knows the names: every folder is listed, and its first file gives the error
     assert [ref.problem.code for ref in discover([drive], opener=opener) if ref.problem] == codes
 
 

@@ -1,4 +1,4 @@
-"""The door for compressions: one file adds one, in full and reduced. And what codecs take from libraries' insides."""
+"""Codecs: one registration adds a compression, in full and reduced; and what codecs use of libraries' internals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from phantoms import LOSSLESS, LOSSY, saved, scaled, write_dicom
 
 SYNTAX = UID("1.2.826.0.1.3680043.8.498.1.2.3.4")  # an invented private transfer syntax
 IMAGE = chest_phantom(416, 360, 7, abnormal=True)
-# 69.6 pixels are needed of each side, twice as many are left: 360 // 139.1 = 2
+# 69.6 pixels are needed of each side; a step of 2 leaves more than twice as many: 360 // 139.1 = 2
 NEEDED = target_size(InputSpec(height=64, width=64, margin=0.04, intensity="as_displayed"))
 
 
@@ -92,7 +92,7 @@ def _frame(path: Path) -> bytes:
 
 
 def _with_frame(path: Path, stream: bytes) -> Path:
-    """The image as JPEG 2000, with this stream."""
+    """The image as JPEG 2000, with this stream instead of its own."""
     dataset = dcmread(write_dicom(path, IMAGE))
     set_compressed_frame(dataset, stream)
     dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
@@ -135,11 +135,11 @@ def test_every_compression_has_one_codec() -> None:
     assert compressed <= set(uids)
 
 
-# ---- what is taken from the insides of libraries: each of these fails when a new version changes it
+# ---- internals of libraries: each of these tests fails when a new version changes them
 
 
 def test_pillow_still_reads_a_lower_resolution_once_it_is_told_its_size(tmp_path: Path) -> None:
-    """`decode_jpeg2000` sets Pillow's `_size`: Pillow and the standard round 823 x 719 at 1/4 differently."""
+    """`decode_jpeg2000` sets Pillow's `_size`, since Pillow and the standard round 823 x 719 at 1/4 differently."""
     image = chest_phantom(823, 719, 7, abnormal=False)
     path = write_dicom(tmp_path / "image.dcm", image, transfer_syntax=JPEG2000Lossless)
     source = _frame(path)
@@ -159,7 +159,7 @@ def test_colours_are_read_of_every_compression(syntax: UID, tmp_path: Path) -> N
 
 def test_no_name_of_a_patient_gets_into_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"PatientName": "Doe^Jane", "StudyDate": "Doe^Jane"})
-    caplog.clear()  # of what pydicom says while it writes
+    caplog.clear()  # drop what pydicom logs while it writes
     with caplog.at_level("DEBUG"):
         _read(path)
         with path.open("rb") as stream:
@@ -177,7 +177,7 @@ def test_wavelets_may_begin_beside_the_origin_of_their_grid(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("shift", [1, 8, 12])
 def test_a_region_of_interest_of_jpeg_2000_gives_the_same_values(tmp_path: Path, shift: int) -> None:
-    """With the marker RGN (T.800 A.6.3) all coefficients are stored so many bits higher, and belong to the region."""
+    """With the marker RGN (T.800 A.6.3), all coefficients are stored shifted up by this number of bits."""
     data = _wavelets(IMAGE)
     end = data.index(b"\xff\x52") + 2
     end += int.from_bytes(data[end : end + 2], "big")
@@ -185,7 +185,7 @@ def test_a_region_of_interest_of_jpeg_2000_gives_the_same_values(tmp_path: Path,
     np.testing.assert_array_equal(_read(_with_frame(tmp_path / "image.dcm", region)), IMAGE)
 
 
-# ---- the decoders of single frames: they read what other decoders read, and leave what they do not know
+# ---- single-frame decoders: they equal other decoders, and leave unknown formats to them
 
 LARGE = chest_phantom(823, 720, 7, abnormal=True)
 
@@ -211,7 +211,7 @@ def _runs(header: tuple[int, ...], packed: bytes) -> Frame:
 def test_runs_may_reach_over_the_ends_of_rows() -> None:
     # PS3.5 G.3.1: a byte n of 0..127 is followed by n + 1 bytes as they are, 129..255 by one for 257 - n times
     packed = bytes([257 - 8 & 0xFF, 7, 3, 1, 2, 3, 4])
-    for padding in (b"", bytes([1, 9, 9])):  # behind the last row
+    for padding in (b"", bytes([1, 9, 9])):  # after the last row
         decoded = RLE.decode(_runs((1, 64), packed + padding))
         assert decoded.tolist() == [[7, 7, 7, 7], [7, 7, 7, 7], [1, 2, 3, 4]]
 
@@ -225,7 +225,7 @@ def test_a_frame_that_is_laid_out_otherwise_or_is_too_short_is_damaged(header: t
         RLE.decode(_runs(header, bytes([3, 1, 2])))
 
 
-# ---- what a codec promises
+# ---- the declared properties of a codec
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_each_codec_says_which_of_its_syntaxes_are_lossless(syntax: UID, is_loss
     assert replace(frame, codestream=b"").is_lossless  # uncompressed values
 
 
-# ---- uncompressed: as pydicom reads it
+# ---- uncompressed: equal to pydicom's reading
 
 
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ExplicitVRBigEndian])
@@ -262,7 +262,7 @@ def test_colours_lie_in_the_file_as_pydicom_knows(
     chance, dataset = np.random.default_rng(5), image_dataset(IMAGE, number=1)
     dataset.SamplesPerPixel, dataset.PhotometricInterpretation, dataset.PlanarConfiguration = 3, photometric, planar
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.NumberOfFrames = bits, bits, bits - 1, 2
-    grey = (IMAGE >> 4).astype(np.uint8)  # and a few levels beside it in each sample
+    grey = (IMAGE >> 4).astype(np.uint8)  # and a difference of a few levels in each sample
     base = [grey, *[np.full_like(grey, 128) if photometric[0] == "Y" else grey] * 2]
     samples = [(plane + chance.integers(0, 4, (2, *grey.shape), np.uint8)) for plane in base]
     if photometric == "YBR_FULL_422":
@@ -351,7 +351,7 @@ def test_a_main_header_is_read_as_the_standard_says() -> None:
 def test_high_throughput_frames_are_what_another_decoder_reads_and_cut_ones_are_damaged(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", LARGE, transfer_syntax=HTJ2KLossless)
     frame, dataset = _frame(path).rstrip(b"\0"), dcmread(path)
-    for end in (b"", b"\xff\xd9"):  # some writers leave it out
+    for end in (b"", b"\xff\xd9"):  # some writers leave the end marker out
         set_compressed_frame(dataset, frame[:-2] + end)
         dataset.save_as(path)
         np.testing.assert_array_equal(_read(path), imagecodecs.htj2k_decode(frame))

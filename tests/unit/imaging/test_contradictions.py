@@ -1,4 +1,4 @@
-"""Files that are written in another way than they say, or hold more or less than they say: read right, or named."""
+"""Files whose content contradicts their header, or is longer or shorter than stated: read or refused by name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _problem(data: bytes) -> str:
 
 
 def _file(syntax: UID, body: bytes) -> bytes:
-    """A file whose meta information states `syntax`."""
+    """A DICOM file whose meta information states `syntax`, with this body."""
     value = syntax.encode() + b"\0" * (len(syntax) % 2)
     return bytes(128) + b"DICM" + struct.pack("<HH2sH", 2, 0x10, b"UI", len(value)) + value + body
 
@@ -147,7 +147,7 @@ def test_what_begins_like_no_data_set_is_not_called_incomplete(tmp_path: Path) -
 @pytest.mark.parametrize("table", [(9999,), (0, 77), (0, 1)])
 @pytest.mark.parametrize("syntax", [JPEGBaseline8Bit, JPEG2000Lossless, JPEGLSLossless])
 def test_the_fragments_of_one_frame_are_all_of_it(syntax: UID, table: tuple[int, ...], tmp_path: Path) -> None:
-    """Whatever the offset tables say of where frames begin."""
+    """Whatever the offset tables state about the start of frames."""
     bits = 8 if syntax == JPEGBaseline8Bit else 12
     dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE >> 12 - bits, transfer_syntax=syntax, bits=bits))
     right = _read(_file(syntax, _body(dataset)))
@@ -183,7 +183,7 @@ def test_a_wrong_value_representation_is_passed_over(kind: bytes, tmp_path: Path
         np.testing.assert_array_equal(_read(data.replace(PIXELS, PIXELS[:4] + wrong)).pixels, IMAGE)
 
 
-# ---- more than is stated
+# ---- more than stated
 
 
 @pytest.mark.parametrize("syntax", [JPEG2000Lossless, HTJ2KLossless, JPEGLosslessSV1, JPEGLSLossless, RLELossless])
@@ -192,7 +192,7 @@ def test_a_second_frame_that_is_not_stated_is_told(syntax: UID, tmp_path: Path) 
     frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
     for frames in ([frame, frame], [frame + frame]):
         if len(frames) == 1 and syntax == RLELossless:
-            continue  # behind the end of its runs nothing is read
+            continue  # nothing is read after the end of the runs
         dataset.PixelData = encapsulate(frames)
         dataset["PixelData"].is_undefined_length = True
         assert _problem(_file(syntax, _body(dataset))) == "more_images"
@@ -227,7 +227,7 @@ def test_a_file_that_was_joined_to_another_is_never_passed_over(syntax: UID, tmp
     data = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=syntax).read_bytes()
     pictures = [saved(Picture.fromarray((IMAGE >> 4).astype(np.uint8)), kind) for kind in ("PNG", "JPEG")]
     joined = [data, b"\0" * 50 + data, data + data]
-    if syntax != DeflatedExplicitVRLittleEndian:  # in which a picture may begin anywhere, by chance
+    if syntax != DeflatedExplicitVRLittleEndian:  # a syntax in which a picture may begin anywhere, by chance
         joined += [data[132:], *pictures]
         again = data[data.rindex(b"\xe0\x7f\x10\0") :]
         assert _problem(data + again) == "several_images"
@@ -253,17 +253,17 @@ def test_what_follows_the_pixels_and_is_no_image_is_passed_over(tmp_path: Path) 
             np.testing.assert_array_equal(_read(data + other).pixels, IMAGE)
 
 
-# ---- less than is stated
+# ---- less than stated
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8, 0.97])
 def test_an_empty_lower_part_is_an_incomplete_file(share: float, tmp_path: Path) -> None:
-    image = IMAGE.clip(1)  # no zeros of its own
+    image = IMAGE.clip(1)  # the image itself has no zeros
     data = write_dicom(tmp_path / "image.dcm", image).read_bytes()
     start = data.index(PIXELS) + 12
     kept = start + int(share * 160) * 256 + 100  # in the middle of a row
     assert _problem(data[:kept] + bytes(len(data) - kept)) == "lower_part_empty"
-    halved = start + 80 * 256  # at its end, where a collimator may begin: by where lungs are it is judged later
+    halved = start + 80 * 256  # at a row's end, like a collimator: judged later by the lungs
     assert not _read(data[:halved] + bytes(len(data) - halved)).pixels[80:].any()
 
 

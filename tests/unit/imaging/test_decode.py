@@ -1,4 +1,4 @@
-"""The same image in every kind of file shows the same picture, in its true shape; what is wrong says so."""
+"""One image in every kind of file gives one picture with square pixels; faulty files end with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_kind_shows_the_same_picture(collection: list[Path]) -> None:
     for path in collection:
         image = _read(path)
         if path.name == "grey-16.png":
-            # nothing says how 16 bits are to be shown, so percentiles are
+            # nothing says how 16 bits are to be shown, so percentiles are used
             assert image.window is None
             np.testing.assert_array_equal(image.pixels, IMAGE << 4)
             continue
@@ -53,7 +53,7 @@ def test_frames_are_read_one_by_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(_read(path, frame=frame).pixels, images[frame])
     with raises(Unreadable, "truncated"):
         _read(path, frame=3)
-    path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes={"NumberOfFrames": 2})  # the second is not there
+    path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes={"NumberOfFrames": 2})  # the second frame is missing
     np.testing.assert_array_equal(_read(path, frame=0).pixels, IMAGE)
     with pytest.raises(Unreadable):
         _read(path, frame=1)
@@ -89,7 +89,7 @@ def test_other_files_are_refused(data: bytes) -> None:
         decode(data, ImageRef(path=Path("x")))
 
 
-# ---- a pixel that is not square becomes square where a file is read: everything behind that is in true shape
+# ---- pixels that are not square are resampled when a file is read: all later steps get square ones
 
 SPEC = InputSpec(height=64, width=64, fit="pad")
 SQUARE = chest_phantom(160, 128, 3, abnormal=False)

@@ -21,7 +21,7 @@ from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
 
-# Every value of 12 bits once.
+# every 12-bit value once
 RAMP = np.arange(4096, dtype=np.uint16).reshape(64, 64)
 IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
@@ -83,7 +83,7 @@ def test_a_negative_slope_turns_the_picture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
 def test_a_modality_table_is_applied(photometric: str, tmp_path: Path) -> None:
-    # halves, and keeps its last entry for what lies beyond: 10 bits out
+    # halves the values, and uses its last entry for values beyond: 10 bits out
     entries = np.arange(2046) // 2
     changes = {"ModalityLUTSequence": _table(entries, bits=10), "WindowCenter": None, "WindowWidth": None}
     image = _read(tmp_path, photometric=photometric, changes=changes)
@@ -115,7 +115,7 @@ def test_a_voi_table_is_applied(photometric: str, as_bytes: bool, tmp_path: Path
 def test_eight_bit_table_entries_packed_in_bytes(count: int, tmp_path: Path) -> None:
     item = Dataset()
     item.add_new("LUTDescriptor", "US", [count, 1920, 8])
-    item.add_new("LUTData", "OW", bytes(range(255, -1, -1)))  # where they are odd, one byte makes them even
+    item.add_new("LUTData", "OW", bytes(range(255, -1, -1)))  # an odd number of entries is followed by one more byte
     shown = to_display(_read(tmp_path, changes={"VOILUTSequence": [item]})).reshape(-1)
     assert shown[[1920, 2020, 2175, 4000]].tolist() == [255, 155, 256 - count, 256 - count]
 
@@ -162,7 +162,7 @@ RAW = {"RescaleSlope": 1, "RescaleIntercept": 0, "WindowCenter": 2048, "WindowWi
 @pytest.mark.parametrize(
     ("changes", "window"),
     [
-        ({"VOILUTSequence": _table(np.linspace(0, 65535, 256), first=50_000)}, GOOD),  # beside the values
+        ({"VOILUTSequence": _table(np.linspace(0, 65535, 256), first=50_000)}, GOOD),  # outside the values
         ({"VOILUTSequence": _table(np.full(4096, 700), bits=12)}, GOOD),  # of one grey
         ({"VOILUTSequence": _table(np.arange(1))}, GOOD),
         ({"VOILUTSequence": _table(np.where(np.arange(4096) < 2000, 0, 4095), bits=12)}, GOOD),  # a step
@@ -170,7 +170,7 @@ RAW = {"RescaleSlope": 1, "RescaleIntercept": 0, "WindowCenter": 2048, "WindowWi
         ({"WindowCenter": 2048, "WindowWidth": 1}, None),
         ({"WindowCenter": 2048, "WindowWidth": 1e7}, None),
         ({"WindowCenter": 1500, "WindowWidth": 200}, None),  # black and white, and little between
-        ({"WindowCenter": 1, "WindowWidth": 2}, None),  # shows the black corner and no more
+        ({"WindowCenter": 1, "WindowWidth": 2}, None),  # shows only the black corner
     ],
 )
 def test_a_presentation_that_shows_nothing_is_passed_over_for_the_next(
@@ -304,7 +304,7 @@ def test_padding_of_a_signed_image_written_as_unsigned(tmp_path: Path) -> None:
     np.testing.assert_array_equal(image.pixels, RAMP)
 
 
-# ---- odd layouts
+# ---- unusual bit layouts
 
 
 @pytest.mark.parametrize("stored", [8, 10, 11])

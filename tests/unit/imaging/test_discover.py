@@ -1,4 +1,4 @@
-"""Nothing is lost, nothing is given twice, and nothing outside is opened."""
+"""Discovery: no file is lost or listed twice, and nothing outside the folder is opened."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_every_file_of_the_collection_is_one_image(tmp_path: Path) -> None:
     assert not [ref for ref in refs if ref.problem]
     kinds = {ref.path.suffix: ref.kind for ref in refs}
     assert kinds == {".dcm": "dicom", "": "dicom", ".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg"}
-    turned = {"turned.jpg"}  # its size is given as stored
+    turned = {"turned.jpg"}  # the header has the stored size, not the turned one
     assert {(ref.header.rows, ref.header.columns) for ref in refs if ref.path.name not in turned} == {(160, 128)}
 
 
 def test_a_folder_inside_itself_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a junction of Windows makes it: a folder like any other. Two of them would double with each level."""
+    """A Windows junction looks like any other folder. Two of them would double the search with each level."""
     write_dicom(tmp_path / "a.dcm", IMAGE)
     (tmp_path / "again").mkdir()
     listed, looks = Folder.from_path, []
@@ -157,7 +157,7 @@ def test_what_only_looks_like_an_element_is_no_dicom(head: bytes) -> None:
     ("rest", "codes"),
     [
         (b"\x29\x00\x01\x10UN\0\0\0\0\0\0" * 450_000, {"damaged"}),
-        # pydicom ends in one of two errors, as deep as the caller's own stack lets it go
+        # pydicom raises one of two errors, depending on the depth of the caller's stack
         (
             (b"\x29\x00\x10\x10SQ\0\0\xff\xff\xff\xff" + b"\xfe\xff\x00\xe0\xff\xff\xff\xff") * 20_000,
             {"damaged", "truncated"},
@@ -173,7 +173,7 @@ def test_a_header_that_does_not_end_is_given_up(rest: bytes, codes: set[str], tm
     assert code in codes
 
 
-# ---- what a search tells beside images
+# ---- notes of a search
 
 
 @pytest.mark.parametrize("names", [(), (".hidden", "Thumbs.db"), ("ours.csv",)])

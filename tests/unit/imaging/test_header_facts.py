@@ -1,4 +1,4 @@
-"""What is taken from a header: ages, views and letters that are not as the standard has them, and vast values."""
+"""Values read from headers: ages, views and character sets that depart from the standard, and huge values."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_spellings_of_an_age(age: str, years: float | None, tmp_path: Path) -> N
         ({"PatientBirthDate": "20020115"}, 18.0, None),
         ({"PatientBirthDate": "201703"}, 2.84, None),
         ({"PatientBirthDate": "2017"}, 2.54, None),
-        ({"PatientBirthDate": "19000101"}, None, None),  # nobody's
-        ({"PatientBirthDate": "20210101"}, None, None),  # after the study
+        ({"PatientBirthDate": "19000101"}, None, None),  # a placeholder date
+        ({"PatientBirthDate": "20210101"}, None, None),  # a birth date after the study
         ({"PatientBirthDate": "20170301", "PatientAge": "045Y"}, 45.0, 2.88),
         ({"PatientBirthDate": "20170301", "PatientAge": "034M"}, 2.83, None),
         ({"PatientBirthDate": "20170301", "PatientAge": "034W"}, 0.65, 2.88),
@@ -134,7 +134,7 @@ def test_letters_that_are_certain(declared: str | None, letters: str, name: str,
         ("iso8859", "gb18030", "李^小明"),
         ("iso8859", "shift_jis", "山田^太郎"),
         ("iso8859", "koi8_r", "Шевченко^Тарас"),
-        ("iso8859", "koi8_r", "ИВАНОВ^ИВАН"),  # йчбопч^йчбо in the letters of Windows
+        ("iso8859", "koi8_r", "ИВАНОВ^ИВАН"),  # йчбопч^йчбо in the Windows code page
         ("latin_1", "koi8_u", "ШЕВЧЕНКО^ТАРАС=Shevchenko^Taras"),
         ("iso_ir_144", "koi8_u", "ПЕТРЕНКО^ОКСАНА"),
         ("iso8859", "cp866", "Шевченко^Тарас"),
@@ -154,7 +154,7 @@ def test_signs_and_small_letters_are_no_fault_of_what_is_no_name() -> None:
     assert decode_text("Thorax 90° ±5".encode("latin_1"), ["latin_1"], is_name=False) == "Thorax 90° ±5"
 
 
-# ---- values that are short in the file and vast as objects: the program itself reads them, not a child
+# ---- values that are short in the file and huge as objects: the program itself reads them, not a child
 
 _MOST_MB = 64.0
 
@@ -172,7 +172,7 @@ def _peak_mb(path: Path) -> float:
 def test_a_header_takes_no_more_memory_than_headers_do(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(HOSTILE[name]())
-    import fieldray.imaging.dicom_identify  # noqa: F401 - what is imported for it does not count
+    import fieldray.imaging.dicom_identify  # noqa: F401 - its import does not count as memory of the header
 
     assert _peak_mb(path) < _MOST_MB
 

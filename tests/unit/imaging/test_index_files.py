@@ -1,4 +1,4 @@
-"""DICOMDIRs: their files are given once, and one that lists nothing, breaks off or is damaged says so, once."""
+"""DICOMDIR files: their files are listed once; an empty, cut or damaged DICOMDIR is reported once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = ("ONE", "TWO", "THREE")
 
 @pytest.fixture
 def medium(tmp_path: Path) -> Path:
-    """Three images, which a DICOMDIR may list."""
+    """A folder with three images, which a DICOMDIR may list."""
     (tmp_path / "IMAGES").mkdir()
     for name in FILES:
         write_dicom(tmp_path / "IMAGES" / name, IMAGE)
@@ -45,7 +45,7 @@ def _texts(path: Path) -> list[str]:
 
 def test_an_index_is_followed_and_its_files_are_given_once(medium: Path) -> None:
     index = write_index(medium / "DICOMDIR", [("IMAGES", name) for name in ("TWO", "ONE", "TWO", "GONE")])
-    # the index first, in its order; then what it does not list
+    # the files of the index first, in its order; then the others
     expected = [("TWO", None), ("ONE", None), ("GONE", "missing_listed"), ("THREE", None)]
     assert _found(medium) == expected
     assert _found(index) == expected[:3]
@@ -125,7 +125,7 @@ def test_a_file_may_have_an_extension_that_its_index_leaves_out(medium: Path) ->
     (medium / "IMAGES" / "._one.dcm").write_bytes(b"of a Mac")
     index = write_index(medium / "DICOMDIR", [("IMAGES", name) for name in FILES])
     assert _found(index) == [("one.dcm", None), ("two.dcm", None), ("three.dcm", None)]
-    (medium / "IMAGES" / "one.txt").write_bytes(b"about it")  # which of the two is meant?
+    (medium / "IMAGES" / "one.txt").write_bytes(b"about it")  # ambiguous: one.dcm or one.txt
     assert _found(index)[0] == ("ONE", "missing_listed")
 
 
@@ -156,10 +156,10 @@ def test_a_name_that_climbs_out_twice_is_one_line(medium: Path) -> None:
 def test_a_file_has_the_name_that_its_folder_gives_it_also_where_any_case_will_do(
     medium: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it would be found under two names, and judged twice, on Windows and macOS."""
+    """Otherwise Windows and macOS would list one file under two names, and its images would be judged twice."""
     folder = medium / "IMAGES"
     (folder / "ONE").rename(folder / "one")
-    (folder / "Two").touch()  # beside TWO, as only some systems can
+    (folder / "Two").touch()  # next to TWO, as only some systems can
     names = CaseInsensitiveNames()
     monkeypatch.setattr(os.path, "lexists", lambda path: True)
     assert [names.find(folder, name).name for name in ("ONE", "one", "TWO", "Two", "GONE")] == [
@@ -168,7 +168,7 @@ def test_a_file_has_the_name_that_its_folder_gives_it_also_where_any_case_will_d
 
 
 def test_a_name_with_a_zero_byte_is_told_as_it_is_kept(medium: Path) -> None:
-    """The key of a row in the store ends a name there."""
+    """The key of a row in the store ends a name at a zero byte."""
     (medium / "DICOMDIR").write_bytes(index_file(record(element(NAME, b"\0IMAGES\0ONE "))))
     (ref,) = discover([medium / "DICOMDIR"])
     assert ref.problem is not None and ref.problem.code == "outside_folder"
@@ -213,11 +213,11 @@ def test_an_index_with_more_records_than_are_read(tmp_path: Path, monkeypatch: p
     assert [code for _, code in _found(index)] == ["too_many_records"]
 
 
-# ---- names in any case
+# ---- names in any letter case
 
 
 def test_an_index_lists_a_folder_once(tmp_path: Path) -> None:
-    """Found by what was there at first: a file that comes later is not seen."""
+    """A file that is added after the first listing is not found by another letter case."""
     names = CaseInsensitiveNames()
     (tmp_path / "one").touch()
     assert names.find(tmp_path, "ONE") == tmp_path / "one"

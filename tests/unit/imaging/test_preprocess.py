@@ -1,4 +1,4 @@
-"""The one copy of the preprocessing: area averages, grey levels, and the way back to the image."""
+"""The one implementation of the preprocessing: area averages, grey levels, and positions in the original image."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_image_without_contrast_gives_a_flat_tensor(value: int) -> None:
     assert np.ptp(tensor.values) <= 1
 
 
-# ---- fitting and the way back
+# ---- fitting, and positions in the original image
 
 
 def test_pad_keeps_the_aspect_and_fills_with_black() -> None:
@@ -158,13 +158,13 @@ def test_pad_keeps_the_aspect_and_fills_with_black() -> None:
     assert seen[:, [0, 1, 6, 7]].max() == 0
 
 
-# ---- for any image, window and input
+# ---- properties for any image, window and input
 
 FITS_INSIDE = specs(fit=st.sampled_from(["stretch", "crop"]))
 
 
 def edges(pixel_map: PixelMap, spec: InputSpec) -> tuple[float, float, float, float]:
-    """Top, bottom, left and right of the tensor in the image's pixels."""
+    """Top, bottom, left and right edge of the tensor in pixels of the image."""
     top, left = pixel_map.row_offset, pixel_map.column_offset
     return (
         top, top + spec.height * pixel_map.row_scale, left, left + spec.width * pixel_map.column_scale,
@@ -197,9 +197,9 @@ def test_a_tensor_is_what_was_asked_for(image: Image, spec: InputSpec) -> None:
 
 @given(images(), specs())
 def test_a_mirrored_image_gives_the_mirrored_tensor(image: Image, spec: InputSpec) -> None:
-    """But where pixels are first averaged in blocks, which begin on the left, or hardly any contrast is stretched.
+    """Not tested if pixels are first averaged in blocks, which begin on the left, or if low contrast is stretched.
 
-    A pad of an odd number of columns is split one way only, so those columns are not compared.
+    Padding of an odd number of columns is wider on one side, so those images are not compared.
     """
     there, mirrored = (
         to_network_input(Image(pixels=pixels), spec)
@@ -267,13 +267,13 @@ def test_an_image_read_at_a_lower_resolution_has_the_same_way_back(image: Image,
 
 @given(st.integers(16, 48), st.integers(16, 48), specs(), st.data())
 def test_a_bright_spot_is_found_again(rows: int, columns: int, spec: InputSpec, data: st.DataObject) -> None:
-    """A spot of one pixel lies within a pixel of where the map says that the tensor's brightest place is."""
+    """The tensor's brightest pixel, mapped back to the image, lies within a pixel of the spot."""
     row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
     pixels = np.zeros((rows, columns), np.uint8)
     pixels[row, column] = 255
     tensor = to_network_input(Image(pixels=pixels, window=Window(127.5, 255.0, "LINEAR_EXACT")), spec)
     plane, way = tensor.values[0, :, :, 0], tensor.pixel_map
-    if not plane.any():  # cut off, or too small a share of a tensor's pixel
+    if not plane.any():  # cut off, or much smaller than a pixel of the tensor
         return
     at_row, at_column = np.unravel_index(np.argmax(plane), plane.shape)
     assert abs((at_row + 0.5) * way.row_scale + way.row_offset - (row + 0.5)) <= max(1.0, way.row_scale) + 1e-6
@@ -300,7 +300,7 @@ def test_a_window_that_is_written_down_changes_nothing(image: Image, spec: Input
 
 @pytest.mark.parametrize(("top", "left"), [(0, 0), (37, 51), (210, 300)])
 def test_a_crop_is_shown_as_it_would_be_within_far_more_image(top: int, left: int) -> None:
-    """Only the blocks around a crop are averaged; what lies further away must not matter."""
+    """Only the blocks around a crop are averaged, so pixels farther away must not matter."""
     spec = InputSpec(height=32, width=32, crop="lungs", fit="stretch")
     pixels = np.random.default_rng(1).integers(0, 4096, (600, 700)).astype(np.uint16)
     window = Window(2048, 4096, "LINEAR_EXACT")

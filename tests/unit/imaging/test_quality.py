@@ -1,4 +1,4 @@
-"""What is refused by header and by pixels, what passes, and what is said of how an image was taken."""
+"""Refusals by header and pixels, images that pass, and notes on how an image was taken."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ FRAMED = np.pad(np.full((260, 300), 1500, np.uint16), ((40, 0), (0, 0)))
 
 
 PIXELS: Mapping[str, tuple[NDArray[Any], dict[str, Any], str | None]] = {
-    # everything between 61,440 and 65,535
+    # all values between 61,440 and 65,535
     "12 bits, inverted in a header that says 16": ((65535 - IMAGE).astype(np.uint16), {}, None),
     "few rows": (IMAGE[:63], {}, "too_small"),
     "few columns": (IMAGE[:, :63], {}, "too_small"),
@@ -129,7 +129,7 @@ PIXELS: Mapping[str, tuple[NDArray[Any], dict[str, Any], str | None]] = {
     **{f"all {grey}": (np.full((200, 200), grey, np.uint16), {}, "blank") for grey in (0, 2000, 65535)},
     "noise": (np.random.default_rng(1).normal(3000, 30, (1000, 1000)).astype(np.uint16), {}, "blank"),
     "one grey in a frame of padding": (FRAMED, {"padding": 0}, "blank"),
-    # what is hardly different is counted from what stands for 0
+    # contrast is measured from the value that stands for 0
     "few greys, signed": ((32768 + IMAGE // 16).astype(np.uint16), {"value_offset": -32768.0}, None),
     "few greys, MONOCHROME1": (
         (65535 - IMAGE // 16).astype(np.uint16),
@@ -164,7 +164,7 @@ def test_only_folders_without_any_file_are_empty(tmp_path: Path) -> None:
     assert not are_empty_folders([tmp_path / "empty", tmp_path / "full"])
 
 
-# ---- whether a part of it, or the detail, may be missing
+# ---- images that may lack a part, or detail
 
 LUNGS_END = 600  # of 800 rows
 
@@ -200,7 +200,7 @@ def test_what_is_read_at_a_lower_resolution_and_has_more_bits_is_judged_alike() 
     )
     assert (
         completeness_notes(Image(pixels=np.full((ROWS, COLUMNS), 9, np.uint8)), lungs()) == ()
-    )  # blank is another reason
+    )  # a blank image has another reason
 
 
 def test_a_blurred_chest_and_a_tiny_one_have_too_little_detail() -> None:
@@ -214,13 +214,13 @@ def test_a_blurred_chest_and_a_tiny_one_have_too_little_detail() -> None:
         assert completeness_notes(Image(pixels=np.asarray(whole).copy()), None) == ()
 
 
-# ---- how well an image was taken
+# ---- notes on how an image was taken
 
 
 def _taken(
     *, degrees: float = 0.0, higher: float = 1.0, grey: Callable[[NDArray[np.uint8]], NDArray[np.uint8]] = lambda g: g
 ) -> tuple[str, ...]:
-    """What is said of two lungs, 100 wide together and 120 high, which lean and are higher; on noise of 100 greys."""
+    """The notes on two lungs, 100 wide together and 120 high, tilted or scaled in height; the greys are noise."""
     side, turn = 256, math.radians(degrees)
     down, across = np.mgrid[0:side, 0:side] - side / 2
     sideways, along = across * math.cos(turn) + down * math.sin(turn), down * math.cos(turn) - across * math.sin(turn)
@@ -263,7 +263,7 @@ def test_nothing_is_said_of_how_an_image_was_taken_that_is_refused_or_has_one_lu
     grey = Image(pixels=np.full((ROWS, COLUMNS), 7, np.uint8))
     assert lung_quality(grey, lungs(rotated_90=0.9)) == ()
     assert lung_quality(grey, lungs(frontal_chest=0.01)) == ()
-    assert lung_quality(grey, lungs()) == ()  # so few cells tell nothing of the greys
+    assert lung_quality(grey, lungs()) == ()  # too few cells to judge the greys
     one = two_lungs()
     one[:, 20:] = 0
     assert lung_quality(Image(pixels=np.arange(ROWS * COLUMNS, dtype=np.uint16).reshape(ROWS, -1)), lungs(one)) == ()

@@ -1,4 +1,4 @@
-"""PNG and JPEG, and the small JPEGs that are kept as previews."""
+"""PNG and JPEG files, and the small JPEGs that are stored as previews."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_damaged_exif_says_nothing() -> None:
     assert image.pixels.shape == (8, 8)
 
 
-# ---- all the bits, and all the images
+# ---- all bits, and all images of a file
 
 
 WIDE = chest_phantom(96, 80, 7, abnormal=True)  # twelve bits
@@ -173,16 +173,16 @@ def test_a_scan_that_breaks_off_before_the_end_marker_is_incomplete(options: dic
             cut = whole[:-lacking]
             assert _problem(cut + END) == _problem(cut + b"\xff" + END + bytes(99)) == "truncated"
         parts = {"progressive": [0xC4], "restart_marker_rows": RESTART_MARKERS}.get(next(iter(options), ""), ())
-        for start in [at - 2 for marker, at in jpeg_markers(whole) if marker in parts][2:]:  # whole scans, or intervals
+        for start in [at - 2 for marker, at in jpeg_markers(whole) if marker in parts][2:]:  # scans or intervals
             assert _problem(whole[:start]) == _problem(whole[:start] + END) == "truncated"
     at = whole.index(b"\xff\0", len(whole) // 2)
-    assert _problem(whole[: at + 1] + b"\xd9" + whole[at + 2 :]) == "truncated"  # one byte is another
+    assert _problem(whole[: at + 1] + b"\xd9" + whole[at + 2 :]) == "truncated"  # one byte became an end marker
     flat = Picture.fromarray(np.full_like(NARROW, 128))
-    assert np.ptp(_decoded(flat, "JPEG", **options).pixels) == 0  # as grey as what is made up
+    assert np.ptp(_decoded(flat, "JPEG", **options).pixels) == 0  # as grey as the filling of a cut image
 
 
 def test_a_scan_that_was_cut_is_found_though_the_image_is_read_at_an_eighth() -> None:
-    """The low resolutions of a progressive JPEG need few of its scans, but the file is damaged at each resolution."""
+    """Low resolutions of a progressive JPEG need few scans, but a cut file must be refused at every resolution."""
     grey = (chest_phantom(512, 512, 7, abnormal=True) // 16).astype(np.uint8)
     whole = saved(Picture.fromarray(grey), "JPEG", progressive=True)
     needed, ref = TargetSize(32, 32), ImageRef(path=Path("x"))
@@ -208,7 +208,7 @@ def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:
     larger = saved(Picture.fromarray(np.kron(NARROW, np.ones((2, 2), np.uint8))), "JPEG")
     assert _problem(_jpeg() + larger) == "several_images"
     still = saved(first, save_all=True, append_images=[second], default_image=True)
-    assert _problem(still) == "several_images"  # the picture beside an animation is one more
+    assert _problem(still) == "several_images"  # the still image next to an animation is one more image
     np.testing.assert_array_equal(_decoded(first, save_all=True, default_image=False).pixels, NARROW)
 
 
@@ -220,7 +220,7 @@ def test_the_smaller_pictures_of_a_camera_are_noted() -> None:
     assert _read(_jpeg(exif=exif) + b"a camera's own words").notes == ()
 
 
-# ---- PNG, as Pillow has it
+# ---- PNG, equal to Pillow
 
 
 RAMP = (np.add.outer(np.arange(50), 3 * np.arange(70)) % 256).astype(np.uint8)
@@ -274,7 +274,7 @@ def test_a_png_that_is_cut_or_damaged_says_so() -> None:
     np.testing.assert_array_equal(_read(data + b"\0\0\0\1What follows the end").pixels, RAMP)
 
 
-# ---- previews: small, like the image, and nothing else is unpacked
+# ---- previews: small, like the image, and the only format that is decoded
 
 
 @pytest.mark.parametrize("shape", [(1000, 700), (300, 512), (40, 30), (30, 9000), (20_000, 3)])

@@ -1,4 +1,4 @@
-"""Every real file at hand ends in an image or a plain reason. Skipped where the data folder is absent."""
+"""Every real file in the data folder ends in an image or a plain reason. Skipped without the data folder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_file_ends_alike_when_less_of_it_is_read() -> None:
 def test_the_index_of_a_disc_is_followed() -> None:
     refs = list(discover([DATA / "dicom" / "dicomdir" / "pydicom" / "TINY_ALPHA" / "DICOMDIR"]))
     assert len(refs) == 50
-    # these files were emptied of their pixels
+    # these files have no pixels
     assert {ref.problem.code if ref.problem else None for ref in refs} == {"truncated"}
 
 

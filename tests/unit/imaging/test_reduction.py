@@ -1,4 +1,4 @@
-"""Read at a lower resolution or in full: the network sees the same, and what is refused is refused either way."""
+"""Reading at a lower resolution: the network gets the same input as from the full image, and refusals are the same."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from fieldray.workers.pool import Workers
 from phantoms import LOSSLESS, LOSSY, saved, scaled, write_collection, write_dicom
 from raised import raises
 
-# As displayed: the drawn letter covers about one pixel in a hundred, so a percentile would jump on or off it.
+# As displayed: the drawn letter covers about one pixel in a hundred, so a percentile could include it or not.
 SPEC = InputSpec(height=64, width=64, margin=0.04, intensity="as_displayed")
 NEEDED = target_size(SPEC)
-# 69.6 pixels are needed, so these sides leave twice as many at a step of 5: 720 // 139.1
+# 69.6 pixels are needed; a step of 5 leaves more than twice as many: 720 // 139.1
 IMAGE = chest_phantom(823, 720, 7, abnormal=True)
 WAVELETS = LOSSLESS["jpeg2000-lossless"]
 
 
 def _both(path: Path) -> tuple[Image, Image]:
-    """In full, and as much as is needed."""
+    """The image read in full, and at the resolution that is needed."""
     data, ref = path.read_bytes(), ImageRef(path=path)
     return decode(data, ref), decode(data, ref, needed=NEEDED)
 
 
 def _difference(full: Image, reduced: Image) -> float:
-    """Of the tensors, in grey levels of 255, on average."""
+    """The mean difference of the two tensors, in grey levels of 255."""
     tensors = [to_network_input(image, SPEC) for image in (full, reduced)]
     for name in ("row_scale", "row_offset", "column_scale", "column_offset"):
         first, second = (getattr(tensor.pixel_map, name) for tensor in tensors)
@@ -58,7 +58,7 @@ def _difference(full: Image, reduced: Image) -> float:
     return float(np.abs(tensors[0].values.astype(int) - tensors[1].values).mean())
 
 
-# ---- the rule
+# ---- the step
 
 
 def test_the_step_leaves_what_is_needed_with_a_margin() -> None:
@@ -134,14 +134,14 @@ def test_every_kind_gives_the_same_tensor_reduced(collection: list[Path]) -> Non
         assert reduced.notes == full.notes
         if full.spacing_mm:
             assert reduced.spacing_mm == tuple(side * reduced.step for side in full.spacing_mm)
-        # wavelets and the smaller cosine transform are another low pass than an average
+        # the low pass of wavelets and of the smaller cosine transform differs from an average
         is_near = is_wavelets or ("jp" in path.suffix and "rgb" not in path.name) or "baseline" in path.name
         assert (full.is_approximate, reduced.is_approximate) == (False, is_near), path.name
         assert _difference(full, reduced) <= (1.5 if is_near else 0.05), path.name
         assert np.abs(thumbnail(full).astype(int) - thumbnail(reduced)).mean() <= 2, path.name
 
 
-# ---- one table: how a file is written, how far it is reduced, and how much of the tensor that may change
+# ---- table: how a file is written, how far it is reduced, and the allowed difference of the tensor
 
 
 def _dicom(path: Path, pixels: np.ndarray[Any, Any] = IMAGE, **options: Any) -> Path:
@@ -154,11 +154,11 @@ def _of_size(path: Path, *, columns: int) -> Path:
 
 
 def _wavelet_file(path: Path, pixels: np.ndarray[Any, Any], **options: Any) -> Path:
-    """An image compressed by Pillow, which can tile and take fewer levels."""
+    """An image compressed by Pillow, which can use tiles and fewer resolutions."""
     write_dicom(path, IMAGE)
     dataset = dcmread(path)
     dataset.Rows, dataset.Columns = pixels.shape
-    # Pillow takes values of 16 bits
+    # Pillow takes 16-bit values
     dataset.BitsStored, dataset.HighBit, dataset.WindowCenter, dataset.WindowWidth = 16, 15, 32768, 65536
     set_compressed_frame(dataset, saved(Picture.fromarray(pixels), "JPEG2000", no_jp2=True, **options))
     dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
@@ -167,14 +167,14 @@ def _wavelet_file(path: Path, pixels: np.ndarray[Any, Any], **options: Any) -> P
 
 
 def _with_overlay(path: Path) -> Path:
-    """Something in the bits above the stored ones."""
+    """A file with an overlay in the bits above the stored ones."""
     pixels = IMAGE.copy()
     pixels[::3] |= 0x8000
     return write_dicom(path, IMAGE, changes={"PixelData": pixels.tobytes()})
 
 
 def _with_other_precision(path: Path) -> Path:
-    """The header says 14 bits, the stream 12."""
+    """A file whose header states 14 bits, and its JPEG 2000 stream 12."""
     dataset = dcmread(write_dicom(path, IMAGE, transfer_syntax=WAVELETS))
     dataset.BitsStored, dataset.HighBit = 14, 13
     dataset.save_as(path)
@@ -182,7 +182,7 @@ def _with_other_precision(path: Path) -> Path:
 
 
 def _turned(path: Path, *, suffix: str, **options: Any) -> Path:
-    """A raster that is to be turned by 90 degrees."""
+    """A PNG or JPEG whose Exif asks for a turn by 90 degrees."""
     exif, path = Picture.Exif(), path.with_suffix(suffix)
     exif[0x0112] = 6
     Picture.fromarray(scaled(IMAGE, 8)).save(path, exif=exif, **options)
@@ -194,11 +194,11 @@ WRITTEN: Mapping[str, tuple[Callable[[Path], Path], int, float]] = {
     "bits above the stored ones": (_with_overlay, 5, 0.0),
     # 720 / 8 is not below 1.25 x 69.6
     **{f"wavelets, {side} columns": (partial(_of_size, columns=side), 8, 1.5) for side in range(720, 726)},
-    # one resolution is no level to spare: the whole is decoded, and averaged over blocks
+    # a stream with one resolution has no lower one: it is decoded whole, and averaged over blocks
     "wavelets, 1 level": (partial(_wavelet_file, pixels=GREY_16, num_resolutions=1), 5, 0.01),
     "wavelets, 2 levels": (partial(_wavelet_file, pixels=GREY_16, num_resolutions=2), 2, 1.5),
     "wavelets, 6 levels": (partial(_wavelet_file, pixels=GREY_16, num_resolutions=6), 8, 1.5),
-    # what a reduced resolution does not tell rightly is decoded in full
+    # streams whose lower resolution would be wrong are decoded in full
     "wavelets in tiles": (partial(_wavelet_file, pixels=GREY_16, tile_size=(200, 150)), 5, 0.01),
     "wavelets of another precision": (_with_other_precision, 5, 0.01),
     "wavelets, signed": (partial(_dicom, transfer_syntax=WAVELETS, signed=True), 5, 0.01),
@@ -249,7 +249,7 @@ def test_what_the_header_says_of_grey_holds_for_reduced_images_too(changes: Mapp
         assert (full.step, reduced.step) == (1, 5)
         assert (reduced.padding, reduced.value_scale) == (full.padding, full.value_scale)
         assert reduced.window == full.window
-        # without a window the percentiles of slightly other blocks are shown
+        # without a window the percentiles of slightly different blocks are used
         assert _difference(full, reduced) <= (0.01 if full.window else 1.0)
 
 
@@ -262,7 +262,7 @@ def test_tables_that_are_no_straight_lines_are_applied_where_they_belong(tmp_pat
         full, reduced = _both(write_dicom(tmp_path / "image.dcm", IMAGE, changes={keyword: [table]}))
         assert reduced.step == 5
         assert _difference(full, reduced) <= 0.01
-    # each pixel through the table and then averaged, which is not the table of the average
+    # each pixel goes through the table and is then averaged, which differs from the table of the average
     modality = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"ModalityLUTSequence": [table]})
     expected = np.array(table.LUTData)[IMAGE[:820]].reshape(164, 5, 144, 5).mean((1, 3))
     np.testing.assert_allclose(_both(modality)[1].pixels[:164], expected, rtol=1e-5)
@@ -302,7 +302,7 @@ def test_refusals_are_the_same_reduced(tmp_path: Path) -> None:
 
 def test_a_stream_may_state_the_containers_precision(tmp_path: Path) -> None:
     path = _wavelet_file(tmp_path / "image.dcm", IMAGE)
-    # What lies above the stored bits cannot be told from them at a lower resolution; a lossy stream has nothing there.
+    # Bits above the stored ones cannot be separated at a lower resolution; a lossy stream has nothing in them.
     for syntax, bits, step in ((WAVELETS, 12, 5), (JPEG2000, 12, 8), (JPEG2000, 10, 5)):
         dataset = dcmread(path)
         dataset.file_meta.TransferSyntaxUID = syntax
@@ -316,7 +316,7 @@ def test_a_stream_may_state_the_containers_precision(tmp_path: Path) -> None:
 
 def test_a_window_beside_the_pixels_is_judged_by_all_of_them(tmp_path: Path) -> None:
     image = np.minimum(IMAGE, 2000)
-    image[400, 400] = 4000  # the window shows this pixel and no other
+    image[400, 400] = 4000  # the window shows only this pixel
     changes = {"WindowCenter": 3900, "WindowWidth": 400}
     full, reduced = _both(write_dicom(tmp_path / "image.dcm", image, transfer_syntax=WAVELETS, changes=changes))
     assert full.notes == ("presentation_ignored",)
@@ -352,7 +352,7 @@ def test_damage_is_never_hidden_by_reading_less(name: str, tmp_path: Path) -> No
         at = random.integers(len(data) - 30_000 if len(data) > 60_000 else len(data) // 2, len(data) - 100)
         changed[at : at + 40] = bytes(random.integers(0, 256, 40).tolist())
         reduced = _outcome(bytes(changed), needed=NEEDED)
-        # a resolution that is not read may be damaged; what is read may not, and nothing else may come of it
+        # a part that is not read may be damaged; a part that is read must give the error of the full reading
         assert reduced in ("read", _outcome(bytes(changed), needed=None))
 
 

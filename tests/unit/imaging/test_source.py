@@ -1,4 +1,4 @@
-"""Files as they are read: failures of the file system, and stamps, which notice most of what has changed."""
+"""Reading files: failures of the file system, and stamps, which notice most changes of a file without a full read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _TornOut(io.BytesIO):
 
 
 class _Sized(io.BytesIO):
-    """A file that says that it is so long."""
+    """A file that states this size and holds other data."""
 
     def __init__(self, size: int, data: bytes) -> None:
         super().__init__(data)
@@ -86,7 +86,7 @@ def test_what_is_no_ordinary_file_any_more_is_neither_waited_for_nor_read(
         read(ImageRef(path=path))
 
 
-# ---- stamps: what they notice of a file that has changed, and what they cannot
+# ---- stamps: changes that they notice, and changes that they cannot notice
 
 KEY = bytes(range(32))
 LATER = time.time() + 3600
@@ -96,7 +96,7 @@ DATA = bytes(number * 7919 % 251 for number in range(100_000))
 
 @pytest.fixture
 def stamps() -> FileStamper:
-    """As they are made an hour from now: files of today are old enough."""
+    """A stamper whose clock is an hour ahead, so that files of today are old enough for a stamp."""
     return FileStamper(KEY, now_s=lambda: LATER)
 
 
@@ -146,7 +146,7 @@ def test_a_change_is_noticed_at_the_beginning_the_end_and_at_drawn_places(stamps
 
 
 def test_what_it_cannot_notice_is_a_change_between_the_places_with_forged_times(stamps: FileStamper) -> None:
-    """Nothing but the whole content can: this is what --verify is for."""
+    """Only a hash of the whole content notices such a change; the option --verify computes it."""
     path = Path("/images/a.dcm")
     seen = [range(place, place + length) for place, length in stamps._parts(os.fsencode(path), STATE.size)]
     unseen = next(place for place in range(50_000, 100_000) if not any(place in part for part in seen))
@@ -154,14 +154,14 @@ def test_what_it_cannot_notice_is_a_change_between_the_places_with_forged_times(
 
 
 def test_most_of_another_content_of_the_same_size_and_times_is_noticed_whatever_the_key(tmp_path: Path) -> None:
-    """One of a hundred keys may miss a change of a quarter of the file between beginning and end."""
+    """The change lies between the beginning and the end, with the same size and times."""
     path, other = Path("/images/a.dcm"), bytearray(DATA)
     other[40_000:65_000] = bytes(25_000)
     missed = 0
     for number in range(100):
         stamps = FileStamper(bytes([number]) * 32, now_s=lambda: LATER)
         missed += stamps.stamp_of_data(path, DATA, STATE) == stamps.stamp_of_data(path, bytes(other), STATE)
-    assert missed <= 45  # 0.75^4 of the keys are 32 of 100
+    assert missed <= 45  # 0.75^4 of 100 keys are 32
 
 
 def test_a_small_file_is_known_by_all_of_it(stamps: FileStamper) -> None:

@@ -1,4 +1,4 @@
-"""The stored values of every codec and layout of bits are those of the plain array (PS3.5 8.1.1)."""
+"""Stored values of every codec and bit layout equal the plain array (PS3.5 8.1.1)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize, block_means
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 
-# A multiple of 4, so that blocks of the reduced reading are whole.
+# a multiple of 4, so that blocks of the reduced reading are whole
 PHANTOM = chest_phantom(64, 56, 7, abnormal=True)
 NEEDED = TargetSize(12, 12)
 
 
 class Case(NamedTuple):
-    """How values lie in words; `rest` is what the other bits hold, `bits` what a codestream says it has."""
+    """Where values lie in words; `rest` is the content of the other bits, `bits` the depth that a codestream states."""
 
     allocated: int
     stored: int
@@ -120,7 +120,7 @@ def _file(path: Path, words: Words, case: Case, photometric: str, syntax: UID) -
 
 
 def _values(case: Case) -> NDArray[np.int64]:
-    """All of the range of the stored bits, both ends of it included."""
+    """The full range of the stored bits, with both of its ends."""
     top = (1 << case.stored) - 1
     values = PHANTOM.astype(np.int64) * top // int(PHANTOM.max())
     values[0, 0], values[0, 1] = top, 0
@@ -135,7 +135,7 @@ def _words(values: NDArray[np.int64], case: Case) -> Words:
         others = np.where(values < 0, -1 << (case.high + 1), 0)
     if case.rest == "ones":
         others[:] = -1
-    if case.rest == "overlay":  # thin lines over what is dark
+    if case.rest == "overlay":  # thin lines over dark pixels
         others[1:7:2, 8:50] = -1
     words = ((values << shift) & mask | (others & ~mask)) & ((1 << case.allocated) - 1)
     return words.astype(f"u{case.allocated // 8}")
@@ -147,7 +147,7 @@ def _words(values: NDArray[np.int64], case: Case) -> Words:
 def test_every_layout_of_bits_gives_the_plain_array(syntax: UID, tmp_path: Path) -> None:
     for case, photometric in itertools.product(_cases(), ("MONOCHROME2", "MONOCHROME1")):
         if photometric == "MONOCHROME1" and case.rest != "ones":
-            continue  # turned after the bits were taken apart
+            continue  # inverted after the bits were separated
         values = _values(case)
         data = _file(tmp_path / "image.dcm", _words(values, case), case, photometric, syntax)
         wanted = values - values.min()
@@ -167,7 +167,7 @@ def test_every_layout_of_bits_gives_the_plain_array(syntax: UID, tmp_path: Path)
 
 
 def test_a_codestream_of_more_bits_than_stored_ones_is_believed_and_one_of_the_container_is_not(tmp_path: Path) -> None:
-    values = PHANTOM.astype(np.int64)  # of twelve bits, said to be ten
+    values = PHANTOM.astype(np.int64)  # 12-bit values, stated as 10
     said = Case(16, 10, 9, False, "zeros", 12)
     for syntax in (JPEG2000Lossless, JPEGLSLossless, JPEGLossless):
         data = _file(tmp_path / "image.dcm", PHANTOM, said, "MONOCHROME2", syntax)
@@ -179,7 +179,7 @@ def test_a_codestream_of_more_bits_than_stored_ones_is_believed_and_one_of_the_c
 
 
 def test_what_overshoots_in_a_lossy_codestream_does_not_wrap_around(tmp_path: Path) -> None:
-    values = PHANTOM + 8  # up to 4103 of twelve bits
+    values = PHANTOM + 8  # up to 4103, above the 12-bit maximum
     said = Case(16, 12, 11, False, "zeros", 16)
     data = _file(tmp_path / "image.dcm", values, said, "MONOCHROME2", JPEG2000)
     np.testing.assert_array_equal(decode(data, ImageRef(path=tmp_path)).pixels, values.clip(max=4095))

@@ -1,4 +1,4 @@
-"""The images made by code."""
+"""Chest images drawn by code."""
 
 from __future__ import annotations
 

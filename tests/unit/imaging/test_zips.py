@@ -1,4 +1,4 @@
-"""Zip files that are large, false or hostile: every member is one line, nothing is written, little memory is taken."""
+"""ZIP files that are large, faulty or hostile: one row per member, nothing written, and little memory used."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Workers]:
-    """Its child has started, and what it starts with it, before a test looks for what is left behind."""
+    """A pool whose child and helper processes have started before a test looks for leftover processes."""
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
         with pytest.raises(Unreadable):
             pool.hash_file(ImageRef(path=Path("nowhere.zip"), member="nothing"))
@@ -52,7 +52,7 @@ def pool() -> Iterator[Workers]:
 
 @pytest.fixture(scope="module")
 def bomb(tmp_path_factory: pytest.TempPathFactory, image: bytes) -> bytes:
-    """A zip file of one image with 64 MB of zeros behind it."""
+    """A ZIP file of one image with 64 MB of zeros after it."""
     data = image + bytes(_BOMB_BYTES)
     return _zip(tmp_path_factory.mktemp("bombs") / "bomb", [("image.dcm", data)]).read_bytes()
 
@@ -67,7 +67,7 @@ def _codes(refs: Iterator[ImageRef]) -> list[tuple[str | None, str | None]]:
 
 
 def _stating(path: Path, bomb: bytes, size_bytes: int) -> Path:
-    """A zip of one member written with another size in its listing."""
+    """A ZIP file of one member with another size in its listing."""
     data = bytearray(bomb)
     struct.pack_into("<I", data, data.rindex(b"PK\x01\x02") + 24, size_bytes)
     path.write_bytes(data)
@@ -128,7 +128,7 @@ def test_a_listing_that_zipfile_does_not_take(method: int, code: str, tmp_path: 
     path = _zip(tmp_path / "z.zip", [("image.dcm", image)])
     data = bytearray(path.read_bytes())
     at = data.rindex(b"PK\x01\x02")
-    if method == 8:  # a version that is still to come: zipfile raises NotImplementedError
+    if method == 8:  # a future version: zipfile raises NotImplementedError
         struct.pack_into("<H", data, at + 6, 900)
     struct.pack_into("<H", data, at + 10, method)
     path.write_bytes(data)
@@ -154,7 +154,7 @@ def test_memory_that_runs_out_is_the_file_s_reason_and_not_the_run_s(tmp_path: P
 
 
 def test_the_listing_is_read_once_however_many_members_are_read(tmp_path: Path) -> None:
-    """The end of the file, where the listing is, is not sought again."""
+    """The end of the file, with the listing, is not searched again."""
     count = 2_000
     path = _zip(tmp_path / "z.zip", [(f"{number:05}", b"%d" % number) for number in range(count)], zipfile.ZIP_STORED)
     read_bytes_in_all = 0
@@ -217,7 +217,7 @@ def test_other_images_and_packed_files_are_refused_and_counted(tmp_path: Path) -
 
 
 def test_more_is_unpacked_only_where_a_header_may_go_on(tmp_path: Path) -> None:
-    """A member that is no image by its first bytes, overstated in the listing, is not asked for what follows."""
+    """A member that is no image by its first bytes, and too large in the listing, is not read further."""
     path = _zip(tmp_path / "z.zip", [("a", b"no image" * 2**15)], zipfile.ZIP_STORED)
     data = path.read_bytes()
     _stating(path, data, 2**20)
@@ -240,7 +240,7 @@ def test_a_long_header_in_a_member_is_read_to_its_end(tmp_path: Path, image: byt
     assert (ref.problem, ref.header.rows, ref.header.modality) == (None, 64, "DX")
 
 
-# ---- what its members are called and are
+# ---- names and kinds of members
 
 
 def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, image: bytes) -> None:
@@ -253,7 +253,7 @@ def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, image: bytes) -
 
 @pytest.mark.parametrize("stroke", ["/", "\\"])
 def test_a_name_is_looked_at_or_not_as_in_a_folder(stroke: str, tmp_path: Path, image: bytes) -> None:
-    """A folder, a zip of it, and one as PowerShell 5 writes it."""
+    """Compares a folder, a ZIP file of it, and one with backslashes as PowerShell 5 writes it."""
     system = ["Thumbs.db", "ehthumbs.db", "AUTORUN.INF", "a/desktop.ini", "__MACOSX/a/._1.dcm", "a/.DS_Store"]
     system += ["._1.dcm", ".git/config", "$RECYCLE.BIN/3.dcm"]
     images = ["1.dcm", "a/2.dcm", "a/x.png"]
@@ -317,7 +317,7 @@ def test_a_program_is_no_image_unless_it_unpacks_some(head: bytes, tmp_path: Pat
     end = packed.rindex(b"PK\5\6")
     others = [b"", b"PK\5\6" + bytes(40), packed + b"x", packed[:end] + packed[end:].replace(b"PK\5\6", b"PK\5\7")]
     others += [zipped([("readme.txt", b"x")], zipfile.ZIP_DEFLATED), packed[end:], packed[end : end + 20]]
-    for other in others:  # a library that reads zip files has the mark of their end in it, too
+    for other in others:  # libraries that read ZIP files contain the end mark, too
         path.write_bytes(program + other)
         assert _codes(discover([path])) == [(None, "not_an_image")]
 
@@ -338,10 +338,10 @@ def test_files_of_one_name_in_a_zip_are_said(tmp_path: Path, image: bytes) -> No
     assert Counter(_codes(discover([path]))) == Counter([("a.dcm", None), ("b.dcm", None), (None, "double_members")])
     assert read_bytes(ImageRef(path=path, member="a.dcm")) == image[:-2]
     _zip(path, [("a.dcm", image), ("a.dcm", image)])
-    assert _codes(discover([path])) == [("a.dcm", None)]  # the same bytes: nothing is lost
+    assert _codes(discover([path])) == [("a.dcm", None)]  # with the same bytes nothing is lost
 
 
-# ---- in a child
+# ---- in a child process
 
 
 def test_members_are_looked_at_in_a_child(tmp_path: Path, image: bytes, pool: Workers) -> None:
@@ -367,7 +367,7 @@ def test_a_child_that_crashes_over_a_zip_costs_that_zip(tmp_path: Path, image: b
     _zip(tmp_path / "crash.zip", [("image.dcm", image)])
     _zip(tmp_path / "good.zip", [("image.dcm", image)])
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
-        # The child leaves a mark beside the zip file, so the folder itself is not searched.
+        # The child leaves a mark next to the ZIP file, so the folder itself is not searched.
         zips = [tmp_path / "crash.zip", tmp_path / "good.zip"]
         found = [(ref.path.name, *_codes(iter([ref]))[0]) for ref in discover(zips, members=pool.zip_members)]
     assert found == [("crash.zip", None, "decoder_crashed"), ("good.zip", "image.dcm", None)]

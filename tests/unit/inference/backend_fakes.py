@@ -1,4 +1,4 @@
-"""Backends made of Python, for the engine's tests: they do what their `Behaviour` says."""
+"""Python backends without a network for tests of the engine; they act as their `Behaviour` states."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tiny_models import SIDE, tiny_scores
 
 @dataclass
 class Behaviour:
-    """Shared by all backends of one kind, across restarts.
+    """The behaviour that all backends of one kind share, across restarts.
 
     dies      called with a run's images (mean grey levels, as numbers); a reason returned ends the backend
-    may_start, may_run   gates a test can hold shut
+    may_start, may_run   events that a test can clear to hold a start or a run
     """
 
     dies: Callable[[list[int]], Reason | None] = lambda levels: None
@@ -44,7 +44,7 @@ class Behaviour:
         self.may_run.set()
 
     def kind(self, name: BackendName = "edgetpu") -> BackendKind:
-        """A row of its own, which runs the pack's CPU file."""
+        """A device of its own kind, which runs the pack's CPU file."""
         return BackendKind(
             entry=BackendEntry(name=name, title=name, file_roles=("litert",), kind=""),
             open=lambda: FakeBackend(self),
@@ -54,12 +54,12 @@ class Behaviour:
         )
 
     def cpu(self) -> Callable[..., ModelReadiness]:
-        """The state of workers that do the same."""
+        """A function that makes the state of workers with the same behaviour."""
         return partial(ModelReadiness, FakeWorkers(self))
 
 
 class FakeBackend:
-    """The tiny network's formula, without a network."""
+    """Computes the formula of the tiny network in Python."""
 
     def __init__(self, behaviour: Behaviour, *, labels: int = 1) -> None:
         self._behaviour = behaviour
@@ -105,7 +105,7 @@ class FakeBackend:
 
 
 class FakeWorkers:
-    """The same in the place of workers, which test a model as they load it."""
+    """`FakeBackend` for workers, which test a model when they load it."""
 
     detail = "fake"
 
@@ -124,14 +124,14 @@ class FakeWorkers:
         return backend.run(values)
 
     def abort_cancelled_calls(self) -> None:
-        """It looks itself whether it is wanted."""
+        """Nothing to do: `run` checks `is_cancelled` itself."""
 
 
 def grey(level: int) -> np.ndarray[Any, Any]:
-    """An even grey input."""
+    """A network input of one grey level."""
     return np.full((1, SIDE, SIDE, 1), level, np.uint8)
 
 
 def grey_score(level: int) -> float:
-    """What the formula says of it."""
+    """The score of the tiny network's formula for this grey level."""
     return float(tiny_scores(grey(level))[0, 0])

@@ -1,7 +1,7 @@
-"""A device that this file alone adds to the program: the door is open.
+"""A device that only this test file adds to the program.
 
-The device "abacus" works out the tiny network's formula in this process. It can be out of order. (That a device may
-come and go is in test_engine.py and tests/faults.)
+The device "abacus" computes the tiny network's formula in this process, and can be out of order. Devices that appear
+and disappear are tested in test_engine.py and tests/faults.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_it_is_measured_as_the_others_are(capfd: pytest.CaptureFixture[str]) -> 
     names = [case.name for case in cases_on_all_backends(MODEL, threads=1)]
     assert names == [f"{MODEL.pack_name} on {device}" for device in ("cpu", "edgetpu", "abacus")]
     names = [case.name for case in accelerator_cases(MODEL, max_clock=True)]
-    assert names == ["abacus", "edgetpu", "edgetpu, highest clock"]  # an abacus has no clock to choose
+    assert names == ["abacus", "edgetpu", "edgetpu, highest clock"]  # an abacus has no clock setting
     cases, _ = find_usable_cases(cases_on_all_backends(MODEL, threads=1))
     assert "abacus" in {case.kind.name for case in cases}
     assert run(["bench", "device", "--power-w", "slide rule=2"]) == 2

@@ -1,4 +1,4 @@
-"""The Edge TPU: as the systems list it, its library, why it is not tried, and what its watch calls plugged in."""
+"""The Edge TPU: USB listings, its library, reasons not to use it, and changes that its watch reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fieldray.processes.child import ChildDied, ChildTimeout
 from fieldray.reasons import Reason, reason
 from tiny_models import tiny_model
 
-# ---- as Linux and Windows list it: a tree made of files, instance ids
+# ---- USB listings of Linux and Windows: a tree of files, and instance ids
 
 LISTED = {"idVendor": "18d1", "idProduct": "9302", "speed": "5000", "busnum": "2", "devnum": "4"}
 UNINITIALISED = LISTED | {"idVendor": "1a6e", "idProduct": "089a"}
@@ -143,7 +143,7 @@ def test_no_library_of_several_names() -> None:
     assert caught.value.reason == reason("coral_no_library", name="libfieldray-none.so.1")
 
 
-# ---- why it is not tried at all, and why its process ended
+# ---- reasons not to use it, and reasons why its process ended
 
 EDGETPU = UsbDevice(port="2-1", state="ready", is_writable=True)
 COMPILED = edgetpu_model()
@@ -167,7 +167,7 @@ def test_why_an_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, mode
 
 @pytest.mark.parametrize("has_board", [False, True])
 def test_without_an_edgetpu_and_a_library_there_is_no_edgetpu(has_board: bool) -> None:
-    """Whether a board may be there, for which the library is asked, or not."""
+    """With `has_board` the library is searched for, since there may be an Edge TPU on a board."""
     libraries = ("libfieldray-none.so.1",)
     why = edgetpu_kind(find_devices=lambda: (), has_board=lambda: has_board, libraries=libraries).unavailable_reason(
         COMPILED
@@ -198,7 +198,7 @@ def test_how_a_process_ended_says_why(error: ChildDied | ChildTimeout, is_open: 
     assert explain_exit(lambda: (EDGETPU,), error, is_model_loaded=is_open, timeout_s=3.0).code == code
 
 
-# ---- what counts as plugged in and pulled out, with a clock made of numbers
+# ---- connecting and disconnecting, with a fake clock
 
 READY = (UsbDevice(port="2-1", state="ready", port_mbit=480),)
 BARE = (UsbDevice(port="2-1", state="uninitialised"),)
@@ -214,10 +214,10 @@ def changes(looks: Sequence[tuple[float, tuple[UsbDevice, ...]]]) -> list[tuple[
 @pytest.mark.parametrize(
     ("looks", "counts"),
     [
-        # at once, also where it is there from the start
+        # at once, also if it was connected from the start
         ([(0, NONE), (1, READY), (2, READY), (30, NONE), (31, NONE)], [(1, "plugged"), (30, "unplugged")]),
         ([(0, READY), (0.2, READY)], [(0, "plugged")]),
-        # but for the moment without one while its firmware is loaded, if that is no longer than five seconds
+        # except a gap of up to five seconds, during which firmware is loaded
         ([(0, BARE), (1, NONE), (2, NONE), (3, READY), (60, READY), (90, NONE)], [(0, "plugged"), (90, "unplugged")]),
         ([(0, BARE), (1, NONE), (5.9, NONE), (6, NONE), (7, NONE)], [(0, "plugged"), (6, "unplugged")]),
     ],
@@ -233,7 +233,7 @@ def test_ten_changes_a_second_are_said_once_and_then_waited_out(
     last: tuple[UsbDevice, ...], expected: ConnectionChange
 ) -> None:
     flaps = [(number / 10, READY if number % 2 else NONE) for number in range(60)]
-    # the sixth change comes at 0.6 s; the last one of the row at 5.9 s, if the row does not end in `last`
+    # the sixth change comes at 0.6 s; the last rapid one at 5.9 s, unless it equals `last`
     calm = [(6.0, last), (8.5, last), (9.1, last), (9.2, last)]
     said = changes(flaps + calm)
     hands = ["plugged", "unplugged", "plugged", "unplugged", "plugged"]
@@ -242,7 +242,7 @@ def test_ten_changes_a_second_are_said_once_and_then_waited_out(
 
 
 class World:
-    """What the watch sees and what it says."""
+    """The devices that the watch finds, and the events that it reports."""
 
     def __init__(self) -> None:
         self.devices: tuple[UsbDevice, ...] = NONE
@@ -304,7 +304,7 @@ def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
 
 @pytest.mark.parametrize("has_board", [False, True])
 def test_without_an_edgetpu_the_runtime_is_asked_for_a_board_alone(has_board: bool) -> None:
-    """Where the computer has neither, no process is started to ask."""
+    """Without a board, no process is started for the query."""
     world = World()
     world.has_board = has_board
     watch = world.watch()
@@ -317,7 +317,7 @@ def test_without_an_edgetpu_the_runtime_is_asked_for_a_board_alone(has_board: bo
 
 def test_a_failing_look_does_not_end_the_watch() -> None:
     world = World()
-    world.watch().close()  # of one that was never started
+    world.watch().close()  # closing a watch that was never started
     problems = [OSError("gone while read")]
 
     def find() -> tuple[UsbDevice, ...]:

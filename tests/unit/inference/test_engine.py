@@ -1,4 +1,4 @@
-"""The engine with fake devices: what it promises about images, devices and what people are told."""
+"""The engine with fake devices: every image gets its answer, devices come and go, and people are informed."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ Ask = Callable[..., "Future[Prediction]"]
 
 
 def engine_of(*kinds: Any, cpu: Behaviour | None = None, publish: Any = None, **options: Any) -> Engine:
-    """With the model open."""
+    """An engine with these devices and the model open."""
     engine = Engine(publish or Events(), cpu=(cpu or Behaviour()).cpu(), kinds=kinds, **options)
     engine.open(MODEL)
     return engine
 
 
 def serving_engine_of(edgetpu: Behaviour, **options: Any) -> Engine:
-    """Once the device is ready."""
+    """An engine with the model open whose Edge TPU is ready."""
     engine = engine_of(edgetpu.kind(), device="edgetpu", **options)
     engine.next_device(MODEL)
     return engine
 
 
 def run(engine: Engine, level: int, **options: Any) -> Prediction:
-    """By a device."""
+    """Run an image of this grey level, which must go to a device."""
     found = engine.run(grey(level), **{"model": MODEL, **options})
     assert found
     return found
 
 
 def backend_of(engine: Engine, level: int, **options: Any) -> str:
-    """Of the device that ran the input, or of the CPU, where a worker is to run it."""
+    """The name of the device that ran the image; "cpu" if a worker has to run it."""
     found = engine.run(grey(level), **{"model": MODEL, **options})
     return found.backend if found else "cpu"
 
 
 @pytest.fixture
 def ask() -> Iterator[Ask]:
-    """Has an image run by a thread of its own."""
+    """A function that runs an image in a thread of its own."""
     with ThreadPoolExecutor(8) as threads:
         yield lambda engine, level, **options: threads.submit(run, engine, level, **options)
 
@@ -76,7 +76,7 @@ def dies_on(level: int) -> Any:
 
 
 def hang(device: Behaviour, asked: Callable[[], Future[Prediction]]) -> Future[Prediction]:
-    """An image that the device has begun, and goes on with when it may."""
+    """Start an image on the device and wait until it hangs there; `may_run` lets it continue."""
     device.may_run.clear()
     device.is_running.clear()
     hanging = asked()
@@ -109,7 +109,7 @@ def test_an_image_whose_device_died_is_run_by_the_cpu() -> None:
     with engine_of(edgetpu.kind(), publish=events) as engine:
         events.wait_for("edgetpu", "ready")
         events.wait_for("cpu", "ready")
-        edgetpu.start_problem = DIED  # it does not come back
+        edgetpu.start_problem = DIED  # the device cannot be restarted
         answers = [run(engine, level) for level in range(3)]
         backends = [backend_of(engine, level) for level in range(3, 6)]
         gone = events.wait_for("edgetpu", "unavailable")
@@ -138,7 +138,7 @@ def test_a_device_that_fails_its_self_test_runs_no_image() -> None:
         assert backend_of(engine, 77) == "cpu"
     assert gone.reason is not None and gone.reason.code == "self_test"
     assert [77] not in edgetpu.runs
-    assert edgetpu.starts == edgetpu.closes == 1  # it is not tried again
+    assert edgetpu.starts == edgetpu.closes == 1  # not started a second time
 
 
 @pytest.mark.parametrize("backend", ["cpu", "edgetpu"])
@@ -208,7 +208,7 @@ def test_an_image_that_ends_every_device_takes_only_itself_down(ask: Ask) -> Non
     cpu = Behaviour(dies=dies_on(2))
     with engine_of(edgetpu.kind(), cpu=cpu) as engine:
         wait_for(lambda: engine.next_device(MODEL) == "edgetpu")
-        assert backend_of(engine, 2) == "cpu"  # workers try it again themselves
+        assert backend_of(engine, 2) == "cpu"  # workers repeat the image themselves
     assert (edgetpu.runs.count([2]), cpu.runs.count([2])) == (1, 0)
 
 
@@ -245,7 +245,7 @@ def test_nobody_waits_for_a_slow_start_or_an_image_that_hangs_once_it_is_cancell
 
 
 def test_a_worker_never_waits_here_for_what_a_worker_has_to_do() -> None:
-    """A device is lost before the CPU is known to be ready, which another worker would have to find out."""
+    """A device is lost before the CPU's test is done. Another worker runs that test, so waiting could block them all."""
     edgetpu, cpu, events = Behaviour(dies=dies_on(2)), Behaviour(), Events()
     cpu.may_start.clear()
     with engine_of(edgetpu.kind(), cpu=cpu, publish=events) as engine:
@@ -292,7 +292,7 @@ def test_a_model_that_is_opened_does_not_wait_for_the_slow_start_of_the_one_befo
 
 
 def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -> None:
-    """Another pack is opened while a worker reads the image: its answer must not be stored as that of the first."""
+    """Another pack is opened while a worker reads the image: the new pack's answer must not count as the first's."""
 
     class Slow(FakeReaders):
         def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
@@ -310,7 +310,7 @@ def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -
 def test_the_device_of_a_former_model_ends_and_says_no_more() -> None:
     edgetpu, events, second = Behaviour(), Events(), tiny_model()
     with serving_engine_of(edgetpu, publish=events) as engine:
-        engine.open(MODEL)  # which is open: nothing changes
+        engine.open(MODEL)  # the open model again: nothing changes
         assert run(engine, 1).image_number == edgetpu.starts == 1
         engine.open(second)
         engine.next_device(second)
@@ -344,7 +344,7 @@ def test_closing_ends_what_hangs_on_a_device(ask: Ask) -> None:
 
 
 def test_closing_ends_what_a_worker_has_for_the_engine() -> None:
-    """A worker that gets ready, and does not."""
+    """The worker's test with the model hangs when the engine is closed."""
     slow = Behaviour()
     slow.may_run.clear()
     engine = engine_of(cpu=slow)
@@ -366,11 +366,11 @@ def test_a_device_runs_the_first_model_and_the_cpu_the_others() -> None:
         with raises(BackendProblem, "again_other_pack"):
             engine.next_device(second)
     said = [(event.state, event.in_use) for event in events.heard if event.backend == "cpu"]
-    assert said == [("ready", True)]  # of a model after the first, no more is said
+    assert said == [("ready", True)]  # no events about models after the first
 
 
 def test_the_problem_of_one_model_is_not_that_of_the_others() -> None:
-    """As where the lung-field pack of one of them cannot be run."""
+    """For example, if the lung-field pack of one of them cannot be run."""
 
     def passed(model: Model) -> None:
         if model is second:

@@ -32,7 +32,7 @@ from tiny_models import (
 
 ROLES = OutputRoles(scores=0, class_maps=1, features=2)
 LSB = {"uint8": 1 / 255, "int8": 1 / 255, "float32": 1e-5}  # of the features
-# a map's step is 8/255 logits wide in the worst place: its rounding moves a mean by at most 4/127/2 + 4 * LSB logits,
+# A map's step is at most 8/255 logits: its rounding moves a mean by at most 4/127/2 + 4 * LSB logits,
 # and a score by a quarter of that
 SCORE_TOLERANCE = {"uint8": 0.008, "int8": 0.008, "float32": 1e-5}
 
@@ -106,7 +106,7 @@ def test_the_dissertations_files_get_the_levels_themselves_and_say_abnormal_firs
     scores = network(runtime, file, wanted).run(image).scores
     assert [label.code for label in manifest.labels] == ["abnormal", "normal"]
     assert scores == pytest.approx(legacy_scores(image), abs=0.03 if dtype == "uint8" else 1e-5)
-    if dtype == "uint8":  # a byte is a share of 255, as the demonstration showed it, whatever the file's own scale
+    if dtype == "uint8":  # a byte is a fraction of 255, as in the demonstration, whatever the file's own scale
         assert scores * 255 == pytest.approx(np.round(scores * 255), abs=1e-4)
 
 
@@ -119,7 +119,7 @@ def test_bytes_go_in_as_they_are_whatever_the_files_scale_says(runtime: Runtime)
     seen: list[int] = []
 
     class Watched:
-        """The interpreter, that tells what it is given."""
+        """An interpreter that records its inputs."""
 
         def __init__(self, **options: Any) -> None:
             self._inside = runtime.interpreter(**options)
@@ -154,9 +154,9 @@ def test_an_answer_stays_as_it_is_when_the_next_image_runs(runtime: Runtime) -> 
         (tiny_model_bytes, spec(roles=OutputRoles(scores=0, features=7)), "no output 7"),
         (tiny_model_bytes, spec(roles=OutputRoles(class_maps=0)), "class maps"),
         (tiny_model_bytes, spec(roles=OutputRoles(scores=0, features=1)), "features"),
-        # before memory is laid out: 900 MB for the image, as much for the image as int8, and more
+        # before memory is allocated: 900 MB for the image, as much for the image as int8, and more
         (partial(tiny_model_bytes, side=30_000), spec(), "its input is [(1, 30000, 30000, 1)]"),
-        # each image would send gigabytes: 17 maps of 512 x 512 cells are just above the limit of 2**22
+        # each image would transfer gigabytes: 17 maps of 512 x 512 cells are just above the limit of 2**22
         (
             partial(tiny_model_bytes, side=2048, labels=17),
             spec(height=2048, width=2048, labels=17),

@@ -1,4 +1,4 @@
-"""What a network may be made of: a function of its image, and nothing else."""
+"""The operators that a network may have: its output must depend on the image alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened(file: bytes) -> Network:
 
 
 def with_operator(name: str, *, custom: bytes = b"") -> bytes:
-    """The network with one operator more, whose output nothing reads."""
+    """The tiny network with one more operator, whose output is not used."""
 
     def add(model: Any) -> None:
         code, graph, made = schema.OperatorCodeT(), model.subgraphs[0], schema.TensorT()
@@ -50,7 +50,7 @@ def with_operator(name: str, *, custom: bytes = b"") -> bytes:
 
 
 def late(model: Any) -> None:
-    """The operator that makes the logits comes after the one that reads them: it reads those of the image before."""
+    """Move the operator that makes the logits behind its reader, which then gets the logits of the previous image."""
     operators, logits = model.subgraphs[0].operators, tensor_called(model.subgraphs[0], "logits")
     place = next(index for index, each in enumerate(operators) if logits in each.outputs)
     operators[place], operators[place + 1] = operators[place + 1], operators[place]
@@ -114,7 +114,7 @@ def test_what_converters_make_of_image_networks_is_allowed() -> None:
 
 
 def test_the_self_test_finds_a_network_that_remembers() -> None:
-    """Its golden scores are those of its first pass, so that only the second one tells."""
+    """The golden scores are those of its first pass, so only the second pass differs."""
     inputs = tiny_inputs()[[0, 2]]
     ran: list[float] = []
 

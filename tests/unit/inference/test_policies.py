@@ -1,4 +1,4 @@
-"""Which of the devices that are ready get images, by policy and by a person's choice."""
+"""Which of the ready devices get images, by policy and by a person's choice."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def slow(image_s: float) -> Behaviour:
 
 
 def backend_of(engine: Engine, level: int = 1) -> str:
-    """Of the device that ran the input, or of the CPU, where a worker is to run it."""
+    """The name of the device that ran the image; "cpu" if a worker has to run it."""
     found = engine.run(grey(level), model=MODEL)
     return found.backend if found else "cpu"
 
 
 def in_use(events: Events) -> set[str]:
-    """By the last event of each."""
+    """The devices in use, by the last event of each."""
     return {name for name, is_used in {event.backend: event.in_use for event in events.heard}.items() if is_used}
 
 
@@ -57,7 +57,7 @@ def test_who_serves(policy: DevicePolicy, edgetpu_s: float, cpu_s: float, served
 
 
 def test_a_lost_device_serves_no_more_until_it_is_reconsidered_and_what_it_runs_goes_to_the_cpu() -> None:
-    """Plugged in again before its loss was noticed, it is started again."""
+    """Its running image goes to the CPU. If it is connected again before its loss was noticed, it is restarted."""
     edgetpu, events = Behaviour(), Events()
     kinds, cpu = [edgetpu.kind()], Behaviour().cpu()
     with ThreadPoolExecutor(1) as thread, Engine(events, cpu=cpu, kinds=kinds) as engine:
@@ -103,9 +103,9 @@ def test_a_device_that_comes_while_it_is_found_to_be_absent_is_tried_again() -> 
     with Engine(events, cpu=Behaviour().cpu(), kinds=[replace(Behaviour().kind(), probe=probe)]) as engine:
         engine.open(MODEL)
         assert looked.wait(WAIT_S)
-        engine.retry_backend("edgetpu")  # it was plugged in after it had been looked for
+        engine.retry_backend("edgetpu")  # it was connected after the search
         may_say.set()
         wait_for(lambda: len(answers) == 1)
-        assert events.states("edgetpu") == []  # that there is none is not worth telling
+        assert events.states("edgetpu") == []  # the absence of a device is not published
         engine.retry_backend("edgetpu")
         events.wait_for("edgetpu", "ready")

@@ -1,4 +1,4 @@
-"""Priorities are relative to what a process has; lowering is always permitted."""
+"""Process priorities are relative to the present one; lowering is always permitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network in a child process: what travels, and what the parent hears when it dies, hangs or lacks something."""
+"""The network in a child process: its messages, and the reasons when the child dies, hangs or lacks something."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ FILES = {
     **{f"cut at {share}": tiny_model_bytes()[: int(share * len(tiny_model_bytes()))] for share in (0.1, 0.5, 0.9)},
     "custom operator": with_custom_operator(b"Exec"),
     "operator without a name": with_custom_operator(b""),
-    "operator named in no letters": with_custom_operator(b"\xff\xfe"),  # which the runtime itself does not survive
+    "operator named in no letters": with_custom_operator(b"\xff\xfe"),  # the runtime itself crashes on this file
     "nothing": b"",
     "zeros": b"\0" * 5_000,
 }
@@ -100,7 +100,7 @@ def test_a_process_that_never_was_ready_is_told_apart_from_a_bad_model() -> None
     assert caught.value.reason == reason("start_failed", detail="child process ended with 1: no memory")
 
 
-# ---- what travels between the two processes
+# ---- messages between the two processes
 
 ANSWER = NetworkOutput(
     scores=np.array([0.25, 0.5], np.float32),

@@ -1,4 +1,4 @@
-"""What goes into the installed program."""
+"""Which modules and data go into the installed program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVICE = re.compile(r"\"(fieldray\.[a-z_.]+):[a-z_]+\"")
 
 
 def test_every_service_of_a_child_process_is_taken_along() -> None:
-    """They are asked for by name, so no import leads to them."""
+    """Services are imported by name, so no import statement leads to them."""
     texts = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
     asked_for = {name for text in texts for name in SERVICE.findall(text)}
     taken = contents.worker_modules(PACKAGE)
@@ -132,7 +132,7 @@ def test_the_formats_of_exports_are_collected_though_nobody_imports_them() -> No
 
 
 def test_the_modules_of_the_devices_go_along() -> None:
-    """They are named in a table, which a search of import statements does not see."""
+    """A table names them, which a search of import statements does not see."""
     modules = contents.backend_modules()
     assert len(modules) == len(list(BACKENDS))
     assert all(importlib.util.find_spec(module) for module in modules)

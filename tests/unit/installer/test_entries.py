@@ -1,4 +1,4 @@
-"""The script that the three installed programs begin with."""
+"""The script that starts the three installed programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_one_script_begins_all_programs_and_the_guard_is_before_it() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="X11 and Wayland")
 def test_wayland_alone_is_no_screen_for_the_installed_window() -> None:
-    """Only Qt's part for X11 ships: better a sentence than Qt's abort."""
+    """Only Qt's X11 plugin ships, so a message must come before Qt aborts."""
     done = run("fieldray-window", environment={"WAYLAND_DISPLAY": "wayland-0"})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("fieldray: No display is available for the window.")

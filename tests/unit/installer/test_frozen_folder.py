@@ -1,4 +1,4 @@
-"""What is taken away from the frozen folder, what it needs of the system, and how large it is."""
+"""The frozen folder: files that are removed, libraries it needs of the system, and its size."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_libraries_nothing_leads_to_are_not_needed() -> None:
     needed = {
         "a.cpython-311.so": frozenset({"libone.so", "libc.so.6"}),
         "libone.so": frozenset({"libtwo.so"}),
-        "x.libs/libtwo.so": frozenset({"libone.so"}),  # a circle
+        "x.libs/libtwo.so": frozenset({"libone.so"}),  # a circular dependency
         "libthree.so": frozenset({"libone.so"}),
         "libfour.so": frozenset({"libthree.so"}),
     }
@@ -69,7 +69,7 @@ def test_libraries_nothing_leads_to_are_not_needed() -> None:
         ("$ORIGIN/../x.libs:/home/builder/lib", ["$ORIGIN/../x.libs"]),
         ("$ORIGIN/../absent:$ORIGIN/../../beside:$ORIGIN", ["$ORIGIN"]),
         ("$ORIGIN", ["$ORIGIN"]),
-        ("lib:$ORIGIN", ["$ORIGIN"]),  # relative to wherever the program is started
+        ("lib:$ORIGIN", ["$ORIGIN"]),  # relative to the current folder of the start
     ],
 )
 def test_libraries_are_looked_for_in_the_programs_own_folders_alone(

@@ -1,4 +1,4 @@
-"""The lock files: whole, up to date with what the project asks for, and silent about where packages come from."""
+"""The lock files: complete, up to date with the project's requirements, and without addresses of packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HASH = re.compile(r"^ {4}--hash=sha256:[0-9a-f]{64}(?: \\)?$")
 
 
 def pins(name: str) -> dict[str, str]:
-    """Version by package; fails where a line is neither a pin, its hash nor a remark, or a pin has no hash."""
+    """Version by package; fails at lines other than pins, hashes and comments, and at pins without a hash."""
     versions: dict[str, str] = {}
     hashes: dict[str, int] = {}
     package = ""

@@ -1,4 +1,4 @@
-"""The .deb and the portable archive, made from a folder that stands in for the frozen program."""
+"""The .deb and the portable archive, made from a folder that replaces the frozen program."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_it_goes_into_the_menu_and_out_again_from_an_odd_folder(tmp_path: Path, 
 
     assert "in the menu now" in run()
     entry = home / ".local/share/applications/fieldray.desktop"
-    # as the desktop entry specification quotes: a backslash before $, doubled because the value itself is a string
+    # quoted as the desktop entry specification asks: a backslash before $, doubled because the value is a string
     wanted = f"{tmp_path}/Мої програми & 100%% \\\\$HOME/fieldray-window"
     assert menu_entry(entry.read_text(encoding="utf-8"))["exec"] == f'"{wanted}" %F'
     assert "no longer" in run("--remove")

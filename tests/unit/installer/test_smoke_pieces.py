@@ -1,4 +1,4 @@
-"""What the smoke test itself stands on: what may be said, and what is on the screen."""
+"""The helper of the smoke tests that compares a command's output with the expected lines."""
 
 from __future__ import annotations
 

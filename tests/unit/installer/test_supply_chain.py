@@ -1,4 +1,4 @@
-"""The list of parts and the licences: whole, exact, the same for the same folder."""
+"""The software bill of materials and the licences: complete, exact, and reproducible for one folder."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_library_nobody_knows_is_an_error() -> None:
     ],
 )
 def test_native_libraries_are_known_by_their_place(path: str, part: str | None) -> None:
-    """None: the record of the distribution that brought it says whose it is."""
+    """None: the library belongs to the distribution that installed it."""
     row = parts._row(path)
     assert (row and row["name"]) == part
 
@@ -133,7 +133,7 @@ def test_the_texts_the_table_names_are_there() -> None:
 
 
 def test_no_distribution_that_ships_reports_home() -> None:
-    """Names of packages that send something somewhere; none may be asked for, not even by something asked for."""
+    """Searches the lock file, which includes indirect requirements, for names of packages that send usage data."""
     lock = Path(parts.__file__).with_name("requirements.lock").read_text(encoding="utf-8")
     names = re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE)
     assert len(names) > 20

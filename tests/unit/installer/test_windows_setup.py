@@ -1,6 +1,6 @@
-"""Setup for Windows, as far as it is text: what goes in, what goes out, and that it fetches nothing.
+"""The script of the Windows installer as text: files to install and to remove, and no downloads.
 
-What it does is tried by installer/windows/smoke_test.py, in wine.
+The installer itself is run by installer/windows/smoke_test.py, in wine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_every_file_is_laid_down_and_taken_away_by_name() -> None:
         'Delete "$INSTDIR\\fieldray.exe"',
     ]
     folders = [re.findall(r'"\$INSTDIR\\(.+)"', line)[0] for line in removed[3:]]
-    assert folders == ["_internal\\a", "_internal\\знімки", "_internal"]  # what is inside goes first
+    assert folders == ["_internal\\a", "_internal\\знімки", "_internal"]  # the innermost folder first
     assert len(PurePosixPath(*folders[0].split("\\")).parts) == 2
 
 
@@ -63,7 +63,7 @@ def test_setup_fetches_nothing() -> None:
 
 
 def test_only_results_and_what_was_laid_down_are_removed() -> None:
-    """Whole folders go in three places: what Setup itself is laying down or has put aside, and results when asked."""
+    """Three whole folders are removed: those that Setup itself created or set aside, and the results if asked for."""
     whole = re.findall(r'RMDir /r "([^"]+)"', SCRIPT)
     assert set(whole) == {"$Staging", "$INSTDIR.old", "$LOCALAPPDATA\\fieldray"}
     asked = re.search(
