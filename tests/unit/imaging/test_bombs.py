@@ -108,7 +108,7 @@ FILES: Mapping[str, tuple[Callable[[Path], bytes], Collection[str | None]]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_ends_with_a_reason_or_is_read(name: str, tmp_path: Path, pool: Workers) -> None:
+def test_a_bomb_ends_with_a_reason_or_is_read(name: str, tmp_path: Path, pool: Workers) -> None:
     make, codes = FILES[name]
     path = tmp_path / "image"
     path.write_bytes(make(path))
@@ -117,7 +117,7 @@ def test_it_ends_with_a_reason_or_is_read(name: str, tmp_path: Path, pool: Worke
 
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, RLELossless, JPEG2000Lossless, JPEGBaseline8Bit])
 @pytest.mark.parametrize("size", [(65_535, 65_535), (18_000, 18_000), (0, 64)])
-def test_a_dicom_file_that_lies_about_rows_and_columns(
+def test_a_dicom_file_with_wrong_rows_and_columns_ends_with_a_reason(
     syntax: str, size: tuple[int, int], tmp_path: Path, pool: Workers
 ) -> None:
     bits = 8 if syntax == JPEGBaseline8Bit else 12
@@ -130,7 +130,7 @@ def test_a_dicom_file_that_lies_about_rows_and_columns(
 
 
 @pytest.mark.parametrize("rows", [65_535, 18_000, 0])
-def test_a_deflated_dicom_file_that_lies_about_rows_and_columns(rows: int, tmp_path: Path, pool: Workers) -> None:
+def test_a_deflated_dicom_file_with_wrong_rows_ends_with_a_reason(rows: int, tmp_path: Path, pool: Workers) -> None:
     changes = {"Rows": rows, "Columns": 18_000}
     syntax = DeflatedExplicitVRLittleEndian
     path = write_dicom(tmp_path / "a.dcm", made.PIXELS, transfer_syntax=syntax, changes=changes)

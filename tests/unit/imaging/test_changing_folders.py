@@ -76,12 +76,12 @@ def through(top: Path, act: Callable[[], object], *, after: str = "a/1.png", pat
 # ---- moved, added and replaced files
 
 
-def test_what_is_moved_into_a_folder_that_was_listed_already_is_found(folder: Path) -> None:
+def test_a_file_moved_into_an_already_listed_folder_is_found(folder: Path) -> None:
     rows = through(folder, lambda: (folder / "c" / "1.png").rename(folder / "a" / "moved.png"))
     assert rows == [("a/1.png", None), ("b/1.png", None), ("a/moved.png", None)]
 
 
-def test_what_is_added_is_found_with_the_folders_it_is_in(folder: Path) -> None:
+def test_added_files_are_found_with_their_new_folders(folder: Path) -> None:
     def act() -> None:
         write(folder / "0" / "new" / "2.png")
         write(folder / "0.png")
@@ -91,7 +91,7 @@ def test_what_is_added_is_found_with_the_folders_it_is_in(folder: Path) -> None:
     assert sorted(rows[3:]) == [("0.png", None), ("0/new/2.png", None)]
 
 
-def test_what_is_added_while_the_folders_are_listed_again_is_found(folder: Path) -> None:
+def test_a_file_added_during_the_second_listing_is_found(folder: Path) -> None:
     search = discover([folder])
     assert len([next(search) for _ in range(3)]) == 3
     write(folder / "0.png")
@@ -100,7 +100,7 @@ def test_what_is_added_while_the_folders_are_listed_again_is_found(folder: Path)
     assert found(search, folder) == [("a/2.png", None)]
 
 
-def test_a_device_that_never_stops_writing_does_not_keep_the_search_for_ever(tmp_path: Path) -> None:
+def test_a_search_ends_although_files_are_added_all_the_time(tmp_path: Path) -> None:
     write(tmp_path / "0.png")
     for number, ref in enumerate(discover([tmp_path]), start=1):
         assert number < 100
@@ -112,7 +112,7 @@ def test_a_folder_that_was_renamed_is_found_under_its_new_name(folder: Path) -> 
     assert rows == [("a/1.png", None), ("b", "folder_not_read"), ("c/1.png", None), ("z/1.png", None)]
 
 
-def test_a_folder_in_the_place_of_a_file_is_searched_before_and_after_the_file_was_given(folder: Path) -> None:
+def test_a_folder_that_replaces_a_file_is_searched(folder: Path) -> None:
     for name, after in (("c/1.png", "a/1.png"), ("a/1.png", "c/1.png/inner.png")):
         place = folder / name
 
@@ -125,7 +125,7 @@ def test_a_folder_in_the_place_of_a_file_is_searched_before_and_after_the_file_w
         assert (f"{name}/inner.png", None) in rows
 
 
-def test_a_file_in_the_place_of_a_folder_is_given_once(folder: Path) -> None:
+def test_a_file_that_replaces_a_folder_is_listed_once(folder: Path) -> None:
     def act() -> None:
         (folder / "c" / "1.png").unlink()
         (folder / "c").rmdir()
@@ -134,7 +134,7 @@ def test_a_file_in_the_place_of_a_folder_is_given_once(folder: Path) -> None:
     assert through(folder, act) == [("a/1.png", None), ("b/1.png", None), ("c", None)]
 
 
-def test_a_file_is_given_under_its_own_name_and_a_link_only_for_what_is_elsewhere(folder: Path, tmp_path: Path) -> None:
+def test_a_link_is_listed_only_if_its_file_is_outside_the_folder(folder: Path, tmp_path: Path) -> None:
     elsewhere = write(tmp_path / "elsewhere.png")
     (folder / "0-first.png").symlink_to(folder / "c" / "1.png")
     (folder / "0-other.png").symlink_to(elsewhere)
@@ -142,7 +142,7 @@ def test_a_file_is_given_under_its_own_name_and_a_link_only_for_what_is_elsewher
     assert rows == [("a/1.png", None), ("b/1.png", None), ("c/1.png", None), ("0-other.png", None)]
 
 
-def test_a_link_to_a_folder_elsewhere_is_told_once(folder: Path, tmp_path: Path) -> None:
+def test_a_link_to_an_outside_folder_is_reported_once(folder: Path, tmp_path: Path) -> None:
     """As when a folder was moved to a larger disk and a link was left in its place."""
     (folder / "c").rename(tmp_path / "larger disk")
     for name in ("c", "d"):
@@ -155,7 +155,7 @@ def test_a_link_to_a_folder_elsewhere_is_told_once(folder: Path, tmp_path: Path)
     assert len(both) == 3
 
 
-def test_a_zip_file_that_is_replaced_while_its_members_are_listed_says_so(folder: Path, tmp_path: Path) -> None:
+def test_a_zip_file_replaced_during_its_listing_is_reported(folder: Path, tmp_path: Path) -> None:
     zipped(folder / "b" / "2.zip", range(100))
     replacement = zipped(tmp_path / "other.zip", range(-20, 100))
     search = discover([folder])
@@ -174,7 +174,7 @@ def zipped(path: Path, numbers: range) -> Path:
     return path
 
 
-def test_an_index_that_is_replaced_says_so_and_one_that_is_gone_does_not(folder: Path, tmp_path: Path) -> None:
+def test_a_replaced_index_is_reported_and_a_deleted_one_is_not(folder: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (folder / name / "1.png").rename(folder / name / "ONE")
     index = write_index(folder / "DICOMDIR", [("A", "ONE")])
@@ -185,7 +185,7 @@ def test_an_index_that_is_replaced_says_so_and_one_that_is_gone_does_not(folder:
     assert gone == [("a/ONE", None), ("b/ONE", None)]
 
 
-def test_a_path_whose_images_came_late_is_not_called_empty(tmp_path: Path) -> None:
+def test_a_path_whose_images_are_added_late_is_not_reported_as_empty(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     write(tmp_path / "b" / "1.png")
     notes: list[Reason] = []
@@ -199,7 +199,7 @@ def test_a_path_whose_images_came_late_is_not_called_empty(tmp_path: Path) -> No
 # ---- lost files, folders and drives
 
 
-def test_a_drive_that_is_pulled_out_is_one_line(drive: Path) -> None:
+def test_a_pulled_out_drive_is_one_row(drive: Path) -> None:
     for ref in discover([drive]):
         if ref.path == drive / LATER:
             drive.rename(drive.with_name("elsewhere"))
@@ -218,14 +218,16 @@ def test_a_drive_that_is_pulled_out_is_one_line(drive: Path) -> None:
         (".", (".", "folder_lost"), 4),
     ],
 )
-def test_what_is_lost_is_one_line_and_costs_no_other_image(lost: str, line: Row, images: int, drive: Path) -> None:
+def test_a_lost_file_or_folder_is_one_row_and_costs_no_other_image(
+    lost: str, line: Row, images: int, drive: Path
+) -> None:
     rows = through(drive, lambda: (drive / lost).rename(drive.with_name("elsewhere")), after=LATER)
     assert [row for row in rows if row[1]] == [line]
     assert len(rows) == images + 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a mount point is a letter there, and goes with its drive")
-def test_an_empty_mount_point_that_stays_behind_is_not_the_drive(drive: Path, tmp_path: Path) -> None:
+def test_an_empty_mount_point_counts_as_a_lost_drive(drive: Path, tmp_path: Path) -> None:
     memory = Path("/dev/shm")
     if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("no other file system to stand for the mount point's own")
@@ -238,7 +240,7 @@ def test_an_empty_mount_point_that_stays_behind_is_not_the_drive(drive: Path, tm
         assert through(drive, unmount, after=LATER)[4:] == [(".", "folder_lost")]
 
 
-def test_a_path_that_vanishes_before_it_is_searched_is_one_line(drive: Path) -> None:
+def test_a_path_that_vanishes_before_its_search_is_one_row(drive: Path) -> None:
     second, third = drive / "study-1", drive / "study-2" / "1.dcm"
     rows = through(
         drive,
@@ -250,7 +252,7 @@ def test_a_path_that_vanishes_before_it_is_searched_is_one_line(drive: Path) -> 
 
 
 @pytest.mark.parametrize(("number", "codes"), [(errno.ENODEV, ["folder_lost"] * 4), (errno.EIO, ["drive_error"] * 31)])
-def test_a_device_that_is_gone_is_not_a_bad_sector(number: int, codes: list[str], drive: Path) -> None:
+def test_a_removed_device_is_told_apart_from_a_read_error(number: int, codes: list[str], drive: Path) -> None:
     def opener(path: Path) -> BinaryIO:
         raise OSError(number, os.strerror(number))
 
@@ -259,7 +261,7 @@ def test_a_device_that_is_gone_is_not_a_bad_sector(number: int, codes: list[str]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="everything may be read")
-def test_a_folder_that_may_not_be_read_is_one_line(drive: Path) -> None:
+def test_a_folder_without_read_permission_is_one_row(drive: Path) -> None:
     (drive / "study-1").chmod(0)
     try:
         assert [row for row in found(discover([drive]), drive) if row[1]] == [("study-1", "folder_not_read")]
@@ -267,7 +269,7 @@ def test_a_folder_that_may_not_be_read_is_one_line(drive: Path) -> None:
         (drive / "study-1").chmod(0o700)
 
 
-def test_an_index_whose_drive_is_pulled_out_is_one_line(drive: Path) -> None:
+def test_an_index_whose_drive_is_pulled_out_is_one_row(drive: Path) -> None:
     references = [("study-0", f"{number}.dcm") for number in range(10)] + [("GONE", f"{n}") for n in range(50)]
     index, away = write_index(drive / "DICOMDIR", references), drive.with_name("x")
     for paths in ([index], [drive]):

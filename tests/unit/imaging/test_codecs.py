@@ -112,18 +112,18 @@ def test_a_registered_codec_reads_in_full_and_reduced(registered: Codec, tmp_pat
     np.testing.assert_array_equal(image.pixels, IMAGE[::2, ::2])
 
 
-def test_without_a_codec_the_compression_is_named(tmp_path: Path) -> None:
+def test_a_compression_without_a_codec_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match=rf"transfer syntax .* not supported \({re.escape(SYNTAX)}\)"):
         _read(_write(tmp_path / "image.dcm"))
 
 
 @pytest.mark.parametrize("registered", [{"decode_reduced": None}], indirect=True)
-def test_without_a_lower_resolution_the_whole_is_averaged(registered: Codec, tmp_path: Path) -> None:
+def test_a_codec_without_reduced_reading_averages_the_whole_image(registered: Codec, tmp_path: Path) -> None:
     image = decode(_write(tmp_path / "i.dcm").read_bytes(), ImageRef(path=tmp_path / "i.dcm"), needed=NEEDED)
     assert (image.step, image.is_approximate) == (2, False)
 
 
-def test_values_of_another_shape_are_not_shown(registered: Codec, tmp_path: Path) -> None:
+def test_decoded_values_of_another_shape_are_refused(registered: Codec, tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="damaged"):
         _read(_write(tmp_path / "image.dcm", size=(400, 360)))
 
@@ -138,7 +138,7 @@ def test_every_compression_has_one_codec() -> None:
 # ---- internals of libraries: each of these tests fails when a new version changes them
 
 
-def test_pillow_still_reads_a_lower_resolution_once_it_is_told_its_size(tmp_path: Path) -> None:
+def test_pillow_reads_a_lower_resolution_of_a_given_size(tmp_path: Path) -> None:
     """`decode_jpeg2000` sets Pillow's `_size`, since Pillow and the standard round 823 x 719 at 1/4 differently."""
     image = chest_phantom(823, 719, 7, abnormal=False)
     path = write_dicom(tmp_path / "image.dcm", image, transfer_syntax=JPEG2000Lossless)
@@ -157,7 +157,7 @@ def test_colours_are_read_of_every_compression(syntax: UID, tmp_path: Path) -> N
     np.testing.assert_array_equal(_read(path), IMAGE >> 4)
 
 
-def test_no_name_of_a_patient_gets_into_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_patient_name_gets_into_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"PatientName": "Doe^Jane", "StudyDate": "Doe^Jane"})
     caplog.clear()  # drop what pydicom logs while it writes
     with caplog.at_level("DEBUG"):
@@ -167,7 +167,7 @@ def test_no_name_of_a_patient_gets_into_the_log(tmp_path: Path, caplog: pytest.L
     assert "Doe" not in caplog.text
 
 
-def test_wavelets_may_begin_beside_the_origin_of_their_grid(tmp_path: Path) -> None:
+def test_a_jpeg2000_image_may_be_offset_from_its_grid_origin(tmp_path: Path) -> None:
     options = {"offset": (16, 32), "tile_size": (1024, 1024), "tile_offset": (0, 0), "num_resolutions": 4}
     path = _with_frame(tmp_path / "image.dcm", _wavelets(IMAGE, **options))
     np.testing.assert_array_equal(_read(path), IMAGE)
@@ -208,7 +208,7 @@ def _runs(header: tuple[int, ...], packed: bytes) -> Frame:
     )
 
 
-def test_runs_may_reach_over_the_ends_of_rows() -> None:
+def test_rle_runs_may_cross_row_ends() -> None:
     # PS3.5 G.3.1: a byte n of 0..127 is followed by n + 1 bytes as they are, 129..255 by one for 257 - n times
     packed = bytes([257 - 8 & 0xFF, 7, 3, 1, 2, 3, 4])
     for padding in (b"", bytes([1, 9, 9])):  # after the last row
@@ -220,7 +220,7 @@ def test_runs_may_reach_over_the_ends_of_rows() -> None:
     "header",
     [(1, 64), (2, 64, 66), (0,), (1, 70), (1, 0), (1, 2**31), (15, *([64] * 15)), (1, 64, *([0] * 13), 64)],
 )
-def test_a_frame_that_is_laid_out_otherwise_or_is_too_short_is_damaged(header: tuple[int, ...]) -> None:
+def test_a_wrong_rle_header_or_a_short_frame_is_damaged(header: tuple[int, ...]) -> None:
     with pytest.raises((ValueError, RuntimeError)):
         RLE.decode(_runs(header, bytes([3, 1, 2])))
 
@@ -256,7 +256,7 @@ def test_each_codec_says_which_of_its_syntaxes_are_lossless(syntax: UID, is_loss
     ("photometric", "bits", "planar"),
     [*product(["RGB"], [8, 16], [0, 1]), *product(["YBR_FULL"], [8], [0, 1]), ("YBR_FULL_422", 8, 0)],
 )
-def test_colours_lie_in_the_file_as_pydicom_knows(
+def test_uncompressed_colour_equals_pydicoms_reading(
     photometric: str, bits: int, planar: int, syntax: UID, tmp_path: Path
 ) -> None:
     chance, dataset = np.random.default_rng(5), image_dataset(IMAGE, number=1)
@@ -279,7 +279,7 @@ def test_colours_lie_in_the_file_as_pydicom_knows(
         np.testing.assert_array_equal(image.pixels, expected[:, :, 1])
 
 
-def test_bits_above_those_that_are_stored_are_left_out_of_32_as_of_16(tmp_path: Path) -> None:
+def test_bits_above_the_stored_ones_are_dropped_from_32_and_16_bits(tmp_path: Path) -> None:
     values = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
     dataset, path, found = image_dataset(values, number=1), tmp_path / "image.dcm", []
     dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 12, 11, 1
@@ -291,7 +291,7 @@ def test_bits_above_those_that_are_stored_are_left_out_of_32_as_of_16(tmp_path: 
     np.testing.assert_array_equal(*found)
 
 
-def test_a_jpeg_that_says_nothing_of_its_colours_has_those_of_the_header(tmp_path: Path) -> None:
+def test_a_jpeg_without_a_colour_space_has_the_one_of_the_dicom_header(tmp_path: Path) -> None:
     grey, path = np.full((32, 40, 3), 90, np.uint8), tmp_path / "image.dcm"
     grey[8:24, 8:24] = 200
     source = imagecodecs.jpeg8_encode(grey, level=95, colorspace="RGB", outcolorspace="RGB")
@@ -320,7 +320,7 @@ def test_frames_of_one_bit_begin_anywhere_within_a_byte(shape: tuple[int, int], 
 
 
 @pytest.mark.parametrize(("kind", "swaps"), [("OW", True), ("OB", False)])
-def test_bytes_of_words_in_big_endian_files_are_swapped(kind: str, swaps: bool, tmp_path: Path) -> None:
+def test_byte_values_in_big_endian_words_are_swapped(kind: str, swaps: bool, tmp_path: Path) -> None:
     grey, dataset, path = (IMAGE >> 4).astype(np.uint8), image_dataset(IMAGE, number=1), tmp_path / "image.dcm"
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
     dataset.PixelData = grey.view(np.uint16).byteswap().tobytes() if swaps else grey.tobytes()
@@ -333,7 +333,7 @@ def test_bytes_of_words_in_big_endian_files_are_swapped(kind: str, swaps: bool, 
 # ---- JPEG 2000
 
 
-def test_a_main_header_is_read_as_the_standard_says() -> None:
+def test_a_jpeg2000_main_header_is_read_by_the_standard() -> None:
     source = _wavelets(scaled(LARGE, 16), num_resolutions=4)
     assert bits_and_levels_of(source) == (16, 3)
     assert decode_jpeg2000(source, 4, 16).shape == (206, 180)
@@ -348,7 +348,7 @@ def test_a_main_header_is_read_as_the_standard_says() -> None:
 # ---- High-Throughput JPEG 2000
 
 
-def test_high_throughput_frames_are_what_another_decoder_reads_and_cut_ones_are_damaged(tmp_path: Path) -> None:
+def test_htj2k_frames_equal_another_decoder_and_cut_ones_are_damaged(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", LARGE, transfer_syntax=HTJ2KLossless)
     frame, dataset = _frame(path).rstrip(b"\0"), dcmread(path)
     for end in (b"", b"\xff\xd9"):  # some writers leave the end marker out

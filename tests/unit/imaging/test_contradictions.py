@@ -77,7 +77,7 @@ def _dataset(tmp_path: Path, syntax: UID = ExplicitVRLittleEndian) -> Dataset:
 
 @pytest.mark.parametrize("stated", [ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian])
 @pytest.mark.parametrize("way", ["explicit", "implicit", "big"])
-def test_the_data_set_is_read_as_it_is(stated: UID, way: str, tmp_path: Path) -> None:
+def test_a_data_set_is_read_by_its_real_encoding(stated: UID, way: str, tmp_path: Path) -> None:
     dataset = _dataset(tmp_path)
     if way == "big":
         dataset.PixelData = IMAGE.astype(">u2").tobytes()
@@ -90,7 +90,7 @@ def test_the_data_set_is_read_as_it_is(stated: UID, way: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("representation", [b"ZZ", b"OX", b"ob", b"??", b"\0\0"])
 @pytest.mark.parametrize("length", ["short", "long", "implicit"])
-def test_an_element_of_an_unknown_value_representation_is_passed_over(
+def test_an_element_of_an_unknown_value_representation_is_skipped(
     representation: bytes, length: str, tmp_path: Path
 ) -> None:
     data = write_dicom(tmp_path / "image.dcm", IMAGE).read_bytes()
@@ -105,7 +105,7 @@ def test_an_element_of_an_unknown_value_representation_is_passed_over(
     assert _problem(data[:at] + lost + data[at:]) == "damaged"
 
 
-def test_a_deflated_data_set_that_is_plain_or_has_the_header_of_zlib_is_read(tmp_path: Path) -> None:
+def test_a_wrongly_deflated_data_set_is_read(tmp_path: Path) -> None:
     body = _body(_dataset(tmp_path))
     for data in (body, zlib.compress(body)):
         np.testing.assert_array_equal(_read(_file(DeflatedExplicitVRLittleEndian, data)).pixels, IMAGE)
@@ -113,12 +113,12 @@ def test_a_deflated_data_set_that_is_plain_or_has_the_header_of_zlib_is_read(tmp
 
 @pytest.mark.parametrize("stated", [ExplicitVRLittleEndian, JPEGBaseline8Bit, JPEG2000Lossless, RLELossless, PRIVATE])
 @pytest.mark.parametrize("held", [JPEG2000Lossless, HTJ2KLossless, JPEGLosslessSV1, JPEGLSLossless, RLELossless])
-def test_a_frame_is_decoded_by_what_it_is(stated: UID, held: UID, tmp_path: Path) -> None:
+def test_a_frame_is_decoded_by_its_real_compression(stated: UID, held: UID, tmp_path: Path) -> None:
     body = _body(_dataset(tmp_path, held))
     np.testing.assert_array_equal(_read(_file(stated, body)).pixels, IMAGE)
 
 
-def test_a_frame_may_lie_where_uncompressed_pixels_do_and_the_reverse(tmp_path: Path) -> None:
+def test_a_wrongly_stated_encapsulation_of_pixels_is_corrected(tmp_path: Path) -> None:
     dataset = _dataset(tmp_path, JPEG2000Lossless)
     frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
     plain = _dataset(tmp_path)
@@ -138,7 +138,7 @@ def test_a_frame_may_lie_where_uncompressed_pixels_do_and_the_reverse(tmp_path: 
     assert _problem(_file(JPEGLosslessSV1, _body(plain))) == "damaged"
 
 
-def test_what_begins_like_no_data_set_is_not_called_incomplete(tmp_path: Path) -> None:
+def test_a_body_that_is_no_data_set_is_not_reported_as_truncated(tmp_path: Path) -> None:
     deflated = zlib.compress(_body(_dataset(tmp_path)), wbits=-zlib.MAX_WBITS)
     with raises(InputProblem, "damaged"):
         identify(io.BytesIO(_file(ExplicitVRLittleEndian, deflated)), ImageRef(path=Path("x")))
@@ -146,7 +146,7 @@ def test_what_begins_like_no_data_set_is_not_called_incomplete(tmp_path: Path) -
 
 @pytest.mark.parametrize("table", [(9999,), (0, 77), (0, 1)])
 @pytest.mark.parametrize("syntax", [JPEGBaseline8Bit, JPEG2000Lossless, JPEGLSLossless])
-def test_the_fragments_of_one_frame_are_all_of_it(syntax: UID, table: tuple[int, ...], tmp_path: Path) -> None:
+def test_all_fragments_of_a_single_frame_are_joined(syntax: UID, table: tuple[int, ...], tmp_path: Path) -> None:
     """Whatever the offset tables state about the start of frames."""
     bits = 8 if syntax == JPEGBaseline8Bit else 12
     dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE >> 12 - bits, transfer_syntax=syntax, bits=bits))
@@ -159,7 +159,7 @@ def test_the_fragments_of_one_frame_are_all_of_it(syntax: UID, table: tuple[int,
     np.testing.assert_array_equal(_read(_file(syntax, _body(dataset))).pixels, right.pixels)
 
 
-def test_an_unknown_form_is_named(tmp_path: Path) -> None:
+def test_an_unknown_compression_is_refused_by_name(tmp_path: Path) -> None:
     data = _file(PRIVATE, _body(_dataset(tmp_path), implicit=True))
     with pytest.raises(InputProblem, match=r"1\.2\.840\.113619\.5\.2"):
         _read(data)
@@ -169,7 +169,7 @@ def test_an_unknown_form_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [b"UL", b"OB", b"SS", b"IS", b"UN"])
-def test_a_wrong_value_representation_is_passed_over(kind: bytes, tmp_path: Path) -> None:
+def test_a_wrong_value_representation_is_ignored(kind: bytes, tmp_path: Path) -> None:
     data = write_dicom(tmp_path / "image.dcm", IMAGE).read_bytes()
     for tag in (b"\x28\0\x10\0", b"\x28\0\x11\0", b"\x28\0\0\1", b"\x28\0\1\1"):
         size = struct.pack("<HI", 0, 2) if kind in (b"OB", b"UN") else struct.pack("<H", 2)
@@ -187,7 +187,7 @@ def test_a_wrong_value_representation_is_passed_over(kind: bytes, tmp_path: Path
 
 
 @pytest.mark.parametrize("syntax", [JPEG2000Lossless, HTJ2KLossless, JPEGLosslessSV1, JPEGLSLossless, RLELossless])
-def test_a_second_frame_that_is_not_stated_is_told(syntax: UID, tmp_path: Path) -> None:
+def test_an_unstated_second_frame_is_refused(syntax: UID, tmp_path: Path) -> None:
     dataset = _dataset(tmp_path, syntax)
     frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
     for frames in ([frame, frame], [frame + frame]):
@@ -201,7 +201,7 @@ def test_a_second_frame_that_is_not_stated_is_told(syntax: UID, tmp_path: Path) 
     np.testing.assert_array_equal(_read(_file(syntax, _body(dataset))).pixels, IMAGE)
 
 
-def test_pixels_in_rle_that_read_like_the_next_jpeg_are_pixels(tmp_path: Path) -> None:
+def test_rle_pixels_that_look_like_a_jpeg_are_pixels(tmp_path: Path) -> None:
     pixels = chest_phantom(160, 128, 7, abnormal=True).astype(np.uint8)
     pixels[80, 40:45] = 0xFF, 0xD9, 0xFF, 0xD8, 0xFF
     path = write_dicom(tmp_path / "image.dcm", pixels, transfer_syntax=RLELossless)
@@ -223,7 +223,7 @@ def test_uncompressed_pixels_may_be_padded_but_not_doubled(tmp_path: Path) -> No
     "syntax",
     [ExplicitVRLittleEndian, ImplicitVRLittleEndian, DeflatedExplicitVRLittleEndian, JPEG2000Lossless, RLELossless],
 )
-def test_a_file_that_was_joined_to_another_is_never_passed_over(syntax: UID, tmp_path: Path) -> None:
+def test_two_files_joined_into_one_are_refused(syntax: UID, tmp_path: Path) -> None:
     data = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=syntax).read_bytes()
     pictures = [saved(Picture.fromarray((IMAGE >> 4).astype(np.uint8)), kind) for kind in ("PNG", "JPEG")]
     joined = [data, b"\0" * 50 + data, data + data]
@@ -237,7 +237,7 @@ def test_a_file_that_was_joined_to_another_is_never_passed_over(syntax: UID, tmp
         assert _problem(picture + data) == "several_images"
 
 
-def test_what_follows_the_pixels_and_is_no_image_is_passed_over(tmp_path: Path) -> None:
+def test_trailing_data_that_is_no_image_is_ignored(tmp_path: Path) -> None:
     icon = saved(Picture.fromarray((IMAGE >> 4).astype(np.uint8)))
     private = struct.pack("<HH2sHI", 0x7FE1, 0x1001, b"OB", 0, len(icon) + len(icon) % 2) + icon.ljust(
         len(icon) + 1, b"\0"
@@ -257,7 +257,7 @@ def test_what_follows_the_pixels_and_is_no_image_is_passed_over(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8, 0.97])
-def test_an_empty_lower_part_is_an_incomplete_file(share: float, tmp_path: Path) -> None:
+def test_zeros_at_the_end_mean_an_incomplete_file(share: float, tmp_path: Path) -> None:
     image = IMAGE.clip(1)  # the image itself has no zeros
     data = write_dicom(tmp_path / "image.dcm", image).read_bytes()
     start = data.index(PIXELS) + 12
@@ -268,7 +268,7 @@ def test_an_empty_lower_part_is_an_incomplete_file(share: float, tmp_path: Path)
 
 
 @pytest.mark.parametrize("edge", [lambda rows, _: rows < 120, lambda rows, columns: rows + columns / 20 < 125])
-def test_a_collimator_is_no_incomplete_file(edge: Callable[..., np.ndarray], tmp_path: Path) -> None:
+def test_a_collimator_edge_is_no_incomplete_file(edge: Callable[..., np.ndarray], tmp_path: Path) -> None:
     rows, columns = np.indices(IMAGE.shape)
     shuttered = np.where(edge(rows, columns), IMAGE.clip(1), 0).astype(np.uint16)
     for syntax in (ExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless):
@@ -292,7 +292,7 @@ def test_a_deflated_data_set_that_breaks_off_is_incomplete(tmp_path: Path) -> No
         (16, JPEGLosslessSV1, "MONOCHROME2"),
     ],
 )
-def test_a_jpeg_within_dicom_lacks_nothing_but_its_end_marker(
+def test_a_jpeg_in_dicom_without_only_its_end_marker_is_read(
     bits: int, syntax: UID, photometric: str, tmp_path: Path
 ) -> None:
     dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE, bits=bits, photometric=photometric))

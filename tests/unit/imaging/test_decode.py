@@ -75,7 +75,7 @@ def test_a_codestream_of_another_size_is_not_decoded(tmp_path: Path) -> None:
         (b"\xfe\xed\xfa\xcf" + bytes(124) + b"DICM" + bytes(300), "executable"),
     ],
 )
-def test_what_is_no_image_file_at_all(data: bytes, code: str) -> None:
+def test_data_that_is_no_image_file_is_refused(data: bytes, code: str) -> None:
     with raises(Unreadable, code):
         decode(data, ImageRef(path=Path("x")))
 
@@ -124,13 +124,13 @@ def test_the_image_is_the_one_with_square_pixels(
 
 
 @pytest.mark.parametrize("changes", [{"PixelSpacing": [0.1, 100]}, {"PixelAspectRatio": [1000, 1]}])
-def test_pixels_longer_than_any_are_taken_as_square(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_impossible_pixel_aspect_ratios_are_ignored(changes: dict[str, Any], tmp_path: Path) -> None:
     np.testing.assert_array_equal(_written(tmp_path, SQUARE, changes=changes).pixels, SQUARE)
 
 
 @pytest.mark.parametrize("name", ["jpeg2000-lossless", "rle", "deflated"])
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "RGB"])
-def test_so_it_is_in_every_kind_of_file(name: str, photometric: str, tmp_path: Path) -> None:
+def test_every_kind_of_file_gives_square_pixels(name: str, photometric: str, tmp_path: Path) -> None:
     if photometric == "RGB" and name == "jpeg2000-lossless":
         pytest.skip("the phantoms are grey there")
     options: dict[str, Any] = {"transfer_syntax": LOSSLESS[name], "photometric": photometric}
@@ -143,13 +143,13 @@ def test_so_it_is_in_every_kind_of_file(name: str, photometric: str, tmp_path: P
 @pytest.mark.parametrize(
     "changes", [{}, {"PixelAspectRatio": [1, 1]}, {"PixelSpacing": [0.1, 0.1005]}, {"PixelAspectRatio": [0, 1]}]
 )
-def test_square_ones_stay_as_they_are(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_square_pixels_stay_unchanged(changes: dict[str, Any], tmp_path: Path) -> None:
     image = _written(tmp_path, WIDE, changes=changes)
     np.testing.assert_array_equal(image.pixels, WIDE)
     assert "pixels_not_square" not in image.notes
 
 
-def test_no_data_stays_no_data(tmp_path: Path) -> None:
+def test_padding_stays_padding_in_resampled_pixels(tmp_path: Path) -> None:
     framed = SQUARE.copy()
     framed[:, :20] = 0
     square = _written(tmp_path, framed, changes={"PixelPaddingValue": 0})

@@ -60,7 +60,7 @@ def test_rescale_is_kept_as_numbers_and_the_window_follows_it(tmp_path: Path) ->
         ({"PhotometricInterpretation": "monochrome2"}, ()),
     ],
 )
-def test_what_the_header_cannot_mean_is_noted_and_left_out(
+def test_impossible_grey_attributes_are_ignored_with_a_note(
     changes: dict[str, Any], notes: tuple[str, ...], tmp_path: Path
 ) -> None:
     for syntax in (ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless):
@@ -121,7 +121,7 @@ def test_eight_bit_table_entries_packed_in_bytes(count: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("descriptor", [[0, 0, 16], [4096, 0, 99], [1, 0, 16]])
-def test_a_damaged_table_is_passed_over(descriptor: list[int], tmp_path: Path) -> None:
+def test_a_damaged_table_is_ignored(descriptor: list[int], tmp_path: Path) -> None:
     item = Dataset()
     item.add_new("LUTDescriptor", "US", descriptor)
     item.add_new("LUTData", "OW", b"\1\2")
@@ -149,7 +149,7 @@ def test_a_sigmoid_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"WindowWidth": 0}, {"WindowWidth": -5}, {"WindowCenter": 60_000}])
-def test_a_window_that_shows_nothing_is_passed_over(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_window_without_visible_values_is_ignored(changes: dict[str, Any], tmp_path: Path) -> None:
     image = _read(tmp_path, changes={"WindowCenter": 2000, "WindowWidth": 100, **changes})
     assert (image.window, image.notes) == (None, ("presentation_ignored",))
     assert to_display(image).std() > 50
@@ -173,7 +173,7 @@ RAW = {"RescaleSlope": 1, "RescaleIntercept": 0, "WindowCenter": 2048, "WindowWi
         ({"WindowCenter": 1, "WindowWidth": 2}, None),  # shows only the black corner
     ],
 )
-def test_a_presentation_that_shows_nothing_is_passed_over_for_the_next(
+def test_a_window_or_voi_table_without_contrast_gives_way_to_the_next(
     changes: dict[str, Any], window: Window | None, tmp_path: Path
 ) -> None:
     pixels = IMAGE.clip(100)
@@ -195,7 +195,7 @@ def test_an_image_of_one_grey_keeps_its_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("slope", "center", "width"), [(1 / 4095, 0.5, 1.0), (1e-4, 0.2048, 0.4095), (1e-3, 2.0, 4.0)])
-def test_a_narrow_window_over_fractions_is_meant_as_it_stands(
+def test_a_narrow_window_over_fractional_values_is_kept(
     slope: float, center: float, width: float, tmp_path: Path
 ) -> None:
     changes = {"RescaleSlope": f"{slope:.8g}", "RescaleIntercept": 0, "WindowCenter": center, "WindowWidth": width}
@@ -216,7 +216,7 @@ def test_decimal_commas_are_read_and_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", [(b"1.014,00", b"2.048,00"), (b"1,014.00", b"2,048.00")])
-def test_of_a_point_and_a_comma_the_first_divides_thousands(written: tuple[bytes, bytes], tmp_path: Path) -> None:
+def test_of_point_and_comma_the_first_is_the_thousands_separator(written: tuple[bytes, bytes], tmp_path: Path) -> None:
     places = {"WindowCenter": "+3333333", "WindowWidth": "+4444444"}
     data = write_dicom(tmp_path / "image.dcm", IMAGE, changes=places).read_bytes()
     for place, value in zip(places.values(), written, strict=True):
@@ -226,14 +226,14 @@ def test_of_a_point_and_a_comma_the_first_divides_thousands(written: tuple[bytes
 
 
 @pytest.mark.parametrize("slope", ["0", "1e400", "-inf", "NaN", "one"])
-def test_a_slope_that_is_no_factor_is_left_out_and_noted(slope: str, tmp_path: Path) -> None:
+def test_an_invalid_rescale_slope_is_ignored_with_a_note(slope: str, tmp_path: Path) -> None:
     data = write_dicom(tmp_path / "image.dcm", IMAGE, changes=RAW | {"RescaleSlope": "+12345"}).read_bytes()
     image = decode(data.replace(b"+12345", slope.ljust(6).encode()), ImageRef(path=tmp_path))
     np.testing.assert_array_equal(image.pixels, IMAGE)
     assert image.notes == ("rescale_ignored",)
 
 
-def test_a_modality_table_of_one_grey_is_left_out_and_noted(tmp_path: Path) -> None:
+def test_a_modality_table_of_one_grey_is_ignored_with_a_note(tmp_path: Path) -> None:
     for entries in (np.full(4096, 9), np.arange(1)):
         image = _read(tmp_path, IMAGE, changes=RAW | {"ModalityLUTSequence": _table(entries)})
         np.testing.assert_array_equal(image.pixels, IMAGE)
@@ -308,13 +308,13 @@ def test_padding_of_a_signed_image_written_as_unsigned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stored", [8, 10, 11])
-def test_bits_above_the_stored_ones_that_belong_to_the_image_are_kept(stored: int, tmp_path: Path) -> None:
+def test_image_values_beyond_the_stated_bits_are_kept(stored: int, tmp_path: Path) -> None:
     image = _read(tmp_path, IMAGE, changes={"BitsStored": stored, "HighBit": stored - 1})
     np.testing.assert_array_equal(image.pixels, IMAGE)
 
 
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
-def test_wide_integers_and_floats_are_spread_over_16_bits(photometric: str, tmp_path: Path) -> None:
+def test_wide_integers_are_scaled_to_16_bits(photometric: str, tmp_path: Path) -> None:
     wide = RAMP.astype("<u4") * 1_000_000
     changes = {"PixelData": wide.tobytes(), "BitsAllocated": 32, "BitsStored": 32, "HighBit": 31}
     image = _read(tmp_path, changes={**changes, "PhotometricInterpretation": photometric})
@@ -335,7 +335,7 @@ def test_wide_integers_of_a_small_range_keep_their_values(tmp_path: Path) -> Non
 @pytest.mark.parametrize("least", [100, -3000, 70_000])
 @pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize("is_table", [False, True])
-def test_padding_and_tables_are_of_the_wide_values_themselves(
+def test_padding_and_tables_apply_to_unscaled_wide_values(
     least: int, padding: bool, is_table: bool, tmp_path: Path
 ) -> None:
     wide = RAMP.astype("<i4") + least
@@ -375,7 +375,7 @@ def test_a_palette_is_applied_to_indices_of_any_depth(bits: int, order: str, tmp
     np.testing.assert_array_equal(decode(path.read_bytes(), ImageRef(path=path)).pixels, entries[IMAGE])
 
 
-def test_what_the_header_says_of_greys_and_old_files_leave_out(tmp_path: Path) -> None:
+def test_grey_attributes_that_old_files_leave_out_have_defaults(tmp_path: Path) -> None:
     missing = ("SamplesPerPixel", "BitsStored", "HighBit", "PixelRepresentation", "PhotometricInterpretation")
     bare = dict.fromkeys((*missing, "PresentationLUTShape"))
     for changes in (bare, {"PhotometricInterpretation": "MONOCHROME"}):
@@ -399,7 +399,7 @@ def test_what_the_header_says_of_greys_and_old_files_leave_out(tmp_path: Path) -
         ([0, 0.1], [0.3, 0.3], None, ((0.3, 0.3), "detector")),
     ],
 )
-def test_a_spacing_says_what_it_is_measured_in(
+def test_a_pixel_spacing_names_its_plane(
     pixel: list[float] | None,
     imager: list[float] | None,
     calibration: str | None,

@@ -43,7 +43,7 @@ def test_every_file_of_the_collection_is_one_image(tmp_path: Path) -> None:
     assert {(ref.header.rows, ref.header.columns) for ref in refs if ref.path.name not in turned} == {(160, 128)}
 
 
-def test_a_folder_inside_itself_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_junction_to_its_own_folder_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Windows junction looks like any other folder. Two of them would double the search with each level."""
     write_dicom(tmp_path / "a.dcm", IMAGE)
     (tmp_path / "again").mkdir()
@@ -61,12 +61,12 @@ def test_a_folder_inside_itself_is_searched_once(tmp_path: Path, monkeypatch: py
     assert _found(tmp_path) == [("a.dcm", None)]
 
 
-def test_a_path_that_is_not_there_is_a_usage_problem_at_once(tmp_path: Path) -> None:
+def test_a_missing_path_is_a_usage_problem_at_once(tmp_path: Path) -> None:
     with raises(UsageProblem, "nothing_to_screen"):
         discover([tmp_path / "nothing"])
 
 
-def test_the_order_is_sorted_and_a_file_is_given_once(tmp_path: Path) -> None:
+def test_files_are_sorted_and_listed_once(tmp_path: Path) -> None:
     for name in ("b/2.dcm", "b/1.dcm", "a.dcm", "c.dcm"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_dicom(tmp_path / name, IMAGE)
@@ -112,7 +112,7 @@ def test_studies_are_grouped_and_loose_files_stand_alone(tmp_path: Path) -> None
     assert len(set(keys.values())) == 3
 
 
-def test_it_streams(tmp_path: Path) -> None:
+def test_the_search_yields_images_before_it_ends(tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / f"{number:02d}").write_bytes(b"x")
     opened: list[str] = []
@@ -146,7 +146,7 @@ def test_dicom_without_a_preamble_begins_with_an_element_in_either_byte_order(or
         struct.pack("<HH", 0x0008, 0x0005) + b"CS",
     ],
 )
-def test_what_only_looks_like_an_element_is_no_dicom(head: bytes) -> None:
+def test_a_head_that_only_resembles_an_element_is_no_dicom(head: bytes) -> None:
     assert sniff(head) == "unknown"
 
 
@@ -166,7 +166,7 @@ def test_what_only_looks_like_an_element_is_no_dicom(head: bytes) -> None:
     ],
     ids=["elements without end", "nested sequences without end", "a sequence that breaks off"],
 )
-def test_a_header_that_does_not_end_is_given_up(rest: bytes, codes: set[str], tmp_path: Path) -> None:
+def test_a_header_without_an_end_is_damaged_or_truncated(rest: bytes, codes: set[str], tmp_path: Path) -> None:
     good = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
     (tmp_path / "a.dcm").write_bytes(good[: good.index(b"\xe0\x7f\x10\x00OW")] + rest)
     ((_, code),) = _found(tmp_path)
@@ -177,7 +177,7 @@ def test_a_header_that_does_not_end_is_given_up(rest: bytes, codes: set[str], tm
 
 
 @pytest.mark.parametrize("names", [(), (".hidden", "Thumbs.db"), ("ours.csv",)])
-def test_a_path_without_images_is_told(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_path_without_images_is_reported(names: tuple[str, ...], tmp_path: Path) -> None:
     notes: list[Reason] = []
     empty, full = tmp_path / "empty", tmp_path / "full"
     empty.mkdir()
@@ -230,14 +230,14 @@ def test_a_folder_of_hidden_files_says_that_they_are_hidden(tmp_path: Path) -> N
     assert notes[1].text.startswith(f"2 files or folders in {tmp_path} are hidden")
 
 
-def test_a_folder_given_twice_is_not_empty(tmp_path: Path) -> None:
+def test_a_folder_given_twice_is_not_reported_as_empty(tmp_path: Path) -> None:
     notes: list[Reason] = []
     write_dicom(tmp_path / "a.dcm", IMAGE)
     assert len(list(discover([tmp_path, tmp_path, tmp_path / "a.dcm"], notify=notes.append))) == 1
     assert notes == []
 
 
-def test_only_a_kind_of_file_that_the_program_writes_can_be_an_own_report(tmp_path: Path) -> None:
+def test_only_report_file_types_are_checked_for_own_reports(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((64, 64), np.uint8)).save(tmp_path / "a.jpg")
     (tmp_path / "b.zip").write_bytes(b"PK\x03\x04")
     (tmp_path / "c.txt").write_bytes(b"x")
@@ -246,7 +246,7 @@ def test_only_a_kind_of_file_that_the_program_writes_can_be_an_own_report(tmp_pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
-def test_what_cannot_be_opened_costs_no_look_at_every_folder_above(tmp_path: Path) -> None:
+def test_an_unreadable_file_does_not_cause_checks_of_all_parent_folders(tmp_path: Path) -> None:
     folder = tmp_path / "drive" / "one" / "other"
     folder.mkdir(parents=True)
     for name in "ab":

@@ -114,7 +114,9 @@ def test_view_and_body_part_by_their_codes(tmp_path: Path) -> None:
         ("GB18030", "gb18030", "王^小东"),
     ],
 )
-def test_letters_that_are_certain(declared: str | None, letters: str, name: str, tmp_path: Path) -> None:
+def test_a_name_in_a_recognisable_character_set_is_decoded(
+    declared: str | None, letters: str, name: str, tmp_path: Path
+) -> None:
     value = name.encode(letters)
     path = write_dicom(
         tmp_path / "a.dcm",
@@ -143,13 +145,13 @@ def test_letters_that_are_certain(declared: str | None, letters: str, name: str,
         ("UTF8", "gb18030", "王^小东"),
     ],
 )
-def test_letters_that_are_not_are_marked_and_never_others(declared: str, letters: str, name: str) -> None:
+def test_uncertain_characters_are_marked_and_never_replaced_by_others(declared: str, letters: str, name: str) -> None:
     text = decode_text(name.encode(letters), [declared], is_name=True)
     assert "\N{REPLACEMENT CHARACTER}" in text
     assert all(letter.isascii() or letter == "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def test_signs_and_small_letters_are_no_fault_of_what_is_no_name() -> None:
+def test_texts_other_than_names_may_have_signs_and_small_letters() -> None:
     assert decode_text("пряма проекція".encode("cp1251"), ["iso8859"], is_name=False) == "пряма проекція"
     assert decode_text("Thorax 90° ±5".encode("latin_1"), ["latin_1"], is_name=False) == "Thorax 90° ±5"
 
@@ -169,7 +171,7 @@ def _peak_mb(path: Path) -> float:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_header_takes_no_more_memory_than_headers_do(name: str, tmp_path: Path) -> None:
+def test_a_hostile_header_takes_little_memory(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(HOSTILE[name]())
     import fieldray.imaging.dicom_identify  # noqa: F401 - its import does not count as memory of the header
@@ -177,7 +179,7 @@ def test_a_header_takes_no_more_memory_than_headers_do(name: str, tmp_path: Path
     assert _peak_mb(path) < _MOST_MB
 
 
-def test_a_value_longer_than_its_kind_says_nothing(tmp_path: Path) -> None:
+def test_a_value_longer_than_its_representation_allows_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(
         dicom_file(element(0x00100020, b"A\\" * 5_000), element(0x00280008, b"2\\" * 5_000), PIXELS)
     )
@@ -185,7 +187,7 @@ def test_a_value_longer_than_its_kind_says_nothing(tmp_path: Path) -> None:
     assert (found.header.patient_id, found.header.number_of_frames) == ("", 1)
 
 
-def test_the_transfer_syntax_is_short_in_every_row(tmp_path: Path) -> None:
+def test_an_overlong_transfer_syntax_is_cut(tmp_path: Path) -> None:
     meta = bytes(128) + b"DICM" + element(0x00020010, b"1.2.840.10008.1.2" + b".1" * 50_000)
     (tmp_path / "a").write_bytes(meta + PIXELS)
     (found,) = discover([tmp_path])

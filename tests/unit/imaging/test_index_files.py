@@ -64,13 +64,13 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("kind", EMPTY)
-def test_one_that_lists_nothing_says_so(kind: str, medium: Path) -> None:
+def test_an_index_without_images_is_reported(kind: str, medium: Path) -> None:
     (medium / "DICOMDIR").write_bytes(EMPTY[kind])
     assert _found(medium / "DICOMDIR") == [("DICOMDIR", "index_empty")]
     assert _found(medium) == [("DICOMDIR", "index_empty"), ("ONE", None), ("THREE", None), ("TWO", None)]
 
 
-def test_one_that_breaks_off_says_so_and_its_folder_has_its_images_all_the_same(medium: Path) -> None:
+def test_a_truncated_index_is_reported_and_its_folder_is_searched(medium: Path) -> None:
     whole = index_file(_records(*FILES))
     for size in range(len(index_file(b"")), len(whole)):
         (medium / "DICOMDIR").write_bytes(whole[:size])
@@ -92,13 +92,13 @@ def test_one_that_breaks_off_says_so_and_its_folder_has_its_images_all_the_same(
     ],
     ids=["no end", "more character sets than there are", "a sequence without end whose items are none"],
 )
-def test_one_that_is_damaged_says_so(data: bytes, medium: Path) -> None:
+def test_a_damaged_index_is_reported(data: bytes, medium: Path) -> None:
     (medium / "DICOMDIR").write_bytes(data)
     assert _found(medium / "DICOMDIR") == [("DICOMDIR", "index_damaged")]
     assert "open the folder of the DICOMDIR instead" in _texts(medium / "DICOMDIR")[0]
 
 
-def test_one_that_was_copied_without_its_files_is_one_line(tmp_path: Path) -> None:
+def test_an_index_without_its_files_is_one_row(tmp_path: Path) -> None:
     index = write_index(tmp_path / "DICOMDIR", [("IMAGES", name) for name in FILES])
     assert _found(index) == _found(tmp_path) == [("DICOMDIR", "index_alone")]
     assert _texts(index)[0].startswith("The DICOMDIR lists 3 files, and all of them are missing")
@@ -106,7 +106,7 @@ def test_one_that_was_copied_without_its_files_is_one_line(tmp_path: Path) -> No
     assert _found(index) == [("ONE", "missing_listed")]
 
 
-def test_files_that_are_missing_beside_others_are_a_line_each(medium: Path) -> None:
+def test_each_missing_file_of_an_index_is_a_row(medium: Path) -> None:
     names = ("GONE", "LOST", "AWAY", "TWO", "OTHER")
     found = _found(write_index(medium / "DICOMDIR", [("IMAGES", name) for name in names]))
     assert found == [(name, None if name == "TWO" else "missing_listed") for name in names]
@@ -115,7 +115,7 @@ def test_files_that_are_missing_beside_others_are_a_line_each(medium: Path) -> N
 @pytest.mark.parametrize(
     "components", [("IMAGES/ONE",), ("", "IMAGES", "ONE"), (".", "IMAGES", "ONE"), ("/IMAGES/ONE",), ("images", "one")]
 )
-def test_a_name_in_another_notation_is_the_same_file(components: tuple[str, ...], medium: Path) -> None:
+def test_a_file_id_in_another_notation_names_the_same_file(components: tuple[str, ...], medium: Path) -> None:
     assert _found(write_index(medium / "DICOMDIR", [components])) == [("ONE", None)]
 
 
@@ -132,7 +132,7 @@ def test_a_file_may_have_an_extension_that_its_index_leaves_out(medium: Path) ->
 @pytest.mark.parametrize(
     ("listed", "there"), [("ONE", "ONE;1"), ("ONE;1", "ONE"), ("ONE.DCM", "one"), ("ONE.DCM;1", "one.ima;2")]
 )
-def test_a_version_and_an_extension_are_no_part_of_the_name(listed: str, there: str, medium: Path) -> None:
+def test_a_version_or_extension_in_a_file_id_is_ignored(listed: str, there: str, medium: Path) -> None:
     (medium / "IMAGES" / "ONE").rename(medium / "IMAGES" / there)
     assert _found(write_index(medium / "DICOMDIR", [("IMAGES", listed)])) == [(there, None)]
 
@@ -142,20 +142,18 @@ def test_the_last_number_of_a_name_is_no_extension(medium: Path) -> None:
     assert _found(write_index(medium / "DICOMDIR", [("IMAGES", "1.2.4")])) == [("1.2.4", "missing_listed")]
 
 
-def test_what_belongs_to_the_system_is_not_looked_at_in_an_index_either(medium: Path) -> None:
+def test_system_files_in_an_index_are_skipped(medium: Path) -> None:
     (medium / "IMAGES" / "Thumbs.db").write_bytes(b"x")
     index = write_index(medium / "DICOMDIR", [("IMAGES", "ONE"), ("IMAGES", "Thumbs.db"), ("__MACOSX", "ONE")])
     assert _found(index) == [("ONE", None)]
 
 
-def test_a_name_that_climbs_out_twice_is_one_line(medium: Path) -> None:
+def test_a_repeated_file_id_outside_the_folder_is_one_row(medium: Path) -> None:
     index = write_index(medium / "DICOMDIR", [("..", "X"), ("..", "X"), ("..", "Y")])
     assert [ref.member for ref in discover([index])] == ["..\\X", "..\\Y"]
 
 
-def test_a_file_has_the_name_that_its_folder_gives_it_also_where_any_case_will_do(
-    medium: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_has_the_letter_case_that_its_folder_lists(medium: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise Windows and macOS would list one file under two names, and its images would be judged twice."""
     folder = medium / "IMAGES"
     (folder / "ONE").rename(folder / "one")
@@ -167,7 +165,7 @@ def test_a_file_has_the_name_that_its_folder_gives_it_also_where_any_case_will_d
     ]
 
 
-def test_a_name_with_a_zero_byte_is_told_as_it_is_kept(medium: Path) -> None:
+def test_a_file_id_with_a_zero_byte_is_shown_as_it_is_stored(medium: Path) -> None:
     """The key of a row in the store ends a name at a zero byte."""
     (medium / "DICOMDIR").write_bytes(index_file(record(element(NAME, b"\0IMAGES\0ONE "))))
     (ref,) = discover([medium / "DICOMDIR"])
@@ -175,7 +173,7 @@ def test_a_name_with_a_zero_byte_is_told_as_it_is_kept(medium: Path) -> None:
     assert ref.member is not None and path_and_member(image_key(ref)) == (ref.path, ref.member)
 
 
-def test_an_index_with_names_too_long_for_any_file(tmp_path: Path) -> None:
+def test_overlong_names_in_an_index_are_reported_as_missing(tmp_path: Path) -> None:
     assert _found(write_index(tmp_path / "DICOMDIR", [("A" * 300,), ("B", "C" * 300)])) == [
         ("A" * 300, "missing_listed"),
         ("C" * 300, "missing_listed"),
@@ -202,12 +200,12 @@ def test_an_index_opens_nothing_outside_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("components", [33, 5_000])
-def test_a_name_of_too_many_parts_in_an_index_is_no_name(components: int, tmp_path: Path) -> None:
+def test_a_file_id_of_too_many_parts_is_refused(components: int, tmp_path: Path) -> None:
     (tmp_path / "DICOMDIR").write_bytes(index_file(record(element(0x00041500, b"A\\" * components))))
     assert [code for _, code in _found(tmp_path)] == ["outside_folder"]
 
 
-def test_an_index_with_more_records_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_with_too_many_records_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fieldray.imaging.dicom_identify.MAX_INDEX_RECORDS", 50)
     index = write_index(tmp_path / "DICOMDIR", [("A", f"{number}") for number in range(51)])
     assert [code for _, code in _found(index)] == ["too_many_records"]
@@ -226,7 +224,7 @@ def test_an_index_lists_a_folder_once(tmp_path: Path) -> None:
     assert names.find(tmp_path, "two") == tmp_path / "two"
 
 
-def test_folders_that_are_not_there_are_not_remembered(tmp_path: Path) -> None:
+def test_missing_folders_are_listed_again(tmp_path: Path) -> None:
     names = CaseInsensitiveNames()
     assert names.find(tmp_path / "absent", "A") == tmp_path / "absent" / "A"
     (tmp_path / "absent").mkdir()

@@ -60,7 +60,7 @@ def test_enlarging_interpolates() -> None:
     assert _plain(Image(pixels=pixels, window=AS_STORED))[3].tolist() == [0, 15, 45, 75, 105, 135, 165, 180]
 
 
-def test_resolution_hardly_matters() -> None:
+def test_the_tensor_hardly_depends_on_the_resolution() -> None:
     drawn = chest_phantom(750, 625, 3, abnormal=True).repeat(4, 0).repeat(4, 1)
     noise = np.random.default_rng(3).normal(0, 40, drawn.shape)
     image = np.rint(drawn + noise).clip(0, 4095).astype(np.uint16)
@@ -96,7 +96,7 @@ def test_a_very_large_side_does_not_overflow() -> None:
         (Window(100, 200, "SIGMOID"), [100, 150, 0, 65535], [128, 186, 30, 255]),
     ],
 )
-def test_a_window_is_the_standards(window: Window, values: list[int], shown: list[int]) -> None:
+def test_windows_follow_the_dicom_standard(window: Window, values: list[int], shown: list[int]) -> None:
     assert to_display(Image(pixels=np.array([values], np.uint16), window=window)).tolist() == [shown]
 
 
@@ -122,7 +122,7 @@ def test_without_a_window_percentiles_are_shown() -> None:
     assert shown[[0, 1, 98, 99]].tolist() == [0, 0, 255, 255]
 
 
-def test_padding_is_black_and_has_no_say() -> None:
+def test_padding_is_black_and_does_not_change_percentiles() -> None:
     pixels = np.tile(np.arange(1000, 1100, dtype=np.uint16), (100, 1))
     padded = pixels.copy()
     padded[:, :50] = 60_000
@@ -132,7 +132,7 @@ def test_padding_is_black_and_has_no_say() -> None:
     assert _plain(Image(pixels=padded, padding=60_000))[:, :4].max() == 0
 
 
-def test_percentiles_make_the_grey_level_of_a_site_irrelevant() -> None:
+def test_percentiles_remove_brightness_and_contrast_of_a_site() -> None:
     image = chest_phantom(480, 400, 5, abnormal=False)
     other_site = (image // 2 + 900).astype(np.uint16)
     spec = InputSpec(height=64, width=64)
@@ -188,7 +188,7 @@ def test_every_image_is_shown_in_a_thumbnail_of_its_shape(image: Image) -> None:
 
 
 @given(images(), specs())
-def test_a_tensor_is_what_was_asked_for(image: Image, spec: InputSpec) -> None:
+def test_a_tensor_has_the_wanted_shape_and_equal_channels(image: Image, spec: InputSpec) -> None:
     values = to_network_input(image, spec).values
     assert (values.shape, values.dtype) == ((1, spec.height, spec.width, spec.channels), np.uint8)
     assert (values == values[..., :1]).all() and not values.flags.writeable
@@ -218,7 +218,7 @@ def test_a_mirrored_image_gives_the_mirrored_tensor(image: Image, spec: InputSpe
 
 
 @given(images(), specs())
-def test_an_image_on_its_side_gives_the_tensor_on_its_side(image: Image, spec: InputSpec) -> None:
+def test_a_transposed_image_gives_the_transposed_tensor(image: Image, spec: InputSpec) -> None:
     turned_spec = InputSpec(
         height=spec.width, width=spec.height, channels=spec.channels, intensity=spec.intensity, fit=spec.fit,
         margin=spec.margin,
@@ -230,7 +230,7 @@ def test_an_image_on_its_side_gives_the_tensor_on_its_side(image: Image, spec: I
 
 
 @given(images(), FITS_INSIDE)
-def test_a_tensor_lies_inside_the_image_and_about_its_middle(image: Image, spec: InputSpec) -> None:
+def test_an_unpadded_tensor_lies_inside_the_image_around_its_middle(image: Image, spec: InputSpec) -> None:
     (rows, columns), (top, bottom, left, right) = (
         image.pixels.shape,
         edges(to_network_input(image, spec).pixel_map, spec),
@@ -242,7 +242,7 @@ def test_a_tensor_lies_inside_the_image_and_about_its_middle(image: Image, spec:
 
 
 @given(images(), specs(fit=st.just("pad")))
-def test_a_padded_tensor_holds_all_that_is_not_cut_off(image: Image, spec: InputSpec) -> None:
+def test_a_padded_tensor_contains_the_image_without_its_margin(image: Image, spec: InputSpec) -> None:
     (rows, columns), (top, bottom, left, right) = (
         image.pixels.shape,
         edges(to_network_input(image, spec).pixel_map, spec),
@@ -253,7 +253,7 @@ def test_a_padded_tensor_holds_all_that_is_not_cut_off(image: Image, spec: Input
 
 @given(images(longest=24), specs(), st.integers(2, 8))
 @settings(max_examples=50)
-def test_an_image_read_at_a_lower_resolution_has_the_same_way_back(image: Image, spec: InputSpec, step: int) -> None:
+def test_a_reduced_image_has_the_same_pixel_map(image: Image, spec: InputSpec, step: int) -> None:
     rows, columns = image.pixels.shape
     whole = Image(pixels=np.repeat(np.repeat(image.pixels, step, axis=0), step, axis=1))
     reduced = Image(pixels=image.pixels, window=None, step=step, full_rows=rows * step, full_columns=columns * step)
@@ -266,7 +266,9 @@ def test_an_image_read_at_a_lower_resolution_has_the_same_way_back(image: Image,
 
 
 @given(st.integers(16, 48), st.integers(16, 48), specs(), st.data())
-def test_a_bright_spot_is_found_again(rows: int, columns: int, spec: InputSpec, data: st.DataObject) -> None:
+def test_a_bright_spot_is_located_by_the_pixel_map(
+    rows: int, columns: int, spec: InputSpec, data: st.DataObject
+) -> None:
     """The tensor's brightest pixel, mapped back to the image, lies within a pixel of the spot."""
     row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
     pixels = np.zeros((rows, columns), np.uint8)
@@ -285,13 +287,13 @@ def test_a_bright_spot_is_found_again(rows: int, columns: int, spec: InputSpec, 
     arrays(np.float32, st.integers(1, 300), elements=st.floats(-100, 70_000, width=32)),
     st.sampled_from([1.0, 0.01, 1e-4]),
 )
-def test_percentiles_are_those_of_numpy(values: NDArray[np.float32], scale: float) -> None:
+def test_percentiles_equal_those_of_numpy(values: NDArray[np.float32], scale: float) -> None:
     values = (values * np.float32(scale)).astype(np.float32)  # from all of 16 bits down to one whole part
     assert percentiles(values, (1.0, 50.0, 99.0)) == np.percentile(values, (1.0, 50.0, 99.0)).tolist()
 
 
 @given(images(longest=90), FITS_INSIDE)
-def test_a_window_that_is_written_down_changes_nothing(image: Image, spec: InputSpec) -> None:
+def test_a_given_percentile_window_gives_the_same_tensor(image: Image, spec: InputSpec) -> None:
     known = with_default_window(image)
     assert (known.window is None) == (image.voi_lut is not None)
     np.testing.assert_array_equal(block_thumbnail(known, 64), block_thumbnail(image, 64))
@@ -299,7 +301,7 @@ def test_a_window_that_is_written_down_changes_nothing(image: Image, spec: Input
 
 
 @pytest.mark.parametrize(("top", "left"), [(0, 0), (37, 51), (210, 300)])
-def test_a_crop_is_shown_as_it_would_be_within_far_more_image(top: int, left: int) -> None:
+def test_a_crop_does_not_depend_on_the_image_around_it(top: int, left: int) -> None:
     """Only the blocks around a crop are averaged, so pixels farther away must not matter."""
     spec = InputSpec(height=32, width=32, crop="lungs", fit="stretch")
     pixels = np.random.default_rng(1).integers(0, 4096, (600, 700)).astype(np.uint16)

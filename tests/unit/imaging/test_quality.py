@@ -33,7 +33,7 @@ def _code(rules: HeaderRules = RULES, *, finds_lungs: bool = False, **header: An
     return why.code if why else None
 
 
-def test_a_header_that_says_nothing_passes() -> None:
+def test_an_empty_header_passes() -> None:
     assert _code() is None
     assert _code(body_part_examined="UNKNOWN", view_position="n/a") is None
 
@@ -46,7 +46,7 @@ def test_a_header_that_says_nothing_passes() -> None:
         ("view_position", "PA,ap,AP ERECT,PA_ERECT,AP/SUPINE", "LL RL LATERAL LLO CC LAPA"),
     ],
 )
-def test_what_a_field_of_the_header_may_say(field: str, passing: str, refused: str) -> None:
+def test_which_values_of_a_header_field_pass_or_refuse(field: str, passing: str, refused: str) -> None:
     codes = {"body_part_examined": "body_part", "view_position": "view"}
     usual = {"modality": "CR", "body_part_examined": "CHEST", "view_position": "PA"}
     for value in passing.split("," if "," in passing else " "):
@@ -55,7 +55,7 @@ def test_what_a_field_of_the_header_may_say(field: str, passing: str, refused: s
         assert _code(**usual | {field: value}) == codes.get(field, field), value
 
 
-def test_what_is_made_for_something_else_is_refused_until_a_person_overrules_it() -> None:
+def test_an_unsuitable_header_is_refused_until_overruled() -> None:
     raw, bone = {"presentation_intent_type": "FOR PROCESSING"}, {"image_type": "DERIVED\\PRIMARY\\BONE"}
     for finds_lungs in (True, False):
         assert _code(**raw, finds_lungs=finds_lungs) == "for_processing"
@@ -65,7 +65,7 @@ def test_what_is_made_for_something_else_is_refused_until_a_person_overrules_it(
 
 
 @pytest.mark.parametrize(("age", "code"), [(None, None), (0.9, "age"), (1.0, None), (5.9, None), (6.0, "age")])
-def test_an_age_the_pack_is_not_made_for_is_refused(age: float | None, code: str | None) -> None:
+def test_an_age_outside_the_packs_range_is_refused(age: float | None, code: str | None) -> None:
     assert _code(HeaderRules(ages_years=(1, 5)), patient_age_years=age) == code
     assert _code(patient_age_years=age) is None
 
@@ -74,14 +74,14 @@ def test_an_age_the_pack_is_not_made_for_is_refused(age: float | None, code: str
     ("stated", "contrary", "code"),
     [(3.0, 5.2, None), (3.0, 2.0, None), (3.0, 44.0, "ages_contradict"), (44.0, 3.0, "ages_contradict")],
 )
-def test_one_of_two_ages_is_enough_to_refuse(stated: float, contrary: float, code: str | None) -> None:
+def test_one_of_two_contradictory_ages_is_enough_to_refuse(stated: float, contrary: float, code: str | None) -> None:
     assert _code(HeaderRules(ages_years=(1, 5)), patient_age_years=stated, contrary_age_years=contrary) == code
 
 
 @pytest.mark.parametrize(
     ("years", "code"), [(17, "born_too_late"), (3, "born_too_late"), (18, None), (40, None), (-1, None)]
 )
-def test_without_any_date_of_the_image_who_is_a_child_today_was_one_then(years: int, code: str | None) -> None:
+def test_without_an_image_date_a_child_of_today_is_refused(years: int, code: str | None) -> None:
     adults = HeaderRules(ages_years=(18, 95))
     header = ImageHeader(patient_birth_date=f"{datetime.date.today().year - years}0101")
     why = check_header(header, adults, overruled_codes=("view", "body_part"))
@@ -92,7 +92,7 @@ def test_without_any_date_of_the_image_who_is_a_child_today_was_one_then(years: 
 @pytest.mark.parametrize(
     ("header", "code"), [({"view_position": "CHEST"}, "view"), ({"body_part_examined": "COEUR"}, "body_part")]
 )
-def test_words_that_nobody_knows_pass_where_the_lungs_are_looked_for(header: dict[str, str], code: str) -> None:
+def test_unknown_header_terms_pass_if_lungs_are_searched_for(header: dict[str, str], code: str) -> None:
     assert _code(finds_lungs=True, **header) is None
     assert _code(**header) == code
     assert _code(finds_lungs=True, view_position="LL") == "view"
@@ -104,7 +104,7 @@ def _pixel_code(pixels: NDArray[Any], **fields: Any) -> str | None:
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (160, 128), (1024, 860), (500, 1200)])
-def test_images_pass(shape: tuple[int, int]) -> None:
+def test_ordinary_images_pass(shape: tuple[int, int]) -> None:
     image = chest_phantom(*shape, 3, abnormal=True)
     assert _pixel_code(image) is None
     assert _pixel_code((image >> 4).astype(np.uint8)) is None
@@ -141,19 +141,19 @@ PIXELS: Mapping[str, tuple[NDArray[Any], dict[str, Any], str | None]] = {
 
 
 @pytest.mark.parametrize("name", PIXELS)
-def test_size_shape_and_contrast_decide(name: str) -> None:
+def test_size_shape_and_contrast_decide_whether_an_image_is_refused(name: str) -> None:
     pixels, fields, code = PIXELS[name]
     assert _pixel_code(pixels, **fields) == code
 
 
 @pytest.mark.parametrize("base", [0, 30_000, 60_000])
-def test_a_window_tells_that_values_far_from_0_are_no_blank_image(base: int) -> None:
+def test_an_offset_image_with_a_window_is_not_blank(base: int) -> None:
     assert _pixel_code((base + IMAGE // 10).astype(np.uint16), window=Window(base + 200, 400, "LINEAR_EXACT")) is None
     flat = (base + np.random.default_rng(1).normal(200, 30, (1000, 1000))).astype(np.uint16)
     assert _pixel_code(flat, window=Window(base + 200, 400, "LINEAR_EXACT")) == ("blank" if base else None)
 
 
-def test_only_folders_without_any_file_are_empty(tmp_path: Path) -> None:
+def test_only_folders_without_files_are_empty(tmp_path: Path) -> None:
     (tmp_path / "empty" / "deeper").mkdir(parents=True)
     (tmp_path / "full" / "deeper").mkdir(parents=True)
     (tmp_path / "full" / "deeper" / "note.txt").touch()
@@ -183,7 +183,7 @@ def _as_jpeg(image: Image) -> Image:
 @pytest.mark.parametrize(
     "way", [lambda image: image, _as_jpeg, lambda image: image.corrected(Correction(swaps_grey=True))]
 )
-def test_lungs_that_run_into_an_empty_lower_part_are_cut(grey: int, way: Callable[[Image], Image]) -> None:
+def test_an_empty_lower_part_near_the_lungs_is_noted(grey: int, way: Callable[[Image], Image]) -> None:
     for begins, is_cut in ((LUNGS_END - 40, True), (LUNGS_END + 30, True), (LUNGS_END + 50, False), (780, False)):
         image = way(_with_lower_part(begins, grey))
         assert completeness_notes(image, lungs()) == (("lower_part_dark",) if is_cut else ()), begins
@@ -192,7 +192,7 @@ def test_lungs_that_run_into_an_empty_lower_part_are_cut(grey: int, way: Callabl
         assert completeness_notes(way(_with_lower_part(740, grey)), unknown) == ()
 
 
-def test_what_is_read_at_a_lower_resolution_and_has_more_bits_is_judged_alike() -> None:
+def test_an_empty_lower_part_is_noted_at_lower_resolution_and_16_bits() -> None:
     pixels = _with_lower_part(LUNGS_END - 40, 0).pixels.astype(np.uint16) * 16 + 5
     rough = Image(pixels=block_means(pixels, 2), step=2, full_rows=ROWS, full_columns=COLUMNS)
     assert (
@@ -203,7 +203,7 @@ def test_what_is_read_at_a_lower_resolution_and_has_more_bits_is_judged_alike() 
     )  # a blank image has another reason
 
 
-def test_a_blurred_chest_and_a_tiny_one_have_too_little_detail() -> None:
+def test_blurred_and_enlarged_images_have_too_little_detail() -> None:
     vessels = np.kron(np.random.default_rng(3).integers(0, 24, (256, 256)), np.ones((4, 4), int))
     chest = PIL.Image.fromarray(((chest_phantom(1024, 1024, 3, abnormal=False) >> 5) + vessels).astype(np.uint8))
     tiny = chest.resize((64, 64), PIL.Image.Resampling.BOX)
@@ -234,11 +234,11 @@ def _taken(
 
 
 @pytest.mark.parametrize(("degrees", "is_told"), [(0, False), (5, False), (-5, False), (15, True), (-15, True)])
-def test_lungs_that_lean_are_told_of(degrees: float, is_told: bool) -> None:
+def test_tilted_lungs_are_noted(degrees: float, is_told: bool) -> None:
     assert _taken(degrees=degrees) == (("lungs_tilted",) if is_told else ())
 
 
-def test_lungs_that_are_low_for_their_width_are_told_of() -> None:
+def test_lungs_that_are_low_for_their_width_are_noted() -> None:
     assert _taken(higher=0.6) == ()  # 72 high
     assert _taken(higher=0.5) == ("lungs_low",)
 
@@ -253,13 +253,13 @@ def test_lungs_that_are_low_for_their_width_are_told_of() -> None:
         (lambda grey: np.maximum(grey, 83), None),  # 4 in 100
     ],
 )
-def test_lungs_of_one_grey_are_told_of(
+def test_over_and_underexposed_lungs_are_noted(
     grey: Callable[[NDArray[np.uint8]], NDArray[np.uint8]], code: str | None
 ) -> None:
     assert _taken(grey=grey) == ((code,) if code else ())
 
 
-def test_nothing_is_said_of_how_an_image_was_taken_that_is_refused_or_has_one_lung() -> None:
+def test_refused_or_one_sided_images_get_no_quality_notes() -> None:
     grey = Image(pixels=np.full((ROWS, COLUMNS), 7, np.uint8))
     assert lung_quality(grey, lungs(rotated_90=0.9)) == ()
     assert lung_quality(grey, lungs(frontal_chest=0.01)) == ()
@@ -269,7 +269,7 @@ def test_nothing_is_said_of_how_an_image_was_taken_that_is_refused_or_has_one_lu
     assert lung_quality(Image(pixels=np.arange(ROWS * COLUMNS, dtype=np.uint16).reshape(ROWS, -1)), lungs(one)) == ()
 
 
-def test_notes_of_how_an_image_was_taken_stand_with_the_others_and_change_no_class() -> None:
+def test_quality_notes_come_with_the_others_and_change_no_class() -> None:
     found = replace(lungs(mirrored=0.9), quality=("lungs_tilted", "lungs_low"))
     assert [note.code for note in found.notes] == ["perhaps_mirrored", "lungs_tilted", "lungs_low"]
     assert (found.read_first, found.refusal) == (None, None)

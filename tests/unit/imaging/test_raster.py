@@ -44,7 +44,7 @@ def _rgb(red: NDArray[Any], green: NDArray[Any], blue: NDArray[Any]) -> Picture.
     return Picture.fromarray(np.stack([red, green, blue], axis=2).astype(np.uint8))
 
 
-def test_what_is_see_through_is_laid_over_black() -> None:
+def test_transparent_pixels_are_composited_on_black() -> None:
     alpha = np.full_like(GREY, 128)
     alpha[0] = 0
     image = _decoded(Picture.merge("LA", (Picture.fromarray(GREY), Picture.fromarray(alpha))))
@@ -52,7 +52,7 @@ def test_what_is_see_through_is_laid_over_black() -> None:
     assert "alpha_over_black" in image.notes
 
 
-def test_a_see_through_palette_entry_is_black() -> None:
+def test_a_transparent_palette_entry_is_black() -> None:
     picture = Picture.fromarray(GREY).convert("P")
     index = int(np.asarray(picture)[5, 5])
     image = _decoded(picture, transparency=index)
@@ -76,7 +76,7 @@ def test_a_small_coloured_mark_on_a_grey_image_is_no_colour_image() -> None:
 
 
 @pytest.mark.parametrize(("orientation", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
-def test_exif_turns_the_picture(orientation: int, turns: int) -> None:
+def test_exif_orientation_turns_the_picture(orientation: int, turns: int) -> None:
     exif = Picture.Exif()
     exif[0x0112] = orientation
     flat = np.zeros((32, 16), np.uint8)
@@ -86,7 +86,7 @@ def test_exif_turns_the_picture(orientation: int, turns: int) -> None:
     assert np.abs(image.pixels.astype(int) - np.rot90(flat, turns)).max() <= 2
 
 
-def test_damaged_exif_says_nothing() -> None:
+def test_damaged_exif_is_ignored() -> None:
     image = _decoded(Picture.fromarray(GREY), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xffgarbage")
     assert image.pixels.shape == (8, 8)
 
@@ -123,7 +123,7 @@ def test_sixteen_bits_in_colour_and_with_alpha_are_kept() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_deep_pixels_are_turned_as_shallow_ones(orientation: int) -> None:
+def test_16_bit_pixels_are_turned_like_8_bit_ones(orientation: int) -> None:
     exif = Picture.Exif()
     exif[0x0112] = orientation
     shallow = saved(_rgb(NARROW, NARROW, NARROW), exif=exif)
@@ -135,7 +135,7 @@ def test_deep_pixels_are_turned_as_shallow_ones(orientation: int) -> None:
     np.testing.assert_array_equal(turned.pixels, expected)
 
 
-def test_jpegs_of_other_depths_keep_their_values_or_say_what_they_are() -> None:
+def test_jpegs_of_other_depths_keep_their_values_or_are_refused() -> None:
     twelve = _read(imagecodecs.jpeg8_encode(WIDE, level=98, bitspersample=12)).pixels
     assert np.abs(twelve.astype(int) - WIDE).max() < 30
     for bits in (12, 16):
@@ -145,7 +145,7 @@ def test_jpegs_of_other_depths_keep_their_values_or_say_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("stray", [bytes(7), b"\xff\0" * 2, b"\xff" * 5, b"\0", b"ab"])
-def test_stray_bytes_before_a_marker_are_passed_over(stray: bytes) -> None:
+def test_stray_bytes_before_a_marker_are_skipped(stray: bytes) -> None:
     whole = _jpeg()
     second = 4 + struct.unpack(">H", whole[4:6])[0]
     data = whole[:second] + stray + whole[second:]
@@ -155,7 +155,7 @@ def test_stray_bytes_before_a_marker_are_passed_over(stray: bytes) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}])
-def test_a_jpeg_that_lacks_its_end_marker_alone_is_whole(options: dict[str, Any]) -> None:
+def test_a_jpeg_without_only_its_end_marker_is_read_with_a_note(options: dict[str, Any]) -> None:
     whole = _jpeg(**options)
     for data in (whole[:-2], whole[:-1], whole[:-2] + bytes(500)):
         image = _read(data)
@@ -166,7 +166,7 @@ def test_a_jpeg_that_lacks_its_end_marker_alone_is_whole(options: dict[str, Any]
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 1}, {"exif": ORIENTED}])
-def test_a_scan_that_breaks_off_before_the_end_marker_is_incomplete(options: dict[str, Any]) -> None:
+def test_a_scan_cut_before_the_end_marker_is_truncated(options: dict[str, Any]) -> None:
     for mode in ("L", "RGB"):
         whole = _jpeg(mode, **options)
         for lacking in (6, 10, 42, len(whole) // 4, len(whole) // 2):
@@ -181,7 +181,7 @@ def test_a_scan_that_breaks_off_before_the_end_marker_is_incomplete(options: dic
     assert np.ptp(_decoded(flat, "JPEG", **options).pixels) == 0  # as grey as the filling of a cut image
 
 
-def test_a_scan_that_was_cut_is_found_though_the_image_is_read_at_an_eighth() -> None:
+def test_a_cut_scan_is_found_although_the_image_is_read_at_an_eighth() -> None:
     """Low resolutions of a progressive JPEG need few scans, but a cut file must be refused at every resolution."""
     grey = (chest_phantom(512, 512, 7, abnormal=True) // 16).astype(np.uint8)
     whole = saved(Picture.fromarray(grey), "JPEG", progressive=True)
@@ -197,7 +197,7 @@ def test_a_scan_that_was_cut_is_found_though_the_image_is_read_at_an_eighth() ->
                 decode(cut, ref, needed=size)
 
 
-def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:
+def test_a_second_image_of_at_least_the_same_size_is_refused() -> None:
     first, second = (Picture.fromarray(values) for values in (NARROW, 255 - NARROW))
     for kind in ("MPO", "PNG"):
         assert _problem(saved(first, kind, save_all=True, append_images=[second])) == "several_images"
@@ -212,7 +212,7 @@ def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:
     np.testing.assert_array_equal(_decoded(first, save_all=True, default_image=False).pixels, NARROW)
 
 
-def test_the_smaller_pictures_of_a_camera_are_noted() -> None:
+def test_smaller_embedded_pictures_are_noted() -> None:
     small = saved(Picture.fromarray(NARROW[::4, ::4]), "JPEG")
     assert _read(_jpeg() + small).notes == ("further_images",)
     exif = Picture.Exif()
@@ -237,7 +237,7 @@ def _with_chunk(data: bytes, kind: bytes, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("values", [RAMP, RAMP.astype(np.uint16) * 257 + 3], ids=["8 bits", "16 bits"])
-def test_the_pixels_are_what_pillow_reads(values: NDArray[Any]) -> None:
+def test_png_pixels_equal_those_of_pillow(values: NDArray[Any]) -> None:
     data, words = _png(values), PngInfo()
     words.add_text("Software", "a scanner")
     more = (_with_chunk(data, b"gAMA", struct.pack(">I", 45_455)), _with_chunk(data, b"sBIT", b"\x05"))
@@ -246,7 +246,7 @@ def test_the_pixels_are_what_pillow_reads(values: NDArray[Any]) -> None:
         np.testing.assert_array_equal(np.asarray(Picture.open(io.BytesIO(written))), values)
 
 
-def test_whatever_may_turn_it_or_let_it_be_seen_through_is_as_pillow_has_it() -> None:
+def test_png_with_orientation_or_transparency_equals_pillow() -> None:
     turned = Picture.Exif()
     turned[0x0112] = 6
     raw, metadata = PngInfo(), PngInfo()
@@ -265,7 +265,7 @@ def test_whatever_may_turn_it_or_let_it_be_seen_through_is_as_pillow_has_it() ->
         np.testing.assert_array_equal(_read(data).pixels, expected)
 
 
-def test_a_png_that_is_cut_or_damaged_says_so() -> None:
+def test_a_cut_or_damaged_png_is_refused() -> None:
     data = _png(RAMP)
     middle = data.index(b"IDAT") + 40
     changed = data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :]
@@ -301,12 +301,12 @@ def test_a_preview_is_small_and_shows_the_image(shape: tuple[int, int]) -> None:
         saved(Picture.new("RGB", (10, 10)), "JPEG"),
     ],
 )
-def test_anything_else_is_damaged(data: bytes) -> None:
+def test_other_data_is_a_damaged_preview(data: bytes) -> None:
     with pytest.raises(Unreadable):
         decode_preview(data)
 
 
-def test_a_preview_is_unpacked_by_another_process() -> None:
+def test_a_preview_is_decoded_in_a_child_process() -> None:
     grey = np.tile(np.arange(0, 200, 2, dtype=np.uint8), (50, 1))
     with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
         back = pool.read_preview(encode_preview(grey))

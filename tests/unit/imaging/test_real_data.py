@@ -50,7 +50,7 @@ def test_every_dicom_file_decodes_or_says_why() -> None:
         assert ended in ({"ok", "colour"} if is_readable else {"ok", *REASONS}), row["path"]
 
 
-def test_every_file_ends_alike_when_less_of_it_is_read() -> None:
+def test_every_file_has_the_same_result_at_lower_resolution() -> None:
     for path in sorted((DATA / "dicom").rglob("*.dcm")):
         if path.stat().st_size < 5 * 2**20:
             assert _ended(path, needed=TargetSize(40, 40)) == _ended(path), path.name

@@ -61,7 +61,7 @@ def _difference(full: Image, reduced: Image) -> float:
 # ---- the step
 
 
-def test_the_step_leaves_what_is_needed_with_a_margin() -> None:
+def test_the_step_leaves_twice_the_needed_size() -> None:
     need = TargetSize(250, 250)
     assert largest_reduction(3000, 2500, need) == 5
     assert largest_reduction(3000, 2499, need) == 4
@@ -72,14 +72,14 @@ def test_the_step_leaves_what_is_needed_with_a_margin() -> None:
     assert largest_reduction(400_000, 400_000, TargetSize(1, 1)) == LARGEST_REDUCTION
 
 
-def test_either_side_has_its_own_need() -> None:
+def test_rows_and_columns_have_their_own_needed_size() -> None:
     # 3000 / (2 x 300) = 5 down, 2500 / (2 x 125) = 10 across
     assert largest_reduction(3000, 2500, TargetSize(300, 125)) == 5
     assert largest_reduction(3000, 2500, TargetSize(300, 125).turned) == 4
     assert largest_reduction(3000, 2500, TargetSize(300, 125, only_longer_side=True)) == 10
 
 
-def test_what_is_needed_counts_the_margin_that_is_cut_off() -> None:
+def test_the_needed_size_includes_the_margin_that_is_cut_off() -> None:
     need = target_size(InputSpec(height=160, width=100, margin=0.1, fit="pad"))
     assert (need.rows, need.columns, need.only_longer_side) == (pytest.approx(200), pytest.approx(125), True)
 
@@ -221,7 +221,7 @@ WRITTEN: Mapping[str, tuple[Callable[[Path], Path], int, float]] = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_reduced_by_so_much_the_network_sees_the_same(name: str, tmp_path: Path) -> None:
+def test_a_reduced_image_gives_nearly_the_same_tensor(name: str, tmp_path: Path) -> None:
     write, step, difference = WRITTEN[name]
     full, reduced = _both(write(tmp_path / "image.dcm"))
     assert (full.step, reduced.step) == (1, step)
@@ -241,7 +241,7 @@ def test_reduced_by_so_much_the_network_sees_the_same(name: str, tmp_path: Path)
         {"WindowCenter": None, "WindowWidth": None, "PixelPaddingValue": 5000},
     ],
 )
-def test_what_the_header_says_of_grey_holds_for_reduced_images_too(changes: Mapping[str, Any], tmp_path: Path) -> None:
+def test_grey_attributes_apply_to_reduced_images(changes: Mapping[str, Any], tmp_path: Path) -> None:
     for name in ("explicit-little", "explicit-big", "rle", "jpegls-lossless"):
         full, reduced = _both(
             write_dicom(tmp_path / "image.dcm", IMAGE, changes=changes, transfer_syntax=LOSSLESS[name])
@@ -253,7 +253,7 @@ def test_what_the_header_says_of_grey_holds_for_reduced_images_too(changes: Mapp
         assert _difference(full, reduced) <= (0.01 if full.window else 1.0)
 
 
-def test_tables_that_are_no_straight_lines_are_applied_where_they_belong(tmp_path: Path) -> None:
+def test_nonlinear_tables_are_applied_before_averaging(tmp_path: Path) -> None:
     table = Dataset()
     table.LUTDescriptor = [4096, 0, 12]
     table.LUTData = (4095 * (np.arange(4096) / 4095) ** 3).astype("<u2").tolist()
@@ -276,7 +276,7 @@ def test_frames_are_reduced_one_by_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(second.pixels, block_means(images[1], 5))
 
 
-def test_colour_is_refused_reduced_or_not(tmp_path: Path) -> None:
+def test_colour_is_refused_at_every_resolution(tmp_path: Path) -> None:
     tinted = np.stack([scaled(IMAGE, 8)] * 3, axis=2)
     tinted[::25, ::25, 0] //= 2  # one pixel in 625, which an average would hide
     for suffix in (".png", ".jpg"):
@@ -287,7 +287,7 @@ def test_colour_is_refused_reduced_or_not(tmp_path: Path) -> None:
                 decode(path.read_bytes(), ImageRef(path=path), needed=needed)
 
 
-def test_refusals_are_the_same_reduced(tmp_path: Path) -> None:
+def test_refusals_are_the_same_at_lower_resolution(tmp_path: Path) -> None:
     grey = np.full((800, 700), 1000, np.uint16)
     strip = np.tile(IMAGE, (3, 1))
     for pixels, code in ((grey, "blank"), (strip, "aspect"), (IMAGE, None)):
@@ -300,7 +300,7 @@ def test_refusals_are_the_same_reduced(tmp_path: Path) -> None:
 # ---- JPEG 2000
 
 
-def test_a_stream_may_state_the_containers_precision(tmp_path: Path) -> None:
+def test_a_stream_with_the_containers_precision_is_reduced(tmp_path: Path) -> None:
     path = _wavelet_file(tmp_path / "image.dcm", IMAGE)
     # Bits above the stored ones cannot be separated at a lower resolution; a lossy stream has nothing in them.
     for syntax, bits, step in ((WAVELETS, 12, 5), (JPEG2000, 12, 8), (JPEG2000, 10, 5)):
@@ -314,7 +314,7 @@ def test_a_stream_may_state_the_containers_precision(tmp_path: Path) -> None:
         assert _difference(full, reduced) <= 1.5
 
 
-def test_a_window_beside_the_pixels_is_judged_by_all_of_them(tmp_path: Path) -> None:
+def test_a_window_for_a_single_pixel_is_judged_by_the_full_image(tmp_path: Path) -> None:
     image = np.minimum(IMAGE, 2000)
     image[400, 400] = 4000  # the window shows only this pixel
     changes = {"WindowCenter": 3900, "WindowWidth": 400}
@@ -384,7 +384,7 @@ def test_a_long_image_of_thirty_thousand_rows_is_reduced(tmp_path: Path) -> None
     assert (image.step, image.pixels.shape, image.full_rows) == (2, (15_000, 200), 30_000)
 
 
-def test_the_other_process_says_so_too(tmp_path: Path) -> None:
+def test_a_worker_reports_whether_an_image_was_reduced(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=WAVELETS)
     with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
         looks = [

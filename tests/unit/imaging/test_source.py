@@ -61,7 +61,9 @@ def _raising(error: OSError) -> Opener:
     ],
     ids=["gone", "not permitted", "failing", "torn out", "vast"],
 )
-def test_what_cannot_be_read(read: Callable[..., object], opener: Opener, code: str, says: str) -> None:
+def test_a_file_that_cannot_be_read_has_a_reason(
+    read: Callable[..., object], opener: Opener, code: str, says: str
+) -> None:
     with raises(Unreadable, code, says=says):
         read(REF, opener=opener)
 
@@ -69,7 +71,7 @@ def test_what_cannot_be_read(read: Callable[..., object], opener: Opener, code: 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes and devices of POSIX")
 @pytest.mark.parametrize("read", [read_bytes, hash_file])
 @pytest.mark.parametrize("kind", ["pipe", "pipe in a link", "device", "folder"])
-def test_what_is_no_ordinary_file_any_more_is_neither_waited_for_nor_read(
+def test_a_path_that_became_a_pipe_or_device_is_refused_at_once(
     tmp_path: Path, read: Callable[[ImageRef], object], kind: str
 ) -> None:
     path = tmp_path / "image.dcm"
@@ -118,7 +120,7 @@ def test_a_file_read_whole_an_open_one_and_a_hashed_one_have_the_same_stamp(
     assert hash_file(ref, stamps=stamps) == (hashlib.sha256(data).hexdigest(), found)
 
 
-def test_size_times_key_and_path_are_part_of_it(stamps: FileStamper) -> None:
+def test_a_stamp_depends_on_size_times_key_and_path(stamps: FileStamper) -> None:
     path = Path("/images/a.dcm")
     known = {stamps.stamp_of_data(path, DATA, STATE)}
     for state in (STATE._replace(modified_ns=10**18 + 1), STATE._replace(status_changed_ns=10**18 + 1)):
@@ -133,7 +135,7 @@ def changed(place: int) -> bytes:
     return DATA[:place] + bytes([DATA[place] ^ 1]) + DATA[place + 1 :]
 
 
-def test_a_change_is_noticed_at_the_beginning_the_end_and_at_drawn_places(stamps: FileStamper) -> None:
+def test_a_stamp_covers_the_beginning_the_end_and_random_blocks(stamps: FileStamper) -> None:
     path = Path("/images/a.dcm")
     known = stamps.stamp_of_data(path, DATA, STATE)
     places = [place for parts in stamps._parts(os.fsencode(path), STATE.size) for place in (parts[0], sum(parts) - 1)]
@@ -145,7 +147,7 @@ def test_a_change_is_noticed_at_the_beginning_the_end_and_at_drawn_places(stamps
     assert not set(middle) & {parts[0] for parts in other._parts(os.fsencode(path), STATE.size)}
 
 
-def test_what_it_cannot_notice_is_a_change_between_the_places_with_forged_times(stamps: FileStamper) -> None:
+def test_a_change_outside_the_sampled_blocks_with_forged_times_is_missed(stamps: FileStamper) -> None:
     """Only a hash of the whole content notices such a change; the option --verify computes it."""
     path = Path("/images/a.dcm")
     seen = [range(place, place + length) for place, length in stamps._parts(os.fsencode(path), STATE.size)]
@@ -153,7 +155,7 @@ def test_what_it_cannot_notice_is_a_change_between_the_places_with_forged_times(
     assert stamps.stamp_of_data(path, changed(unseen), STATE) == stamps.stamp_of_data(path, DATA, STATE)
 
 
-def test_most_of_another_content_of_the_same_size_and_times_is_noticed_whatever_the_key(tmp_path: Path) -> None:
+def test_most_keys_notice_a_change_of_a_quarter_of_the_file(tmp_path: Path) -> None:
     """The change lies between the beginning and the end, with the same size and times."""
     path, other = Path("/images/a.dcm"), bytearray(DATA)
     other[40_000:65_000] = bytes(25_000)
@@ -164,14 +166,14 @@ def test_most_of_another_content_of_the_same_size_and_times_is_noticed_whatever_
     assert missed <= 45  # 0.75^4 of 100 keys are 32
 
 
-def test_a_small_file_is_known_by_all_of_it(stamps: FileStamper) -> None:
+def test_the_stamp_of_a_small_file_covers_all_of_it(stamps: FileStamper) -> None:
     path, state = Path("/images/a.png"), FileState(9216, 10**18, 10**18)
     known = {stamps.stamp_of_data(path, changed(place)[:9216], state) for place in range(0, 9216, 97)}
     assert len(known) == len(range(0, 9216, 97))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there it is the time at which the file was made")
-def test_a_forged_time_is_noticed_by_the_one_that_nobody_can_choose(stamps: FileStamper, tmp_path: Path) -> None:
+def test_a_forged_modification_time_is_noticed_by_the_status_change_time(stamps: FileStamper, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(DATA)
     known, before = now(stamps, path), path.stat()
@@ -183,9 +185,7 @@ def test_a_forged_time_is_noticed_by_the_one_that_nobody_can_choose(stamps: File
 
 
 @pytest.mark.parametrize(("age_s", "has_stamp"), [(9.0, False), (11.0, True), (-60.0, False)])
-def test_what_was_changed_a_moment_ago_or_in_the_future_gets_no_stamp(
-    tmp_path: Path, age_s: float, has_stamp: bool
-) -> None:
+def test_a_file_changed_just_now_or_in_the_future_gets_no_stamp(tmp_path: Path, age_s: float, has_stamp: bool) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(DATA)
     state = path.stat()
@@ -195,13 +195,13 @@ def test_what_was_changed_a_moment_ago_or_in_the_future_gets_no_stamp(
     assert bool(hash_file(ImageRef(path=path), stamps=stamps)[1]) is has_stamp
 
 
-def test_one_of_several_frames_gets_no_stamp(stamps: FileStamper, tmp_path: Path) -> None:
+def test_a_frame_of_a_multiframe_file_gets_no_stamp(stamps: FileStamper, tmp_path: Path) -> None:
     path = tmp_path / "a.dcm"
     path.write_bytes(DATA)
     assert hash_file(ImageRef(path=path, header=ImageHeader(number_of_frames=2)), stamps=stamps)[1] == b""
 
 
-def test_a_file_that_changes_while_it_is_read_has_no_state(
+def test_a_file_that_changes_during_reading_gets_no_stamp(
     stamps: FileStamper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.dcm"
@@ -213,7 +213,7 @@ def test_a_file_that_changes_while_it_is_read_has_no_state(
     assert hash_file(ImageRef(path=path), stamps=stamps)[1] == b""
 
 
-def test_what_is_no_file_of_the_system_has_none(stamps: FileStamper) -> None:
+def test_a_stream_that_is_no_file_gets_no_stamp(stamps: FileStamper) -> None:
     assert stamps.stamp_of_stream(Path("a"), io.BytesIO(b"image")) == b""
     with pytest.raises(Unreadable):
         hash_file(ImageRef(path=Path("/nowhere/a.dcm")), stamps=stamps)

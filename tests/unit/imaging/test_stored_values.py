@@ -144,7 +144,7 @@ def _words(values: NDArray[np.int64], case: Case) -> Words:
 @pytest.mark.parametrize(
     "syntax", [ExplicitVRLittleEndian, ExplicitVRBigEndian, *LOSSLESS], ids=lambda uid: uid.keyword
 )
-def test_every_layout_of_bits_gives_the_plain_array(syntax: UID, tmp_path: Path) -> None:
+def test_every_bit_layout_gives_the_plain_array(syntax: UID, tmp_path: Path) -> None:
     for case, photometric in itertools.product(_cases(), ("MONOCHROME2", "MONOCHROME1")):
         if photometric == "MONOCHROME1" and case.rest != "ones":
             continue  # inverted after the bits were separated
@@ -166,7 +166,7 @@ def test_every_layout_of_bits_gives_the_plain_array(syntax: UID, tmp_path: Path)
             np.testing.assert_array_equal(reduced.pixels, means, err_msg=title)
 
 
-def test_a_codestream_of_more_bits_than_stored_ones_is_believed_and_one_of_the_container_is_not(tmp_path: Path) -> None:
+def test_a_codestream_depth_counts_unless_it_is_that_of_the_container(tmp_path: Path) -> None:
     values = PHANTOM.astype(np.int64)  # 12-bit values, stated as 10
     said = Case(16, 10, 9, False, "zeros", 12)
     for syntax in (JPEG2000Lossless, JPEGLSLossless, JPEGLossless):
@@ -178,21 +178,21 @@ def test_a_codestream_of_more_bits_than_stored_ones_is_believed_and_one_of_the_c
     assert np.abs(decode(data, ImageRef(path=tmp_path)).pixels - values).max() < 30
 
 
-def test_what_overshoots_in_a_lossy_codestream_does_not_wrap_around(tmp_path: Path) -> None:
+def test_overshoot_of_a_lossy_codestream_does_not_wrap_around(tmp_path: Path) -> None:
     values = PHANTOM + 8  # up to 4103, above the 12-bit maximum
     said = Case(16, 12, 11, False, "zeros", 16)
     data = _file(tmp_path / "image.dcm", values, said, "MONOCHROME2", JPEG2000)
     np.testing.assert_array_equal(decode(data, ImageRef(path=tmp_path)).pixels, values.clip(max=4095))
 
 
-def test_a_lossy_jpeg_of_eight_bits_is_read_whatever_the_header_says_of_bits(tmp_path: Path) -> None:
+def test_an_8_bit_lossy_jpeg_is_read_whatever_bits_the_header_states(tmp_path: Path) -> None:
     values = (PHANTOM >> 4).astype(np.uint8)
     for said in (Case(8, 8, 7, False, "", 8), Case(16, 12, 11, False, "", 8), Case(8, 6, 5, False, "", 8)):
         data = _file(tmp_path / "image.dcm", values, said, "MONOCHROME2", JPEGBaseline8Bit)
         assert np.abs(decode(data, ImageRef(path=tmp_path)).pixels.astype(int) - values).max() < 12
 
 
-def test_values_whose_two_bytes_are_swapped_are_said_to_be(tmp_path: Path) -> None:
+def test_byte_swapped_values_are_refused(tmp_path: Path) -> None:
     values = PHANTOM.astype(np.int64) * 16 + np.arange(PHANTOM.size).reshape(PHANTOM.shape) * 79 % 13
     swapped = values.astype(np.uint16).byteswap()
     for syntax in (ExplicitVRLittleEndian, RLELossless, JPEGLSLossless):
@@ -203,7 +203,7 @@ def test_values_whose_two_bytes_are_swapped_are_said_to_be(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("top", [1, 256, 65535])
-def test_noise_is_not_taken_for_swapped_values(top: int, tmp_path: Path) -> None:
+def test_noise_is_not_taken_for_byte_swapped_values(top: int, tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(0, top, PHANTOM.shape, np.uint16, endpoint=True)
     case = Case(16, 16, 15, False, "zeros", 16)
     data = _file(tmp_path / "image.dcm", noise, case, "MONOCHROME2", ExplicitVRLittleEndian)

@@ -29,7 +29,7 @@ def test_lungs_are_dark_the_spine_is_bright_and_opacities_show() -> None:
         assert (np.abs(brighter) < 5).mean() > 0.6
 
 
-def test_studies_are_written_to_be_found(tmp_path: Path) -> None:
+def test_written_studies_are_found_by_discovery(tmp_path: Path) -> None:
     written = write_studies(tmp_path / "demo", count=4)
     refs = list(discover([tmp_path]))
     assert tuple(ref.path for ref in refs) == written

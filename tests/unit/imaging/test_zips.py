@@ -78,7 +78,7 @@ def _stating(path: Path, bomb: bytes, size_bytes: int) -> Path:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_members_are_the_bytes_that_were_packed(method: str, tmp_path: Path, image: bytes) -> None:
+def test_members_are_unpacked_unchanged(method: str, tmp_path: Path, image: bytes) -> None:
     long = bytes(range(256)) * 10_000
     path = _zip(tmp_path / "z.zip", [("a", image), ("b", long), ("c", b"x")], METHODS[method])
     with path.open("rb") as stream:
@@ -88,7 +88,7 @@ def test_members_are_the_bytes_that_were_packed(method: str, tmp_path: Path, ima
 
 
 @pytest.mark.parametrize("stated_bytes", [9_000, 2**20])
-def test_a_bomb_that_lies_about_its_size_takes_no_memory(stated_bytes: int, tmp_path: Path, bomb: bytes) -> None:
+def test_a_zip_bomb_with_a_false_size_takes_little_memory(stated_bytes: int, tmp_path: Path, bomb: bytes) -> None:
     path = _stating(tmp_path / "bomb.zip", bomb, stated_bytes)
     assert path.stat().st_size < 100_000
     tracemalloc.start()
@@ -104,7 +104,7 @@ def test_a_bomb_that_lies_about_its_size_takes_no_memory(stated_bytes: int, tmp_
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_member_that_is_cut_or_changed_is_damaged(method: str, tmp_path: Path, image: bytes) -> None:
+def test_a_cut_or_changed_member_is_damaged(method: str, tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [("image.dcm", image)], METHODS[method])
     whole = path.read_bytes()
     middle = whole.index(b"PK\x01\x02") // 2
@@ -118,13 +118,13 @@ def test_a_member_that_is_cut_or_changed_is_damaged(method: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_what_is_packed_in_another_way_says_so(method: int, tmp_path: Path, image: bytes) -> None:
+def test_an_unsupported_compression_method_is_reported(method: int, tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [("image.dcm", image)], method)
     assert _codes(discover([path])) == [("image.dcm", "unsupported_compression")]
 
 
 @pytest.mark.parametrize(("method", "code"), [(97, "unsupported_compression"), (8, "damaged")])
-def test_a_listing_that_zipfile_does_not_take(method: int, code: str, tmp_path: Path, image: bytes) -> None:
+def test_a_listing_that_zipfile_refuses_has_a_reason(method: int, code: str, tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [("image.dcm", image)])
     data = bytearray(path.read_bytes())
     at = data.rindex(b"PK\x01\x02")
@@ -135,7 +135,7 @@ def test_a_listing_that_zipfile_does_not_take(method: int, code: str, tmp_path: 
     assert [found for _, found in _codes(discover([path]))] == [code]
 
 
-def test_memory_that_runs_out_is_the_file_s_reason_and_not_the_run_s(tmp_path: Path, image: bytes) -> None:
+def test_running_out_of_memory_fails_the_file_not_the_run(tmp_path: Path, image: bytes) -> None:
     class _Full(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             raise MemoryError
@@ -179,7 +179,7 @@ def test_a_zip_that_was_replaced_is_listed_again(tmp_path: Path) -> None:
         assert read_bytes(ImageRef(path=path, member="a")) == content
 
 
-def test_more_members_than_are_read_from_one_zip(tmp_path: Path) -> None:
+def test_a_zip_with_too_many_members_is_refused(tmp_path: Path) -> None:
     path = _zip(tmp_path / "z.zip", [("a", b"x")])
     data = path.read_bytes()
     listing_at, end_at = data.index(b"PK\x01\x02"), data.index(b"PK\x05\x06")
@@ -192,7 +192,7 @@ def test_more_members_than_are_read_from_one_zip(tmp_path: Path) -> None:
     assert "Unpack the zip file" in found.problem.text
 
 
-def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, image: bytes) -> None:
+def test_members_are_returned_in_parts(tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
     part = search_members(MemberSearch(ref=ImageRef(path=path)))
     assert part.refs[0].member == "000"
@@ -200,7 +200,7 @@ def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, im
     assert part.last_member == part.refs[-1].member
 
 
-def test_other_images_and_packed_files_are_refused_and_counted(tmp_path: Path) -> None:
+def test_other_image_and_archive_formats_are_refused(tmp_path: Path) -> None:
     grey = Picture.fromarray(IMAGE.astype("uint8"))
     contents = {kind: saved(grey, kind) for kind in ("TIFF", "BMP", "GIF", "JPEG2000", "WEBP")}
     tar = io.BytesIO()
@@ -216,7 +216,7 @@ def test_other_images_and_packed_files_are_refused_and_counted(tmp_path: Path) -
         assert ref.problem_is_refusal and ref.problem and (name, ref.problem.code) in expected
 
 
-def test_more_is_unpacked_only_where_a_header_may_go_on(tmp_path: Path) -> None:
+def test_more_is_unpacked_only_for_members_with_a_header(tmp_path: Path) -> None:
     """A member that is no image by its first bytes, and too large in the listing, is not read further."""
     path = _zip(tmp_path / "z.zip", [("a", b"no image" * 2**15)], zipfile.ZIP_STORED)
     data = path.read_bytes()
@@ -224,7 +224,7 @@ def test_more_is_unpacked_only_where_a_header_may_go_on(tmp_path: Path) -> None:
     assert _codes(discover([path])) == [("a", "not_an_image")]
 
 
-def test_a_listing_too_long_is_not_loaded(tmp_path: Path) -> None:
+def test_an_overlong_listing_is_refused(tmp_path: Path) -> None:
     path = _zip(tmp_path / "z.zip", [("a", b"x")])
     data = bytearray(path.read_bytes())
     struct.pack_into("<I", data, data.index(b"PK\x05\x06") + 12, 2**25)
@@ -243,7 +243,7 @@ def test_a_long_header_in_a_member_is_read_to_its_end(tmp_path: Path, image: byt
 # ---- names and kinds of members
 
 
-def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, image: bytes) -> None:
+def test_member_names_outside_the_folder_write_nothing(tmp_path: Path, image: bytes) -> None:
     names = ["../../escape.dcm", "/etc/absolute.dcm", "C:\\windows.dcm", "a/../../b.dcm", "con\nnew line.dcm", "nul"]
     path = _zip(tmp_path / "z.zip", [(name, image) for name in names])
     shown = ["../../escape.dcm", "etc/absolute.dcm", "C:/windows.dcm", *names[3:]]
@@ -252,7 +252,7 @@ def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, image: bytes) -
 
 
 @pytest.mark.parametrize("stroke", ["/", "\\"])
-def test_a_name_is_looked_at_or_not_as_in_a_folder(stroke: str, tmp_path: Path, image: bytes) -> None:
+def test_system_files_are_skipped_in_a_zip_as_in_a_folder(stroke: str, tmp_path: Path, image: bytes) -> None:
     """Compares a folder, a ZIP file of it, and one with backslashes as PowerShell 5 writes it."""
     system = ["Thumbs.db", "ehthumbs.db", "AUTORUN.INF", "a/desktop.ini", "__MACOSX/a/._1.dcm", "a/.DS_Store"]
     system += ["._1.dcm", ".git/config", "$RECYCLE.BIN/3.dcm"]
@@ -278,7 +278,7 @@ def test_one_file_in_several_spellings_is_listed_once(tmp_path: Path, image: byt
 
 
 @pytest.mark.parametrize("name", ["META-INF/MANIFEST.MF", "mimetype", "[Content_Types].xml"])
-def test_images_in_what_may_be_a_document_are_images(name: str, tmp_path: Path, image: bytes) -> None:
+def test_images_in_a_zip_that_resembles_a_document_are_found(name: str, tmp_path: Path, image: bytes) -> None:
     others = [(name, b"x"), ("word/document.xml", b"<x/>"), ("a/nested.zip", b"PK\x03\x04")]
     path = _zip(tmp_path / "z.zip", [*others, *((f"images/{number:02}.dcm", image) for number in range(40))])
     assert _codes(discover([path])) == [(f"images/{number:02}.dcm", None) for number in range(40)]
@@ -298,7 +298,7 @@ def test_images_in_what_may_be_a_document_are_images(name: str, tmp_path: Path, 
         *((name, 437) for name in ("café", "Müller", "Photo à Paris", "ångström", "½ dose")),
     ],
 )
-def test_a_name_without_utf_8_is_read_in_its_letters(name: str, page: int, tmp_path: Path, image: bytes) -> None:
+def test_a_member_name_in_a_code_page_is_decoded(name: str, page: int, tmp_path: Path, image: bytes) -> None:
     raw = f"{name}.dcm".encode(f"cp{page}")
     data = zipped([("x" * len(raw), image)], zipfile.ZIP_DEFLATED).replace(b"x" * len(raw), raw)
     (tmp_path / "z.zip").write_bytes(data)
@@ -307,7 +307,7 @@ def test_a_name_without_utf_8_is_read_in_its_letters(name: str, page: int, tmp_p
 
 
 @pytest.mark.parametrize("head", [b"MZ", b"\x7fELF", b"\xca\xfe\xba\xbe"])
-def test_a_program_is_no_image_unless_it_unpacks_some(head: bytes, tmp_path: Path, image: bytes) -> None:
+def test_a_program_file_is_searched_only_if_it_ends_with_a_zip(head: bytes, tmp_path: Path, image: bytes) -> None:
     packed = zipped([("a.dcm", image), ("readme.txt", b"x")], zipfile.ZIP_DEFLATED)
     path, program = tmp_path / "setup.exe", head + bytes(5000)
     path.write_bytes(program + packed)
@@ -332,7 +332,7 @@ def test_a_link_in_a_zip_is_not_followed(tmp_path: Path) -> None:
     assert _codes(discover([tmp_path / "z.zip"])) == [("link.dcm", "not_an_image")]
 
 
-def test_files_of_one_name_in_a_zip_are_said(tmp_path: Path, image: bytes) -> None:
+def test_different_members_with_one_name_are_reported(tmp_path: Path, image: bytes) -> None:
     path = tmp_path / "z.zip"
     _zip(path, [("a.dcm", image), ("b.dcm", image), ("a.dcm", image[:-2])])
     assert Counter(_codes(discover([path]))) == Counter([("a.dcm", None), ("b.dcm", None), (None, "double_members")])
@@ -344,7 +344,7 @@ def test_files_of_one_name_in_a_zip_are_said(tmp_path: Path, image: bytes) -> No
 # ---- in a child process
 
 
-def test_members_are_looked_at_in_a_child(tmp_path: Path, image: bytes, pool: Workers) -> None:
+def test_a_child_lists_the_same_members(tmp_path: Path, image: bytes, pool: Workers) -> None:
     members = [(f"{number:03}.dcm", image) for number in range(70)] + [("notes.txt", b"hi"), ("знімок.dcm", image)]
     path = _zip(tmp_path / "z.zip", members)
     ref = ImageRef(path=path)
@@ -354,7 +354,7 @@ def test_members_are_looked_at_in_a_child(tmp_path: Path, image: bytes, pool: Wo
     assert len(list(pool.zip_members(ref))) == len(members)
 
 
-def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: Workers) -> None:
+def test_a_child_reports_a_damaged_zip(tmp_path: Path, pool: Workers) -> None:
     (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04" + bytes(100))
     _zip(tmp_path / "letter.docx", [("[Content_Types].xml", b"<x/>")])
     found = list(discover([tmp_path], members=pool.zip_members))
@@ -363,7 +363,7 @@ def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: Wor
         list(pool.zip_members(ImageRef(path=tmp_path / "gone.zip")))
 
 
-def test_a_child_that_crashes_over_a_zip_costs_that_zip(tmp_path: Path, image: bytes) -> None:
+def test_a_child_that_crashes_over_a_zip_costs_that_zip_only(tmp_path: Path, image: bytes) -> None:
     _zip(tmp_path / "crash.zip", [("image.dcm", image)])
     _zip(tmp_path / "good.zip", [("image.dcm", image)])
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:

@@ -64,7 +64,7 @@ def test_the_command_line_runs_images_on_it(
     assert [line["backend"] for line in lines] == ["abacus"] * 4
 
 
-def test_where_it_is_demanded_its_own_reason_ends_the_run(
+def test_a_broken_chosen_device_ends_the_run_with_its_reason(
     images: Path, pack_options: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     PROBLEMS.append(NOT_HERE)
@@ -73,7 +73,7 @@ def test_where_it_is_demanded_its_own_reason_ends_the_run(
     assert not printed.out and NOT_HERE.text in printed.err
 
 
-def test_help_and_settings_name_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_and_settings_name_the_device(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["screen", "--help"]) == 0
     assert "{auto,abacus,edgetpu,cpu}" in capfd.readouterr().out
     assert Settings({"device": "abacus"})["device"] == "abacus"
@@ -82,19 +82,19 @@ def test_help_and_settings_name_it(capfd: pytest.CaptureFixture[str]) -> None:
         Settings({"device": "slide rule"})
 
 
-def test_without_a_file_of_its_roles_the_pack_does_not_run_on_it() -> None:
+def test_a_pack_without_a_file_for_the_device_does_not_run_on_it() -> None:
     bare = BackendEntry(name="oracle", title="Oracle", file_roles=("oracle",), kind="")
     why = BackendKind(entry=bare, open=lambda: FakeBackend(Behaviour())).unavailable_reason(MODEL)
     assert why == reason("no_model_file", device="Oracle")
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_device_name_cannot_be_registered_twice() -> None:
     with pytest.raises(ValueError, match="abacus"), BACKENDS.with_entry(ENTRY):
         pass
     assert list(device_choices()) == ["auto", "abacus", "edgetpu", "cpu"]
 
 
-def test_it_is_measured_as_the_others_are(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_device_is_benchmarked_like_the_others(capfd: pytest.CaptureFixture[str]) -> None:
     names = [case.name for case in cases_on_all_backends(MODEL, threads=1)]
     assert names == [f"{MODEL.pack_name} on {device}" for device in ("cpu", "edgetpu", "abacus")]
     names = [case.name for case in accelerator_cases(MODEL, max_clock=True)]

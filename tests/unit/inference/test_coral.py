@@ -50,7 +50,7 @@ def linux_devices(tmp_path: Path) -> tuple[UsbDevice, ...]:
     return find_on_linux(sysfs=tmp_path / "sys", nodes=tmp_path / "dev")
 
 
-def test_an_edgetpu_with_and_without_its_firmware(tmp_path: Path) -> None:
+def test_an_edgetpu_is_found_with_and_without_its_firmware(tmp_path: Path) -> None:
     add_device(tmp_path / "sys", "2-1", LISTED)
     add_device(tmp_path / "sys", "1-4", UNINITIALISED | {"speed": "480"})
     add_device(tmp_path / "sys", "1-2", {"idVendor": "046d", "idProduct": "c31c", "speed": "1.5"})
@@ -69,7 +69,7 @@ def test_a_hub_without_power_of_its_own_is_found(tmp_path: Path, attributes: str
     assert [edgetpu.is_on_weak_hub for edgetpu in linux_devices(tmp_path)] == [is_weak]
 
 
-def test_a_tree_that_is_absent_or_torn_gives_no_edgetpu(tmp_path: Path) -> None:
+def test_a_missing_or_incomplete_sysfs_tree_gives_no_edgetpu(tmp_path: Path) -> None:
     assert linux_devices(tmp_path) == ()
     add_device(tmp_path / "sys", "2-1", {"idVendor": "18d1"})
     add_device(tmp_path / "sys", "2-2", {"idVendor": "zz", "idProduct": "9302"})
@@ -85,7 +85,7 @@ def test_the_node_of_the_device_is_where_bus_and_device_number_say(tmp_path: Pat
     assert [edgetpu.is_writable for edgetpu in linux_devices(tmp_path)] == [True]
 
 
-def test_windows() -> None:
+def test_windows_instance_ids_are_read() -> None:
     instances = split_multi_string(
         "USB\\ROOT_HUB30\\4&1A2B3C4D&0&0\0"
         "USB\\VID_046D&PID_C52B&MI_00\\7&2F1B9E&0&0000\0"
@@ -100,7 +100,7 @@ def test_windows() -> None:
     )
 
 
-def test_the_systems_own_lists_can_be_asked_anywhere() -> None:
+def test_the_usb_devices_of_this_computer_can_be_listed() -> None:
     assert isinstance(find_usb_devices(), tuple)
 
 
@@ -127,17 +127,17 @@ class WindowsError(OSError):
         (WindowsError(126, "Could not find module 'edgetpu.dll' (or one of its dependencies)"), "coral_no_library"),
     ],
 )
-def test_the_loaders_words_become_a_reason(error: OSError, code: str) -> None:
+def test_loader_errors_become_reasons(error: OSError, code: str) -> None:
     assert load_problem(error, "libedgetpu.so.1").code == code
 
 
-def test_the_installed_programs_loader_hides_the_words_in_the_cause() -> None:
+def test_a_loader_error_of_the_installed_program_is_read_from_its_cause() -> None:
     wrapped = OSError("Failed to load dynlib/dll 'libedgetpu.so.1'. Most likely this dynlib/dll was not found")
     wrapped.__cause__ = OSError("/usr/lib/libedgetpu.so.1: invalid ELF header")
     assert load_problem(wrapped, "libedgetpu.so.1").code == "coral_bad_library"
 
 
-def test_no_library_of_several_names() -> None:
+def test_a_missing_library_is_reported_by_its_first_name() -> None:
     with pytest.raises(BackendProblem) as caught:
         EdgeTpuLibrary(("libfieldray-none.so.1", "/nowhere/libfieldray-none.so.1"))
     assert caught.value.reason == reason("coral_no_library", name="libfieldray-none.so.1")
@@ -160,7 +160,7 @@ COMPILED = edgetpu_model()
         (EDGETPU, replace(COMPILED, files={"edgetpu": b"TFL3"}), "bad_model"),
     ],
 )
-def test_why_an_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, model: Model, code: str | None) -> None:
+def test_reasons_not_to_use_a_connected_edgetpu(edgetpu: UsbDevice, model: Model, code: str | None) -> None:
     why = edgetpu_kind(find_devices=lambda: (edgetpu,)).unavailable_reason(model)
     assert (why.code if why else None) == code
 
@@ -175,7 +175,7 @@ def test_without_an_edgetpu_and_a_library_there_is_no_edgetpu(has_board: bool) -
     assert why is not None and why.code == "edgetpu_not_here"
 
 
-def test_a_board_is_shown_by_its_driver(tmp_path: Path) -> None:
+def test_a_board_is_found_by_its_driver(tmp_path: Path) -> None:
     assert not has_board_on_linux(devices=tmp_path)
     (tmp_path / "apex_0").touch()
     assert has_board_on_linux(devices=tmp_path)
@@ -194,8 +194,8 @@ def test_a_board_is_shown_by_its_driver(tmp_path: Path) -> None:
         (ChildDied(None, ""), False, "coral_stopped"),
     ],
 )
-def test_how_a_process_ended_says_why(error: ChildDied | ChildTimeout, is_open: bool, code: str) -> None:
-    assert explain_exit(lambda: (EDGETPU,), error, is_model_loaded=is_open, timeout_s=3.0).code == code
+def test_exits_of_the_edgetpu_process_become_reasons(error: ChildDied | ChildTimeout, is_model_loaded: bool, code: str) -> None:
+    assert explain_exit(lambda: (EDGETPU,), error, is_model_loaded=is_model_loaded, timeout_s=3.0).code == code
 
 
 # ---- connecting and disconnecting, with a fake clock
@@ -222,14 +222,14 @@ def changes(looks: Sequence[tuple[float, tuple[UsbDevice, ...]]]) -> list[tuple[
         ([(0, BARE), (1, NONE), (5.9, NONE), (6, NONE), (7, NONE)], [(0, "plugged"), (6, "unplugged")]),
     ],
 )
-def test_what_counts(
+def test_connection_changes_are_reported_without_firmware_gaps(
     looks: list[tuple[float, tuple[UsbDevice, ...]]], counts: list[tuple[float, ConnectionChange]]
 ) -> None:
     assert changes(looks) == counts
 
 
 @pytest.mark.parametrize(("last", "expected"), [(READY, "plugged"), (NONE, "unplugged")])
-def test_ten_changes_a_second_are_said_once_and_then_waited_out(
+def test_rapid_connection_changes_are_reported_as_flapping_until_they_stop(
     last: tuple[UsbDevice, ...], expected: ConnectionChange
 ) -> None:
     flaps = [(number / 10, READY if number % 2 else NONE) for number in range(60)]
@@ -285,7 +285,7 @@ class World:
             return self.events[count - 1]
 
 
-def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
+def test_the_watch_reports_at_once_and_queries_the_runtime_later() -> None:
     world = World()
     world.answer = RuntimeReport(library="x", runtime_version=14, devices=())
     watch = world.watch(clock="max")
@@ -303,7 +303,7 @@ def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
 
 
 @pytest.mark.parametrize("has_board", [False, True])
-def test_without_an_edgetpu_the_runtime_is_asked_for_a_board_alone(has_board: bool) -> None:
+def test_without_a_usb_edgetpu_the_runtime_is_queried_only_for_a_board(has_board: bool) -> None:
     """Without a board, no process is started for the query."""
     world = World()
     world.has_board = has_board
@@ -315,7 +315,7 @@ def test_without_an_edgetpu_the_runtime_is_asked_for_a_board_alone(has_board: bo
     assert world.asked == has_board
 
 
-def test_a_failing_look_does_not_end_the_watch() -> None:
+def test_a_failing_usb_listing_does_not_end_the_watch() -> None:
     world = World()
     world.watch().close()  # closing a watch that was never started
     problems = [OSError("gone while read")]

@@ -96,7 +96,7 @@ def test_every_image_gets_its_own_answer(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu", "edgetpu"])
-def test_what_people_are_told_of_a_start_and_an_end(backend: str) -> None:
+def test_start_and_end_of_a_device_are_published(backend: str) -> None:
     events = Events()
     with engine_of(Behaviour().kind(), device=backend, publish=events) as engine:
         assert engine.next_device(MODEL) == backend
@@ -142,7 +142,7 @@ def test_a_device_that_fails_its_self_test_runs_no_image() -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu", "edgetpu"])
-def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_is_run(backend: str) -> None:
+def test_a_passed_self_test_is_recorded_before_the_first_image(backend: str) -> None:
     runs, runs_before = Behaviour(), []
 
     def passed(model: Any) -> None:
@@ -160,14 +160,14 @@ def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_i
     [Behaviour(score_shift=0.05), Behaviour(start_problem=reason("bad_model", detail="it is a poem"))],
     ids=["other scores", "no network"],
 )
-def test_a_model_that_cannot_be_run_leaves_no_trace_and_is_not_tried_again(behaviour: Behaviour) -> None:
+def test_a_model_that_fails_its_test_is_not_recorded_or_tried_again(behaviour: Behaviour) -> None:
     known: list[Any] = []
     with engine_of(cpu=behaviour, passed=known.append) as engine, pytest.raises(BackendProblem):
         engine.next_device(MODEL)
     assert (known, behaviour.starts) == ([], 1)
 
 
-def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
+def test_a_model_runs_no_image_if_its_passed_test_cannot_be_recorded() -> None:
     def passed(model: Any) -> None:
         raise StorageProblem(reason("trust_damaged", path="pack_trust.json", detail="it is a poem"))
 
@@ -177,7 +177,7 @@ def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
     assert [77] not in cpu.runs
 
 
-def test_a_device_that_is_not_there_says_why_and_may_come_later() -> None:
+def test_a_missing_device_has_a_reason_and_may_be_added_later() -> None:
     edgetpu, events = Behaviour(unavailable_reason=reason("no_model_file", device="Edge TPU")), Events()
     with engine_of(edgetpu.kind(), publish=events) as engine:
         assert events.wait_for("edgetpu", "unavailable").reason == reason("no_model_file", device="Edge TPU")
@@ -188,7 +188,7 @@ def test_a_device_that_is_not_there_says_why_and_may_come_later() -> None:
         assert run(engine, 1).backend == "edgetpu"
 
 
-def test_a_device_that_died_in_idleness_is_started_again() -> None:
+def test_a_device_that_died_while_idle_is_restarted() -> None:
     edgetpu, events = Behaviour(), Events()
     with serving_engine_of(edgetpu, publish=events) as engine:
         edgetpu.is_alive = False
@@ -197,7 +197,7 @@ def test_a_device_that_died_in_idleness_is_started_again() -> None:
         assert run(engine, 5).image_number == 1
 
 
-def test_an_image_that_ends_every_device_takes_only_itself_down(ask: Ask) -> None:
+def test_an_image_that_crashes_every_device_fails_alone(ask: Ask) -> None:
     edgetpu = Behaviour(dies=dies_on(2))
     with serving_engine_of(edgetpu) as engine:
         futures = [ask(engine, level) for level in range(5)]
@@ -212,7 +212,7 @@ def test_an_image_that_ends_every_device_takes_only_itself_down(ask: Ask) -> Non
     assert (edgetpu.runs.count([2]), cpu.runs.count([2])) == (1, 0)
 
 
-def test_images_fail_when_no_device_is_left_and_go_on_after_a_new_try(ask: Ask) -> None:
+def test_images_fail_without_a_device_until_a_retry_succeeds(ask: Ask) -> None:
     cpu, events = Behaviour(start_problem=DIED), Events()
     with engine_of(cpu=cpu, publish=events) as engine:
         with pytest.raises(BackendProblem, match="stopped unexpectedly"):
@@ -225,7 +225,7 @@ def test_images_fail_when_no_device_is_left_and_go_on_after_a_new_try(ask: Ask) 
         assert backend_of(engine, 3) == "cpu"
 
 
-def test_nobody_waits_for_a_slow_start_or_an_image_that_hangs_once_it_is_cancelled(ask: Ask) -> None:
+def test_a_cancel_ends_waiting_for_a_slow_start_or_a_hanging_image(ask: Ask) -> None:
     edgetpu, cpu, is_over = Behaviour(), Behaviour(), threading.Event()
     for slow in (edgetpu, cpu):
         slow.may_start.clear()
@@ -244,7 +244,7 @@ def test_nobody_waits_for_a_slow_start_or_an_image_that_hangs_once_it_is_cancell
     assert [3] not in edgetpu.runs
 
 
-def test_a_worker_never_waits_here_for_what_a_worker_has_to_do() -> None:
+def test_the_engine_does_not_wait_for_the_test_of_the_cpu() -> None:
     """A device is lost before the CPU's test is done. Another worker runs that test, so waiting could block them all."""
     edgetpu, cpu, events = Behaviour(dies=dies_on(2)), Behaviour(), Events()
     cpu.may_start.clear()
@@ -255,7 +255,7 @@ def test_a_worker_never_waits_here_for_what_a_worker_has_to_do() -> None:
         cpu.may_start.set()
 
 
-def test_a_failure_nobody_thought_of_is_a_reason_too() -> None:
+def test_an_unexpected_error_of_a_device_becomes_a_reason() -> None:
     edgetpu, events = Behaviour(dies=lambda levels: levels[7] if levels == [1] else None), Events()
     with engine_of(edgetpu.kind(), publish=events) as engine:
         events.wait_for("edgetpu", "ready")
@@ -263,7 +263,7 @@ def test_a_failure_nobody_thought_of_is_a_reason_too() -> None:
     assert events.wait_for("edgetpu", "unavailable").reason == reason("internal", detail="IndexError")
 
 
-def test_what_waits_for_a_device_when_another_model_is_opened_fails_and_what_runs_ends(ask: Ask) -> None:
+def test_opening_another_model_fails_waiting_images_and_ends_the_running_one(ask: Ask) -> None:
     edgetpu = Behaviour()
     second = tiny_model(labels=2, manifest=tiny_manifest(labels=2, version="2.0.0"))
     with serving_engine_of(edgetpu) as engine:
@@ -279,7 +279,7 @@ def test_what_waits_for_a_device_when_another_model_is_opened_fails_and_what_run
             run(engine, 5)
 
 
-def test_a_model_that_is_opened_does_not_wait_for_the_slow_start_of_the_one_before() -> None:
+def test_opening_a_model_does_not_wait_for_the_start_of_the_last_one() -> None:
     edgetpu, second = Behaviour(), tiny_model()
     edgetpu.may_start.clear()
     with engine_of(edgetpu.kind(), device="edgetpu") as engine:
@@ -291,7 +291,7 @@ def test_a_model_that_is_opened_does_not_wait_for_the_slow_start_of_the_one_befo
         assert run(engine, 1, model=second).backend == "edgetpu"
 
 
-def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -> None:
+def test_an_input_for_a_closed_model_is_run_by_no_other_model() -> None:
     """Another pack is opened while a worker reads the image: the new pack's answer must not count as the first's."""
 
     class Slow(FakeReaders):
@@ -307,7 +307,7 @@ def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -
     assert (failed.status, failed.stage, failed.reason.code) == ("failed", "inference", "again_other_pack")
 
 
-def test_the_device_of_a_former_model_ends_and_says_no_more() -> None:
+def test_the_device_of_a_closed_model_stops_and_publishes_nothing_more() -> None:
     edgetpu, events, second = Behaviour(), Events(), tiny_model()
     with serving_engine_of(edgetpu, publish=events) as engine:
         engine.open(MODEL)  # the open model again: nothing changes
@@ -318,7 +318,7 @@ def test_the_device_of_a_former_model_ends_and_says_no_more() -> None:
     assert events.states("edgetpu") == ["starting", "ready", "starting", "ready", "stopped"]
 
 
-def test_closing_fails_what_waits_and_lets_what_runs_end(ask: Ask) -> None:
+def test_closing_fails_waiting_images_and_finishes_the_running_one(ask: Ask) -> None:
     edgetpu = Behaviour()
     engine = serving_engine_of(edgetpu)
     running = hang(edgetpu, lambda: ask(engine, 1))
@@ -334,7 +334,7 @@ def test_closing_fails_what_waits_and_lets_what_runs_end(ask: Ask) -> None:
         engine.open(tiny_model())
 
 
-def test_closing_ends_what_hangs_on_a_device(ask: Ask) -> None:
+def test_closing_ends_a_hanging_image(ask: Ask) -> None:
     slow = Behaviour()
     engine = serving_engine_of(slow)
     hanging = hang(slow, lambda: ask(engine, 1))
@@ -343,7 +343,7 @@ def test_closing_ends_what_hangs_on_a_device(ask: Ask) -> None:
     assert slow.closes == 1
 
 
-def test_closing_ends_what_a_worker_has_for_the_engine() -> None:
+def test_closing_ends_the_test_of_the_cpu() -> None:
     """The worker's test with the model hangs when the engine is closed."""
     slow = Behaviour()
     slow.may_run.clear()
@@ -369,7 +369,7 @@ def test_a_device_runs_the_first_model_and_the_cpu_the_others() -> None:
     assert said == [("ready", True)]  # no events about models after the first
 
 
-def test_the_problem_of_one_model_is_not_that_of_the_others() -> None:
+def test_a_model_that_fails_does_not_affect_the_others() -> None:
     """For example, if the lung-field pack of one of them cannot be run."""
 
     def passed(model: Model) -> None:
@@ -386,7 +386,7 @@ def test_the_problem_of_one_model_is_not_that_of_the_others() -> None:
         assert events.wait_for("cpu", "unavailable").reason == DIED
 
 
-def test_a_model_that_comes_first_is_run_by_a_device_and_need_not_be_tested_again() -> None:
+def test_a_model_that_becomes_the_first_is_run_by_the_device_without_a_new_cpu_test() -> None:
     edgetpu, cpu, events, second = Behaviour(), Behaviour(), Events(), tiny_model()
     with serving_engine_of(edgetpu, cpu=cpu, publish=events) as engine:
         engine.open(MODEL, second)
@@ -415,6 +415,6 @@ def test_a_listener_that_fails_or_calls_the_engine_costs_no_image() -> None:
 
 
 @pytest.mark.parametrize("values", [np.zeros((1, 32, 64, 1), np.uint8), np.zeros((1, 64, 64, 1), np.float32)])
-def test_an_image_that_does_not_fit_the_model_is_our_own_fault(values: Any) -> None:
+def test_an_input_of_the_wrong_shape_or_type_raises_a_value_error(values: Any) -> None:
     with engine_of() as engine, pytest.raises(ValueError, match="an image must be"):
         engine.run(values, model=MODEL)

@@ -88,7 +88,7 @@ def test_softmax_is_over_the_labels(runtime: Runtime) -> None:
     assert answer.scores == pytest.approx([0.0011757, 0.9988243], abs=1e-5)
 
 
-def test_one_score_for_two_labels_is_that_of_the_second(runtime: Runtime) -> None:
+def test_a_single_output_for_two_labels_is_the_score_of_the_second(runtime: Runtime) -> None:
     wanted = spec(labels=2, roles=OutputRoles(scores=0))
     answer = network(runtime, tiny_model_bytes("float32"), wanted).run(tiny_inputs()[0])
     score = tiny_scores(tiny_inputs()[:1])[0, 0]
@@ -97,7 +97,7 @@ def test_one_score_for_two_labels_is_that_of_the_second(runtime: Runtime) -> Non
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("level", [0, 90, 120, 135, 170, 255])
-def test_the_dissertations_files_get_the_levels_themselves_and_say_abnormal_first(
+def test_the_dissertations_files_get_grey_levels_and_give_abnormal_first(
     runtime: Runtime, dtype: Any, level: int
 ) -> None:
     file, image = legacy_model_bytes(dtype), np.full((LEGACY_SIDE, LEGACY_SIDE, 1), level, np.uint8)
@@ -110,7 +110,7 @@ def test_the_dissertations_files_get_the_levels_themselves_and_say_abnormal_firs
         assert scores * 255 == pytest.approx(np.round(scores * 255), abs=1e-4)
 
 
-def test_bytes_go_in_as_they_are_whatever_the_files_scale_says(runtime: Runtime) -> None:
+def test_bytes_are_passed_unchanged_whatever_the_files_scale(runtime: Runtime) -> None:
     def scaled(model: Any) -> None:
         graph = model.subgraphs[0]
         graph.tensors[graph.inputs[0]].quantization.scale = [0.9]  # as of a representative set that ends at 230
@@ -137,7 +137,7 @@ def test_bytes_go_in_as_they_are_whatever_the_files_scale_says(runtime: Runtime)
     assert seen == [200]
 
 
-def test_an_answer_stays_as_it_is_when_the_next_image_runs(runtime: Runtime) -> None:
+def test_an_answer_is_not_changed_by_the_next_image(runtime: Runtime) -> None:
     loaded = network(runtime, tiny_model_bytes("float32"))
     first = loaded.run(tiny_inputs()[0])
     before = first.class_maps.copy(), first.features.copy()
@@ -166,18 +166,18 @@ def test_an_answer_stays_as_it_is_when_the_next_image_runs(runtime: Runtime) -> 
         (partial(with_custom_operator, b"edgetpu-custom-op"), spec(), "made for another device"),
     ],
 )
-def test_a_file_that_is_not_what_the_pack_says_is_refused(
+def test_a_file_that_contradicts_its_manifest_is_refused(
     runtime: Runtime, file: Callable[[], bytes], wanted: NetworkSpec, says: str
 ) -> None:
     with raises(BackendProblem, "bad_model", says=says):
         network(runtime, file(), wanted)
 
 
-def test_a_runtime_says_what_it_is(runtime: Runtime) -> None:
+def test_a_runtime_states_its_name_and_version(runtime: Runtime) -> None:
     assert runtime.name == RUNTIME
     assert runtime.version[0].isdigit()
 
 
-def test_a_runtime_that_is_not_there_is_a_plain_reason() -> None:
+def test_a_missing_runtime_has_a_reason() -> None:
     with raises(BackendProblem, "no_runtime"):
         load_runtime("antigravity_runtime")

@@ -79,7 +79,7 @@ FOREIGN += ["UNIDIRECTIONAL_SEQUENCE_LSTM"]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_an_operator_that_is_no_function_is_refused_by_name(name: str) -> None:
+def test_an_operator_with_state_or_randomness_is_refused_by_name(name: str) -> None:
     with raises(BackendProblem, "bad_model", says=f"operators that are not allowed in a pack: {name}"):
         opened(with_operator(name))
 
@@ -100,12 +100,12 @@ def test_a_custom_operator_is_refused_by_name(name: str) -> None:
         (without_an_end, "an output is a tensor that keeps its value from image to image: lost"),
     ],
 )
-def test_a_network_that_remembers_is_refused(change: Callable[[Any], None], says: str) -> None:
+def test_a_network_that_keeps_values_between_images_is_refused(change: Callable[[Any], None], says: str) -> None:
     with raises(BackendProblem, "bad_model", says=says):
         opened(changed_model(change, tiny_model_bytes("float32")))
 
 
-def test_what_converters_make_of_image_networks_is_allowed() -> None:
+def test_operators_of_converted_image_networks_are_allowed() -> None:
     known = {name for name in vars(schema.BuiltinOperator) if name.isupper()}
     assert ALLOWED_OPERATORS - known == {EDGETPU_OPERATOR}
     for dtype in ("uint8", "int8", "float32"):
@@ -113,7 +113,7 @@ def test_what_converters_make_of_image_networks_is_allowed() -> None:
         assert np.stack(scores) == pytest.approx(tiny_scores(tiny_inputs()), abs=0.01)
 
 
-def test_the_self_test_finds_a_network_that_remembers() -> None:
+def test_the_self_test_finds_a_network_that_keeps_values() -> None:
     """The golden scores are those of its first pass, so only the second pass differs."""
     inputs = tiny_inputs()[[0, 2]]
     ran: list[float] = []

@@ -45,7 +45,9 @@ def in_use(events: Events) -> set[str]:
         ("both", 0.03, 0.005, {"edgetpu", "cpu"}),
     ],
 )
-def test_who_serves(policy: DevicePolicy, edgetpu_s: float, cpu_s: float, served_by: set[str]) -> None:
+def test_the_policy_decides_which_devices_run_images(
+    policy: DevicePolicy, edgetpu_s: float, cpu_s: float, served_by: set[str]
+) -> None:
     events = Events()
     kinds, cpu = [slow(edgetpu_s).kind()], slow(cpu_s).cpu()
     with Engine(events, cpu=cpu, kinds=kinds, policy=policy) as engine, ThreadPoolExecutor(4) as threads:
@@ -56,7 +58,7 @@ def test_who_serves(policy: DevicePolicy, edgetpu_s: float, cpu_s: float, served
         assert set(threads.map(lambda level: backend_of(engine, level), range(12))) == served_by
 
 
-def test_a_lost_device_serves_no_more_until_it_is_reconsidered_and_what_it_runs_goes_to_the_cpu() -> None:
+def test_a_lost_device_gets_no_images_until_it_is_retried() -> None:
     """Its running image goes to the CPU. If it is connected again before its loss was noticed, it is restarted."""
     edgetpu, events = Behaviour(), Events()
     kinds, cpu = [edgetpu.kind()], Behaviour().cpu()
@@ -77,7 +79,7 @@ def test_a_lost_device_serves_no_more_until_it_is_reconsidered_and_what_it_runs_
         assert edgetpu.starts == 2
 
 
-def test_only_the_chosen_device_is_started_and_another_may_be_chosen_in_a_run() -> None:
+def test_only_the_chosen_device_is_started_and_the_choice_can_change() -> None:
     edgetpu, cpu, events = Behaviour(), Behaviour(), Events()
     with Engine(events, cpu=cpu.cpu(), kinds=[edgetpu.kind()], device="cpu") as engine:
         engine.open(MODEL)
@@ -91,7 +93,7 @@ def test_only_the_chosen_device_is_started_and_another_may_be_chosen_in_a_run() 
         assert events.wait_for("cpu", "unavailable").reason == reason("device_not_chosen")
 
 
-def test_a_device_that_comes_while_it_is_found_to_be_absent_is_tried_again() -> None:
+def test_a_device_connected_during_its_search_is_searched_for_again() -> None:
     looked, may_say, events = threading.Event(), threading.Event(), Events()
     answers = [reason("edgetpu_not_here"), reason("edgetpu_not_here"), None]
 

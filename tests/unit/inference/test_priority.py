@@ -34,18 +34,18 @@ def test_a_backend_gives_its_process_the_priority_once_the_network_is_open(monke
         backend.close()
 
 
-def test_a_process_that_has_just_ended_is_no_trouble() -> None:
+def test_the_priority_of_an_ended_process_is_ignored() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert set_priority(child.pid, "lowered")
 
 
-def test_without_a_process_there_is_nothing_to_do() -> None:
+def test_a_backend_without_a_process_needs_no_priority() -> None:
     assert set_priority(None, "raised")
 
 
 @pytest.mark.skipif(not psutil.LINUX, reason="the priorities of Windows are classes")
-def test_nothing_is_raised_for_a_program_that_a_person_has_lowered() -> None:
+def test_a_lowered_priority_is_never_raised() -> None:
     code = (
         "import os; os.nice(5)\n"
         "from fieldray.process_environment import set_priority\n"

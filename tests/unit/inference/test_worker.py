@@ -59,7 +59,7 @@ def test_closing_ends_the_process() -> None:
 
 
 @posix_only
-def test_a_stopped_process_is_ended_at_its_deadline() -> None:
+def test_a_suspended_process_is_killed_at_its_deadline() -> None:
     with started(run_timeout_s=0.3) as backend:
         assert backend.pid
         os.kill(backend.pid, signal.SIGSTOP)
@@ -80,20 +80,20 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_hostile_file_costs_the_child_at_most(name: str) -> None:
+def test_a_hostile_file_crashes_the_child_at_most(name: str) -> None:
     with pytest.raises(BackendProblem) as caught, started(replace(tiny_model(), files={"litert": FILES[name]})):
         pass
     assert caught.value.reason.code in ("bad_model", "worker_died")
 
 
-def test_a_model_that_wants_more_memory_than_it_may_have_is_a_plain_reason() -> None:
+def test_a_model_that_needs_too_much_memory_has_a_reason() -> None:
     greedy = replace(tiny_model(), files={"litert": tiny_model_bytes(fills_mb=3000)})
     with pytest.raises(BackendProblem) as caught, started(greedy) as backend:
         backend.run(tiny_inputs()[0])
     assert caught.value.reason == reason("model_memory", limit_mb=MEMORY_LIMIT_MB)
 
 
-def test_a_process_that_never_was_ready_is_told_apart_from_a_bad_model() -> None:
+def test_a_process_that_never_became_ready_is_not_a_bad_model() -> None:
     command = [sys.executable, "-I", "-c", "raise SystemExit('no memory')"]
     with pytest.raises(BackendProblem) as caught, started(child=lambda: Child("any", command=lambda _: command)):
         pass
@@ -140,7 +140,7 @@ def test_an_answer_arrives_as_it_was_sent() -> None:
     assert (arrived.latency_ms, arrived.mask) == (2.5, None)
 
 
-def test_an_array_of_another_type_is_no_answer() -> None:
+def test_an_answer_with_an_array_of_another_type_is_refused() -> None:
     message = encode_message(ANSWER)
     wrong = {name: array.astype(np.float64) for name, array in message.arrays.items()}
     with pytest.raises(ValueError, match="float64"):
@@ -157,7 +157,7 @@ def test_an_array_of_another_type_is_no_answer() -> None:
         {"class_maps": np.zeros((2, 2), np.float32)},
     ],
 )
-def test_an_answer_no_network_can_give_is_not_born(change: Any) -> None:
+def test_an_impossible_answer_cannot_be_created(change: Any) -> None:
     with pytest.raises(ValueError, match="must be"):
         replace(ANSWER, **change)
 
@@ -171,7 +171,7 @@ def test_the_service_opens_and_runs() -> None:
         service.open(opening())
 
 
-def test_the_service_refuses_what_is_out_of_order() -> None:
+def test_the_service_refuses_messages_in_the_wrong_order() -> None:
     with pytest.raises(ValueError, match="no network"):
         Service().run(InferRequest(values=tiny_inputs()[0]))
     with pytest.raises(KeyError):

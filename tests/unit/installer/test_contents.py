@@ -18,7 +18,7 @@ PACKAGE = Path(fieldray.__file__).parent
 SERVICE = re.compile(r"\"(fieldray\.[a-z_.]+):[a-z_]+\"")
 
 
-def test_every_service_of_a_child_process_is_taken_along() -> None:
+def test_every_service_of_a_child_process_is_included() -> None:
     """Services are imported by name, so no import statement leads to them."""
     texts = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
     asked_for = {name for text in texts for name in SERVICE.findall(text)}
@@ -56,7 +56,7 @@ def test_every_service_of_a_child_process_is_taken_along() -> None:
         "fieldray/_data/assets/translations/uk/LC_MESSAGES/fieldray.mo",
     ],
 )
-def test_goes_in(path: str) -> None:
+def test_included_paths(path: str) -> None:
     assert contents.is_included(path)
 
 
@@ -86,7 +86,7 @@ def test_goes_in(path: str) -> None:
         "numpy-2.4.6.dist-info/RECORD",
     ],
 )
-def test_stays_out(path: str) -> None:
+def test_excluded_paths(path: str) -> None:
     assert not contents.is_included(path)
 
 
@@ -98,14 +98,14 @@ def test_the_toolchain_and_the_network_are_excluded() -> None:
         assert not contents.is_excluded(module)
 
 
-def test_a_wheel_takes_the_trusted_packs_along_and_nothing_else_of_their_folder() -> None:
+def test_a_wheel_includes_only_the_trusted_packs_of_their_folder() -> None:
     project = tomllib.loads((contents.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     taken = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     packs = {path: target for path, target in taken.items() if path.startswith("models")}
     assert packs == {f"models/{name}": f"fieldray/_data/models/{name}" for name in BUILTIN_PACKS}
 
 
-def test_assets_and_the_trusted_packs_are_the_data() -> None:
+def test_the_data_are_assets_and_trusted_packs() -> None:
     files = contents.data_files(contents.ROOT, sorted(BUILTIN_PACKS))
     paths = {f"{path}/{Path(file).name}" for file, path in files}
     assert "fieldray/_data/assets/translations/uk/LC_MESSAGES/fieldray.mo" in paths
@@ -117,7 +117,7 @@ def test_assets_and_the_trusted_packs_are_the_data() -> None:
 
 
 @pytest.mark.parametrize(("text", "good"), [("1.2.3", True), ("0.1.0rc1", True), ("1.2/3", False), ("", False)])
-def test_a_version_can_name_a_file(tmp_path: Path, text: str, good: bool) -> None:
+def test_a_version_must_be_usable_in_a_file_name(tmp_path: Path, text: str, good: bool) -> None:
     (tmp_path / "pyproject.toml").write_text(f'[project]\nversion = "{text}"\n')
     if good:
         assert contents.version(tmp_path) == text
@@ -126,12 +126,12 @@ def test_a_version_can_name_a_file(tmp_path: Path, text: str, good: bool) -> Non
             contents.version(tmp_path)
 
 
-def test_the_formats_of_exports_are_collected_though_nobody_imports_them() -> None:
+def test_export_formats_are_included_though_nothing_imports_them() -> None:
     taken = contents.entry_modules("fieldray.reports.exporters")
     assert {f"fieldray.reports.exporters{name}" for name in ("", ".csv", ".json")} <= {*taken}
 
 
-def test_the_modules_of_the_devices_go_along() -> None:
+def test_the_modules_of_the_devices_are_included() -> None:
     """A table names them, which a search of import statements does not see."""
     modules = contents.backend_modules()
     assert len(modules) == len(list(BACKENDS))

@@ -44,13 +44,13 @@ def test_the_systems_libraries_become_dependencies() -> None:
     assert shared_libraries.dependencies(needs) == ["libc6 (>= 2.35)", "libegl1", "libstdc++6 (>= 11)"]
 
 
-def test_a_library_nobody_brings_stops_the_build() -> None:
+def test_a_missing_library_stops_the_build() -> None:
     needs = shared_libraries.parse_needs("  NEEDED               libodd.so.7\n", held=())
     with pytest.raises(ValueError, match=r"no package is known for libodd\.so\.7"):
         shared_libraries.dependencies(needs)
 
 
-def test_libraries_nothing_leads_to_are_not_needed() -> None:
+def test_libraries_that_nothing_loads_are_not_needed() -> None:
     needed = {
         "a.cpython-311.so": frozenset({"libone.so", "libc.so.6"}),
         "libone.so": frozenset({"libtwo.so"}),
@@ -72,9 +72,7 @@ def test_libraries_nothing_leads_to_are_not_needed() -> None:
         ("lib:$ORIGIN", ["$ORIGIN"]),  # relative to the current folder of the start
     ],
 )
-def test_libraries_are_looked_for_in_the_programs_own_folders_alone(
-    tmp_path: Path, written: str, left: list[str]
-) -> None:
+def test_libraries_are_searched_in_the_programs_own_folders_only(tmp_path: Path, written: str, left: list[str]) -> None:
     program = tmp_path / "program"
     for folder in ("program/inside", "program/x.libs", "beside"):
         (tmp_path / folder).mkdir(parents=True)
@@ -89,7 +87,7 @@ def test_libraries_are_looked_for_in_the_programs_own_folders_alone(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of files")
-def test_files_get_modes_and_one_time(tmp_path: Path) -> None:
+def test_all_files_get_fixed_modes_and_one_time(tmp_path: Path) -> None:
     frozen = tmp_path / "fieldray"
     for place in ("fieldray", "_internal/lib.so", "_internal/fieldray/_data/x.json"):
         (frozen / place).parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +102,7 @@ def test_files_get_modes_and_one_time(tmp_path: Path) -> None:
     assert times == {1_700_000_000}
 
 
-def test_every_byte_is_counted_in_one_part(tmp_path: Path) -> None:
+def test_the_size_of_every_file_counts_for_one_part(tmp_path: Path) -> None:
     made = {
         "fieldray-worker": 1000,
         "_internal/ai_edge_litert/a.so": 20_000,
@@ -132,7 +130,7 @@ def test_every_byte_is_counted_in_one_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the modules are in the programs there")
-def test_the_modules_are_there_once(tmp_path: Path) -> None:
+def test_modules_of_several_programs_are_stored_once(tmp_path: Path) -> None:
     for name in contents.PROGRAMS:
         (tmp_path / f"{name}.pkg").write_bytes(b"modules")
     trim.share_modules(tmp_path)
@@ -140,7 +138,7 @@ def test_the_modules_are_there_once(tmp_path: Path) -> None:
     assert {(tmp_path / f"{name}.pkg").read_bytes() for name in contents.PROGRAMS} == {b"modules"}
 
 
-def test_programs_with_different_modules_are_not_made_one(tmp_path: Path) -> None:
+def test_programs_with_different_modules_cannot_be_merged(tmp_path: Path) -> None:
     for number, name in enumerate(contents.PROGRAMS):
         (tmp_path / f"{name}.pkg").write_bytes(bytes([number]))
     with pytest.raises(RuntimeError, match="no longer share"):

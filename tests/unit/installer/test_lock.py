@@ -44,7 +44,7 @@ def asked_for(extras: tuple[str, ...]) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("name", list(lock.LOCKS))
-def test_all_that_is_asked_for_is_locked_with_hashes(name: str) -> None:
+def test_every_requirement_is_locked_with_hashes(name: str) -> None:
     versions = pins(name)
     extras, _systems = lock.LOCKS[name]
     unmet = [
@@ -56,12 +56,12 @@ def test_all_that_is_asked_for_is_locked_with_hashes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(lock.LOCKS))
-def test_no_place_is_named(name: str) -> None:
+def test_lock_files_name_no_package_index(name: str) -> None:
     text = (lock.ROOT / name).read_text(encoding="utf-8")
     assert re.findall(r"://|--index|--extra-index|--find-links| @ ", text) == []
 
 
-def test_the_installer_serves_windows_too_and_trains_nothing() -> None:
+def test_the_installer_lock_has_windows_packages_and_no_training_packages() -> None:
     versions = pins("installer/requirements.lock")
     assert "pywin32-ctypes" in versions
     assert {"tensorflow-cpu", "keras", "pytest", "requests"}.isdisjoint(versions)

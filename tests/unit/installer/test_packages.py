@@ -51,7 +51,7 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_package_is_laid_out(tmp_path: Path, frozen: Path, pictures: Path) -> None:
+def test_the_package_has_its_files_and_fields(tmp_path: Path, frozen: Path, pictures: Path) -> None:
     root = tmp_path / "root"
     make_deb.lay_out(root, frozen, icons=pictures)
     made = {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
@@ -72,7 +72,7 @@ def test_the_package_is_laid_out(tmp_path: Path, frozen: Path, pictures: Path) -
 
 
 @needs_dpkg
-def test_two_builds_are_the_same_package(tmp_path: Path, frozen: Path, pictures: Path) -> None:
+def test_two_builds_give_the_same_package(tmp_path: Path, frozen: Path, pictures: Path) -> None:
     made = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -88,7 +88,7 @@ def test_two_builds_are_the_same_package(tmp_path: Path, frozen: Path, pictures:
     assert len([line for line in listed.splitlines() if line.startswith("-rwx")]) == len(contents.PROGRAMS)
 
 
-def test_the_description_says_what_it_is_for() -> None:
+def test_the_description_names_the_purpose() -> None:
     text = make_deb.control_text(version="1.2.3", depends=["libc6 (>= 2.35)", "zlib1g"], installed_kb=42)
     fields = dict(line.split(": ", 1) for line in text.splitlines() if not line.startswith(" "))
     assert (fields["Version"], fields["Installed-Size"]) == ("1.2.3", "42")
@@ -115,7 +115,7 @@ def preinst(tmp_path: Path, *, installed_kb: int, language: str = "C") -> subpro
     )
 
 
-def test_a_full_disk_is_said_plainly_in_both_languages(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_both_languages(tmp_path: Path) -> None:
     petabyte_kb = 10**12
     english = preinst(tmp_path, installed_kb=petabyte_kb)
     ukrainian = preinst(tmp_path, installed_kb=petabyte_kb, language="uk_UA.UTF-8")
@@ -126,7 +126,7 @@ def test_a_full_disk_is_said_plainly_in_both_languages(tmp_path: Path) -> None:
     assert ukrainian.stderr.startswith(f"Fieldray: на диску замало місця: потрібно {needed} МБ, ")
 
 
-def test_with_room_it_installs(tmp_path: Path) -> None:
+def test_with_enough_disk_space_it_installs(tmp_path: Path) -> None:
     done = preinst(tmp_path, installed_kb=1)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -149,7 +149,7 @@ def test_the_menu_entry_is_valid() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_a_build_keeps_the_time_it_is_given() -> None:
+def test_a_build_uses_the_given_time() -> None:
     made = build.reproducible_environment({"SOURCE_DATE_EPOCH": "1700000000", "PYTHONHASHSEED": "random"})
     assert (made["SOURCE_DATE_EPOCH"], made["PYTHONHASHSEED"], made["TZ"]) == ("1700000000", "0", "UTC")
 
@@ -160,7 +160,7 @@ def menu_entry(text: str) -> Mapping[str, str]:
     return parser["Desktop Entry"]
 
 
-def test_the_udev_rule_is_for_both_faces_of_the_edgetpu() -> None:
+def test_the_udev_rule_has_both_usb_ids_of_the_edgetpu() -> None:
     text = (contents.ROOT / "installer/60-fieldray-coral.rules").read_text(encoding="utf-8")
     rules = [line for line in text.splitlines() if line and not line.startswith("#")]
     found = [re.findall(r'ATTRS\{(?:idVendor|idProduct)\}=="([0-9a-f]{4})"', rule) for rule in rules]
@@ -168,7 +168,7 @@ def test_the_udev_rule_is_for_both_faces_of_the_edgetpu() -> None:
     assert all('GROUP="plugdev"' in rule and 'MODE="0664"' in rule for rule in rules)
 
 
-def test_the_portable_archive(tmp_path: Path, frozen: Path, pictures: Path) -> None:
+def test_the_portable_archive_has_its_files(tmp_path: Path, frozen: Path, pictures: Path) -> None:
     made = make_portable.build(frozen, tmp_path, icons=pictures)
     with tarfile.open(made) as archive:
         entries = {entry.name: entry for entry in archive.getmembers()}
@@ -183,7 +183,7 @@ def test_the_portable_archive(tmp_path: Path, frozen: Path, pictures: Path) -> N
     assert "Не для діагностики." in readme
 
 
-def test_it_goes_into_the_menu_and_out_again_from_an_odd_folder(tmp_path: Path, frozen: Path, pictures: Path) -> None:
+def test_the_portable_program_adds_and_removes_its_menu_entry(tmp_path: Path, frozen: Path, pictures: Path) -> None:
     folder = tmp_path / "Мої програми & 100% $HOME"
     make_portable.lay_out(folder, frozen, icons=pictures)
     home = tmp_path / "дім"

@@ -12,7 +12,7 @@ def done(code: int = 0, output: str = "", errors: str = "") -> CommandResult:
     return CommandResult("a command", code, tuple(output.splitlines()), tuple(errors.splitlines()))
 
 
-def test_what_was_expected_passes() -> None:
+def test_expected_output_passes() -> None:
     verify(done(output="12 images\nRan on cpu"), output=(r"\d+ images", r"\?Ran on .*", r"\?Never said"))
 
 
@@ -26,13 +26,13 @@ def test_what_was_expected_passes() -> None:
         (done(output="12 images and more"), "output, not expected: 12 images and more"),
     ],
 )
-def test_anything_else_fails(ended: CommandResult, said: str) -> None:
+def test_unexpected_output_or_exit_code_fails(ended: CommandResult, said: str) -> None:
     with pytest.raises(UnexpectedResult) as caught:
         verify(ended, output=(r"\d+ images",))
     assert said in str(caught.value)
 
 
-def test_the_package_systems_usual_words_are_known_and_no_others() -> None:
+def test_usual_output_of_apt_passes_and_warnings_fail() -> None:
     verify(done(output="Setting up fieldray (0.1.0) ...\nReading package lists..."), output=APT_OUTPUT)
     for word in ("W: something odd", "dpkg: warning: x", "E: broken"):
         with pytest.raises(UnexpectedResult):

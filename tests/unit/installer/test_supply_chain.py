@@ -51,7 +51,7 @@ def test_the_same_folder_gives_the_same_list_and_another_one_another() -> None:
     assert other["serialNumber"] != made()["serialNumber"]
 
 
-def test_it_is_what_the_standard_asks_for() -> None:
+def test_the_bill_of_materials_follows_the_standard() -> None:
     validation = pytest.importorskip("cyclonedx.validation.json")
     schema = pytest.importorskip("cyclonedx.schema")
     validator = validation.JsonStrictValidator(schema.SchemaVersion.V1_6)
@@ -59,7 +59,7 @@ def test_it_is_what_the_standard_asks_for() -> None:
     assert validator.validate_str(json.dumps({**made(), "components": [{"type": "spaceship"}]})) is not None
 
 
-def test_a_folder_is_compared_with_its_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_checked_against_its_bill_of_materials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "installed"
     for path in FILES:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def test_a_folder_is_compared_with_its_list(tmp_path: Path, capsys: pytest.Captu
     ]
 
 
-def test_a_text_that_several_parts_have_is_kept_once() -> None:
+def test_a_licence_text_shared_by_parts_is_stored_once() -> None:
     other = parts.Part(
         name="shiboken6", version="6", licence="MIT", kind="distribution", package_url="", texts=dict(QT.texts),
         files=("_internal/x.so",),
@@ -89,7 +89,7 @@ def test_a_text_that_several_parts_have_is_kept_once() -> None:
     assert [row["files"] for row in table["parts"]] == [["_internal/libQt6Core.so.6"], []]
 
 
-def test_a_library_nobody_knows_is_an_error() -> None:
+def test_an_unknown_library_is_an_error() -> None:
     known = {"numpy": GCC, "Python": QT}
     with pytest.raises(ValueError, match="libtelemetry"):
         list(parts._native_parts(["_internal/libtelemetry.so.1"], known))
@@ -117,13 +117,13 @@ def test_a_library_nobody_knows_is_an_error() -> None:
         ("_internal/imagecodecs/_imcd.abi3.so", None),
     ],
 )
-def test_native_libraries_are_known_by_their_place(path: str, part: str | None) -> None:
+def test_native_libraries_are_identified_by_their_path(path: str, part: str | None) -> None:
     """None: the library belongs to the distribution that installed it."""
     row = parts._row(path)
     assert (row and row["name"]) == part
 
 
-def test_the_texts_the_table_names_are_there() -> None:
+def test_every_licence_text_named_in_the_table_exists() -> None:
     folder = Path(parts.__file__).parent
     rows = tomllib.loads((folder / "native_parts.toml").read_text(encoding="utf-8"))["part"]
     named = {text for row in rows for text in row.get("texts", ())} | {"LGPL-3.0-only", "GPL-3.0-only"}
@@ -132,7 +132,7 @@ def test_the_texts_the_table_names_are_there() -> None:
     assert "GNU LESSER GENERAL PUBLIC LICENSE" in (folder / "licence_texts" / "LGPL-3.0-only.txt").read_text()
 
 
-def test_no_distribution_that_ships_reports_home() -> None:
+def test_no_shipped_distribution_is_a_tracking_package() -> None:
     """Searches the lock file, which includes indirect requirements, for names of packages that send usage data."""
     lock = Path(parts.__file__).with_name("requirements.lock").read_text(encoding="utf-8")
     names = re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE)
@@ -141,7 +141,7 @@ def test_no_distribution_that_ships_reports_home() -> None:
     assert [name for name in names if tracker.search(name)] == []
 
 
-def test_builds_are_compared_by_content_mode_time_and_place(tmp_path: Path) -> None:
+def test_builds_are_compared_by_content_mode_time_and_path(tmp_path: Path) -> None:
     def build(name: str) -> Path:
         (tmp_path / name / "inside").mkdir(parents=True)
         file = tmp_path / name / "inside" / "file"

@@ -17,7 +17,7 @@ TEXTS = build_setup.SCRIPT.with_name("texts.nsh").read_text(encoding="utf-8")
 FILES = ["_internal/знімки/файл.txt", "_internal/a/b$c.txt", "fieldray.exe"]
 
 
-def test_every_file_is_laid_down_and_taken_away_by_name() -> None:
+def test_every_file_is_installed_and_removed_by_name() -> None:
     laid = build_setup.install_lines(Path("/frozen"), FILES)
     assert laid == [
         'SetOutPath "$Staging\\_internal\\знімки"',
@@ -38,7 +38,7 @@ def test_every_file_is_laid_down_and_taken_away_by_name() -> None:
     assert len(PurePosixPath(*folders[0].split("\\")).parts) == 2
 
 
-def test_a_name_that_windows_cannot_keep_is_refused() -> None:
+def test_a_file_name_that_windows_does_not_allow_is_refused() -> None:
     with pytest.raises(ValueError, match="not a name for Windows"):
         build_setup.install_lines(Path("/frozen"), ["_internal/a:b.txt"])
 
@@ -46,23 +46,23 @@ def test_a_name_that_windows_cannot_keep_is_refused() -> None:
 @pytest.mark.parametrize(
     ("version", "numbers"), [("1.2.3", "1.2.3.0"), ("0.1", "0.1.0.0"), ("1.2rc1", "1.2.0.0"), ("1.2.3.4", "1.2.3.4")]
 )
-def test_windows_gets_four_numbers(version: str, numbers: str) -> None:
+def test_a_windows_version_has_four_numbers(version: str, numbers: str) -> None:
     assert build_setup.windows_version(version) == numbers
 
 
-def test_a_folder_that_is_no_program_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_the_program_is_refused(tmp_path: Path) -> None:
     if build_setup.shutil.which("makensis") is None:
         pytest.skip("makensis is not installed")
     with pytest.raises(FileNotFoundError, match=r"fieldray-window\.exe"):
         build_setup.build(tmp_path, tmp_path / "out", version="1.0")
 
 
-def test_setup_fetches_nothing() -> None:
+def test_setup_downloads_nothing() -> None:
     code = "\n".join(line.partition(";")[0] for line in SCRIPT.splitlines()).lower()
     assert re.findall(r"nsisdl|inetc|inetload|nscurl|wininet|winhttp|powershell|bitsadmin|://", code) == []
 
 
-def test_only_results_and_what_was_laid_down_are_removed() -> None:
+def test_setup_removes_only_its_own_files_and_on_request_results() -> None:
     """Three whole folders are removed: those that Setup itself created or set aside, and the results if asked for."""
     whole = re.findall(r'RMDir /r "([^"]+)"', SCRIPT)
     assert set(whole) == {"$Staging", "$INSTDIR.old", "$LOCALAPPDATA\\fieldray"}
@@ -72,7 +72,7 @@ def test_only_results_and_what_was_laid_down_are_removed() -> None:
     assert asked is not None
 
 
-def test_every_sentence_is_there_in_both_languages() -> None:
+def test_every_text_exists_in_both_languages() -> None:
     said = set(re.findall(r"\$\(([A-Z_]+)\)", SCRIPT + TEXTS))
     written = re.findall(r'!insertmacro Text (\w+)\s*\\?\s*"([^"]+)"\s*\\?\s*"([^"]+)"', TEXTS)
     assert said == {name for name, _english, _ukrainian in written}
