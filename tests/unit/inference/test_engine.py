@@ -245,7 +245,7 @@ def test_a_cancel_ends_waiting_for_a_slow_start_or_a_hanging_image(ask: Ask) -> 
 
 
 def test_the_engine_does_not_wait_for_the_test_of_the_cpu() -> None:
-    """A device is lost before the CPU's test is done. Another worker runs that test, so waiting could block them all."""
+    """A device is lost before the CPU's test is done. Another worker runs that test; waiting could block them all."""
     edgetpu, cpu, events = Behaviour(dies=dies_on(2)), Behaviour(), Events()
     cpu.may_start.clear()
     with engine_of(edgetpu.kind(), cpu=cpu, publish=events) as engine:
