@@ -1,4 +1,4 @@
-"""A model card has a part for each language; one of before, or of somebody else, is English alone."""
+"""A model card has one part per language; an older card, or one by another maker, is English only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packs that find the lungs and screen nothing by themselves, and packs that do not run without one of them."""
+"""Lung-field packs, which find the lungs and screen nothing alone, and packs that require one of them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_companion_is_listed_and_installed_but_does_not_screen(library: PackLi
 def test_a_companion_never_comes_before_a_classifier(library: PackLibrary, drive: Path) -> None:
     make_lung_fields(drive)
     assert library.find(drive.parent).folder == drive / "test-lungs-1.0.0"
-    classifier = make_pack(drive, key_number=2)  # its key is not trusted yet: a yes is missing, no more
+    classifier = make_pack(drive, key_number=2)  # its key is not trusted yet: only the consent is missing
     assert library.find(drive.parent).folder == classifier
 
 
@@ -113,7 +113,7 @@ def test_of_several_companions_one_that_is_whole_is_enough(library: PackLibrary,
     assert library.load(make_pack(drive, requires=(LUNGS,)))
 
 
-# ---- what a classifier is loaded with
+# ---- the lung-field pack that a classifier is loaded with
 
 
 def test_what_does_not_ship_is_used_only_where_it_is_required(library: PackLibrary, drive: Path) -> None:
@@ -133,7 +133,7 @@ def shipping(home: Path, tmp_path: Path) -> PackLibrary:
 
 
 BY_OTHER = PackRequirement(kind="lung-fields", id="test-lungs", key=OTHER)
-Made = tuple[str, int]  # a version, and whose: 1 signed the classifier, 2 is trusted too
+Made = tuple[str, int]  # a version and its signer: 1 signed the classifier, 2 is trusted too
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_lung_fields_that_ship_and_are_gone_are_missed(shipping: PackLibrary, dr
     shutil.rmtree(tmp_path / "models" / "test-lungs-1.0.0")
     folder = make_pack(drive)
     assert _refusal(shipping, folder).code == _listed(shipping, folder).code == "pack_companion_missing"
-    make_lung_fields(tmp_path / "models", mask_threshold=0.4)  # others do not take their place
+    make_lung_fields(tmp_path / "models", mask_threshold=0.4)  # another one does not replace it
     assert _refusal(shipping, folder).code == "pack_companion_unusable"
 
 
@@ -213,7 +213,7 @@ def test_a_crop_to_the_lungs_is_written_and_read(library: PackLibrary, drive: Pa
     assert b"crop" not in (plain / "manifest.json").read_bytes()
 
 
-# ---- what their own manifest must say, and a tiny one that runs
+# ---- the manifest of a lung-field pack, and a tiny one that runs
 
 
 def _checks(*names: str) -> tuple[LungCheck, ...]:
@@ -252,5 +252,5 @@ def test_golden_scores_are_those_of_the_checks(tmp_path: Path) -> None:
     folder = write_tiny_lungs(tmp_path)
     scores = np.load(folder / "golden_scores.npy", allow_pickle=False)
     assert scores.shape == (5, 6)
-    with pytest.raises(PackProblem):  # five columns: none of them is that of `mirrored`
+    with pytest.raises(PackProblem):  # five columns: `mirrored` is missing
         write_tiny_lungs(tmp_path, checks=_checks(*LUNG_CHECKS[:-1]))

@@ -26,7 +26,7 @@ STICK = {Path("/media/drive"): (Path("/media/drive/fieldray/chest-1.0.0"),)}
 def test_the_watch_tells_what_is_there_and_every_change_once() -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     looks = iter([{}, STICK, STICK, {}])
-    DriveWatch(events.put).close()  # of one that was never started
+    DriveWatch(events.put).close()  # closing a watch that was never started
     watch = DriveWatch(events.put, look=lambda: next(looks, {}))
     watch.start()
     seen = [events.get(timeout=10) for _ in range(3)]
@@ -45,7 +45,7 @@ def test_mac_volumes_without_the_start_up_link(tmp_path: Path) -> None:
     assert drives_on_mac(volumes=tmp_path) == [tmp_path / "STICK"]
 
 
-# ---- a real mount, in a mount namespace of its own so that nothing is left behind
+# ---- a real mount, in its own mount namespace so that nothing is left behind
 
 _PLUG = """
 import json, queue, subprocess, sys
@@ -90,7 +90,7 @@ def test_a_real_mount_is_told(tmp_path: Path) -> None:
 
 # ---- Linux
 
-# As a Debian laptop shows them.
+# the mounts of a Debian laptop
 MOUNTED = [
     ("sysfs", "/sys", "sysfs"),
     ("/dev/nvme0n1p2", "/", "ext4"),
@@ -107,7 +107,7 @@ MOUNTED = [
 
 @pytest.fixture
 def system(tmp_path: Path) -> Path:
-    """A sysfs tree: sda on NVMe, sdb on USB, sdc removable by its own word, sdd fixed, two loops."""
+    """A sysfs tree: sda on NVMe, sdb on USB, sdc with its own removable flag, sdd fixed, two loop devices."""
     if sys.platform != "linux":
         pytest.skip("sysfs is of Linux alone")
     root = tmp_path / "sys"
@@ -132,12 +132,12 @@ def system(tmp_path: Path) -> Path:
 def test_which_mounts_are_removable(system: Path) -> None:
     removable = [place for device, place, kind in MOUNTED if is_removable(device, kind, place, system=system)]
     assert removable == ["/run/media/ivan/Мої дані", "/srv/card", "/media/ivan/BIG", "/mnt/image"]
-    (system / "class" / "block" / "sdb1").unlink()  # its device has gone
+    (system / "class" / "block" / "sdb1").unlink()  # its device is gone
     assert not is_removable("/dev/sdb1", "vfat", "/run/media/ivan/Мої дані", system=system)
 
 
 def test_drives_of_a_fake_tree(system: Path) -> None:
-    twice = [("/dev/sdb1", "/media/my drive", "vfat", "rw")] * 2  # mounted twice at one place: one drive
+    twice = [("/dev/sdb1", "/media/my drive", "vfat", "rw")] * 2  # two mounts at one path are one drive
     assert drives_on_linux(mounted=twice, system=system) == [Path("/media/my drive")]
     assert drives_on_linux(mounted=[], system=system) == []
 
@@ -148,7 +148,7 @@ REMOVABLE, FIXED, NETWORK = 2, 3, 4
 
 
 class FakeKernel:
-    """kernel32 of a machine with these drives by letter."""
+    """kernel32 of a computer with these drives by letter."""
 
     def __init__(self, **kinds: int) -> None:
         self.kinds = kinds
@@ -169,6 +169,6 @@ class FakeKernel:
 def test_only_removable_drives_are_listed() -> None:
     kernel = FakeKernel(C=FIXED, E=REMOVABLE, H=NETWORK, Z=REMOVABLE)
     assert drives_on_windows(kernel) == [Path("E:\\"), Path("Z:\\")]
-    assert kernel.error_modes == [1]  # no "insert a disk" questions on the screen
+    assert kernel.error_modes == [1]  # no "insert a disk" dialogs of Windows
     kernel.kinds = {"C": FIXED}
     assert drives_on_windows(kernel) == []

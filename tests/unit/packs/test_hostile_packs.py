@@ -1,4 +1,4 @@
-"""One pack made to do harm, beside a good one: it is called broken, and the good one is there as before."""
+"""A hostile pack next to a good one: it is listed as broken, and the good one stays available."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiny_packs import sign
 FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes and renaming of POSIX")
 
-# A few; `pack_suite` has a hundred. What is signed anew is signed by a key nobody trusts: anybody can do that.
+# A few cases; `pack_suite` has a hundred. New signatures are by an untrusted key, since anybody can make those.
 HARMS: dict[str, Callable[[Path], object]] = {
     "100,000 lists": lambda pack: sign(pack, b"[" * 100_000, key_number=66),
     "a description of 200 kB": lambda pack: sign(pack, b'{"a": [' + b"0," * 100_000 + b"0]}", key_number=66),
@@ -107,7 +107,7 @@ def test_a_folder_of_many_others_hides_no_pack(drive: Path, good: Path) -> None:
 
 @needs_posix
 def test_files_swapped_during_installs_are_never_installed(library: PackLibrary, good: Path, home: Path) -> None:
-    """Every byte is copied once, and the copy is what is checked and written."""
+    """Every byte is copied once, and this copy is verified and written."""
     evil, model = b"EVIL" * (len(MODEL_BYTES) // 4), good / "model.tflite"
     temporary = good.parent / "temporary"
     is_over = threading.Event()

@@ -132,7 +132,7 @@ def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Pa
     with raises(PackProblem, "pack_namesake"):
         library.install(namesake)
     library.record_passed_test(library.load(namesake, signer=OTHER))
-    assert library.load(namesake).manifest.version == "9.0.0"  # it ran here: a person knows both
+    assert library.load(namesake).manifest.version == "9.0.0"  # it ran here before, so the person knows both
     with raises(PackProblem, "pack_several_signers"):
         library.find("test-chest")
     assert library.find(f"test-chest@{FINGERPRINT}").pack_name == "test-chest-1.0.0"
@@ -146,12 +146,12 @@ def test_a_name_that_ran_here_is_its_signers_though_the_pack_is_gone(library: Pa
     assert _code(library, _make(drive / "b", key_number=2)) == "pack_namesake"
 
 
-# ---- looking
+# ---- listing
 
 
 def test_a_drive_is_listed_without_reading_models(library: PackLibrary, drive: Path) -> None:
     folder = _make(drive)
-    (folder / "model.tflite").unlink()  # a listing does not need it
+    (folder / "model.tflite").unlink()  # a listing does not need the model
     (candidate,) = library.candidates(drive)
     assert (candidate.pack_id, candidate.version, candidate.pack_name) == ("test-chest", "1.2.3", "test-chest-1.2.3")
     assert (candidate.folder, candidate.origin, candidate.trust) == (folder, "drive", "unknown_key")
@@ -231,7 +231,7 @@ def test_install_copies_what_was_verified_and_nothing_else(library: PackLibrary,
     assert _code(library, place) == "pack_tampered"
 
 
-# ---- built in
+# ---- shipped packs
 
 
 def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Path) -> None:
@@ -244,21 +244,21 @@ def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Pa
     assert library.load(folder).trust == "builtin"
     (home / "pack_trust.json").unlink()
     copy = shutil.copytree(folder, tmp_path / "drive" / folder.name)
-    assert library.load(copy).trust == "signed"  # by the key of the one that ships: it is no namesake of it
+    assert library.load(copy).trust == "signed"  # signed by the key of the shipped pack, so no namesake of it
 
 
 def test_a_pack_on_a_drive_with_the_key_of_the_shipped_packs_needs_no_question(home: Path, tmp_path: Path) -> None:
     folder, drive = make_pack(tmp_path / "models"), tmp_path / "drive"
     table = {folder.name: read_verified_manifest(folder).manifest_sha256}
     library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
-    make_pack(tmp_path / "models", pack_id="intruder", key_number=3)  # put there later: its key is not trusted by that
+    make_pack(tmp_path / "models", pack_id="intruder", key_number=3)  # a later addition does not trust its key
     ours, newer = _make(drive, pack_id="another"), _make(drive, version="1.9.0")
     foreign, intruder = (_make(drive, pack_id=f"foreign-{number}", key_number=number) for number in (2, 3))
     found = {entry.folder: entry for entry in library.candidates(drive)}
     assert [found[one].trust for one in (ours, newer, foreign, intruder)] == ["trusted"] * 2 + ["unknown_key"] * 2
     assert [library.load(one).trust for one in (ours, newer)] == ["signed"] * 2
     assert [_code(library, one) for one in (foreign, intruder)] == ["pack_unknown_key"] * 2
-    assert library.trust_store.trusted() == {}  # nobody was asked, and nothing was recorded as a person's word
+    assert library.trust_store.trusted() == {}  # no question was asked, and no consent was recorded
 
 
 def test_a_pack_older_than_the_shipped_one_is_asked_for_even_if_that_one_never_ran(home: Path, tmp_path: Path) -> None:

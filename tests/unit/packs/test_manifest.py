@@ -47,7 +47,7 @@ def _refusal(data: bytes) -> PackProblem:
 def test_what_is_written_is_what_is_read(data: bytes) -> None:
     description = parse_manifest(data)
     assert encode_manifest(description) == data
-    # the gate's arrays are files of their own, and compare by identity: left out here
+    # the arrays of the out-of-distribution check are separate files that compare by identity: left out here
     found = domain_manifest(description)
     for field in dataclasses.fields(found):
         if field.name != "ood_gate":
@@ -298,7 +298,7 @@ PUBLISHED = Path(__file__).parents[3] / "docs" / "pack-manifest.schema.json"
 
 
 def _errors(content: Any) -> list[str]:
-    from jsonschema import Draft202012Validator  # three seconds, which whoever collects the tests would wait for
+    from jsonschema import Draft202012Validator  # imported here, as it takes three seconds
 
     Draft202012Validator.check_schema(published := json.loads(PUBLISHED.read_bytes()))
     return [error.message for error in Draft202012Validator(published).iter_errors(content)]

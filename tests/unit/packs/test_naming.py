@@ -112,7 +112,7 @@ def test_a_pack_is_pinned_to_its_signer() -> None:
     assert split_pack_name("chest") == ("chest", "")
 
 
-# ---- where packs are
+# ---- finding packs
 
 
 def pack(folder: Path) -> Path:
@@ -165,5 +165,5 @@ def test_a_bare_model_is_known_by_either_name_or_by_the_one_asked_for(tmp_path: 
         assert is_legacy(folder)
         assert is_legacy(folder, name=name)
     assert not is_legacy(tmp_path / LEGACY_CPU_NAME, name=LEGACY_EDGETPU_NAME)
-    (tmp_path / "manifest.json").mkdir()  # a folder of that name is no description
+    (tmp_path / "manifest.json").mkdir()  # a folder of that name is no manifest
     assert not is_pack(tmp_path)

@@ -1,4 +1,4 @@
-"""The suite of packs as another reader would run it: written by its command, read by what `expected.json` says."""
+"""The public suite of packs for other readers: written by its command, with expected results in `expected.json`."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def _saved(array: np.ndarray, *, allow_pickle: bool = False) -> bytes:
         _saved(np.zeros((2, 2), np.float32)) + b"\0",
         _saved(np.zeros((2, 2), np.float32))[:-1],
         _saved(np.array([[1, np.nan]], np.float32)),
-        # a header that claims 4 TB for 16 bytes: nothing may be allocated on its word
+        # a header that claims 4 TB for 16 bytes: nothing may be allocated for it
         _saved(np.zeros((2, 2), np.float32)).replace(b"(2, 2), }                ", b"(1000000, 1000000), }    "),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_header_of_something_else_is_refused(header: str) -> None:
 
 def test_a_header_longer_than_its_file_is_refused() -> None:
     data = array_to_npy(np.zeros((2, 2), np.float32))
-    for length in range(128):  # the header ends at 128, and its values after that
+    for length in range(128):  # the header ends at 128, and its values begin after that
         with pytest.raises(ValueError):
             array_from_npy(data[:length], dtype="float32", dimensions=2)
     with pytest.raises(ValueError, match="header"):

@@ -51,7 +51,7 @@ PARTS = json.loads(SIGNATURE)
 @pytest.mark.parametrize(
     "data",
     [
-        # right, but written otherwise
+        # the right signature in another encoding
         json.dumps(PARTS, indent=1).encode(),
         json.dumps({**PARTS, "more": 1}).encode(),
         SIGNATURE + b"\n",
@@ -78,7 +78,7 @@ def test_a_key_of_the_programs_own_is_made_once_with_its_folder_for_its_owner_on
     assert other.private_bytes_raw() != first.private_bytes_raw()
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    path.write_bytes(b"precious")  # no other key is written over what is there
+    path.write_bytes(b"precious")  # an existing key is never overwritten
     with raises(UsageProblem, "signing_key"):
         signing.load_or_create_key(path)
     assert path.read_bytes() == b"precious"
@@ -105,8 +105,8 @@ def test_what_is_not_a_whole_fingerprint_is_refused() -> None:  # see test_namin
         signing.require_fingerprint("0" * 63)
 
 
-# The eight points whose order divides 8, then the same written in ways that no encoder does: with a y that is not below
-# the prime, or with a sign where x is 0.
+# The eight points of small order, whose order divides 8, then other encodings of them that no encoder writes: with a y
+# that is not below the prime, or with a sign where x is 0.
 WEAK_KEYS = [
     bytes.fromhex(f"{first}{middle * 30}{last}")
     for first, middle, last in [
@@ -130,7 +130,7 @@ def _signature(raw_key: bytes, raw_signature: bytes) -> bytes:
 
 
 def test_a_signature_that_fits_every_text_is_refused() -> None:
-    """Key and R are the neutral element, and S is 0: S B = R + h A for every h, so that any text is signed by it."""
+    """Key and R are the neutral element, and S is 0: S B = R + h A for every h, so the signature fits any text."""
     neutral = bytes([1]) + bytes(31)
     for content in (CONTENT, b"anything else"):
         Ed25519PublicKey.from_public_bytes(neutral).verify(neutral + bytes(32), content)
@@ -141,7 +141,7 @@ def test_a_signature_that_fits_every_text_is_refused() -> None:
 @pytest.mark.parametrize("raw_key", WEAK_KEYS, ids=bytes.hex)
 def test_a_key_of_small_order_neither_verifies_nor_is_trusted(raw_key: bytes, home: Path) -> None:
     refused = 0
-    for point in WEAK_KEYS:  # R is one of them: with S = 0 some text is signed by it
+    for point in WEAK_KEYS:  # with R of small order and S = 0, some text has this valid signature
         for number in range(8):
             with pytest.raises(PackProblem) as caught:
                 signing.verify(bytes([number]), signature=_signature(raw_key, point + bytes(32)))
@@ -174,7 +174,7 @@ def test_nothing_is_trusted_at_first_and_trust_lasts_and_can_be_taken_back(tmp_p
     store = TrustStore(tmp_path)
     assert store.trusted() == {} and not store.is_trusted(FIRST)
     assert store.highest_version(FIRST, pack_id="chest") is None and store.known_signers("chest") == set()
-    assert list(tmp_path.iterdir()) == []  # nothing is written by asking
+    assert list(tmp_path.iterdir()) == []  # asking writes nothing
     TrustStore(tmp_path).trust(FIRST.upper().replace("-", " "))
     TrustStore(tmp_path).trust(SECOND)
     assert list(TrustStore(tmp_path).trusted()) == sorted([FIRST, SECOND])
@@ -273,7 +273,7 @@ def test_a_change_waits_for_another_program_and_asking_does_not(tmp_path: Path) 
     store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)
     other = FileLock(tmp_path / "pack_trust.lock", holder="process 7")
     assert store.is_trusted(FIRST) and store.highest_version(FIRST, pack_id="chest") == "2.0.0"
-    store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)  # nothing to keep, so nothing to wait for
+    store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)  # nothing to change, so nothing to wait for
     change = threading.Thread(target=store.record, args=(FIRST,), kwargs={**CHEST, "version": "3.0.0"})
     change.start()
     assert store.highest_version(FIRST, pack_id="chest") == "2.0.0"

@@ -1,4 +1,4 @@
-"""Operating points of a site: bound to a model, added to it when it is loaded, never in the way of a pack."""
+"""A site's own operating points: bound to one model, added when it is loaded, and no obstacle if damaged."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_point_is_used_by_its_name_with_its_model_alone(library: PackLibrary, 
     library.site_points.add(site_point(model.model_sha256, label=label))
     library.site_points.add(site_point("0" * 64, label=label, name="of-another-model"))
     calibrated = site_point(model.model_sha256, label=label, name="of-another-version", pack="test-chest-1.3.0")
-    library.site_points.add(calibrated)  # the same network, and a score may mean something else
+    library.site_points.add(calibrated)  # an equal network under another calibration gives scores another meaning
     loaded = library.load(pack)
     first, *_, last = loaded.manifest.operating_points
     assert (last.name, last.is_local, last.titles["en"]) == ("local:ours", True, "Local: ours")
     assert "О. Петренко" in last.measured_on["en"]
-    assert first == model.manifest.operating_points[0]  # no local point is the default by itself
+    assert first == model.manifest.operating_points[0]  # a local point is never the default by itself
     assert sum(point.is_local for point in loaded.manifest.operating_points) == 1
     assert set_up_pack(loaded, operating_point="local:ours").points[label] == last
     assert set_up_pack(loaded).settings_hash == set_up_pack(model).settings_hash
@@ -87,7 +87,7 @@ def test_a_damaged_file_disables_no_pack_and_is_told(content: bytes, library: Pa
     assert [found.trust for found in library.candidates(pack.parent.parent)] == ["trusted"]
     why = library.site_points.problem()
     assert why and SITE_POINTS_FILE_NAME in why.text and why.code == "site_points_unreadable"
-    with pytest.raises(StorageProblem):  # and nothing is written over it
+    with pytest.raises(StorageProblem):  # and it is not overwritten
         library.site_points.add(site_point(plain.model_sha256))
     assert library.site_points.path.read_bytes() == content
 
@@ -101,7 +101,7 @@ def test_a_band_that_is_none_and_a_label_of_another_pack_are_no_points(library: 
     assert library.site_points.problem().code == "site_points_unreadable"  # type: ignore[union-attr]
 
 
-# ---- the pack of a folder
+# ---- the remembered pack of a folder
 
 
 def test_a_choice_holds_for_the_folder_and_all_below_it(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_choice_holds_for_the_folder_and_all_below_it(tmp_path: Path) -> None:
     assert memory.find([folder / "2026" / "may"]) == RememberedPack("adults", ages_confirmed=True)
     assert memory.find([folder]) == chosen
     written = (tmp_path / "home" / REMEMBERED_PACKS_FILE_NAME).read_text()
-    assert "ward" not in written and "adults" in written  # folders are called by patients' names
+    assert "ward" not in written and "adults" in written  # folder names may be patients' names
 
 
 def test_folders_of_different_patients_have_no_common_answer(tmp_path: Path) -> None:

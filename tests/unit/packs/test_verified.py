@@ -56,7 +56,7 @@ def test_a_changed_byte_of_any_other_file_is_refused(pack: Path) -> None:
             with raises(PackProblem, "pack_tampered", says=name):
                 read_pack(pack)
         (pack / name).write_bytes(whole)
-    read_pack(pack)  # whole again
+    read_pack(pack)  # the file is restored
 
 
 def test_a_folder_that_is_not_there_any_more_is_a_drive_that_went(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_files_that_are_not_listed_are_never_read(pack: Path) -> None:
     ],
 )
 def test_well_signed_nonsense_is_refused(pack: Path, name: str, data: bytes, detail: str) -> None:
-    """A hostile maker's pack, right by its own key."""
+    """The pack of a hostile maker, valid by its own key."""
     put_file(pack, name, data, key_number=66)
     with raises(PackProblem, "pack_manifest", says=detail):
         read_pack(pack)

@@ -1,4 +1,4 @@
-"""A stored run audited: labels of every kind, points of the pack and of the site, drift against earlier runs."""
+"""Audits of a stored run: all kinds of labels, operating points of pack and site, drift against earlier runs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, m
     for row in list(store.results(run_id)):
         store.set_verdict(row.row_id, Verdict(choice="agree" if row.row_id % 3 else "disagree"), judged=row.outcome)
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="verdicts"), model=model)
-    assert 0 < report.audit.images < 75  # what the pack was not sure of has no label
+    assert 0 < report.audit.images < 75  # uncertain images with Agree get no label
     assert {"audit_unseen", "audit_verdicts"} <= {note.code for note in report.audit.notes}
 
 
@@ -185,9 +185,9 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
         model=model,
     )
     paired = report.pack_comparison
-    assert (paired.images, paired.elsewhere, paired.both) == (70, 10, 70)  # the five refused ones are not in the second
+    assert (paired.images, paired.elsewhere, paired.both) == (70, 10, 70)  # refused ones are not in the second
     assert (paired.first.pack, paired.second.pack) == (model.pack_name, "other-2.0.0")
-    assert paired.figures[0].difference == pytest.approx(0, abs=0.01)  # each score is higher by the same
+    assert paired.figures[0].difference == pytest.approx(0, abs=0.01)  # each score is higher by the same amount
     detected, falsely, sensitivity, specificity = paired.figures[1:]
     assert detected.difference == sensitivity.difference > 0
     assert falsely.difference == pytest.approx(-specificity.difference) and falsely.difference > 0
@@ -259,7 +259,7 @@ def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(st
 
 
 def test_images_of_another_folder_are_no_earlier_ones(store: ResultStore, model: Model) -> None:
-    """Two hospitals differ without anything being wrong; the days of one are compared."""
+    """Two hospitals may differ without a fault, so only runs over one folder are compared."""
 
     def kept(folder: str, **how: object) -> int:
         outcomes = [
@@ -276,7 +276,7 @@ def test_images_of_another_folder_are_no_earlier_ones(store: ResultStore, model:
     assert {found.of for found in moved if found.exceeds_limit} == {"scores", "exposure"}
     said = {found.of: found.summary.text for found in moved}
     assert "in the reference (earlier images of this folder)" in said["scores"]
-    # Of grey 20 and 120, by the middles of bins of 25.6 levels.
+    # For grey 20 and 120, given by the middles of bins of 25.6 levels.
     assert "is 13 in this run, and 115 in the reference" in said["exposure"]
     whole = drifts(store.path, kept("/data"), model)
     assert {found.reference for found in whole} == {300, 320}

@@ -39,10 +39,8 @@ SPEC = run_spec()
 
 
 def meanwhile(folder: Path) -> None:
-    """Time for a run to do what it should not: another one does 100 images from the beginning to the end."""
-    Run(
-        folder, [f"dark{number}.png" for number in range(100)], as_new_run=True, database=folder / "other.sqlite"
-    ).finish()
+    """Let another run screen 100 images, as time for the first run to make a mistake."""
+    Run(folder, [f"dark{number}.png" for number in range(100)], as_new_run=True, database=folder / "other.sqlite").finish()
 
 
 def refs(names: Sequence[str]) -> list[ImageRef]:
@@ -54,7 +52,7 @@ def endless_refs() -> Iterator[ImageRef]:
 
 
 class Run:
-    """A batch over named images, with what it published."""
+    """A batch over images of these names, and the events that it published."""
 
     def __init__(
         self,
@@ -121,7 +119,7 @@ class Run:
 
     @property
     def names(self) -> list[str]:
-        """The images reported, in order."""
+        """The names of the published images, in order."""
         return [event.image.most_urgent_result.outcome.ref.path.name for event in self.of(ImageDone)]
 
     @property
@@ -161,9 +159,9 @@ def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
 
 
 class Grouped:
-    """A run of 20 images of which some outcomes arrive while the first is told, so that they are saved together.
+    """A run of 20 images whose first event waits until several outcomes are ready, which are then saved together.
 
-    stored  the names in the store whenever an image was told
+    stored  the names in the store at each published image
     """
 
     def __init__(self, folder: Path, *, cancels_at: int = 0) -> None:
@@ -175,7 +173,7 @@ class Grouped:
         if not isinstance(event, ImageDone):
             return
         if len(self.run.names) == 1:
-            while len(self.run.readers.read_names) < 8:  # of which two threads have one each under way
+            while len(self.run.readers.read_names) < 8:  # two of these are being screened, one in each thread
                 threading.Event().wait(0.001)
         self.stored.append(self.names_in_store())
         if len(self.run.names) == self._cancels_at:
@@ -265,7 +263,7 @@ def test_a_pause_ends_what_is_under_way_and_begins_nothing(tmp_path: Path) -> No
     assert paused.wait(10)
     meanwhile(tmp_path)
     done = len(run.names)
-    assert done < 30  # a few were under way
+    assert done < 30  # a few were already being screened
     meanwhile(tmp_path)
     assert len(run.names) == done
     assert run.batch.state == "paused"
@@ -415,7 +413,7 @@ def test_progress_tells_pace_and_time_left(tmp_path: Path) -> None:
     has_pace, guess = threading.Event(), 1_000_000
 
     def discover() -> Iterator[ImageRef]:
-        """Images until a pace was told."""
+        """Yield images until a speed was published."""
         return itertools.takewhile(lambda _: not has_pace.is_set(), endless_refs())
 
     def listen(event: Event) -> None:
@@ -431,14 +429,14 @@ def test_progress_tells_pace_and_time_left(tmp_path: Path) -> None:
 
 
 def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path) -> None:
-    """59 images, two of them once under another name or deleted: 59 rows, as many in every count."""
+    """Of 59 images two are renamed or deleted; the list and every count have the images that are left."""
     names = [f"dark{number}.png" for number in range(60)]
     first = Run(tmp_path, names)
     first.listener = lambda event: first.batch.cancel() if len(first.names) == 30 else None
     first.finish()
     seen = sorted(first.names)
     assert first.states[-1] == "cancelled"
-    assert 30 <= len(seen) < 40  # those that were saved with it are told, too
+    assert 30 <= len(seen) < 40  # outcomes saved together with it are published, too
     left = [name for name in names if name not in seen[:2]] + ["renamed dark.png"]
     second = Run(tmp_path, left).finish()
     assert second.batch.run_id == first.batch.run_id
@@ -494,7 +492,7 @@ _HELD_FAST = pytest.mark.skipif(sys.platform == "win32", reason="Windows holds o
     ],
 )
 def test_a_store_that_loses_results_in_mid_run_fails_the_run(tmp_path: Path, accident: str) -> None:
-    """Also after the last image: nothing is called finished that is not kept."""
+    """Also after the last image: a run is not finished unless all its results are stored."""
     database, backup = tmp_path / "home" / "results.sqlite", tmp_path / "backup"
     Run(tmp_path, ["dark.png"], database=database).finish()
     shutil.copy(database, backup)
@@ -507,7 +505,7 @@ def test_a_store_that_loses_results_in_mid_run_fails_the_run(tmp_path: Path, acc
             database.unlink()
         elif accident == "replaced":
             backup.replace(database)
-        else:  # as after another file was copied over the store without a new name
+        else:  # as after another file was copied over the store
             with closing(sqlite3.connect(database)) as connection, connection:
                 connection.execute(accident)
 
@@ -517,7 +515,7 @@ def test_a_store_that_loses_results_in_mid_run_fails_the_run(tmp_path: Path, acc
     assert run.states[-1] == "failed"
     assert run.batch.reason and run.batch.reason.code == ("store_gone" if is_gone else "results_lost")
     if is_gone:
-        assert run.batch.run_id == 0  # nobody exports what has its number in the store that is there now
+        assert run.batch.run_id == 0  # the run's number in the new store is not exported
         assert Run(tmp_path, names, database=database).finish().states == ["running", "finished"]
 
 

@@ -1,6 +1,6 @@
-"""Files that change between the search that lists them and the child that reads them, or between two runs.
+"""Files that change between their discovery and their reading by the child, or between two runs.
 
-One outcome is of one file: header, hash and pixels are of the same bytes, whatever was in the place before.
+One outcome is of one file: header, hash and pixels are of the same bytes, whatever had this name before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Change = Callable[[Path], None]
 
 
 class Meanwhile:
-    """Real workers; before a file is opened for the first time, something happens to it."""
+    """Real workers; before a file is opened for the first time, the test changes the file."""
 
     def __init__(self, pool: Workers, changes: Mapping[str, Change]) -> None:
         self._pool = pool
@@ -66,7 +66,7 @@ class Meanwhile:
         return self._pool.hash_file(ref)
 
     def abort_calls(self) -> None:
-        """The pool is the module's."""
+        """Nothing: the pool belongs to the module."""
 
     def _change(self, ref: ImageRef) -> None:
         change = self._changes.pop(ref.path.name, None)
@@ -76,7 +76,7 @@ class Meanwhile:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    """The child has read a file, and started what it starts with it, before a test looks for what is left behind."""
+    """A pool whose child and helper processes have started before a test looks for leftover processes."""
     first = ImageRef(path=image(tmp_path_factory.mktemp("first") / "image.dcm"))
     with Workers(1, timeout_s=30, memory_limit_mb=1024) as pool:
         pool.read_network_input(first, InputSpec(height=64, width=64))
@@ -92,7 +92,7 @@ def images(tmp_path: Path) -> Path:
 
 
 class Screening:
-    """One run over a folder to its end: the batch, and the outcomes by file name."""
+    """One completed run over a folder: the batch, and the outcomes by file name."""
 
     def __init__(
         self, folder: Path, pool: Workers, changes: Mapping[str, Change] | None = None, *, as_new_run: bool = False
@@ -142,7 +142,7 @@ def hash_of(path: Path) -> str:
 
 
 def become(make: Callable[[Path], object]) -> Change:
-    """The file is replaced at once, as by a copy program that writes beside and renames."""
+    """Replace the file at once, as a copy program does by renaming a temporary file."""
 
     def change(path: Path) -> None:
         temporary = path.with_name(f".{path.name}.temporary")  # two files change at the same time
@@ -182,7 +182,7 @@ def test_what_was_swapped_in_the_middle_of_a_run_is_never_taken_over_for_another
 
 
 def test_a_image_swapped_before_its_earlier_result_is_looked_up(images: Path, pool: Workers) -> None:
-    """Discovery sees the adult's header, the hash is of the child's file: neither the other's header nor its score."""
+    """Discovery saw the other file's header, so neither that header nor its score may be used."""
     child(images / "a.dcm")
     image(images / "b.dcm", number=2)
     Screening(images, pool)
@@ -254,12 +254,12 @@ def test_a_file_that_changes_in_the_middle_of_a_run_costs_that_file_alone(
     assert (None if isinstance(outcome, ScreenedOutcome) else outcome.reason.code) == code
     if paths[1].is_file() and code != "empty":
         assert outcome.facts.content_sha256 == hash_of(paths[1])
-    if code == "not_an_image":  # nothing of the old file is kept
+    if code == "not_an_image":  # nothing of the old file is stored
         assert (outcome.ref.kind, outcome.ref.header) == ("unknown", ImageHeader())
 
 
 def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: Path, pool: Workers) -> None:
-    """Or a result would never be taken over."""
+    """Otherwise a result would never be reused."""
     write_collection(images)
     write_bad_inputs(images)
     first = Screening(images, pool)
@@ -270,7 +270,7 @@ def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: P
 
 
 def test_a_result_whose_header_is_refused_is_not_taken_over(images: Path, pool: Workers) -> None:
-    """A score in the store that the pack must not give: whoever wrote it, it is done again."""
+    """A stored score that the pack must not give, whoever wrote it, is replaced by a new result."""
     image(images / "a.dcm")
     first = Screening(images, pool)
     child(images / "a.dcm")

@@ -1,4 +1,4 @@
-"""A pair from files to a comparison: read, lungs found, headers held against each other, and a child that may die."""
+"""A comparison from files to its result: reading, lungs, matching of headers, and a child that may die."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ChestFile(PaintedFile):
 
 
 class ChestReaders(LungReaders):
-    """Every file is the drawn chest, but for what its name says."""
+    """Every file is the drawn chest, except for what its name states."""
 
     def __init__(self, finder: FakeFinder) -> None:
         super().__init__(finder, open_file=ChestFile)
@@ -142,7 +142,7 @@ def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
 
 
 def test_lungs_lie_in_the_frame_where_they_lie_in_the_image() -> None:
-    # An image of 800 x 400 pixels: 1.5625 each in the frame, which begins 200 pixels left of it
+    # An image of 800 x 400 pixels: 1.5625 each in the frame, which begins 200 pixels left of the image
     mask = lungs_in_frame(lungs(), PixelMap(1.5625, 0.0, 1.5625, -200.0))
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     # Cells 10 to 30 of 20 rows: 200 to 600 of the image, 128 to 384 of the frame; columns 50 to 330: 160 to 339

@@ -1,4 +1,4 @@
-"""The check of constancy: what is expected and by whose word, what differs, what is kept, and when it is due."""
+"""The constancy test: signed expected results, differences, stored records, and the date of the next test."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ POINT = tiny_manifest().operating_points[0]
 
 @dataclass(eq=False)
 class Screening:
-    """A session whose answers are given."""
+    """A session that gives the test's answers."""
 
     model: Model | None = field(default_factory=tiny_model)
     answer: Callable[[ImageRef], Outcome | None] = lambda ref: of(ref, 0.9)
@@ -73,10 +73,10 @@ def record(**changes: object) -> ConstancyRecord:
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("fieldray.pipeline.constancy.constancy_files", lambda: FILES)  # drawn once
+    monkeypatch.setattr("fieldray.pipeline.constancy.constancy_files", lambda: FILES)  # the images are drawn only once
 
 
-# ---- what is expected
+# ---- expected results
 
 
 def test_every_pack_that_ships_has_answers_of_the_very_networks_it_runs(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_nothing_but_what_was_signed_is_expected(tmp_path: Path) -> None:
     assert changed != content
     (tmp_path / "constancy.json").write_bytes(changed)
     refused(tmp_path)
-    (tmp_path / "constancy.sig").write_bytes(sign(changed, key=key(1)))  # anybody can
+    (tmp_path / "constancy.sig").write_bytes(sign(changed, key=key(1)))  # anybody can sign with a key of their own
     refused(tmp_path)
     (tmp_path / "constancy.json").unlink()
     refused(tmp_path)
@@ -115,10 +115,10 @@ def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:
         (found,) = run_constancy_test(session, records)
         assert session.model and records.state_sentences(session.model) == (found,)
     assert found.code == "constancy_passed"
-    assert dict(found.parameters)["images"] == str(IMAGES - 1)  # one is near a limit of the lung fields
+    assert dict(found.parameters)["images"] == str(IMAGES - 1)  # one image is near a limit of the lung fields
 
 
-# ---- a pack without expected answers
+# ---- a pack without expected results
 
 
 def test_the_first_answers_are_kept_and_later_ones_held_against_them(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def codes(found: Iterable[Reason]) -> list[str]:
     return [one.code for one in found]
 
 
-# ---- what differs
+# ---- differences
 
 
 def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_answer() -> None:
@@ -181,7 +181,7 @@ def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_
     assert differs(turned, code="view")
 
 
-# ---- what is kept
+# ---- stored records
 
 
 def add(records: ConstancyRecords, one: ConstancyRecord) -> None:

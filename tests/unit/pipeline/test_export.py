@@ -1,4 +1,4 @@
-"""Exports of a stored run: images are read again by other processes, and what breaks leaves nothing half-written."""
+"""Exports of a stored run: other processes read the images again, and an error leaves no half-written file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_own(head: bytes) -> bool:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """A run over two images, that began at a known time."""
+    """A run over two images that began at a known time."""
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(2):
@@ -59,7 +59,7 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def seen() -> Iterator[list[ShownImage | Reason]]:
-    """A format that keeps the images that it is given."""
+    """The images that were passed to a registered test format."""
     images: list[ShownImage | Reason] = []
 
     def write(_: Path, stored: StoredRun) -> None:
@@ -139,7 +139,7 @@ def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path) -> N
 def test_every_format_is_written_again_and_what_another_run_of_the_same_number_wrote_is_kept(
     database: Path, tmp_path: Path
 ) -> None:
-    """Another computer saved it into the folder that both share."""
+    """Another computer with the same run number saved into the same folder."""
     names, out = ("csv", "json", "pdf", "pdf-studies", "sr", "sc", "seg"), tmp_path / "out"
     first = export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), make_workers=pool)
     suffixes = [path.name.removeprefix(NAME) for path in first]
@@ -152,7 +152,7 @@ def test_every_format_is_written_again_and_what_another_run_of_the_same_number_w
             ExportRequest(database=database, run_id=1, folder=out, formats=names, options=options), make_workers=pool
         )
         assert len(list(out.iterdir())) == 2 * len(names) and set(others).isdisjoint(first)
-    assert "Synthetic^" in others[0].read_text(encoding="utf-8-sig")  # asked for by name
+    assert "Synthetic^" in others[0].read_text(encoding="utf-8-sig")  # named explicitly
     assert {path: path.read_bytes() for path in kept} == kept
     change(database, "UPDATE runs SET started_s = started_s - 1000")
     assert export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), make_workers=pool) == first
@@ -163,16 +163,16 @@ def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:
     assert pseudonym_key(tmp_path) == key
     header = image_ref().header
     first, again = (pseudonym(header, study, key=key) for study in ("1.2", "1.3"))
-    assert first != again  # no patient ID: nothing says that both are of one person
+    assert first != again  # no patient ID: nothing shows that both are of one person
     assert pseudonym(header, "1.2", key=key) == first
     assert pseudonym(header, "1.2", key=b"another") != first
     named = {pseudonym(ImageHeader(patient_id=number), "1.2", key=key) for number in ("PX-1", " PX-1 ")}
-    assert named == {pseudonym(ImageHeader(patient_id="PX-1"), "1.3", key=key)}  # of one person in every study
+    assert named == {pseudonym(ImageHeader(patient_id="PX-1"), "1.3", key=key)}  # one person in every study
     emergencies = [ImageHeader(patient_id="UNKNOWN", patient_name=name) for name in ("Alpha^Anna", "Beta^Boris")]
     refs = [image_ref(header=replace(header, study_instance_uid="1.2")) for header in emergencies]
     assert (
         len({pseudonym(ref.header, ref.patient_study_key, key=key) for ref in refs}) == 2
-    )  # the number is no person's
+    )  # a placeholder ID names no person
     if os.name == "posix":
         assert (tmp_path / "pseudonym.key").stat().st_mode & 0o077 == 0
 
@@ -227,19 +227,19 @@ def test_a_folder_that_vanishes_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert str(tmp_path / "out" / "sr") in problem.value.reason.text
 
 
-# ---- by another process, as the window has it
+# ---- in another process, as the window exports
 
 SETTINGS = Settings({"decoders": 1})
 
 
 def quiet(_done: int, _total: int) -> None:
-    """Nobody listens."""
+    """A progress handler that does nothing."""
 
 
 def test_another_process_writes_what_this_process_writes(tmp_path: Path, database: Path) -> None:
-    """With the pack that is in use: were it not known there, the PDF would say less."""
+    """The pack in use is passed on; without its manifest the PDF would contain less."""
     shipped = PackLibrary(data_folder()).load(ADULTS)
-    model = replace(shipped, manifest=replace(shipped.manifest, version="99.0.0"))  # no library has it
+    model = replace(shipped, manifest=replace(shipped.manifest, version="99.0.0"))  # a pack that no library has
     code = model.manifest.labels[0].code
     spec = run_spec(pack_name=model.pack_name, model_sha256=model.model_sha256)
     outcomes = list(screened_files([tmp_path / "in"]))
@@ -293,7 +293,7 @@ def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, databas
             progress=progress,
         )
     assert not list((tmp_path / "out").glob(".*"))
-    assert len(list((tmp_path / "out").iterdir())) <= 1  # what was done before it heard
+    assert len(list((tmp_path / "out").iterdir())) <= 1  # it went on until it heard of the stop
 
 
 def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, database: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a person is told of runs that were deleted."""
+"""The message after runs were deleted."""
 
 from __future__ import annotations
 

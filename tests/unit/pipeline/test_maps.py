@@ -1,4 +1,4 @@
-"""The maps of a stored run: of all its images, with the overlay of those whose file is still the same."""
+"""Maps of a stored run: for all its images, with an overlay where the file is unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiny_models import tiny_manifest
 
 
 class Again(FakeReaders):
-    """Reads every image again: as it was, or as another file by now."""
+    """Reads an image again: unchanged, or with another content for the file named `changed`."""
 
     def __init__(self, *, changed: str = "", problem: Exception | None = None) -> None:
         super().__init__()

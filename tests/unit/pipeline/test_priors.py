@@ -1,4 +1,4 @@
-"""Prior images: found in a store, read from a file, compared by processes that end with the window."""
+"""Prior images: found in a store, read from a file, and compared by processes that end with the window."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def image(folder: Path, name: str, day: str, *, patient: str = "PX-1", content: 
 
 
 class FakeComparer:
-    """Answers as soon as it may; `cancel` ends what waits."""
+    """Answers once `may_answer` is set; `cancel` ends a waiting comparison."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[ImageRef, ImageRef]] = []
-        self.read: dict[str, str] = {}  # the content that files are found to have, where it is known
+        self.read: dict[str, str] = {}  # by file name: the content that the file is found to have
         self.may_answer, self.is_asked = threading.Event(), threading.Event()
         self.is_cancelled = self.is_closed = False
         self.may_answer.set()

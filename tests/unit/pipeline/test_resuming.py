@@ -1,4 +1,4 @@
-"""What a run takes over of files that have not changed, and by what it knows them."""
+"""Results that a run reuses for unchanged files, recognised by a sample of their content or by the whole content."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ SETUP = set_up_pack(tiny_model())
 
 @pytest.fixture(autouse=True)
 def _old_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of these tests were made a moment ago."""
+    """Allow stamps for new files: the files of these tests were made a moment ago."""
     monkeypatch.setattr("fieldray.imaging.source._MARGIN_S", -3600.0)
 
 
 class Readers(FakeReaders):
-    """Reads files that are there, and stamps them; counts whose whole content it reads."""
+    """Reads existing files and stamps them; records which files are hashed as a whole."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Readers(FakeReaders):
 
 
 class Run:
-    """One run over a folder, to its end."""
+    """One completed run over a folder."""
 
     def __init__(
         self, folder: Path, *, stop_after: int = 0, setups: Sequence[PackSetup] = (SETUP,), **options: Any
@@ -102,7 +102,7 @@ class Run:
 
     @property
     def ways(self) -> dict[str, str]:
-        """By the file's name: whether it was screened, or known by its whole content or a sample of it."""
+        """By file name: "screened", or recognised by its whole "content" or by a "sample" of it."""
         ways = {(False, False): "screened", (True, False): "content", (True, True): "sample"}
         return {
             event.image.most_urgent_result.outcome.ref.path.name: ways[
@@ -113,7 +113,7 @@ class Run:
 
     @property
     def taken_over(self) -> tuple[int, int]:
-        """How many results of the run are of earlier ones: known by a sample, and by the whole content."""
+        """How many results were reused: recognised by a sample, and by the whole content."""
         counted = "SELECT is_resumed, COUNT(*) FROM answers WHERE run_id = ? GROUP BY 1"
         with closing(sqlite3.connect(self.database)) as store:
             found = dict(store.execute(counted, (self.batch.run_id,)).fetchall())
@@ -179,7 +179,7 @@ def test_a_run_that_was_broken_off_resumes_with_its_own_rows(images: Path) -> No
 
 
 def rewrite(path: Path) -> None:
-    """Another content of the same size, at the same time."""
+    """Write another content of the same size with the same modification time."""
     before, data = path.stat(), path.read_bytes()
     time.sleep(0.02)
     path.write_bytes(data[:-30] + bytes(30))
@@ -236,7 +236,7 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
 def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_ones(
     images: Path, verifies: bool
 ) -> None:
-    """It is taken over with its notes, which the run counts; whoever wants the program's own word screens afresh."""
+    """They keep their notes, which the run counts. A fresh run screens without the person's request."""
     first = Run(images, stop_after=4)
     was = first.ready[0].image.most_urgent_result.outcome
     side = reason("view", view="LL")
@@ -266,7 +266,7 @@ CHILDREN = tiny_model(manifest=tiny_manifest(accepted=HeaderRules(ages_years=(1,
 def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those_of_a_fresh_run(
     images: Path, *, confirmed_first: bool, verifies: bool
 ) -> None:
-    """In a run of two packs the one for all ages has no note on them."""
+    """In a run of two packs, the pack for all ages has no note on ages."""
 
     def run(*, ages_confirmed: bool, **options: Any) -> Run:
         packs = [set_up_pack(model, ages_confirmed=ages_confirmed) for model in (CHILDREN, tiny_model())]
@@ -354,7 +354,7 @@ def test_a_file_that_became_a_link_or_a_zip_is_not_taken_for_what_it_was(images:
 
 
 def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> None:
-    """Their names are in another order than their paths, and there are more than are asked for at once."""
+    """Their names sort differently than their paths, and they are more than one query returns."""
     write_images(tmp_path / "one", 1, side=64)
     (only,) = (tmp_path / "one").iterdir()
     for folder in ("a", "a.b", "a b", "b"):
@@ -392,7 +392,7 @@ BOTH = (SETUP, STRICT)
 
 
 def kept(run: Run) -> Counter[tuple[int, str]]:
-    """How often each image has an answer of each pack in the run of a batch."""
+    """How often each image has an answer of each pack in this run."""
     with ResultStore(run.database) as store:
         return Counter((one.position, one.outcome.ref.path.name) for one in store.results(run.batch.run_id))
 
@@ -403,7 +403,7 @@ def ways_of_packs(run: Run, way: str) -> Counter[tuple[int, bool]]:
 
 
 def test_a_run_of_two_packs_is_resumed_after_a_stop(images: Path) -> None:
-    """Both answers for an image are committed at once, and nothing is done twice."""
+    """Both answers for an image are committed at once, and no image is screened twice."""
     first = Run(images, setups=BOTH, stop_after=2)
     assert first.batch.state == "cancelled"
     assert {position for position, _ in kept(first)} == {0, 1} and len(set(kept(first).values())) == 1
@@ -426,7 +426,7 @@ def test_a_pack_takes_over_what_it_said_in_a_run_of_its_own(images: Path) -> Non
     again = Run(images, setups=BOTH)
     assert again.readers.hashed == again.readers.read_names == []
     assert ways_of_packs(again, "is_recognised_by_sample") == {(0, True): 5, (1, True): 5}
-    strict = Run(images, setups=(STRICT,))  # from the second place in a run to the first
+    strict = Run(images, setups=(STRICT,))  # the second pack of one run becomes the first of another
     assert strict.readers.hashed == strict.readers.read_names == []
     assert ways_of_packs(strict, "is_recognised_by_sample") == {(0, True): 5}
     with HistoryQuery(alone.database) as query:
@@ -444,7 +444,7 @@ def test_answers_of_two_runs_of_one_pack_each_make_a_run_of_two(images: Path) ->
 
 
 def test_a_header_field_that_is_shown_alone_voids_no_earlier_result(images: Path) -> None:
-    """An earlier version of the program did not read it; a file that was touched is known by its content."""
+    """Earlier versions of the program did not read these fields; touched files are recognised by their content."""
     first = Run(images)
     change = "UPDATE images SET header = json_set(header, '$.{}', 'another')"
     for name, way in (("manufacturer", "content"), ("study_description", "content"), ("patient_id", "screened")):

@@ -1,4 +1,4 @@
-"""What is said of a run at its end: that most of its files failed, and why most of them did."""
+"""Notes at the end of a run: that most of its files failed, with the most frequent reason."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tiny_models import tiny_manifest, tiny_model
 
 
 def screen(name: str = "bright.png", *, engine: FakeEngine | None = None, **changes: Any) -> Outcome:
-    """Screen an image of this name; `changes` are the manifest's, or `ref` and others of `screen_image`."""
+    """Screen an image of this name. `changes` are manifest values, or `ref` and other arguments of `screen_image`."""
     ref = changes.pop("ref", None) or ImageRef(path=Path("/images") / name)
     options = {key: changes.pop(key) for key in ("observe", "is_cancelled", "workers") if key in changes}
     model = tiny_model(manifest=tiny_manifest(**changes))
@@ -46,7 +46,7 @@ def test_an_image_is_read_run_and_decided() -> None:
 
 
 def test_the_score_is_calibrated_before_it_is_decided() -> None:
-    # the logit of a score of 0 is held at log(1e-7 / (1 - 1e-7)) = -16.118; with an intercept of 17: sigmoid(0.882)
+    # the logit of a score of 0 is limited to log(1e-7 / (1 - 1e-7)) = -16.118; plus an intercept of 17: sigmoid(0.882)
     outcome = screen("dark.png", calibration={"opacity": Calibration(slope=1.0, intercept=17.0)})
     assert outcome.findings[0].score == pytest.approx(0.7073, abs=1e-3)
     assert outcome.category == "abnormal"
@@ -78,14 +78,14 @@ def test_what_reading_finds_wrong_becomes_an_outcome_with_the_facts_known() -> N
 
 
 def gate(limit: float) -> OutOfDistributionCheck:
-    """Features (f, f, f, f) are sqrt(mean((f * 1)^2)) = f away."""
+    """A check with this limit; the distance of features (f, f, f, f) is sqrt(mean((f * 1)^2)) = f."""
     return OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=limit)
 
 
 class Reduced:
-    """A file that its codec reads at half its resolution, so many times its input's detail; noted, how often.
+    """A file that its codec reads at half resolution, with `oversampling` times the needed detail; counts the reads.
 
-    With `is_cut`, the second reading shows that it is damaged.
+    With `is_cut`, the second read finds the file damaged.
     """
 
     def __init__(self, *, is_approximate: bool = True, oversampling: float = 1.0, is_cut: bool = False) -> None:
@@ -110,7 +110,7 @@ class Reduced:
 
 
 def look(file: Reduced, *greys: int, features: float = 0.0, **changes: Any) -> Outcome:
-    """With these scores, of 255, one at each reading."""
+    """Screen a file whose readings get these scores, in steps of 1/255, one for each reading."""
     engine = FakeEngine(features=features, scores=[grey / 255 for grey in greys])
     return screen("x.jpg", workers=LungReaders(None, open_file=file), engine=engine, **changes)
 
@@ -134,14 +134,14 @@ GATED = {"ood_gate": gate(2.0)}
 @pytest.mark.parametrize(
     ("grey", "reading", "features", "changes", "category", "is_read_again"),
     [
-        # what was read finely, only where it is closer: 235 is by 0.27 in log-odds above the limit
+        # an image read with more detail only if it is closer: 235 is 0.27 in log-odds above the limit
         (235, {}, 0.0, WIDE_BAND, "abnormal", True),
         (235, {"oversampling": 1.4}, 0.0, WIDE_BAND, "abnormal", True),
         (235, {"oversampling": 1.5}, 0.0, WIDE_BAND, "abnormal", False),
-        # what is exact, never, and what has no operating point neither
+        # never for an exact reading, nor without an operating point
         (150, {"is_approximate": False}, 0.0, {}, "unsure", False),
         (150, {}, 0.0, {"operating_points": ()}, "not_assessed", False),
-        # what is close to the gate; what that refuses clearly is not read again for its score
+        # near the out-of-distribution limit; a clear refusal is not read again for its score
         (255, {}, 1.9, GATED, "abnormal", False),
         (255, {}, 1.98, GATED, "abnormal", True),
         (255, {}, 2.02, GATED, "refused", True),
@@ -163,7 +163,7 @@ def test_damage_that_only_the_finer_picture_shows_is_told() -> None:
 
 
 class Noted(FakeReaders):
-    """Of an even grey, and with a note on it."""
+    """Gives images of one grey level, with these notes."""
 
     def __init__(self, grey: int, *notes: str) -> None:
         super().__init__()
@@ -231,13 +231,13 @@ def test_what_the_system_refuses_is_no_fault_of_the_image(error: Exception, code
 
 @pytest.mark.parametrize(("name", "answer"), [("bright.png", never), ("bug.png", None)])
 def test_a_cancelled_image_gets_no_outcome(name: str, answer: Any) -> None:
-    asked = iter((False,))  # it is cancelled once a worker was asked
+    asked = iter((False,))  # cancelled after a worker was asked
     with pytest.raises(Cancelled):
         screen(name, engine=FakeEngine(answer=answer), is_cancelled=lambda: next(asked, True))
 
 
 def test_a_cancelled_image_is_not_looked_at_again() -> None:
-    """The cancel is passed on: it counts while a worker looks, after a device was found for the image."""
+    """The cancel also counts while a worker reads, after a device was found for the image."""
     file = Reduced()
     with pytest.raises(Cancelled):
         look(file, 95, 255, is_cancelled=lambda: bool(file.reads))
@@ -250,7 +250,7 @@ def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
             tiny_manifest().operating_points[0], threshold=threshold, unsure_low=0.05, unsure_high=threshold
         )
         rules = replace(tiny_manifest().accepted, ages_years=ages)
-        # the logit of 1 is held at 16.118: sigmoid(16.118 - 15.271) = 0.7
+        # the logit of 1 is limited to 16.118: sigmoid(16.118 - 15.271) = 0.7
         calibration = {"opacity": Calibration(intercept=-15.271)}
         return tiny_model(manifest=tiny_manifest(accepted=rules, operating_points=(point,), calibration=calibration))
 

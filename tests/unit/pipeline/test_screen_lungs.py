@@ -1,4 +1,4 @@
-"""One image with its lungs found first: refused, noted, cropped, and told how its evidence lies."""
+"""One image whose lungs are found first: refusals, notes, the crop, and where the evidence lies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from raised import raises
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_manifest, tiny_model
 
-# Of 64 x 64 pixels: two lungs, each 8 of 16 rows and 5 of 16 columns.
+# In 64 x 64 pixels: two lungs, each 8 of 16 rows and 5 of 16 columns of the mask.
 MASK = np.zeros((16, 16))
 MASK[4:12, 2:7] = MASK[4:12, 9:14] = 1
 
@@ -41,7 +41,7 @@ def screen(
     workers: FakeReaders | None = None, header: ImageHeader | None = None, overrides: RefusalOverrides | None = None,
     **changes: Any,
 ) -> Outcome:  # fmt: skip
-    """`changes` are the manifest's, of a model with a pack that finds lungs; `of` is another model."""
+    """Screen with a pack that needs lung fields. `changes` are manifest values; `of` replaces the whole model."""
     return screen_image(
         ImageRef(path=Path("/images") / name, header=header or ImageHeader()),
         setup=set_up_pack(of or model(**changes), overrides=overrides or RefusalOverrides()),
@@ -51,8 +51,8 @@ def screen(
 
 
 def wished(finder: FakeFinder | None, *, overrules: bool = False, turns: bool = False, **options: Any) -> Outcome:
-    """As a person who overrules or turns has it screened."""
-    return screen(finder, overrides=RefusalOverrides(overrules=overrules, turns=turns), **options)
+    """Screen as a person asks who overrules the refusal or has the image turned."""
+    return screen(finder, overrides=Overrides(overrules=overrules, turns=turns), **options)
 
 
 def test_the_lungs_travel_with_the_result() -> None:
@@ -63,7 +63,7 @@ def test_the_lungs_travel_with_the_result() -> None:
     assert (outcome.lungs.pixel_map.row_scale, outcome.lungs.pixel_map.column_scale) == (4.0, 4.0)
 
 
-# What the lungs' checks refuse, by their scores.
+# Refusals of the lung checks, by their scores.
 REFUSED = [
     ({"frontal_chest": 0.01}, "not_frontal_chest"),
     ({"rotated_90": 0.9}, "rotated"),
@@ -92,7 +92,7 @@ def test_what_is_unlike_the_packs_images_is_screened_and_noted_once_it_is_known_
 
 
 class Mapped(FakeEngine):
-    """Gives a class map, 4 x 4 over the image."""
+    """Gives a class map of 4 x 4 cells over the image."""
 
     def __init__(self, class_map: np.ndarray) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def test_where_no_lungs_can_be_found_any_more_the_run_ends_and_names_the_pack() 
         screen(finder)
 
 
-# ---- what stays as it was
+# ---- unseen lungs, second readings and corrections
 
 
 def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> None:
@@ -145,7 +145,7 @@ def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> No
 
 
 class TwoOutputs(FakeEngine):
-    """Gives the two shares of a bare model of the dissertation."""
+    """Gives the two outputs of a bare model of the dissertation."""
 
     def _prediction(self, values: Any) -> Prediction:
         return replace(super()._prediction(values), scores={"abnormal": 0.2, "normal": 0.8})
@@ -162,7 +162,7 @@ def test_an_image_of_a_bare_model_keeps_one_of_its_two_classes() -> None:
 
 
 class Coarse(PaintedFile):
-    """Is read at half its resolution by its codec."""
+    """A file that its codec reads at half resolution."""
 
     def image(self, needed: TargetSize | None = None) -> Image:
         pixels = super().image(needed).pixels.astype(np.float32)
@@ -170,7 +170,7 @@ class Coarse(PaintedFile):
 
 
 class Wandering(FakeFinder):
-    """Finds the lungs four cells farther down each time."""
+    """Finds the lungs four cells lower each time."""
 
     asked = 0
 
@@ -188,7 +188,7 @@ def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
 
 
 class Swapped(LungReaders):
-    """Another file has the name when it is opened again."""
+    """The file has another content each time it is opened."""
 
     def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         seen = super().analyse(question, model=model)
@@ -210,7 +210,7 @@ def codes(outcome: Outcome) -> list[str]:
 def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores: dict[str, float], code: str) -> None:
     cropped = model(input=InputSpec(height=64, width=64, crop="lungs"), requires=(PackRequirement(kind="lung-fields"),))
     outcome = wished(FakeFinder(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
-    # not what a mask says that nobody trusts: neither its notes nor its crop
+    # neither notes nor the crop of a mask that is not trusted
     assert codes(outcome) == ["screened_anyway", code]
     assert outcome.facts.pixel_map.to_image(64, 64) == (outcome.facts.rows, outcome.facts.columns)
     assert outcome.lungs.evidence_inside is None
@@ -238,7 +238,7 @@ def test_a_header_that_a_person_sees_to_be_wrong_is_overruled_but_no_age_and_no_
 
 
 class Looks(FakeFinder):
-    """Says of each reading, and of its two halves where it is refused, what the test says."""
+    """Gives the test's scores for each reading, and for the two halves of a refused image."""
 
     def __init__(self, *said: dict[str, float]) -> None:
         super().__init__(MASK)
@@ -286,7 +286,7 @@ NO_CHEST = {"frontal_chest": 0.01}
 def test_a_chest_that_only_one_of_its_halves_shows_is_screened_and_read_first(
     of_whole: dict[str, float], of_halves: tuple[dict[str, float], ...], unseen: str
 ) -> None:
-    """The left half and its mirror image are a chest: the right half, where the patient's left lung is, shows none."""
+    """The left half and its mirror image look like a chest; the other half shows no lung."""
     outcome = screen(Looks(of_whole, *of_halves))
     assert (outcome.status, outcome.lungs.unseen) == ("screened", (unseen,))
     assert codes(outcome) == [f"{unseen}_lung_not_found"]

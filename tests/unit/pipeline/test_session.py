@@ -33,7 +33,7 @@ from waiting import wait_for
 
 
 class Opened:
-    """A session on fakes, and what it opened and published."""
+    """A session on fakes, with the services that it opened and the events that it published."""
 
     def __init__(self, folder: Path) -> None:
         self.events: list[Event] = []
@@ -57,7 +57,7 @@ class Opened:
         return self._kept(self.readers, FakeReaders())
 
     def screen(self, folder: Path, model: Model | None = None, **options: Any) -> Batch:
-        """A run over a folder, to its end."""
+        """One completed run over a folder."""
         self.session.use_packs(model or tiny_model())
         batch = self.session.start([folder], **options)
         assert batch.join(20)
@@ -197,7 +197,7 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     paths = export_run(ExportRequest(database=opened.session.database, run_id=batch.run_id, folder=tmp_path / "out"))
     assert [path.suffix for path in paths] == [".csv", ".json"]
     assert opened.session.export(batch.run_id, tmp_path / "out") == paths
-    # an older copy was put back, where another run has its number
+    # an older copy was restored, in which another run has this number
     with closing(sqlite3.connect(opened.session.database)) as other, other:
         other.execute("UPDATE runs SET spec = replace(spec, 'images', 'others')")
     with pytest.raises(StorageProblem, match="moved, deleted or replaced"):
@@ -288,7 +288,7 @@ def test_the_preview_of_an_image_that_is_gone_is_read_from_the_store(opened: Ope
 def test_one_image_is_screened_and_nothing_is_stored(opened: Opened, tmp_path: Path) -> None:
     (path,) = write_images(tmp_path, 1)
     ref = ImageRef(path=path, kind="png")
-    assert opened.session.screen_one(ref) is None  # no pack
+    assert opened.session.screen_one(ref) is None  # no pack is in use
     opened.session.use_packs(tiny_model())
     outcome = opened.session.screen_one(ref)
     assert outcome.ref == ref
@@ -310,13 +310,13 @@ def test_one_image_that_is_being_screened_as_the_session_ends_is_no_fault(opened
     assert error.reason.code == "engine_closed"
 
 
-# Far from what the engine of these tests says of any image.
+# Far from the engine's features of any image in these tests.
 GATE = OutOfDistributionCheck(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
 ANYWAY = RefusalOverrides(overrules=True)
 
 
 def refused_run(opened: Opened, images: Path) -> list[StoredResult]:
-    """A run of a pack whose gate lets nothing through."""
+    """A run of a pack that refuses every image as out of distribution."""
     batch = opened.screen(images, tiny_model(manifest=tiny_manifest(ood_gate=GATE)))
     with ResultQuery(opened.session.database) as query:
         found = list(query.results(batch.run_id))
@@ -353,9 +353,7 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
         assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
         assert query.run(first.run_id).state == "finished"
     assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}
-    back = opened.session.screen_again(
-        first.row_id, judged=found, overrides=RefusalOverrides()
-    )  # a person takes it back
+    back = opened.session.screen_again(first.row_id, judged=found, overrides=Overrides())  # a person withdraws it
     assert isinstance(back, RefusedOutcome) and stored(opened, first.row_id).outcome.category == "refused"
     assert stored(opened, first.row_id).verdict == disagree
 

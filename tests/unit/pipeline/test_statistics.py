@@ -77,7 +77,7 @@ def test_the_load_is_of_this_process_and_its_children() -> None:
 
 
 def test_the_cpu_load_is_always_that_of_a_real_interval() -> None:
-    """Whichever thread asks, and however soon: a second of all cores, then a hundredth, then another second."""
+    """For queries of any thread, however soon: after a second with all cores, a hundredth, and another second."""
     cores = os.cpu_count() or 1
     times = [(100.0, 1000.0)]
     load, shares = MachineLoad(times=lambda: times[-1]), list[float | None]()
@@ -93,7 +93,7 @@ def test_the_cpu_load_is_always_that_of_a_real_interval() -> None:
 def test_the_cpu_load_of_this_computer_is_measured() -> None:
     load = MachineLoad()
     deadline = time.monotonic() + 10
-    while load.measure()[0] is None and time.monotonic() < deadline:  # while the test computes, a core is at work
+    while load.measure()[0] is None and time.monotonic() < deadline:  # while the test computes, a core is busy
         pass
     assert (load.measure()[0] or 0) > 0
 

@@ -19,12 +19,12 @@ from outcomes import screened
 from program import write_images
 from raised import raises
 
-LOOKS_BEFORE_TRIED = 3  # with two seconds between looks, a file has to stay as it is for three
-LOOKS_BEFORE_BELIEVED = 30  # and for a minute
+LOOKS_BEFORE_TRIED = 3  # with two seconds between looks, a file must stay unchanged for three looks
+LOOKS_BEFORE_BELIEVED = 30  # and for a minute before it counts as cut
 
 
 class Desk:
-    """A watch with a clock that is put forward, and what it gave."""
+    """A watch whose clock the test advances, and the images that it gave."""
 
     def __init__(self, *folders: Path, known: Sequence[str] = ()) -> None:
         self.now_s = 0.0
@@ -39,7 +39,7 @@ class Desk:
         return self._is_over
 
     def look(self, times: int = 1) -> list[ImageRef]:
-        """What so many looks give."""
+        """The images that the next `times` looks give."""
         given: list[ImageRef] = []
         for _ in range(times):
             given += itertools.takewhile(bool, self.rounds)  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ class Desk:
         return [ref.path.name for ref in self.look(times)]
 
     def keep(self, refs: Sequence[ImageRef]) -> None:
-        """Each of them was screened."""
+        """Mark these images as screened."""
         assert all(self.watch.is_final(screened(ref), is_new=True) for ref in refs)
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ def test_a_file_that_grows_is_left_alone(desk: Desk, inbox: Path) -> None:
 
 
 def test_what_seems_to_be_cut_is_believed_only_after_long(desk: Desk, inbox: Path) -> None:
-    """A writer may rest for longer than a file has to stay as it is."""
+    """A writer may pause for longer than a file has to stay unchanged."""
     half = write_images(inbox, 1)[0]
     whole = half.read_bytes()
     half.write_bytes(whole[:500])
@@ -208,7 +208,7 @@ def test_of_a_long_backlog_who_came_meanwhile_goes_first(desk: Desk, inbox: Path
                 break
             given.append(ref.path.name)
             desk.keep([ref])
-            desk.now_s += 8  # each image takes so long: after three of them there is a look
+            desk.now_s += 8  # the time for each image: after three of them there is a look
             if len(given) == 1:
                 write_images(inbox.parent / "other", 9)[8].rename(inbox / "today.png")
     assert given[:6] + given[7:] == [f"image-{number:03}.png" for number in range(8)]
@@ -235,7 +235,7 @@ def test_what_the_store_knows_is_no_image_to_be_screened(inbox: Path) -> None:
     assert desk.watch.waiting_count == 1
     (inbox / "image-000.png").rename(inbox.parent / "away.png")
     desk.look()
-    (inbox.parent / "away.png").rename(inbox / "image-000.png")  # its result is of this run by now: no other is copied
+    (inbox.parent / "away.png").rename(inbox / "image-000.png")  # its result now is of this run: given again
     assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
     desk.stop()
 
@@ -257,7 +257,7 @@ def test_links_lead_to_files_and_never_into_folders(desk: Desk, inbox: Path) -> 
 def test_a_folder_that_takes_long_to_list_is_listed_less_often(inbox: Path, listing_s: float, pause_s: float) -> None:
     now_s, pauses = 0.0, list[float]()
 
-    def clock() -> float:  # is asked before a look, within it and after it
+    def clock() -> float:  # called before, during and after a look
         nonlocal now_s
         now_s += listing_s
         return now_s

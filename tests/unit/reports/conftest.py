@@ -1,4 +1,4 @@
-"""An image that most tests of reports begin with."""
+"""The image that most tests of reports use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from report_runs import screened_files
 
 @pytest.fixture
 def one(tmp_path: Path) -> ScreenedOutcome:
-    """A file in a folder of its own, as if a pack had scored it."""
+    """A screened outcome of a file in its own folder."""
     path = tmp_path / "in" / "one.dcm"
     path.parent.mkdir()
     write_dicom(path, chest_phantom(160, 128, seed=1, abnormal=True))

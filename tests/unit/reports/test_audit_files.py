@@ -1,4 +1,4 @@
-"""The files of an audit: a PDF that a reader opens, figures for programs, and nothing of anybody else replaced."""
+"""The files of an audit: a PDF for people, figures for programs, and no foreign file replaced."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POINTS_HIGH: Final = 842
 
 @pytest.fixture(scope="module")
 def report() -> AuditReport:
-    """Without prices, without another pack and without earlier runs; the site has a point of its own."""
+    """A report without prices, other packs and earlier runs; the site has its own operating point."""
     points = (POINT, replace(POINT, name="local:ours", titles={"en": "Local: ours"}))
     return replace(audit_report(scores={1: 0.05}, points=points, prices=None), drifts=(), pack_comparison=None)
 
@@ -60,9 +60,9 @@ def test_both_files_say_the_same_in_the_language_asked_for(
     assert (found["auc"]["value"], found["run_id"]) == (report.audit.auc.value, 3)
     assert [point["is_local"] for point in found["operating_points"]] == [False, True]
     alias = image_alias("/знімки/made-up-图1.png", key=pseudonym_key(data_folder()))
-    assert found["disagreements"][0]["image"] == alias  # as in the exports of a run: a path often holds a name
+    assert found["disagreements"][0]["image"] == alias  # as in the exports of a run: a path often contains a name
     assert not any("знімки" in str(value) for value in (found["paths"], found["labels_from"], found["disagreements"]))
-    assert audit_json(report) == figures.read_text("ascii")  # what `--json -` prints
+    assert audit_json(report) == figures.read_text("ascii")  # the output of `--json -`
     assert is_own_report(document.read_bytes()[:9999])
     assert is_own_report(figures.read_bytes())
     assert [case["image"] for case in found["cases"]] == [line["image"] for line in lines]
@@ -76,7 +76,7 @@ def test_both_files_say_the_same_in_the_language_asked_for(
         assert not any(name in text for name in ("图1.png", "SECRET"))
     if shutil.which("qpdf"):
         subprocess.run(["qpdf", "--check", document], capture_output=True, check=True)
-    named = write_audit(tmp_path, report, language=language, names_people=True)  # the next one replaces it
+    named = write_audit(tmp_path, report, language=language, names_people=True)  # the next report replaces this one
     assert all("SECRET1" in path.read_text("utf-8-sig") for path in named[1:3])
 
 
@@ -100,7 +100,7 @@ def test_texts_from_outside_are_seen_as_they_are_and_keep_to_their_pages(text: s
 
 
 def words_of(document: Path) -> Iterator[tuple[str, float, float]]:
-    """Every word of a document, where it ends at the right, and where below, in points."""
+    """Every word of a document, with its right and its lower end in points."""
     found = subprocess.run(["pdftotext", "-bbox", document, "-"], capture_output=True, check=True).stdout.decode()
     for right, bottom, word in re.findall(r'xMax="([0-9.]+)" yMax="([0-9.]+)">(.*)</word>', found):
         yield word, float(right), float(bottom)

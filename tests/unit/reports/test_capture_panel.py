@@ -1,4 +1,4 @@
-"""The words under a secondary capture: none is cut, however long and however narrow the image."""
+"""The text panel below a secondary capture: no text is cut, whatever its length and the image's width."""
 
 from __future__ import annotations
 

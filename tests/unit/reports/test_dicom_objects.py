@@ -1,4 +1,4 @@
-"""DICOM reports: what they say, whose they are, and that libraries and programs nobody here wrote read them."""
+"""DICOM reports: content, patient and study references, and that independent libraries and programs read them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ WRITERS = (sr.EXPORTER, sc.EXPORTER, seg.EXPORTER)
 
 @pytest.fixture
 def highdicom() -> ModuleType:
-    """A library that reads the objects by the standard's rules."""
+    """An independent library that reads the objects by the standard's rules."""
     return pytest.importorskip("highdicom", reason="highdicom needs pyjpegls, which has no files for this Python")
 
 
 def written(folder: Path, exporter: Exporter, outcomes: list[ScreenedOutcome], **options: object) -> list[Dataset]:
-    """The objects of a format for these outcomes."""
+    """The DICOM objects that an exporter writes for these outcomes."""
     path = folder / exporter.name
     exporter.write(path, run_with(results_of(outcomes), options=ReportOptions(**options)))  # type: ignore[arg-type]
     return [dcmread(file) for file in sorted(path.iterdir())]
@@ -88,7 +88,7 @@ def test_a_structured_report_says_all(one: ScreenedOutcome, tmp_path: Path, high
     content = highdicom.sr.srread(path / "00001.dcm").content
     (group,) = content.get_image_measurement_groups()
     values = {item.name.value: float(item.value) for item in group.get_measurements()}
-    # POINT: threshold 0.5, not sure 0.4 to 0.6; sensitivity 0.9 (0.8 to 0.95), specificity 0.7 (0.6 to 0.8)
+    # POINT: threshold 0.5, uncertain 0.4 to 0.6; sensitivity 0.9 (0.8 to 0.95), specificity 0.7 (0.6 to 0.8)
     assert values == {
         "score": 0.8,
         "threshold": 0.5,
@@ -126,10 +126,10 @@ def test_a_capture_is_what_was_seen_and_says_what_it_is(one: ScreenedOutcome, tm
     assert picture.shape == (layout.rows, layout.columns, 3) == (made.Rows, made.Columns, 3)
     assert layout.height == SIDE
     panel = picture[layout.height :]
-    assert (panel > 200).any()  # words on a dark ground
+    assert (panel > 200).any()  # text on a dark background
     assert np.median(panel) < 40
     outline = (picture[..., 2] - picture[..., 0] > 90) & (picture[..., 1] > 150)
-    assert outline[: layout.height].sum() > 500  # the lungs' outline is in no grey image
+    assert outline[: layout.height].sum() > 500  # a grey image has no coloured outline of the lungs
 
 
 def test_a_segmentation_lies_on_its_image(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:
@@ -199,7 +199,7 @@ def test_nobody_is_named_unasked(exporter: Exporter, one: ScreenedOutcome, tmp_p
         accession_number="A7",
     )
     (made,) = written(tmp_path / "alias", exporter, [person])
-    assert made.PatientIdentityRemoved == ("NO" if exporter is sc.EXPORTER else "YES")  # whose pixels nobody cleaned
+    assert made.PatientIdentityRemoved == ("NO" if exporter is sc.EXPORTER else "YES")  # its pixels were not cleaned
     assert str(made.PatientName) == f"{made.PatientID}^"
     assert made.PatientID.startswith("FR-")
     assert (made.PatientBirthDate, made.AccessionNumber, made.StudyID) == ("", "", "")
@@ -242,7 +242,7 @@ def test_any_name_is_written_and_read_back(exporter: Exporter, one: ScreenedOutc
     assert names[:8] == PEOPLE[:8]
     assert all(len(made.PatientID) <= 64 for made in objects)
     assert "\u202e" not in "".join(names)
-    # Values that no name may hold are in none; pydicom checks the rest while it reads and writes.
+    # Values that no name may have are left out; pydicom checks the others while it reads and writes.
     assert not any(letter in "".join(names) for letter in "\\\x00\x1b\n")
 
 
@@ -253,7 +253,7 @@ def test_a_name_that_could_not_be_read_is_left_out(exporter: Exporter, one: Scre
 
 
 def test_lungs_are_on_the_grid_of_a_file_whose_pixels_are_not_square(one: ScreenedOutcome, tmp_path: Path) -> None:
-    """The image was screened with half as many columns as its file has."""
+    """The image was screened with half as many columns as the file has."""
     (square,) = written(tmp_path / "square", seg.EXPORTER, [one])
     (wide,) = written(tmp_path / "wide", seg.EXPORTER, [with_header(one, columns=2 * one.ref.header.columns)])
     assert (wide.Rows, wide.Columns) == (square.Rows, 2 * square.Columns)
@@ -338,7 +338,7 @@ def test_objects_are_not_screened_in_the_next_run(exporter: Exporter, one: Scree
     marked = [ref for ref in refs if ref.problem is not None]
     if exporter.name == "sr":  # no image
         assert marked == [] and [why.code for why in notes] == ["own_reports"]
-    else:  # whoever writes the mark into a patient's image cannot hide it
+    else:  # a patient's image cannot be hidden by writing the mark into it
         assert [(ref.problem, ref.problem_is_refusal) for ref in marked] == [(reason("own_image"), True)]
 
 
@@ -398,12 +398,12 @@ def test_what_was_compared_makes_another_object_and_other_images_none(one: Scree
     assert plain == other
 
 
-# ---- read by programs that nobody here wrote
+# ---- read by independent programs
 
 
 @pytest.fixture(scope="module")
 def objects(collection: list[ScreenedOutcome], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Every object of these images, by name."""
+    """All objects of these images, by name."""
     folder = tmp_path_factory.mktemp("objects")
     for exporter in WRITERS:
         stored = run_with(results_of(collection), options=ReportOptions(language="uk", names_people=True))

@@ -1,4 +1,4 @@
-"""The door for export formats: one file adds one, and whatever offers formats offers it."""
+"""The registry of export formats: one registration adds a format, which then appears wherever formats are offered."""
 
 from __future__ import annotations
 
@@ -129,14 +129,14 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
 def test_uids_are_replaced_without_names_but_in_dicom(
     exporter: Exporter, is_named: bool, one: ScreenedOutcome, tmp_path: Path
 ) -> None:
-    """An archive finds the patient by them. One UID stands for another in all exports, the prior's too."""
+    """An archive finds the patient by UIDs. A UID has the same replacement in all exports, also that of the prior."""
     header, pair = one.ref.header, compared_with(one)
     path, options = tmp_path / "out", ReportOptions(names_people=is_named, pairs=(pair,))
     exporter.write(path, run_with(results_of([one]), options=options))
     (file,) = path.iterdir() if path.is_dir() else [path]
     is_pdf, is_dicom = exporter.name.startswith("pdf"), exporter.name in ("sr", "sc", "seg")
     text = pdf_text(file) if is_pdf else file.read_bytes().decode("utf-8", "replace")
-    if is_named and is_pdf:  # which names an image by its file
+    if is_named and is_pdf:  # this format names an image by its file
         header = ImageHeader()
     image, study, prior = header.sop_instance_uid, header.study_instance_uid, pair.prior.sop_instance_uid
     expected = [*([] if is_pdf else [study]), image, *([prior] if exporter.name in ("sr", "pdf-studies") else [])]
@@ -157,7 +157,7 @@ def test_what_stands_for_a_uid_is_a_uid_that_says_nothing() -> None:
     assert uid_alias("", key=KEY) == ""
 
 
-# ---- what is made side by side
+# ---- work in parallel
 
 
 def test_the_order_stays_and_no_more_is_taken_than_is_worked_on() -> None:
@@ -172,7 +172,7 @@ def test_the_order_stays_and_no_more_is_taken_than_is_worked_on() -> None:
     with ThreadPoolExecutor(2) as threads:
         for found in map_ahead(lambda number: number * number, given(), threads, ahead=2):
             made.append(found)
-            assert len(taken) <= len(made) + 2  # three wait at most, of which one was just handed out
+            assert len(taken) <= len(made) + 2  # at most three wait, and one was just taken
     assert made == [number * number for number in range(20)]
 
 

@@ -1,4 +1,4 @@
-"""What `--maps` and `fieldray compare` write: sizes, places, meanings, and that nothing else is replaced."""
+"""Images written by `--maps` and `fieldray compare`: sizes, positions, meanings, and no foreign file replaced."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tiny_models import tiny_manifest
 
 
 def image(**changes: Any) -> ScreenedOutcome:
-    """An image of 800 x 400 with lungs and a class map of 2 x 4 cells over all of it; its tensor is 64 x 64."""
+    """An outcome of an image of 800 x 400 with lungs and a class map of 2 x 4 cells over all of it; tensor 64 x 64."""
     facts = replace(read_facts(), rows=ROWS, columns=COLUMNS, pixel_map=PixelMap(ROWS / 64, 0.0, COLUMNS / 64, 0.0))
     maps = np.full((1, 2, 4), -4.0, np.float32)
     maps[0, 1, 0] = 6.0
@@ -203,7 +203,7 @@ def test_no_link_leads_out_of_the_folder(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     for name, target in (("away", elsewhere), ("back", out / "inside"), ("up", tmp_path)):
         (out / name).symlink_to(target)
-    (tmp_path / "named").symlink_to(out)  # the folder itself may be one: a person named it
+    (tmp_path / "named").symlink_to(out)  # the folder itself may be a link, because a person named it
     names = MapFileNames(tmp_path / "named", [tmp_path / "in"])
     for member in ("away/a.png", "away/deep/a.png", "up/a.png"):
         with pytest.raises(StorageProblem) as problem:
@@ -228,7 +228,7 @@ def test_a_name_as_long_as_a_system_allows_leaves_room_for_the_suffix(tmp_path: 
         assert len(stem.name.encode()) == 200
 
 
-# ---- a pair
+# ---- a comparison
 
 COMPARED = pair_comparison(shift=(3.0, 3.0), regions=1)
 REFUSED = pair_comparison(why=reason("compare_unlike"))
@@ -259,7 +259,7 @@ def test_the_overlay_shows_regions_and_says_what_it_is() -> None:
     assert picture.size[1] > FRAME_SIDE
     assert picture.getpixel((178, 130)) == DENSER_COLOUR  # two pixels left of the box
     below = np.asarray(picture)[FRAME_SIDE:]
-    assert below.any() and not below[-2:].any() and not below[:, -4:].any()  # nothing of the words is cut off
+    assert below.any() and not below[-2:].any() and not below[:, -4:].any()  # no text is cut off
 
 
 def test_the_json_has_boxes_areas_and_strengths() -> None:

@@ -1,4 +1,4 @@
-"""The one door for outputs: what the program wrote is known by its content, and nothing else is replaced."""
+"""Output files: the program recognises its own earlier files by their content and replaces no others."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: str) 
     assert sorted(place.name for place in tmp_path.iterdir()) == ["export", "image.png"]
 
 
-# ---- known by their content
+# ---- recognised by their content
 
 
 @pytest.mark.parametrize(
@@ -157,5 +157,5 @@ def test_nothing_else_is(head: bytes) -> None:
 
 @given(st.binary() | st.text('\r\n\0",;{}[]:a1\ufeff').map(str.encode))
 def test_any_bytes_have_an_answer(head: bytes) -> None:
-    """True for the little that the beginning of a report may be, which Hypothesis finds among the program's texts."""
+    """Hypothesis finds the few beginnings of reports among the program's texts, for which the answer is True."""
     assert is_own_report(head) in (False, head.startswith(b'{\n "report": "fieldray audit"'))

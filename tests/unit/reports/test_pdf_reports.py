@@ -1,4 +1,4 @@
-"""PDF reports: that they hold what they should in both languages, whoever the patient is called."""
+"""PDF reports: complete content in both languages, for patients' names of any script and length."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def called(outcome: ScreenedOutcome, name: str, number: str = "7") -> ScreenedOu
 
 
 def only(folder: Path) -> Path:
-    """The one document in it."""
+    """The only document in a folder."""
     (path,) = folder.iterdir()
     return path
 
 
 def streams(data: bytes, *, within: bytes = b" Td ") -> Iterator[bytes]:
-    """What the pages draw, and nothing of fonts and pictures; or other parts, by what they hold."""
+    """The drawing streams of the pages without fonts and pictures; or the parts that contain `within`."""
     for found in re.finditer(rb"stream\r?\n(.*?)\r?\nendstream", data, re.S):
         stream = found[1]
         with contextlib.suppress(zlib.error):
@@ -83,7 +83,7 @@ def test_a_document_is_tagged_and_says_its_language(language: str, one: Screened
     assert b"/MarkInfo" in data
     assert b"/S /H1" in data
     assert b"/DisplayDocTitle true" in data
-    assert b"/FontFile2" in data  # embedded
+    assert b"/FontFile2" in data  # embedded fonts
     drawn = b"".join(streams(data))
     assert drawn.count(b"BDC") + drawn.count(b"BMC") == drawn.count(b"EMC") > 20
 
@@ -97,8 +97,8 @@ def test_the_run_is_told_in_words(language: str, one: ScreenedOutcome, tmp_path:
     stored = run_with(results, options=ReportOptions(language=language), counts=counts)
     write_pdf(path, stored)
     text = pdf_text(path)
-    assert text.count(NOTICES[language]) == 3  # on top, and at the foot of two pages
-    assert "m" * 64 in text.replace(" ", "")  # broken, because no such letter is in a real hash
+    assert text.count(NOTICES[language]) == 3  # at the top, and at the foot of two pages
+    assert "m" * 64 in text.replace(" ", "")  # with a line break, because no real hash has this text
     assert "tiny-1.0.0" in text
     assert "lungs-1.0.0 0123456789ab" in text
     expected = {
@@ -206,7 +206,7 @@ def test_texts_of_any_length_keep_to_their_pages(text: str, one: ScreenedOutcome
 
 @needs("pdftotext")
 def test_no_column_of_the_list_touches_another(one: ScreenedOutcome, tmp_path: Path) -> None:
-    """Not even where a name has no place to break: two millimetres stay free."""
+    """At least two millimetres stay free, also after a name that cannot be broken."""
     named = called(replace(one, ref=replace(one.ref, member="m" * 200)), "N" * 90, "")
     write_pdf(tmp_path / "run.pdf", run_with(results_of([named]), options=ReportOptions(names_people=True)))
     last_page = printed("pdftotext", "-bbox", tmp_path / "run.pdf", "-").rpartition("<page")[2]
@@ -232,7 +232,7 @@ def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> No
 
 
 def test_a_document_has_the_images_of_a_patient_in_a_study(one: ScreenedOutcome, tmp_path: Path) -> None:
-    """Whatever stands between them in the work list."""
+    """Whatever images stand between them in the work list."""
     people = [called(one, name, number="") for name in ("Alpha^Anna", "Beta^Boris", "Alpha^Anna")]
     for name, images in (("s", [one, with_header(one, study_instance_uid="1.2.3.4"), one]), ("p", people)):
         STUDIES.write(tmp_path / name, run_with(results_of(images)))
@@ -242,7 +242,7 @@ def test_a_document_has_the_images_of_a_patient_in_a_study(one: ScreenedOutcome,
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_document_is_found_by_patient_and_day(is_named: bool, one: ScreenedOutcome, tmp_path: Path) -> None:
-    """Two studies of a day have two names, no name leads out of the folder, is one that Windows lacks or an option."""
+    """Two studies of a day get two names. No name leaves the folder, is reserved by Windows, or looks like an option."""
     people = ("Шевченко^Тарас", "шевченко^тарас", "../Con", "a" * 400, "", "--rf")
     dates = ("20260314", "20260314", "../../ab", *["20260314"] * 3)
     results = []
@@ -290,7 +290,7 @@ def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     wording = Wording(run_with([]))
     assert wording.image_text(results[0]).remarks[0] == "Not a frontal view: the file says LL."
     STUDIES.write(tmp_path / "s", run_with(results))
-    assert b"/Count 2" in only(tmp_path / "s").read_bytes()  # of one study; a file that is no image is of nobody
+    assert b"/Count 2" in only(tmp_path / "s").read_bytes()  # of one study; a file that is no image has no patient
 
 
 def document() -> Document:
@@ -315,12 +315,12 @@ def test_the_usual_letters_need_no_further_font() -> None:
     meanings = b"".join(stream for stream in streams(other.finished(), within=b"beginbfchar"))
     assert b"<5C71>" in meanings  # 山
     assert b"<7530>" in meanings  # 田
-    assert b"<592A>" not in meanings  # 太: of further fonts only what is drawn
+    assert b"<592A>" not in meanings  # 太: of additional fonts only the drawn letters are embedded
 
 
 @pytest.mark.parametrize("categories", [*itertools.combinations(get_args(Category), 2)], ids="-".join)
 def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Category, Category]) -> None:
-    """Without their colours, too: a printed page may be grey."""
+    """Also without colours, because a page may be printed in grey."""
     drawn = []
     for category in categories:
         made = document()
@@ -330,7 +330,7 @@ def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Categor
         (page,) = streams(made.finished())
         (figure,) = re.findall(rb"/Figure.*?BDC(.*?)EMC", page, re.S)
         shape, _, word = figure.partition(b"BT")
-        assert b" rg" in shape and b" Td " in word  # a filled shape of the class's colour, then the word
+        assert b" rg" in shape and b" Td " in word  # a filled shape in the colour of the class, then the word
         drawn.append(re.sub(rb"[0-9. ]+ rg", b"", shape))
     assert drawn[0] != drawn[1]
 
@@ -353,7 +353,7 @@ def test_the_classes_of_a_bar_go_on_in_the_next_line_of_their_column(tmp_path: P
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("name", ["כהן שרון", "قباني محمد", "ܣܘܪܝܝܐ"])
 def test_a_name_is_set_from_right_to_left_and_its_number_behind_it(name: str, tmp_path: Path) -> None:
-    """Poppler has the words of a page as they lie there, and the text as it is read."""
+    """Poppler gives the words of a page by position, and the text in reading order."""
     words_of_the_notice = {*["Research", "use", "only.", "Not", "for", "diagnostic", "use."]}
     made = document()
     made.paragraph(f"{name} · 777")
@@ -370,7 +370,7 @@ def test_arabic_letters_are_joined() -> None:
     made = document()
     made.paragraph("ههه")
     drawn = [glyph for glyph, _ in made.fonts["noto sans arabic"].subset.items()]  # type: ignore[union-attr]
-    assert sum(glyph is not None and glyph.unicode == (0x647,) for glyph in drawn) == 3  # first, middle and last
+    assert sum(glyph is not None and glyph.unicode == (0x647,) for glyph in drawn) == 3  # first, middle and last form
     made.finished()
 
 
@@ -405,7 +405,7 @@ def test_lines_break_where_the_library_breaks_them() -> None:
     [
         ("published-bacterial-pneumonia-2.jpg", ("published-bacterial-", "pneumonia-2.jpg")),
         ("a_b/viral_pneumonia_in_children.dcm", ("a_b/viral_pneumonia_in_", "children.dcm")),
-        ("-" + "m" * 20, ("-" + "m" * 13, "m" * 7)),  # no line of a hyphen alone
+        ("-" + "m" * 20, ("-" + "m" * 13, "m" * 7)),  # no line with only a hyphen
         ("x published-bacterial-pneumonia-2.jpg", ("x", "published-bacterial-", "pneumonia-2.jpg")),
     ],
 )

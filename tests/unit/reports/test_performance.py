@@ -1,4 +1,4 @@
-"""Measured performance of a class: another hospital stands first, even if nothing was measured there."""
+"""Measured performance of a class: another hospital comes first, even if nothing was measured there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ELSEWHERE = {
 
 
 def measured(**parts: object) -> Manifest:
-    """A pack with one label whose maker counted the classes at its first point."""
+    """The manifest of a pack with one label, with counts of the classes at its first operating point."""
     pack = made_manifest()
     point = pack.operating_points[0]
     of_parts = {part: {"classes": {point.name: classes}} for part, classes in parts.items()}

@@ -88,7 +88,7 @@ HIDDEN = ["", " ", "  ", "\u00a0", "\u200b", '"', "'", ' "', "\ufeff", "\u202e"]
 
 
 def strange_names() -> list[str]:
-    """Texts that become formulas where a spreadsheet splits lines as its country does."""
+    """Texts that become formulas where a spreadsheet splits lines by its country's separator."""
     parts = [f"{hidden}{sign}1+1" for sign in SIGNS for hidden in HIDDEN]
     names = [f"x{separator}{part}{separator}y.png" for separator in ",;\t|\n\r" for part in parts]
     return [*parts, *names, "\t1", "\r1", "\n1", 'a";"=1+1', 'a"";=1', "a\r\n=1", ";;=1", ";,\t=1"]
@@ -138,7 +138,7 @@ def test_a_table_for_a_country_with_decimal_commas_has_semicolons_and_is_replace
         "inference_ms",
     }
     assert is_own(head) and is_own(head.replace(b";", b","))
-    for between in (b",", b";", b"\t"):  # as a spreadsheet saves it: perhaps with what a person added
+    for between in (b",", b";", b"\t"):  # as a spreadsheet saves it, perhaps with additions by a person
         assert not is_own(head.replace(b'"', b"").replace(b";", between))
 
 
