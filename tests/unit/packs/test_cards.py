@@ -11,7 +11,7 @@ from fieldray.packs.cards import join_card, split_card
 SHIPPED = sorted((Path(__file__).parents[3] / "models").glob("*/MODEL_CARD.md"))
 
 
-def test_the_parts_of_a_card_are_those_that_were_joined() -> None:
+def test_a_joined_card_is_split_into_its_languages() -> None:
     made = {"en": "# Lungs\n\nText.\n", "uk": "# Легені\n\nТекст.\n", "pt-BR": "# Pulmões\n"}
     card = join_card(made)
     assert card.startswith("# Lungs\n") and "\n<!-- uk -->\n# Легені\n" in card
@@ -25,7 +25,7 @@ def test_a_card_without_parts_is_english(card: str) -> None:
     assert split_card(card) == {"en": card}
 
 
-def test_a_card_that_ships_is_read_whole() -> None:
+def test_a_shipped_card_is_split_without_loss() -> None:
     assert len(SHIPPED) > 3
     for path in SHIPPED:
         card = path.read_text(encoding="utf-8")

@@ -47,7 +47,7 @@ def _listed(library: PackLibrary, folder: Path) -> Reason | None:
     return next(entry.problem for entry in library.candidates(folder.parents[1]) if entry.folder == folder)
 
 
-def test_a_companion_is_listed_and_installed_but_does_not_screen(library: PackLibrary, drive: Path) -> None:
+def test_a_lung_field_pack_is_listed_and_installed_but_does_not_screen(library: PackLibrary, drive: Path) -> None:
     folder = make_lung_fields(drive)
     (listed,) = library.candidates(folder)
     assert (listed.kind, listed.trust, listed.pack_name) == ("lung-fields", "trusted", "test-lungs-1.0.0")
@@ -58,7 +58,7 @@ def test_a_companion_is_listed_and_installed_but_does_not_screen(library: PackLi
     assert (library.install(folder) / "model.tflite").read_bytes() == MODEL_BYTES
 
 
-def test_a_companion_never_comes_before_a_classifier(library: PackLibrary, drive: Path) -> None:
+def test_a_lung_field_pack_is_listed_after_the_classifiers(library: PackLibrary, drive: Path) -> None:
     make_lung_fields(drive)
     assert library.find(drive.parent).folder == drive / "test-lungs-1.0.0"
     classifier = make_pack(drive, key_number=2)  # its key is not trusted yet: only the consent is missing
@@ -74,7 +74,7 @@ def test_a_companion_never_comes_before_a_classifier(library: PackLibrary, drive
         (LUNGS, None, ""),
     ],
 )
-def test_what_is_required_must_be_there(
+def test_a_required_lung_field_pack_must_be_available(
     library: PackLibrary, drive: Path, requirement: PackRequirement, code: str | None, said: str
 ) -> None:
     make_lung_fields(drive)
@@ -89,7 +89,7 @@ def test_what_is_required_must_be_there(
         assert _listed(library, folder) == why
 
 
-def test_a_damaged_companion_is_named_with_what_is_wrong(library: PackLibrary, drive: Path) -> None:
+def test_a_damaged_lung_field_pack_is_named_with_its_fault(library: PackLibrary, drive: Path) -> None:
     companion = make_lung_fields(drive)
     folder = make_pack(drive, requires=(LUNGS,))
     (companion / "model.tflite").write_bytes(MODEL_BYTES[:-1] + b"?")
@@ -100,13 +100,13 @@ def test_a_damaged_companion_is_named_with_what_is_wrong(library: PackLibrary, d
     assert _refusal(library, folder).code == "pack_companion_missing"
 
 
-def test_a_companion_by_a_key_that_nobody_trusts_is_not_used(library: PackLibrary, drive: Path) -> None:
+def test_a_lung_field_pack_of_an_untrusted_key_is_not_used(library: PackLibrary, drive: Path) -> None:
     make_lung_fields(drive, key_number=2)
     folder = make_pack(drive, requires=(PackRequirement(kind="lung-fields", key=OTHER),))
     assert _refusal(library, folder).code == "pack_companion_unusable"
 
 
-def test_of_several_companions_one_that_is_whole_is_enough(library: PackLibrary, drive: Path) -> None:
+def test_one_whole_lung_field_pack_of_several_is_enough(library: PackLibrary, drive: Path) -> None:
     library.install(make_lung_fields(drive))
     newer = make_lung_fields(drive, version="1.1.0")
     (newer / "MODEL_CARD.md").unlink()
@@ -116,7 +116,7 @@ def test_of_several_companions_one_that_is_whole_is_enough(library: PackLibrary,
 # ---- the lung-field pack that a classifier is loaded with
 
 
-def test_what_does_not_ship_is_used_only_where_it_is_required(library: PackLibrary, drive: Path) -> None:
+def test_an_installed_lung_field_pack_is_used_only_if_required(library: PackLibrary, drive: Path) -> None:
     library.install(make_lung_fields(drive))
     assert library.load(make_pack(drive)).lungs is None
 
@@ -146,7 +146,7 @@ Made = tuple[str, int]  # a version and its signer: 1 signed the classifier, 2 i
         (("1.1.0", 1), ("0.9.0", 2), BY_OTHER, ("0.9.0", "signed")),
     ],
 )
-def test_the_newest_lung_fields_of_who_was_meant_are_taken_else_those_that_ship(
+def test_the_newest_lung_field_pack_of_the_required_signer_is_used(
     shipping: PackLibrary, tmp_path: Path, *, installed: Made, on_drive: Made | None, required: PackRequirement | None,
     taken: tuple[str, str],
 ) -> None:  # fmt: skip
@@ -160,7 +160,7 @@ def test_the_newest_lung_fields_of_who_was_meant_are_taken_else_those_that_ship(
 
 
 @pytest.mark.parametrize("by", [FINGERPRINT, OTHER])
-def test_a_pack_that_ships_takes_only_lung_fields_that_ship(home: Path, tmp_path: Path, by: str) -> None:
+def test_a_shipped_pack_uses_only_a_shipped_lung_field_pack(home: Path, tmp_path: Path, by: str) -> None:
     models, number = tmp_path / "models", 1 if by == FINGERPRINT else 2
     folders = (make_lung_fields(models), make_pack(models, requires=(LUNGS,)))
     table = {folder.name: read_verified_manifest(folder).manifest_sha256 for folder in folders}
@@ -172,7 +172,7 @@ def test_a_pack_that_ships_takes_only_lung_fields_that_ship(home: Path, tmp_path
     assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
 
 
-def test_lung_fields_by_nobody_who_was_meant_are_named_with_their_key(library: PackLibrary, drive: Path) -> None:
+def test_a_lung_field_pack_of_another_signer_is_named_with_its_key(library: PackLibrary, drive: Path) -> None:
     library.trust_store.trust(OTHER)
     make_lung_fields(drive, key_number=2)
     folder = make_pack(drive, requires=(LUNGS,))
@@ -186,7 +186,7 @@ def test_lung_fields_by_nobody_who_was_meant_are_named_with_their_key(library: P
 @pytest.mark.parametrize(
     "damage", [Path.unlink, lambda path: path.write_bytes(b"?"), lambda path: path.write_bytes(b"")]
 )
-def test_lung_fields_that_ship_damaged_are_not_passed_over_in_silence(
+def test_a_damaged_shipped_lung_field_pack_is_reported(
     shipping: PackLibrary, drive: Path, tmp_path: Path, name: str, damage: Callable[[Path], object]
 ) -> None:
     damage(tmp_path / "models" / "test-lungs-1.0.0" / name)
@@ -195,7 +195,7 @@ def test_lung_fields_that_ship_damaged_are_not_passed_over_in_silence(
     assert "lung-fields" in why.text
 
 
-def test_lung_fields_that_ship_and_are_gone_are_missed(shipping: PackLibrary, drive: Path, tmp_path: Path) -> None:
+def test_a_missing_shipped_lung_field_pack_is_reported(shipping: PackLibrary, drive: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "models" / "test-lungs-1.0.0")
     folder = make_pack(drive)
     assert _refusal(shipping, folder).code == _listed(shipping, folder).code == "pack_companion_missing"
@@ -203,7 +203,7 @@ def test_lung_fields_that_ship_and_are_gone_are_missed(shipping: PackLibrary, dr
     assert _refusal(shipping, folder).code == "pack_companion_unusable"
 
 
-def test_a_crop_to_the_lungs_is_written_and_read(library: PackLibrary, drive: Path) -> None:
+def test_a_lung_crop_in_a_manifest_is_written_and_read(library: PackLibrary, drive: Path) -> None:
     make_lung_fields(drive)
     spec = InputSpec(height=16, width=16, crop="lungs", crop_margin=0.1)
     folder = make_pack(drive, requires=(LUNGS,), input=spec)
@@ -220,7 +220,7 @@ def _checks(*names: str) -> tuple[LungCheck, ...]:
     return tuple(LungCheck(name=name, threshold=0.5) for name in names)
 
 
-def test_a_pack_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_written_lung_field_pack_reads_back(tmp_path: Path) -> None:
     folder = write_tiny_lungs(tmp_path, mask_threshold=0.4)
     found = parse_manifest((folder / "manifest.json").read_bytes())
     assert isinstance(found, LungFieldsManifest)
@@ -242,13 +242,13 @@ def test_a_pack_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"golden": GoldenTolerance(tolerance=0.02)}, "golden_inputs is missing"),
     ],
 )
-def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_an_unusable_manifest_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(PackProblem) as caught:
         make_lung_fields(tmp_path, **changes)
     assert message in caught.value.reason.text
 
 
-def test_golden_scores_are_those_of_the_checks(tmp_path: Path) -> None:
+def test_golden_scores_have_one_column_per_check(tmp_path: Path) -> None:
     folder = write_tiny_lungs(tmp_path)
     scores = np.load(folder / "golden_scores.npy", allow_pickle=False)
     assert scores.shape == (5, 6)

@@ -23,7 +23,7 @@ from packs_factory import make_pack
 STICK = {Path("/media/drive"): (Path("/media/drive/fieldray/chest-1.0.0"),)}
 
 
-def test_the_watch_tells_what_is_there_and_every_change_once() -> None:
+def test_the_drive_watch_reports_the_drives_and_each_change_once() -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     looks = iter([{}, STICK, STICK, {}])
     DriveWatch(events.put).close()  # closing a watch that was never started
@@ -78,7 +78,7 @@ _CAN_MOUNT = shutil.which("unshare") and not subprocess.run([*_UNSHARE, "true"],
 
 
 @pytest.mark.skipif(not _CAN_MOUNT, reason="mounts are not permitted here")
-def test_a_real_mount_is_told(tmp_path: Path) -> None:
+def test_a_real_mount_is_reported(tmp_path: Path) -> None:
     pack = make_pack(tmp_path / "fieldray")
     done = subprocess.run(
         [*_UNSHARE, sys.executable, "-c", _PLUG, tmp_path / "beside", pack.parent],

@@ -74,7 +74,7 @@ def test_a_broken_pack_is_refused_with_its_reason_and_hides_no_other(
 
 
 @pytest.mark.parametrize("error", [RecursionError("too deep"), MemoryError(), ValueError("bad"), AssertionError()])
-def test_whatever_goes_wrong_inside_comes_out_as_a_reason(tmp_path: Path, error: Exception) -> None:
+def test_any_error_while_reading_a_pack_becomes_a_reason(tmp_path: Path, error: Exception) -> None:
     @raising_fieldray_errors
     def read(_: Path) -> None:
         raise error
@@ -83,7 +83,7 @@ def test_whatever_goes_wrong_inside_comes_out_as_a_reason(tmp_path: Path, error:
         read(tmp_path)
 
 
-def test_the_systems_errors_and_our_own_reasons_pass_the_door(tmp_path: Path) -> None:
+def test_system_errors_and_own_reasons_are_raised_unchanged(tmp_path: Path) -> None:
     @raising_fieldray_errors
     def read(_: Path, error: BaseException) -> None:
         raise error
@@ -99,14 +99,14 @@ def test_the_systems_errors_and_our_own_reasons_pass_the_door(tmp_path: Path) ->
         read(tmp_path, KeyboardInterrupt())
 
 
-def test_a_folder_of_many_others_hides_no_pack(drive: Path, good: Path) -> None:
+def test_a_pack_is_found_among_many_other_folders(drive: Path, good: Path) -> None:
     for number in range(300):
         (drive / "fieldray" / f"a{number:03}").mkdir()
     assert packs_in(drive / "fieldray") == (good,)
 
 
 @needs_posix
-def test_files_swapped_during_installs_are_never_installed(library: PackLibrary, good: Path, home: Path) -> None:
+def test_files_swapped_during_an_install_are_never_installed(library: PackLibrary, good: Path, home: Path) -> None:
     """Every byte is copied once, and this copy is verified and written."""
     evil, model = b"EVIL" * (len(MODEL_BYTES) // 4), good / "model.tflite"
     temporary = good.parent / "temporary"

@@ -44,7 +44,7 @@ def _code(library: PackLibrary, folder: Path, **allowed: bool) -> str:
 # ---- trust
 
 
-def test_an_unknown_key_is_shown_with_its_fingerprint_and_asked_for(library: PackLibrary, drive: Path) -> None:
+def test_an_unknown_key_needs_a_consent_to_its_fingerprint(library: PackLibrary, drive: Path) -> None:
     folder = _make(drive)
     (folder / "model.tflite").write_bytes(MODEL_BYTES[:-1] + b"?")
     assert _code(library, folder) == "pack_tampered"
@@ -61,7 +61,7 @@ def test_an_unknown_key_is_shown_with_its_fingerprint_and_asked_for(library: Pac
 # ---- rollback
 
 
-def test_an_older_version_is_refused_unless_told_so(library: PackLibrary, drive: Path, home: Path) -> None:
+def test_an_older_version_is_refused_unless_allowed(library: PackLibrary, drive: Path, home: Path) -> None:
     older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
     library.trust_store.trust(FINGERPRINT)
     library.record_passed_test(library.load(older))
@@ -75,7 +75,7 @@ def test_an_older_version_is_refused_unless_told_so(library: PackLibrary, drive:
     assert again.load(newer).manifest.version == "1.10.0"
 
 
-def test_a_pack_that_was_refused_or_never_ran_leaves_no_trace(library: PackLibrary, drive: Path) -> None:
+def test_a_refused_or_never_tested_pack_is_not_recorded(library: PackLibrary, drive: Path) -> None:
     older, newer, newest = (_make(drive, version=version) for version in ("1.0.0", "2.0.0", "999999.0.0"))
     library.trust_store.trust(FINGERPRINT)
     (newer / "model.tflite").write_bytes(b"broken")
@@ -95,7 +95,7 @@ def test_packs_that_ship_and_legacy_models_are_not_recorded(home: Path, tmp_path
     assert not (home / "pack_trust.json").exists()
 
 
-def test_versions_are_kept_apart_by_pack_and_key(library: PackLibrary, drive: Path) -> None:
+def test_versions_are_recorded_by_pack_and_key(library: PackLibrary, drive: Path) -> None:
     library.trust_store.trust(FINGERPRINT)
     library.trust_store.trust(OTHER)
     library.record_passed_test(library.load(_make(drive, version="5.0.0")))
@@ -105,7 +105,7 @@ def test_versions_are_kept_apart_by_pack_and_key(library: PackLibrary, drive: Pa
     library.load(second, signer=OTHER)
 
 
-def test_with_a_damaged_record_no_signed_pack_is_used(library: PackLibrary, drive: Path, home: Path) -> None:
+def test_with_a_damaged_trust_file_no_signed_pack_is_used(library: PackLibrary, drive: Path, home: Path) -> None:
     folder = _make(drive)
     library.trust_store.trust(FINGERPRINT)
     (home / "pack_trust.json").write_bytes(b"")
@@ -118,7 +118,7 @@ def test_with_a_damaged_record_no_signed_pack_is_used(library: PackLibrary, driv
 # ---- names
 
 
-def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Path) -> None:
+def test_a_pack_with_the_name_of_another_signers_pack_is_refused(library: PackLibrary, drive: Path) -> None:
     for fingerprint in (FINGERPRINT, OTHER):
         library.trust_store.trust(fingerprint)
     library.install(_make(drive / "a", version="1.0.0"))
@@ -138,7 +138,7 @@ def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Pa
     assert library.find(f"test-chest@{FINGERPRINT}").pack_name == "test-chest-1.0.0"
 
 
-def test_a_name_that_ran_here_is_its_signers_though_the_pack_is_gone(library: PackLibrary, drive: Path) -> None:
+def test_a_name_stays_with_its_signer_after_the_pack_is_removed(library: PackLibrary, drive: Path) -> None:
     library.trust_store.trust(FINGERPRINT)
     library.record_passed_test(library.load(_make(drive / "a")))
     shutil.rmtree(drive)
@@ -163,7 +163,7 @@ def test_a_drive_is_listed_without_reading_models(library: PackLibrary, drive: P
     assert (candidate.trust, candidate.problem) == ("trusted", None)
 
 
-def test_a_broken_pack_is_listed_with_its_reason_and_none_of_its_words(library: PackLibrary, drive: Path) -> None:
+def test_a_broken_pack_is_listed_with_a_reason_and_without_its_texts(library: PackLibrary, drive: Path) -> None:
     folder = _make(drive)
     path = folder / "manifest.json"
     path.write_bytes(path.read_bytes().replace(b"Test chest", b"Best chest"))
@@ -172,7 +172,7 @@ def test_a_broken_pack_is_listed_with_its_reason_and_none_of_its_words(library: 
     assert candidate.problem is not None and candidate.problem.code == "pack_bad_signature"
 
 
-def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> None:
+def test_a_pack_is_found_by_path_name_or_id(library: PackLibrary, drive: Path) -> None:
     older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
     assert library.find(older).folder == older
     assert library.find(str(drive)).folder == library.find(drive / "fieldray").folder == newer
@@ -186,7 +186,7 @@ def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> No
         library.find(drive / "empty")
 
 
-def test_a_folder_beside_the_images_does_not_hide_a_pack_that_is_kept_here(
+def test_a_folder_of_the_same_name_does_not_hide_an_installed_pack(
     library: PackLibrary, drive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library.trust_store.trust(FINGERPRINT)
@@ -201,7 +201,7 @@ def test_a_folder_beside_the_images_does_not_hide_a_pack_that_is_kept_here(
             library.find(tmp_path / "images" / name)
 
 
-def test_several_packs_in_one_place_have_to_be_named(library: PackLibrary, drive: Path) -> None:
+def test_with_several_packs_in_a_folder_one_must_be_named(library: PackLibrary, drive: Path) -> None:
     _make(drive)
     other = _make(drive, pack_id="other")
     with raises(PackProblem, "pack_several", says="other-1.2.3, test-chest-1.2.3"):
@@ -234,7 +234,7 @@ def test_install_copies_what_was_verified_and_nothing_else(library: PackLibrary,
 # ---- shipped packs
 
 
-def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Path) -> None:
+def test_a_shipped_pack_is_trusted_by_folder_and_content(home: Path, tmp_path: Path) -> None:
     folder = make_pack(tmp_path / "models")
     table = {folder.name: read_verified_manifest(folder).manifest_sha256}
     library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
@@ -247,7 +247,7 @@ def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Pa
     assert library.load(copy).trust == "signed"  # signed by the key of the shipped pack, so no namesake of it
 
 
-def test_a_pack_on_a_drive_with_the_key_of_the_shipped_packs_needs_no_question(home: Path, tmp_path: Path) -> None:
+def test_a_drives_pack_with_the_key_of_the_shipped_packs_needs_no_consent(home: Path, tmp_path: Path) -> None:
     folder, drive = make_pack(tmp_path / "models"), tmp_path / "drive"
     table = {folder.name: read_verified_manifest(folder).manifest_sha256}
     library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
@@ -261,7 +261,7 @@ def test_a_pack_on_a_drive_with_the_key_of_the_shipped_packs_needs_no_question(h
     assert library.trust_store.trusted() == {}  # no question was asked, and no consent was recorded
 
 
-def test_a_pack_older_than_the_shipped_one_is_asked_for_even_if_that_one_never_ran(home: Path, tmp_path: Path) -> None:
+def test_a_pack_older_than_the_shipped_version_needs_a_consent(home: Path, tmp_path: Path) -> None:
     folder, drive = make_pack(tmp_path / "models"), tmp_path / "drive"
     table = {folder.name: read_verified_manifest(folder).manifest_sha256}
     library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
@@ -271,14 +271,14 @@ def test_a_pack_older_than_the_shipped_one_is_asked_for_even_if_that_one_never_r
     assert library.load(another).manifest.version == "1.0.0"  # only versions of one pack are compared
 
 
-def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path: Path) -> None:
+def test_an_unlisted_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path: Path) -> None:
     folder = make_pack(tmp_path / "models")
     for table in ({}, {folder.name: "0" * 64}, {"other-1.2.3": read_verified_manifest(folder).manifest_sha256}):
         library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
         assert _code(library, folder) == "pack_unknown_key"
 
 
-def test_the_packs_that_ship_are_in_the_table_and_whole() -> None:
+def test_the_shipped_packs_are_in_the_table_and_intact() -> None:
     shipped = [path.parent for path in sorted(builtin_packs_folder().glob("*/manifest.json"))]
     lines = {folder.name: builtin_table_line(folder) for folder in shipped}
     assert lines == {name: f'    "{name}": "{digest}",' for name, digest in BUILTIN_PACKS.items()}
@@ -304,7 +304,7 @@ def legacy_drive(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_legacy_model_needs_a_yes_and_has_no_operating_point(library: PackLibrary, legacy_drive: Path) -> None:
+def test_a_legacy_model_needs_a_consent_and_has_no_operating_point(library: PackLibrary, legacy_drive: Path) -> None:
     assert _code(library, legacy_drive) == "pack_legacy"
     (candidate,) = library.candidates(legacy_drive)
     assert candidate.trust == "legacy"
@@ -322,7 +322,7 @@ def test_a_legacy_model_needs_a_yes_and_has_no_operating_point(library: PackLibr
     assert library.load(legacy_drive, allow_legacy=True).files["edgetpu"] == b"edge"
 
 
-def test_the_file_for_the_edge_tpu_alone_says_what_is_missing(library: PackLibrary, tmp_path: Path) -> None:
+def test_an_edge_tpu_file_without_its_cpu_file_is_refused_with_a_reason(library: PackLibrary, tmp_path: Path) -> None:
     (tmp_path / LEGACY_EDGETPU_NAME).write_bytes(b"edge")
     (candidate,) = library.candidates(tmp_path)
     assert (candidate.trust, candidate.can_screen) == ("broken", False)
@@ -331,7 +331,7 @@ def test_the_file_for_the_edge_tpu_alone_says_what_is_missing(library: PackLibra
         assert _code(library, tmp_path, allow_legacy=is_allowed) == "pack_legacy_no_cpu"
 
 
-def test_a_signed_pack_comes_before_a_legacy_model(library: PackLibrary, legacy_drive: Path) -> None:
+def test_a_signed_pack_is_preferred_to_a_legacy_model(library: PackLibrary, legacy_drive: Path) -> None:
     folder = _make(legacy_drive)
     assert [candidate.trust for candidate in library.candidates(legacy_drive)] == ["unknown_key", "legacy"]
     assert library.find(legacy_drive).folder == folder
@@ -344,7 +344,7 @@ def test_a_legacy_model_cannot_pass_for_a_pack(library: PackLibrary, legacy_driv
         library.install(legacy_drive)
 
 
-def test_of_the_packs_that_ship_the_highest_version_comes_first(tmp_path: Path) -> None:
+def test_shipped_packs_are_listed_by_descending_version(tmp_path: Path) -> None:
     shipped = PackLibrary(tmp_path).builtin()
     problems = {candidate.pack_name: candidate.problem and candidate.problem.code for candidate in shipped}
     names = tuple(pack.name for pack in (CHILDREN, ADULTS, TUBERCULOSIS, *LUNGS))
@@ -352,7 +352,7 @@ def test_of_the_packs_that_ship_the_highest_version_comes_first(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "model.tflite", "pack.zip"])
-def test_a_file_in_the_place_of_a_pack_is_told_what_to_name(library: PackLibrary, drive: Path, name: str) -> None:
+def test_naming_a_file_instead_of_a_pack_gets_advice(library: PackLibrary, drive: Path, name: str) -> None:
     folder = _make(drive)
     (folder / "pack.zip").write_bytes(b"PK")
     with raises(PackProblem, "pack_is_file", says="Name the folder with the file manifest.json"):

@@ -44,7 +44,7 @@ def _refusal(data: bytes) -> PackProblem:
     return caught.value
 
 
-def test_what_is_written_is_what_is_read(data: bytes) -> None:
+def test_a_written_manifest_reads_back(data: bytes) -> None:
     description = parse_manifest(data)
     assert encode_manifest(description) == data
     # the arrays of the out-of-distribution check are separate files that compare by identity: left out here
@@ -56,7 +56,7 @@ def test_what_is_written_is_what_is_read(data: bytes) -> None:
     assert set(description.files) == {"litert", "edgetpu", "card", *OOD_GATE_ROLES, *GOLDEN_ROLES}
 
 
-def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:
+def test_a_pack_may_have_class_names_and_warnings(tmp_path: Path) -> None:
     names = {"abnormal": {"en": "Signs", "uk": "Ознаки"}, "normal": {"en": "None found by this pack"}}
     written = make_pack(tmp_path, class_names=names, warnings={"en": "Few images.\nA thumbnail."}) / "manifest.json"
     found = domain_manifest(parse_manifest(written.read_bytes()))
@@ -95,12 +95,12 @@ def test_a_class_name_that_looks_like_that_of_another_class_is_refused(
 @pytest.mark.parametrize(
     ("abnormal", "normal"), [("Abnormal", "Normal"), ("มี", "มา"), ("कि", "का"), ("Not normal", "Clear"), ("Van", "Han")]
 )
-def test_class_names_that_can_be_told_apart_are_taken(data: bytes, abnormal: str, normal: str) -> None:
+def test_distinguishable_class_names_are_accepted(data: bytes, abnormal: str, normal: str) -> None:
     names = {"abnormal": {"en": abnormal}, "normal": {"en": normal}}
     assert domain_manifest(parse_manifest(_changed(data, _set("class_names", names)))).class_names == names
 
 
-def test_gate_golden_and_points_may_be_absent_and_the_runtime_may_be_said(data: bytes) -> None:
+def test_optional_parts_may_be_absent_and_the_runtime_may_be_stated(data: bytes) -> None:
     def change(content: dict[str, Any]) -> None:
         del content["ood_gate"], content["golden"]
         content |= {"operating_points": [], "minimum_edgetpu_runtime": 13}
@@ -194,7 +194,7 @@ BY_THE_READER_ALONE: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("path", "value", "place"), BY_READER_AND_SCHEMA + BY_THE_READER_ALONE)
-def test_a_wrong_value_is_refused_and_its_place_named(data: bytes, path: str, value: object, place: str) -> None:
+def test_a_wrong_value_is_refused_with_its_path(data: bytes, path: str, value: object, place: str) -> None:
     changed = _changed(data, _set(path, value))
     problem = _refusal(changed)
     assert problem.reason.code == "pack_manifest"
@@ -206,7 +206,7 @@ def test_a_wrong_value_is_refused_and_its_place_named(data: bytes, path: str, va
     ("path", "value", "code"),
     [("files.litert.name", "../model.tflite", "pack_bad_name"), ("schema_version", 3, "pack_newer_format")],
 )
-def test_what_has_a_reason_of_its_own_is_refused_by_the_schema_too(
+def test_values_with_their_own_reason_are_refused_by_the_schema_too(
     data: bytes, path: str, value: object, code: str
 ) -> None:
     changed = _changed(data, _set(path, value))
@@ -214,7 +214,7 @@ def test_what_has_a_reason_of_its_own_is_refused_by_the_schema_too(
     assert _errors(json.loads(changed))
 
 
-def test_files_that_nothing_needs_or_that_are_too_large_alone_or_together_are_refused(data: bytes) -> None:
+def test_unneeded_or_too_large_files_are_refused(data: bytes) -> None:
     assert _refusal(_changed(data, lambda content: content.pop("ood_gate"))).reason.code == "pack_manifest"
 
     def change(content: dict[str, Any]) -> None:
@@ -246,11 +246,11 @@ def test_files_that_nothing_needs_or_that_are_too_large_alone_or_together_are_re
         b'{"a":' * 100_000,
     ],
 )
-def test_what_is_not_strict_json_is_refused(text: bytes) -> None:
+def test_json_that_is_not_strict_is_refused(text: bytes) -> None:
     assert _refusal(text).reason.code == "pack_manifest"
 
 
-def test_metrics_may_be_of_any_shape_but_are_never_text_that_misleads(data: bytes) -> None:
+def test_metrics_may_have_any_structure_but_no_misleading_text(data: bytes) -> None:
     shaped = {"table": [{"a": [1, 2.5, None, True]}, "рядок\nдругий"]}
     assert parse_manifest(_changed(data, _set("metrics", shaped))).metrics == shaped
     for bad in ([["\x1b"]], {"a": {"\u202e": 1}}):
@@ -304,10 +304,10 @@ def _errors(content: Any) -> list[str]:
     return [error.message for error in Draft202012Validator(published).iter_errors(content)]
 
 
-def test_the_published_schema_is_the_one_that_the_types_give() -> None:
+def test_the_published_schema_equals_the_one_of_the_types() -> None:
     assert PUBLISHED.read_bytes() == manifest_schema(), "write it again: python tools/manifest_schema.py"
 
 
 @pytest.mark.parametrize("pack", [CHILDREN, ADULTS, *LUNGS], ids=lambda pack: pack.name)
-def test_the_packs_that_ship_fit_the_schema(pack: Path) -> None:
+def test_shipped_packs_are_valid_by_the_schema(pack: Path) -> None:
     assert _errors(json.loads((pack / "manifest.json").read_bytes())) == []

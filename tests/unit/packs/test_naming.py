@@ -63,14 +63,14 @@ def test_plain_file_names_pass(name: str) -> None:
         "x" * 101,
     ],
 )
-def test_hostile_file_names_do_not(name: str) -> None:
+def test_hostile_file_names_are_refused(name: str) -> None:
     assert not is_file_name(name)
 
 
 @pytest.mark.parametrize(
     "version", ["", "1", "1.2", "1.2.3.4", "01.2.3", "1.2.3-rc1", "1.2.x", "-1.2.3", "1.2.٣", "1.2.3\n", "1000000.0.0"]
 )
-def test_what_is_not_a_version(version: str) -> None:
+def test_malformed_versions_are_refused(version: str) -> None:
     assert not is_version(version)
     with pytest.raises(ValueError, match="not a version"):
         version_key(version)
@@ -81,7 +81,7 @@ def test_versions_compare_as_numbers() -> None:
     assert sorted(mixed, key=version_key) == ["0.0.0", "0.9.10", "1.2.3", "2.0.0", "10.0.0", "999999.0.10"]
 
 
-def test_pack_ids() -> None:
+def test_valid_and_invalid_pack_ids() -> None:
     assert all(re.search(ID_PATTERN, text) for text in ("chest-normal-2", "a" * 64))
     assert not any(
         re.search(ID_PATTERN, text) for text in ("", "a" * 65, "Chest", "chest_normal", "chest/..", "chest\n", "ґ")
@@ -92,13 +92,13 @@ def test_pack_ids() -> None:
 
 
 @pytest.mark.parametrize("text", [DIGITS, DIGITS.upper(), FINGERPRINT, FINGERPRINT.replace("-", ":"), f" {DIGITS}\n"])
-def test_a_fingerprint_in_any_form_is_the_same(text: str) -> None:
+def test_a_fingerprint_is_recognised_in_any_notation(text: str) -> None:
     assert parse_fingerprint(text) == FINGERPRINT
     assert split_pack_name(f"chest-1.0.0@{text}") == ("chest-1.0.0", FINGERPRINT)
 
 
 @pytest.mark.parametrize("text", ["", DIGITS[:-1], DIGITS + "0", "g" + DIGITS[1:], DIGITS.replace(DIGITS[0], "_", 1)])
-def test_what_is_no_fingerprint_is_part_of_the_name(text: str) -> None:
+def test_text_after_at_that_is_no_fingerprint_belongs_to_the_name(text: str) -> None:
     assert parse_fingerprint(text) == ""
     assert split_pack_name(f"chest@{text}") == (f"chest@{text}", "")
 
@@ -121,7 +121,7 @@ def pack(folder: Path) -> Path:
     return folder
 
 
-def test_packs_lie_in_a_folder_of_the_drive_or_are_the_folder_itself(tmp_path: Path) -> None:
+def test_packs_are_found_in_the_drives_folder_or_as_the_folder_itself(tmp_path: Path) -> None:
     assert pack_folders(tmp_path) == pack_folders(tmp_path / "absent") == ()
     drive = tmp_path / "drive"
     packs = [pack(drive / DRIVE_FOLDER / name) for name in ("b", "a")]
@@ -150,13 +150,13 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert is_pack(target) and is_legacy(target)
 
 
-def test_a_hundred_packs_are_looked_at(tmp_path: Path) -> None:
+def test_at_most_a_hundred_packs_are_searched(tmp_path: Path) -> None:
     for number in range(101):
         pack(tmp_path / f"{number:03}")
     assert packs_in(tmp_path) == tuple(tmp_path / f"{number:03}" for number in range(100))
 
 
-def test_a_bare_model_is_known_by_either_name_or_by_the_one_asked_for(tmp_path: Path) -> None:
+def test_a_bare_model_is_found_by_its_usual_names_or_by_a_given_name(tmp_path: Path) -> None:
     for name in (LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME):
         folder = tmp_path / name
         folder.mkdir()

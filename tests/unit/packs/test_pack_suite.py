@@ -17,7 +17,7 @@ if sys.platform == "win32":
 import pack_suite
 
 
-def test_each_pack_is_what_the_suite_says(tmp_path: Path) -> None:
+def test_each_pack_of_the_suite_has_its_expected_result(tmp_path: Path) -> None:
     command = [sys.executable, pack_suite.__file__, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -36,6 +36,6 @@ def test_each_pack_is_what_the_suite_says(tmp_path: Path) -> None:
     assert wrong == {}
 
 
-def test_a_pack_that_the_reader_judges_otherwise_is_not_written(tmp_path: Path) -> None:
+def test_the_suite_is_not_written_if_a_result_differs(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="good-but-broken"):
         pack_suite.write(tmp_path, {"good-but-broken": ("good", "no id", pack_suite.without("id"))})

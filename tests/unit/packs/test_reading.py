@@ -12,11 +12,11 @@ from tiny_packs import npy_file
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENODEV, errno.ENOTCONN])
-def test_errors_of_a_drive_that_went(tmp_path: Path, number: int) -> None:
+def test_read_errors_of_a_removed_drive_are_recognised(tmp_path: Path, number: int) -> None:
     assert pack_problem(OSError(number, "gone"), folder=tmp_path).reason.code == "drive_gone"
 
 
-def test_an_error_on_a_drive_that_is_there_says_what_it_is(tmp_path: Path) -> None:
+def test_read_errors_of_a_connected_drive_are_named(tmp_path: Path) -> None:
     error = PermissionError(errno.EACCES, "Permission denied")
     assert pack_problem(error, folder=tmp_path).reason.text == "The pack cannot be read: Permission denied."
     assert pack_problem(error, folder=tmp_path / "gone").reason.code == "drive_gone"
@@ -27,7 +27,7 @@ def test_an_error_on_a_drive_that_is_there_says_what_it_is(tmp_path: Path) -> No
 # ---- arrays
 
 
-def test_round_trip_keeps_values_and_is_read_only() -> None:
+def test_a_saved_array_reads_back_read_only() -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     found = array_from_npy(array_to_npy(np.asfortranarray(array)), dtype="float32", dimensions=2)
     assert np.array_equal(found, array)
@@ -63,7 +63,7 @@ def _saved(array: np.ndarray, *, allow_pickle: bool = False) -> bytes:
         _saved(np.zeros((2, 2), np.float32)).replace(b"(2, 2), }                ", b"(1000000, 1000000), }    "),
     ],
 )
-def test_what_is_not_the_array_asked_for_is_refused(data: bytes) -> None:
+def test_an_array_file_of_other_shape_or_type_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         array_from_npy(data, dtype="float32", dimensions=2)
 
@@ -83,7 +83,7 @@ def test_what_is_not_the_array_asked_for_is_refused(data: bytes) -> None:
         "{" * 9_000,
     ],
 )
-def test_a_header_of_something_else_is_refused(header: str) -> None:
+def test_a_malformed_array_header_is_refused(header: str) -> None:
     with pytest.raises(ValueError):
         array_from_npy(npy_file(header, bytes(16)), dtype="float32", dimensions=2)
 

@@ -65,12 +65,12 @@ PARTS = json.loads(SIGNATURE)
         b'{"key": "\xc3\xa9"}',
     ],
 )
-def test_there_is_one_way_to_write_a_signature(data: bytes) -> None:
+def test_only_one_encoding_of_a_signature_is_accepted(data: bytes) -> None:
     with pytest.raises(PackProblem, match="does not match"):
         signing.verify(CONTENT, signature=data)
 
 
-def test_a_key_of_the_programs_own_is_made_once_with_its_folder_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_new_key_is_made_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "own.pem"
     first = signing.load_or_create_key(path)
     assert signing.load_or_create_key(path).private_bytes_raw() == first.private_bytes_raw()
@@ -129,7 +129,7 @@ def _signature(raw_key: bytes, raw_signature: bytes) -> bytes:
     return (json.dumps(parts, sort_keys=True) + "\n").encode()
 
 
-def test_a_signature_that_fits_every_text_is_refused() -> None:
+def test_a_signature_valid_for_every_text_is_refused() -> None:
     """Key and R are the neutral element, and S is 0: S B = R + h A for every h, so the signature fits any text."""
     neutral = bytes([1]) + bytes(31)
     for content in (CONTENT, b"anything else"):
@@ -170,7 +170,7 @@ CHEST = {"pack_id": "chest", "content": RAN}
 FIRST, SECOND = fingerprint_of(b"first"), fingerprint_of(b"second")
 
 
-def test_nothing_is_trusted_at_first_and_trust_lasts_and_can_be_taken_back(tmp_path: Path) -> None:
+def test_trust_in_a_key_lasts_until_it_is_withdrawn(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     assert store.trusted() == {} and not store.is_trusted(FIRST)
     assert store.highest_version(FIRST, pack_id="chest") is None and store.known_signers("chest") == set()
@@ -184,7 +184,7 @@ def test_nothing_is_trusted_at_first_and_trust_lasts_and_can_be_taken_back(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pack_trust.json", "pack_trust.lock"]
 
 
-def test_the_highest_version_is_kept_per_key_and_pack(tmp_path: Path) -> None:
+def test_the_highest_version_is_recorded_per_key_and_pack(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     for version in ("1.9.0", "1.10.0", "1.2.0"):
         store.record(FIRST, pack_id="chest", version=version, content=RAN)
@@ -200,7 +200,7 @@ def test_the_highest_version_is_kept_per_key_and_pack(tmp_path: Path) -> None:
     assert store.highest_version(FIRST, pack_id="chest") == "1.10.0"  # forgetting a key keeps its versions
 
 
-def test_a_version_that_is_known_is_not_written_again(tmp_path: Path) -> None:
+def test_a_known_version_is_not_written_again(tmp_path: Path) -> None:
     store, path = TrustStore(tmp_path), tmp_path / "pack_trust.json"
     for version in ("2.0.0", "1.0.0"):
         store.record(FIRST, pack_id="chest", version=version, content=RAN)
@@ -210,7 +210,7 @@ def test_a_version_that_is_known_is_not_written_again(tmp_path: Path) -> None:
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_the_content_that_ran_last_is_kept_per_key_pack_and_version(tmp_path: Path) -> None:
+def test_the_last_content_is_recorded_per_key_pack_and_version(tmp_path: Path) -> None:
     store, other = TrustStore(tmp_path), "d" * 64
     store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)
     assert store.manifest_hash_of(FIRST, pack_name="chest-2.0.0") == RAN
@@ -225,7 +225,7 @@ def test_the_content_that_ran_last_is_kept_per_key_pack_and_version(tmp_path: Pa
     assert store.highest_version(FIRST, pack_id="chest") == "2.0.0"
 
 
-def test_a_key_is_trusted_since_the_first_day(tmp_path: Path) -> None:
+def test_a_key_keeps_the_date_of_its_first_trust(tmp_path: Path) -> None:
     store, before = TrustStore(tmp_path), datetime.now(UTC).date()
     store.trust(FIRST)
     (day,) = store.trusted().values()
@@ -250,7 +250,7 @@ def test_a_key_is_trusted_since_the_first_day(tmp_path: Path) -> None:
         b'{"format": 1, "keys": {}, "seen": {"%s": {"../chest": "1.0.0"}}}' % FIRST.encode(),
     ],
 )
-def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_trust_file_is_never_read_as_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "pack_trust.json"
     path.write_bytes(content)
     store = TrustStore(tmp_path)
@@ -267,7 +267,7 @@ def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path, content:
     assert path.read_bytes() == content
 
 
-def test_a_change_waits_for_another_program_and_asking_does_not(tmp_path: Path) -> None:
+def test_changing_trust_waits_for_another_program_and_reading_does_not(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     store.trust(FIRST)
     store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)
@@ -282,18 +282,18 @@ def test_a_change_waits_for_another_program_and_asking_does_not(tmp_path: Path) 
     assert store.highest_version(FIRST, pack_id="chest") == "3.0.0"
 
 
-def test_a_lock_that_is_never_given_back_is_told(tmp_path: Path) -> None:
+def test_a_lock_that_is_never_released_is_reported(tmp_path: Path) -> None:
     changes = exclusive_writer(tmp_path / "pack_trust.json", wait_s=0.02)
     with FileLock(tmp_path / "pack_trust.lock", holder="process 7"), raises(StorageProblem, "file_in_use", says="7"):
         changes.__enter__()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     with raises(StorageProblem, "not_writable"):
         TrustStore(tmp_path / "absent").trust(FIRST)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
-def test_what_is_written_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_trust_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     TrustStore(tmp_path).trust(FIRST)
     assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [0o600] * 2

@@ -36,7 +36,7 @@ def library(tmp_path: Path, pack: Path) -> PackLibrary:
     return made
 
 
-def test_a_point_is_used_by_its_name_with_its_model_alone(library: PackLibrary, pack: Path) -> None:
+def test_a_local_point_is_offered_only_with_its_own_model(library: PackLibrary, pack: Path) -> None:
     model = library.load(pack)
     label = model.manifest.labels[0].code
     library.site_points.add(site_point(model.model_sha256, label=label))
@@ -55,7 +55,7 @@ def test_a_point_is_used_by_its_name_with_its_model_alone(library: PackLibrary, 
         set_up_pack(model, operating_point="local:ours")
 
 
-def test_a_name_is_given_once_to_a_model_and_can_be_removed(tmp_path: Path) -> None:
+def test_a_local_points_name_is_unique_per_model_and_can_be_removed(tmp_path: Path) -> None:
     points = SitePointFile(tmp_path)
     points.add(site_point("a" * 64))
     points.add(site_point("b" * 64))
@@ -79,7 +79,9 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_a_damaged_file_disables_no_pack_and_is_told(content: bytes, library: PackLibrary, pack: Path) -> None:
+def test_a_damaged_file_of_local_points_disables_no_pack_and_is_reported(
+    content: bytes, library: PackLibrary, pack: Path
+) -> None:
     plain = library.load(pack)
     assert library.site_points.problem() is None
     library.site_points.path.write_bytes(content)
@@ -92,7 +94,7 @@ def test_a_damaged_file_disables_no_pack_and_is_told(content: bytes, library: Pa
     assert library.site_points.path.read_bytes() == content
 
 
-def test_a_band_that_is_none_and_a_label_of_another_pack_are_no_points(library: PackLibrary, pack: Path) -> None:
+def test_a_local_point_with_an_invalid_zone_or_label_is_not_used(library: PackLibrary, pack: Path) -> None:
     model = library.load(pack)
     good = site_point(model.model_sha256, label=model.manifest.labels[0].code)
     library.site_points.add(replace(good, label="unheard-of"))
@@ -104,7 +106,7 @@ def test_a_band_that_is_none_and_a_label_of_another_pack_are_no_points(library: 
 # ---- the remembered pack of a folder
 
 
-def test_a_choice_holds_for_the_folder_and_all_below_it(tmp_path: Path) -> None:
+def test_a_remembered_pack_holds_for_the_folder_and_its_subfolders(tmp_path: Path) -> None:
     memory, folder = RememberedPacks(tmp_path / "home"), tmp_path / "ward"
     (folder / "2026" / "may").mkdir(parents=True)
     memory.remember([folder], "children", operating_point="careful")
@@ -119,7 +121,7 @@ def test_a_choice_holds_for_the_folder_and_all_below_it(tmp_path: Path) -> None:
     assert "ward" not in written and "adults" in written  # folder names may be patients' names
 
 
-def test_folders_of_different_patients_have_no_common_answer(tmp_path: Path) -> None:
+def test_folders_with_different_packs_have_no_common_pack(tmp_path: Path) -> None:
     memory = RememberedPacks(tmp_path)
     memory.remember([tmp_path / "a"], "children")
     assert memory.find([tmp_path / "a", tmp_path / "b"]) is None
@@ -130,7 +132,7 @@ def test_folders_of_different_patients_have_no_common_answer(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"x": 1}', b"\xff\xfe", b"{" * 100_000])
-def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_of_remembered_packs_counts_as_empty(tmp_path: Path, content: bytes) -> None:
     (tmp_path / REMEMBERED_PACKS_FILE_NAME).write_bytes(content)
     memory = RememberedPacks(tmp_path)
     assert memory.find([tmp_path / "a"]) is None
@@ -138,7 +140,7 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> No
     assert memory.find([tmp_path / "a"]) == RememberedPack("adults")
 
 
-def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_instead_of_the_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"{}")
     (tmp_path / REMEMBERED_PACKS_FILE_NAME).symlink_to(tmp_path / "other")
     with pytest.raises(StorageProblem):

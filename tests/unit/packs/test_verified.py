@@ -25,7 +25,7 @@ def pack(tmp_path: Path) -> Path:
     return make_pack(tmp_path, edgetpu=True)
 
 
-def test_a_whole_pack_is_read_into_memory_and_outlives_its_folder(pack: Path) -> None:
+def test_a_loaded_pack_is_independent_of_its_files(pack: Path) -> None:
     model = read_pack(pack).model
     for file in pack.iterdir():
         file.write_bytes(b"\0" * file.stat().st_size)
@@ -59,7 +59,7 @@ def test_a_changed_byte_of_any_other_file_is_refused(pack: Path) -> None:
     read_pack(pack)  # the file is restored
 
 
-def test_a_folder_that_is_not_there_any_more_is_a_drive_that_went(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_as_a_removed_drive(tmp_path: Path) -> None:
     with raises(PackProblem, "drive_gone"):
         read_pack(tmp_path / "pulled")
 
@@ -90,7 +90,7 @@ def test_files_that_are_not_listed_are_never_read(pack: Path) -> None:
         ("MODEL_CARD.md", b"\xff\xfe", "card"),
     ],
 )
-def test_well_signed_nonsense_is_refused(pack: Path, name: str, data: bytes, detail: str) -> None:
+def test_a_correctly_signed_but_invalid_pack_is_refused(pack: Path, name: str, data: bytes, detail: str) -> None:
     """The pack of a hostile maker, valid by its own key."""
     put_file(pack, name, data, key_number=66)
     with raises(PackProblem, "pack_manifest", says=detail):
@@ -104,7 +104,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_same_pack_is_written_byte_for_byte_the_same_and_alone(tmp_path: Path) -> None:
+def test_writing_a_pack_is_reproducible_and_leaves_no_other_file(tmp_path: Path) -> None:
     first = _content(make_pack(tmp_path))
     assert first == _content(make_pack(tmp_path))  # Ed25519 signatures are deterministic
     make_pack(tmp_path, metrics={"auc": 0.95})
@@ -112,7 +112,7 @@ def test_the_same_pack_is_written_byte_for_byte_the_same_and_alone(tmp_path: Pat
     assert read_verified_manifest(tmp_path / "test-chest-1.2.3").description.metrics == {"auc": 0.95}
 
 
-def test_a_newer_version_beside_is_kept_alone(tmp_path: Path) -> None:
+def test_writing_next_to_a_newer_version_keeps_only_the_newer(tmp_path: Path) -> None:
     make_pack(tmp_path, version="1.10.0")
     with raises(PackProblem, "pack_older"):
         make_pack(tmp_path, version="1.9.0")
@@ -152,7 +152,7 @@ def test_a_pack_without_a_self_test_has_none(tmp_path: Path) -> None:
     assert (model.golden, model.manifest.ood_gate) == (None, None)
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageProblem, match=re.escape(str(tmp_path / "file"))):
         make_pack(tmp_path / "file")
@@ -189,7 +189,9 @@ def _has_more(name: str) -> Callable[[Path], None]:
         (lambda folder: (make_pack(folder) / "MODEL_CARD.md").write_text("edited by hand"), "MODEL_CARD.md"),
     ],
 )
-def test_what_this_key_did_not_write_whole_is_kept(tmp_path: Path, make: Callable[[Path], None], said: str) -> None:
+def test_a_folder_not_completely_written_by_this_key_is_kept(
+    tmp_path: Path, make: Callable[[Path], None], said: str
+) -> None:
     make(tmp_path)
     before = _content(tmp_path)
     assert said in _refused(tmp_path, metrics={"auc": 0.95})

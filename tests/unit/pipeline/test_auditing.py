@@ -77,7 +77,7 @@ def collection(model: Model, *, shift: float = 0.0, grey: int = 120, name: str =
     return made
 
 
-def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Model) -> None:
+def test_labels_by_folder_give_the_figures_of_scikit_learn(store: ResultStore, model: Model) -> None:
     outcomes = collection(model)
     run_id = keep(store.path, outcomes, spec=spec(model))
     report = audit_run(
@@ -96,7 +96,7 @@ def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Mod
     assert audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=model).audit.units == 40
 
 
-def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, model: Model) -> None:
+def test_without_the_pack_the_operating_points_of_the_run_are_audited(store: ResultStore, model: Model) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=None)
     assert [at.point.name for at in report.audit.points] == [POINT.name]
@@ -105,7 +105,7 @@ def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, m
         adopt_local_point(SitePointFile(store.path.parent), report, name="a", person="P", model=None, day=DAY)
 
 
-def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, model: Model) -> None:
+def test_verdicts_serve_as_labels_and_a_run_without_any_is_refused(store: ResultStore, model: Model) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
     with pytest.raises(UsageProblem, match=f"No image of run {run_id} has a verdict"):
         audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="verdicts"), model=model)
@@ -116,7 +116,7 @@ def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, m
     assert {"audit_unseen", "audit_verdicts"} <= {note.code for note in report.audit.notes}
 
 
-def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Model, tmp_path: Path) -> None:
+def test_images_that_a_table_does_not_name_are_left_out(store: ResultStore, model: Model, tmp_path: Path) -> None:
     outcomes = collection(model)
     run_id = keep(store.path, outcomes, spec=spec(model))
     lines = ["file,label,patient", *(f"{one.ref.path.name},{one.ref.path.parent.name},X" for one in outcomes[:30])]
@@ -127,7 +127,7 @@ def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Mod
     assert report.subject.labels_from == str(table)
 
 
-def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
+def test_a_missing_run_result_or_label_is_reported(store: ResultStore, model: Model) -> None:
     empty = keep(store.path, [], spec=spec(model))
     for run_id, request, said in (
         (99, AuditRequest(labels="folders"), "Run 99 was not found"),
@@ -138,7 +138,7 @@ def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
             audit_run(store.path, PackOfRun(run_id), request, model=model)
 
 
-def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
+def test_an_adopted_proposal_is_offered_only_with_its_own_model(
     store: ResultStore, model: Model, tmp_path: Path
 ) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
@@ -174,7 +174,7 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     assert "counted by patient" in point.measured_on["en"]
 
 
-def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, model: Model) -> None:
+def test_a_run_is_compared_with_another_run_of_the_same_images(store: ResultStore, model: Model) -> None:
     first = keep(store.path, collection(model), spec=spec(model))
     moved = [replace_path(one, Path("/elsewhere")) for one in collection(model, shift=0.05)[10:]]
     second = keep(store.path, moved, spec=run_spec(pack_name="other-2.0.0", model_sha256="e" * 64))
@@ -213,7 +213,7 @@ def replace_path(one: Outcome, folder: Path) -> Outcome:
     return dataclasses.replace(one, ref=dataclasses.replace(one.ref, path=folder / one.ref.path.name))
 
 
-def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, model: Model, tmp_path: Path) -> None:
+def test_a_chosen_threshold_with_prices_is_planned_and_stored(store: ResultStore, model: Model, tmp_path: Path) -> None:
     outcomes = [
         dataclasses.replace(one, ref=dataclasses.replace(one.ref, header=ImageHeader(patient_id=str(number))))
         for number, one in enumerate(collection(model))
@@ -258,7 +258,7 @@ def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(st
     assert found["scores"].reference == 150  # 75 of each of two folders, once
 
 
-def test_images_of_another_folder_are_no_earlier_ones(store: ResultStore, model: Model) -> None:
+def test_drift_does_not_compare_with_images_of_another_folder(store: ResultStore, model: Model) -> None:
     """Two hospitals may differ without a fault, so only runs over one folder are compared."""
 
     def kept(folder: str, **how: object) -> int:
@@ -282,9 +282,7 @@ def test_images_of_another_folder_are_no_earlier_ones(store: ResultStore, model:
     assert {found.reference for found in whole} == {300, 320}
 
 
-def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_is_compared(
-    store: ResultStore, model: Model
-) -> None:
+def test_drift_against_the_packs_scores_needs_their_distribution(store: ResultStore, model: Model) -> None:
     run_id, asked = keep(store.path, collection(model), spec=spec(model)), AuditRequest(labels="folders")
     said = audit_run(store.path, PackOfRun(run_id), asked, model=model)
     assert "drift_no_reference" in [note.code for note in said.audit.notes]
@@ -299,7 +297,7 @@ def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_i
     assert (drift.against, drift.reference, drift.images, drift.exceeds_limit) == ("pack", 500, 75, True)
 
 
-def test_a_run_says_of_files_that_share_a_number_and_not_their_pixels(store: ResultStore, model: Model) -> None:
+def test_files_with_one_uid_and_different_pixels_are_reported(store: ResultStore, model: Model) -> None:
     numbers = ("2.25.1", "2.25.1", "2.25.2", "2.25.2", "2.25.3", "2.25.3", "", "")  # the third pair is of one image
     facts = [(0.3, 120), (0.3, 140), (0.3, 120), (0.5, 120), (0.3, 120), (0.31, 120), (0.3, 120), (0.9, 20)]
     found = [outcome("a", at, score, grey=grey, model=model) for at, (score, grey) in enumerate(facts)]
@@ -314,7 +312,7 @@ def test_a_run_says_of_files_that_share_a_number_and_not_their_pixels(store: Res
     assert said == (reason("instances_shared", count=4),)
 
 
-def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, model: Model, tmp_path: Path) -> None:
+def test_exports_warn_of_a_run_with_other_patients(store: ResultStore, model: Model, tmp_path: Path) -> None:
     far_out = dataclasses.replace(lungs(), evidence_inside=0.2)
     outcomes = [
         dataclasses.replace(one, lungs=far_out) for one in collection(model) if isinstance(one, ScreenedOutcome)
@@ -332,7 +330,7 @@ def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, mode
     assert note["code"] == "drift_evidence" and "other patients than" in note["text"]
 
 
-def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(store: ResultStore, model: Model) -> None:
+def test_an_audit_uses_the_packs_class_names_and_names_overruled_images(store: ResultStore, model: Model) -> None:
     asked = (reason("screened_anyway"),)
     outcomes = [
         dataclasses.replace(one, notes=asked) if number in (10, 11, 12) and isinstance(one, ScreenedOutcome) else one

@@ -146,7 +146,7 @@ def test_every_image_ends_in_the_list_and_in_the_store(tmp_path: Path) -> None:
     assert run.of(Speed)[-1].memory_mb == 100.0
 
 
-def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
+def test_an_outcome_is_committed_before_it_is_published(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def look(event: Event) -> None:
@@ -184,7 +184,7 @@ class Grouped:
             return {answer.outcome.ref.path.name for answer in query.results(self.run.batch.run_id)}
 
 
-def test_outcomes_that_are_saved_together_are_all_committed_before_the_first_is_told(tmp_path: Path) -> None:
+def test_outcomes_saved_together_are_committed_before_the_first_is_published(tmp_path: Path) -> None:
     grouped = Grouped(tmp_path)
     told = grouped.run.finish().names
     assert all(set(told[: number + 1]) <= names for number, names in enumerate(grouped.stored))
@@ -192,7 +192,7 @@ def test_outcomes_that_are_saved_together_are_all_committed_before_the_first_is_
     assert grouped.stored[1] >= set(told[1:5]) and len(grouped.stored[1]) <= 7
 
 
-def test_a_cancel_among_outcomes_that_are_saved_together_loses_none_and_tells_all(tmp_path: Path) -> None:
+def test_a_cancel_loses_no_outcome_that_is_saved_with_others(tmp_path: Path) -> None:
     grouped = Grouped(tmp_path, cancels_at=2)
     run = grouped.run.finish()
     assert (run.states[-1], set(run.names)) == ("cancelled", grouped.names_in_store())
@@ -203,7 +203,7 @@ def test_a_cancel_among_outcomes_that_are_saved_together_loses_none_and_tells_al
     assert set(run.names).isdisjoint(again.readers.read_names)
 
 
-def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_path: Path) -> None:
+def test_earlier_results_are_reused_and_failures_are_repeated(tmp_path: Path) -> None:
     names = ["bright.png", "blank.png", "cut.png", "gone.png"]
     first = Run(tmp_path, names).finish()
     second = Run(tmp_path, [*names, "new dark.png"]).finish()
@@ -219,7 +219,7 @@ def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_pat
     assert sorted(second.readers.read_names) == ["cut.png", "gone.png", "new dark.png"]
 
 
-def test_the_same_image_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
+def test_two_copies_of_an_image_are_two_images(tmp_path: Path) -> None:
     places = [ImageRef(path=Path("/images/a/bright.png")), ImageRef(path=Path("/images/b/bright.png"))]
     run = Run(tmp_path, [], discover=lambda: iter(places)).finish()
     assert {event.image.most_urgent_result.outcome.ref.path for event in run.of(ImageDone)} == {
@@ -247,7 +247,7 @@ def test_a_cancel_does_not_wait_for_a_network_that_hangs(tmp_path: Path) -> None
     assert (run.states[-1], run.names) == ("cancelled", [])
 
 
-def test_a_pause_ends_what_is_under_way_and_begins_nothing(tmp_path: Path) -> None:
+def test_a_pause_finishes_started_images_and_begins_no_other(tmp_path: Path) -> None:
     names = [f"dark{number}.png" for number in range(200)]
     paused = threading.Event()
     run = Run(tmp_path, names)
@@ -293,7 +293,7 @@ def test_a_paused_run_can_be_cancelled(tmp_path: Path, while_paused: bool) -> No
     assert run.names == []
 
 
-def test_only_a_few_images_are_under_way_however_many_there_are(tmp_path: Path) -> None:
+def test_only_a_few_images_are_taken_from_an_endless_search(tmp_path: Path) -> None:
     found = 0
 
     def discover() -> Iterator[ImageRef]:
@@ -312,7 +312,7 @@ def test_only_a_few_images_are_under_way_however_many_there_are(tmp_path: Path) 
     assert run.batch.join(5)
 
 
-def test_when_nothing_can_be_run_any_more_the_run_fails_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_without_a_device_the_run_fails_and_can_be_resumed(tmp_path: Path) -> None:
     engine = FakeEngine()
     names = [f"dark{number}.png" for number in range(30)]
     run = Run(tmp_path, names, engine=engine)
@@ -333,7 +333,7 @@ def test_when_nothing_can_be_run_any_more_the_run_fails_and_nothing_is_lost(tmp_
     assert Counter(again.names) == Counter(names)
 
 
-def test_a_problem_while_searching_fails_the_run(tmp_path: Path) -> None:
+def test_a_problem_during_the_search_fails_the_run(tmp_path: Path) -> None:
     def discover() -> Iterator[ImageRef]:
         yield from refs(["dark.png"])
         raise UsageProblem(reason("nothing_to_screen", path="/gone"))
@@ -344,7 +344,7 @@ def test_a_problem_while_searching_fails_the_run(tmp_path: Path) -> None:
     )
 
 
-def test_a_guess_of_the_number_cannot_end_a_run(tmp_path: Path) -> None:
+def test_a_failed_estimate_of_the_image_count_does_not_end_the_run(tmp_path: Path) -> None:
     def count() -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -352,7 +352,7 @@ def test_a_guess_of_the_number_cannot_end_a_run(tmp_path: Path) -> None:
     assert (run.states, run.names) == (["running", "finished"], ["dark.png"])
 
 
-def test_what_the_results_say_against_the_pack_is_told_once_all_are_stored(tmp_path: Path) -> None:
+def test_warnings_about_the_pack_are_published_after_all_results_are_stored(tmp_path: Path) -> None:
     def warnings(pack: PackOfRun) -> list[Reason]:
         with ResultQuery(tmp_path / "results.sqlite") as query:
             return [reason("unlike_images", count=sum(query.counts(pack.run_id).values()))]
@@ -362,7 +362,7 @@ def test_what_the_results_say_against_the_pack_is_told_once_all_are_stored(tmp_p
 
 
 @pytest.mark.parametrize("error", [None, StorageProblem(reason("disk_full", path="/")), ValueError("a fault")])
-def test_what_comes_after_the_run_is_noted_as_finished_stops_nothing(error: Exception | None, tmp_path: Path) -> None:
+def test_an_error_after_a_finished_run_is_ignored(error: Exception | None, tmp_path: Path) -> None:
     def warnings(_pack: PackOfRun) -> list[Reason]:
         run.batch.cancel()
         if error:
@@ -375,7 +375,7 @@ def test_what_comes_after_the_run_is_noted_as_finished_stops_nothing(error: Exce
         assert (run.states[-1], query.run(run.batch.run_id).state) == ("finished", "finished")
 
 
-def test_a_search_whose_readers_were_closed_by_a_cancel_is_no_fault(tmp_path: Path) -> None:
+def test_readers_closed_by_a_cancel_are_no_error(tmp_path: Path) -> None:
     found = threading.Event()
 
     def discover() -> Iterator[ImageRef]:
@@ -400,7 +400,7 @@ def test_a_store_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> None:
     assert run.readers.closed.is_set()
 
 
-def test_a_listener_that_breaks_ends_the_run_in_order(tmp_path: Path) -> None:
+def test_a_failing_listener_ends_the_run_in_order(tmp_path: Path) -> None:
     def breaks(event: Event) -> None:
         if isinstance(event, ImageDone):
             raise ZeroDivisionError
@@ -409,7 +409,7 @@ def test_a_listener_that_breaks_ends_the_run_in_order(tmp_path: Path) -> None:
     assert run.states[-1] == "failed"
 
 
-def test_progress_tells_pace_and_time_left(tmp_path: Path) -> None:
+def test_progress_states_speed_and_time_left(tmp_path: Path) -> None:
     has_pace, guess = threading.Event(), 1_000_000
 
     def discover() -> Iterator[ImageRef]:
@@ -428,7 +428,7 @@ def test_progress_tells_pace_and_time_left(tmp_path: Path) -> None:
     assert (last.done, last.total, last.remaining_s) == (len(run.names), len(run.names), 0)
 
 
-def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path) -> None:
+def test_images_missing_in_a_resumed_run_are_reported_and_not_exported(tmp_path: Path) -> None:
     """Of 59 images two are renamed or deleted; the list and every count have the images that are left."""
     names = [f"dark{number}.png" for number in range(60)]
     first = Run(tmp_path, names)
@@ -456,7 +456,7 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     assert sorted(Path(path).name for path in document["about"]["not_present"]) == seen[:2]
 
 
-def test_a_second_program_on_the_same_request_has_a_run_of_its_own_and_says_so(tmp_path: Path) -> None:
+def test_a_second_program_with_the_same_request_gets_its_own_run(tmp_path: Path) -> None:
     names = [f"dark{number}.png" for number in range(5)]
     first = Run(tmp_path, [*names, "slow.png"])
     done = threading.Event()
@@ -491,7 +491,7 @@ _HELD_FAST = pytest.mark.skipif(sys.platform == "win32", reason="Windows holds o
         "DELETE FROM runs",
     ],
 )
-def test_a_store_that_loses_results_in_mid_run_fails_the_run(tmp_path: Path, accident: str) -> None:
+def test_a_store_that_loses_results_during_a_run_fails_the_run(tmp_path: Path, accident: str) -> None:
     """Also after the last image: a run is not finished unless all its results are stored."""
     database, backup = tmp_path / "home" / "results.sqlite", tmp_path / "backup"
     Run(tmp_path, ["dark.png"], database=database).finish()
@@ -519,7 +519,7 @@ def test_a_store_that_loses_results_in_mid_run_fails_the_run(tmp_path: Path, acc
         assert Run(tmp_path, names, database=database).finish().states == ["running", "finished"]
 
 
-def test_a_damaged_store_is_mended_before_a_run_and_a_person_is_told(tmp_path: Path) -> None:
+def test_a_damaged_store_is_repaired_before_a_run_with_a_note(tmp_path: Path) -> None:
     first = Run(tmp_path, ["bright.png", "dark.png"]).finish()
     damage_mark_path(first.database).touch()
     second = Run(tmp_path, ["bright.png", "dark.png"]).finish()

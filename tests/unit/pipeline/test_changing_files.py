@@ -157,7 +157,7 @@ def child(path: Path) -> object:
 
 
 @pytest.mark.parametrize(("before", "after"), [("045Y", "007Y"), ("007Y", "045Y")])
-def test_a_image_swapped_for_another_patients_is_judged_by_the_header_of_the_other(
+def test_a_file_swapped_after_discovery_is_judged_by_its_new_header(
     images: Path, pool: Workers, before: str, after: str
 ) -> None:
     path = image(images / "a.dcm", age=before)
@@ -168,9 +168,7 @@ def test_a_image_swapped_for_another_patients_is_judged_by_the_header_of_the_oth
 
 
 @pytest.mark.parametrize("as_new_run", [True, False])
-def test_what_was_swapped_in_the_middle_of_a_run_is_never_taken_over_for_another_image(
-    images: Path, pool: Workers, as_new_run: bool
-) -> None:
+def test_the_result_of_a_swapped_file_is_not_reused_for_another_image(images: Path, pool: Workers, as_new_run: bool) -> None:
     image(images / "a.dcm")
     Screening(images, pool, {"a.dcm": become(child)})
     for again in (Screening(images, pool, as_new_run=as_new_run), Screening(images, pool)):
@@ -181,7 +179,7 @@ def test_what_was_swapped_in_the_middle_of_a_run_is_never_taken_over_for_another
     assert Screening(images, pool, {"a.dcm": become(child)}).outcomes["a.dcm"].status == "refused"
 
 
-def test_a_image_swapped_before_its_earlier_result_is_looked_up(images: Path, pool: Workers) -> None:
+def test_two_swapped_files_get_the_earlier_result_of_their_new_content(images: Path, pool: Workers) -> None:
     """Discovery saw the other file's header, so neither that header nor its score may be used."""
     child(images / "a.dcm")
     image(images / "b.dcm", number=2)
@@ -199,7 +197,7 @@ def test_a_image_swapped_before_its_earlier_result_is_looked_up(images: Path, po
         assert outcome.facts.content_sha256 == hash_of(outcome.ref.path)
 
 
-def test_a_header_refusal_has_a_hash_and_is_taken_over(images: Path, pool: Workers) -> None:
+def test_a_refusal_by_header_has_a_hash_and_is_reused(images: Path, pool: Workers) -> None:
     path = images / "a.dcm"
     child(path)
     first = Screening(images, pool).outcomes["a.dcm"]
@@ -242,7 +240,7 @@ def into_zip(path: Path) -> None:
     ],
     ids=["cut", "grown", "deleted", "renamed", "a note", "emptied", "several frames", "a zip", "a folder"],
 )
-def test_a_file_that_changes_in_the_middle_of_a_run_costs_that_file_alone(
+def test_a_file_that_changes_during_a_run_affects_only_its_own_result(
     images: Path, pool: Workers, change: Change, status: str, code: str | None
 ) -> None:
     paths = [image(images / f"{name}.dcm", number=number) for number, name in enumerate("abc")]
@@ -269,7 +267,7 @@ def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: P
     assert again.taken_over >= kept
 
 
-def test_a_result_whose_header_is_refused_is_not_taken_over(images: Path, pool: Workers) -> None:
+def test_a_result_whose_header_is_refused_is_not_reused(images: Path, pool: Workers) -> None:
     """A stored score that the pack must not give, whoever wrote it, is replaced by a new result."""
     image(images / "a.dcm")
     first = Screening(images, pool)

@@ -64,7 +64,7 @@ def plain() -> Iterator[PairComparer]:
         yield one
 
 
-def test_two_images_of_one_patient_are_compared_again_and_again(plain: PairComparer) -> None:
+def test_two_images_of_one_patient_are_comparable_repeatedly(plain: PairComparer) -> None:
     pair = plain.compare(named("a-1.png"), named("a-2.png"))
     assert pair.comparison.is_comparable
     assert not pair.is_unreadable
@@ -83,7 +83,7 @@ def test_two_images_of_one_patient_are_compared_again_and_again(plain: PairCompa
         (("a.png", "a-broken.png"), ("truncated", "current", True)),
     ],
 )
-def test_what_cannot_be_compared_is_named(
+def test_incomparable_images_are_refused_with_a_reason(
     plain: PairComparer, names: tuple[str, str], expected: tuple[str, str, bool]
 ) -> None:
     pair = plain.compare(*map(named, names))
@@ -91,7 +91,7 @@ def test_what_cannot_be_compared_is_named(
     assert (problem.reason.code, problem.image, pair.is_unreadable) == expected
 
 
-def test_what_discovery_could_not_use_is_not_read(plain: PairComparer) -> None:
+def test_a_file_with_a_problem_from_discovery_is_not_read(plain: PairComparer) -> None:
     text = replace(named("a.txt"), problem=reason("not_an_image"), problem_is_refusal=True)
     pair = plain.compare(text, named("a.png"))
     assert (pair.comparison.problem.reason.code, pair.is_unreadable) == ("not_an_image", False)
@@ -100,13 +100,13 @@ def test_what_discovery_could_not_use_is_not_read(plain: PairComparer) -> None:
 @pytest.mark.parametrize(
     ("scores", "code"), [({"frontal_chest": 0.01}, "not_frontal_chest"), ({"inverted": 0.9}, "inverted")]
 )
-def test_the_lung_fields_refuse_as_in_screening(scores: dict[str, float], code: str) -> None:
-    with comparer(workers=ChestReaders(FakeFinder(MASK, **scores))) as one:
+def test_lung_checks_refuse_as_in_screening(scores: dict[str, float], code: str) -> None:
+    with comparer(readers=ChestReaders(FakeFinder(MASK, **scores))) as one:
         problem = one.compare(named("a-1.png"), named("a-2.png")).comparison.problem
     assert (problem.reason.code, problem.image) == (code, "prior")
 
 
-def test_a_child_that_dies_costs_this_pair_alone() -> None:
+def test_a_child_that_dies_fails_only_its_pair() -> None:
     broken = Child("fieldray.comparison.nothing_there:handle")
     with comparer(child=lambda: broken) as one:
         problem = one.compare(named("a-1.png"), named("a-2.png")).comparison.problem
@@ -141,7 +141,7 @@ def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
     assert not child.is_running
 
 
-def test_lungs_lie_in_the_frame_where_they_lie_in_the_image() -> None:
+def test_lungs_are_mapped_from_the_image_to_the_frame() -> None:
     # An image of 800 x 400 pixels: 1.5625 each in the frame, which begins 200 pixels left of the image
     mask = lungs_in_frame(lungs(), PixelMap(1.5625, 0.0, 1.5625, -200.0))
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
@@ -155,7 +155,7 @@ def test_a_folder_is_no_image(tmp_path: Path) -> None:
         find_only_image(tmp_path, workers=FakeReaders())
 
 
-def test_a_comparison_that_is_not_wanted_any_more_reads_no_image() -> None:
+def test_a_cancelled_comparison_reads_no_image() -> None:
     class NoReaders(ChestReaders):
         def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
             raise AssertionError("an image was read")

@@ -79,7 +79,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- expected results
 
 
-def test_every_pack_that_ships_has_answers_of_the_very_networks_it_runs(tmp_path: Path) -> None:
+def test_every_shipped_pack_has_expected_results_of_its_own_networks(tmp_path: Path) -> None:
     library = PackLibrary(tmp_path)
     models = [library.load(found.folder) for found in library.builtin() if found.can_screen]
     assert shipped_results().answers.keys() == set(map(pack_key, models))
@@ -88,7 +88,7 @@ def test_every_pack_that_ships_has_answers_of_the_very_networks_it_runs(tmp_path
     assert "normal" in set().union(*by_pack)
 
 
-def test_nothing_but_what_was_signed_is_expected(tmp_path: Path) -> None:
+def test_unsigned_or_changed_expected_results_are_refused(tmp_path: Path) -> None:
     for suffix in ("json", "sig"):
         shutil.copy(asset_path(f"constancy.{suffix}"), tmp_path)
     assert shipped_results(tmp_path / "constancy.json") == shipped_results()
@@ -108,7 +108,7 @@ def refused(folder: Path) -> None:
         shipped_results(folder / "constancy.json")
 
 
-def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:
+def test_a_shipped_pack_passes_the_constancy_test_here(tmp_path: Path) -> None:
     records = ConstancyRecords(tmp_path)
     with Session(Settings(), lambda _: None, database=tmp_path / "results.sqlite") as session:
         session.use_packs(PackLibrary(tmp_path).load(ADULTS))
@@ -121,7 +121,7 @@ def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:
 # ---- a pack without expected results
 
 
-def test_the_first_answers_are_kept_and_later_ones_held_against_them(tmp_path: Path) -> None:
+def test_the_first_results_are_stored_and_later_ones_compared_with_them(tmp_path: Path) -> None:
     session, records = Screening(), ConstancyRecords(tmp_path)
     first = run_constancy_test(session, records)
     assert (codes(first), records.path.is_file()) == (["constancy_first"], True)
@@ -136,7 +136,7 @@ def test_the_first_answers_are_kept_and_later_ones_held_against_them(tmp_path: P
     ]
 
 
-def test_a_device_that_is_not_there_is_told_of_and_not_passed(tmp_path: Path) -> None:
+def test_a_missing_device_is_reported_as_not_tested(tmp_path: Path) -> None:
     model = replace(tiny_model(), files={"litert": b"", "edgetpu": b""})
     session, records = Screening(model=model, absent="edgetpu"), ConstancyRecords(tmp_path)
     on_cpu, on_edgetpu = run_constancy_test(session, records)
@@ -145,7 +145,7 @@ def test_a_device_that_is_not_there_is_told_of_and_not_passed(tmp_path: Path) ->
     assert session.devices == ["cpu", "edgetpu", None] and len(records.state_sentences(model)) == 1
 
 
-def test_without_a_pack_or_beside_a_run_nothing_is_checked(tmp_path: Path) -> None:
+def test_the_constancy_test_needs_a_pack_and_no_run(tmp_path: Path) -> None:
     records = ConstancyRecords(tmp_path)
     with pytest.raises(PackProblem):
         run_constancy_test(Screening(model=None), records)
@@ -162,7 +162,7 @@ def codes(found: Iterable[Reason]) -> list[str]:
 # ---- differences
 
 
-def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_answer() -> None:
+def test_a_result_differs_by_score_reason_or_class() -> None:
     manifest, low = tiny_manifest(), POINT.unsure_low
     firm = ExpectedResult(category="abnormal", code="", scores={"opacity": 0.9})
 
@@ -188,7 +188,7 @@ def add(records: ConstancyRecords, one: ConstancyRecord) -> None:
     records.add(one, {})
 
 
-def test_the_next_check_is_due_after_a_month_or_another_version(tmp_path: Path) -> None:
+def test_the_next_test_is_due_after_a_month_or_with_another_version(tmp_path: Path) -> None:
     records, model, now_s = ConstancyRecords(tmp_path), tiny_model(), datetime.datetime.now().timestamp()
     assert [why.code for why in records.state_sentences(model)] == ["constancy_never"]
     add(records, record(at_s=now_s - 86_400 * (TEST_INTERVAL_DAYS - 2)))
@@ -206,7 +206,7 @@ def test_the_next_check_is_due_after_a_month_or_another_version(tmp_path: Path) 
     assert records.state_sentences(replace(model, model_sha256="other"))[0].code == "constancy_never"
 
 
-def test_damaged_records_are_never_taken_for_none(tmp_path: Path) -> None:
+def test_damaged_records_are_never_read_as_empty(tmp_path: Path) -> None:
     records = ConstancyRecords(tmp_path)
     add(records, record())
     records.path.write_bytes(damaged := records.path.read_bytes()[:-9])

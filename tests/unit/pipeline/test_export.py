@@ -74,7 +74,7 @@ def pool() -> Workers:
     return Workers(1, timeout_s=60, memory_limit_mb=2048)
 
 
-def test_images_are_read_again_at_the_size_of_a_report_and_not_where_they_have_changed(
+def test_unchanged_images_are_read_again_at_report_size(
     database: Path, seen: list[ShownImage | Reason], tmp_path: Path
 ) -> None:
     export_run(
@@ -107,7 +107,7 @@ def test_an_export_that_is_stopped_leaves_nothing(database: Path, tmp_path: Path
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
 
 
-def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path) -> None:
+def test_an_image_left_out_of_a_format_is_named_and_not_referred_to(tmp_path: Path) -> None:
     folder, notes = tmp_path / "in", list[Reason]()
     folder.mkdir()
     for number in range(2):
@@ -136,9 +136,7 @@ def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path) -> N
     assert "The file no longer exists." in notes[0].text and "export secondary captures" in notes[1].text
 
 
-def test_every_format_is_written_again_and_what_another_run_of_the_same_number_wrote_is_kept(
-    database: Path, tmp_path: Path
-) -> None:
+def test_exports_replace_their_own_files_and_keep_those_of_another_run(database: Path, tmp_path: Path) -> None:
     """Another computer with the same run number saved into the same folder."""
     names, out = ("csv", "json", "pdf", "pdf-studies", "sr", "sc", "seg"), tmp_path / "out"
     first = export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), make_workers=pool)
@@ -158,7 +156,7 @@ def test_every_format_is_written_again_and_what_another_run_of_the_same_number_w
     assert export_run(ExportRequest(database=database, run_id=1, folder=out, formats=names), make_workers=pool) == first
 
 
-def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:
+def test_a_pseudonym_stands_for_one_patient(tmp_path: Path) -> None:
     key = pseudonym_key(tmp_path)
     assert pseudonym_key(tmp_path) == key
     header = image_ref().header
@@ -186,7 +184,7 @@ def put(path: Path, **files: bytes) -> None:
             write_new_file(folder / name, data)
 
 
-def test_a_folder_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
+def test_an_exported_folder_replaces_the_earlier_one_as_a_whole(tmp_path: Path) -> None:
     put(tmp_path / "out", a=MARK, b=MARK)
     put(tmp_path / "out", c=MARK)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["c"]
@@ -195,7 +193,7 @@ def test_a_folder_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stranger", ["file", "folder", "link"])
-def test_a_folder_with_anything_else_is_left_alone(stranger: str, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_replaced(stranger: str, tmp_path: Path) -> None:
     put(tmp_path / "out", a=MARK)
     place = tmp_path / "out" / "x-ray.dcm"
     if stranger == "file":
@@ -209,7 +207,7 @@ def test_a_folder_with_anything_else_is_left_alone(stranger: str, tmp_path: Path
     assert len(list((tmp_path / "out").iterdir())) == 2
 
 
-def test_a_folder_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_failed_folder_export_keeps_the_earlier_folder(tmp_path: Path) -> None:
     put(tmp_path / "out", a=MARK)
     with pytest.raises(StorageProblem) as problem, open_output_folder(tmp_path / "out", is_own) as folder:
         write_new_file(folder / "b", MARK)
@@ -218,7 +216,7 @@ def test_a_folder_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "a"]
 
 
-def test_a_folder_that_vanishes_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_vanished_folder_is_reported_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(StorageProblem) as problem, open_output_folder(tmp_path / "out" / "sr", is_own) as folder:
         folder.rmdir()
         (tmp_path / "out").rmdir()
@@ -236,7 +234,7 @@ def quiet(_done: int, _total: int) -> None:
     """A progress handler that does nothing."""
 
 
-def test_another_process_writes_what_this_process_writes(tmp_path: Path, database: Path) -> None:
+def test_another_process_writes_the_same_files(tmp_path: Path, database: Path) -> None:
     """The pack in use is passed on; without its manifest the PDF would contain less."""
     shipped = PackLibrary(data_folder()).load(ADULTS)
     model = replace(shipped, manifest=replace(shipped.manifest, version="99.0.0"))  # a pack that no library has
@@ -281,7 +279,7 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
     assert all(0 <= done <= total == 8 for done, total in steps if total)
 
 
-def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, database: Path) -> None:
+def test_a_stopped_export_of_another_process_is_discarded(tmp_path: Path, database: Path) -> None:
     def progress(_done: int, total: int) -> None:
         if total:
             raise Cancelled
@@ -296,7 +294,7 @@ def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, databas
     assert len(list((tmp_path / "out").iterdir())) <= 1  # it went on until it heard of the stop
 
 
-def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, database: Path) -> None:
+def test_an_error_of_the_other_process_is_raised_here(tmp_path: Path, database: Path) -> None:
     (tmp_path / f"{NAME}.csv").write_text("a table of somebody's", encoding="utf-8")
     with raises(UsageProblem, "output_not_ours"):
         export_in_child(
@@ -312,7 +310,7 @@ def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, datab
         )
 
 
-def test_a_process_that_is_lost_is_told(tmp_path: Path, database: Path) -> None:
+def test_a_lost_export_process_is_reported(tmp_path: Path, database: Path) -> None:
     child = Child("fieldray.pipeline.export:gone")
     with raises(FieldrayError, "internal"):
         export_in_child(
@@ -323,7 +321,7 @@ def test_a_process_that_is_lost_is_told(tmp_path: Path, database: Path) -> None:
         )
 
 
-def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: Path) -> None:
+def test_unfinished_files_of_a_lost_process_are_removed(tmp_path: Path, database: Path) -> None:
     out, child = tmp_path / "out", Child(SERVICE)
 
     def progress(_done: int, _total: int) -> None:

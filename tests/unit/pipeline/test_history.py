@@ -16,7 +16,7 @@ from fieldray.pipeline.history import deletion_sentences
         (-8_192, ["1 run was deleted."]),
     ],
 )
-def test_it_is_said_how_much_smaller_the_store_is_if_it_is(freed_bytes: int, said: list[str]) -> None:
+def test_the_message_states_the_freed_space_if_any(freed_bytes: int, said: list[str]) -> None:
     plan = DeletionPlan(run_ids=(1,), results=3, verdicts=0, verdicts_kept=0)
     done = DeletionResult(plan=plan, freed_bytes=freed_bytes, is_overwritten=True)
     assert [one.text for one in deletion_sentences(done)] == said

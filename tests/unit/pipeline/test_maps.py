@@ -70,7 +70,7 @@ def test_every_image_with_something_to_show_gets_its_maps(tmp_path: Path) -> Non
     assert facts["lungs_pack"] == "lungs-1.0.0 0123456789ab"
 
 
-def test_what_was_refused_for_its_lungs_still_shows_them(tmp_path: Path) -> None:
+def test_an_image_refused_for_its_lungs_still_gets_their_map(tmp_path: Path) -> None:
     turned = lungs(rotated_90=0.9)
     outcome = replace(refused(), facts=image("a").facts, reason=turned.refusal, lungs=turned)
     assert maps(tmp_path, Again(), outcome) == (1, 0)
@@ -84,7 +84,7 @@ def test_a_file_that_changed_or_cannot_be_read_has_no_overlay_and_is_counted(tmp
     assert maps(tmp_path / "more", broken, image("a.dcm")) == (1, 1)
 
 
-def test_what_would_be_replaced_ends_it(tmp_path: Path) -> None:
+def test_a_foreign_file_in_the_way_ends_the_writing_of_maps(tmp_path: Path) -> None:
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps" / "a.dcm.lungs.png").write_text("precious")
     with pytest.raises(UsageProblem):
@@ -92,6 +92,6 @@ def test_what_would_be_replaced_ends_it(tmp_path: Path) -> None:
     assert (tmp_path / "maps" / "a.dcm.lungs.png").read_text() == "precious"
 
 
-def test_readers_that_were_closed_end_it(tmp_path: Path) -> None:
+def test_closed_readers_end_the_writing_of_maps(tmp_path: Path) -> None:
     with pytest.raises(PoolClosed):
         maps(tmp_path, Again(problem=PoolClosed()), image("a.dcm"))

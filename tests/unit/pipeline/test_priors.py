@@ -74,7 +74,7 @@ def priors(tmp_path: Path, comparer: FakeComparer) -> PriorFinder:
     return PriorFinder(tmp_path / "results.sqlite", opened)  # type: ignore[arg-type]
 
 
-def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_path: Path, priors: PriorFinder) -> None:
+def test_each_prior_image_is_found_once_with_its_newest_result(tmp_path: Path, priors: PriorFinder) -> None:
     current = image(tmp_path, "current.dcm", "20240405")
     before, older = image(tmp_path, "before.dcm", "20210205"), image(tmp_path, "older.dcm", "20190101")
     another = image(tmp_path, "another.dcm", "20210205", patient="PX-11")
@@ -90,14 +90,14 @@ def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_p
     assert found.missing_files == 1
 
 
-def test_nobody_is_looked_for_without_a_number(tmp_path: Path, priors: PriorFinder) -> None:
+def test_without_a_patient_id_no_priors_are_searched_for(tmp_path: Path, priors: PriorFinder) -> None:
     keep(tmp_path / "results.sqlite", [image(tmp_path, "a.dcm", "20210205", patient="")])
     assert priors.stored_priors(image(tmp_path, "b.dcm", "20240405", patient="")).images == ()
     assert priors.stored_priors(image(tmp_path, "b.dcm", "20240405", patient="ANONYMOUS")).images == ()
 
 
 @pytest.mark.parametrize("number", ['"', "\\", "%_", "é \u202e", "' OR 1=1 --", '", "patient_id": "PX-1', "y" * 70_000])
-def test_any_number_finds_itself_alone(tmp_path: Path, priors: PriorFinder, number: str) -> None:
+def test_a_patient_id_matches_only_itself(tmp_path: Path, priors: PriorFinder, number: str) -> None:
     hostile = image(tmp_path, "hostile.dcm", "20210205", patient=number)
     plain = image(tmp_path, "plain.dcm", "20210205")
     for outcome in (hostile, plain):
@@ -107,7 +107,7 @@ def test_any_number_finds_itself_alone(tmp_path: Path, priors: PriorFinder, numb
     assert found.ref.path == hostile.ref.path
 
 
-def test_a_file_is_read_by_its_header(tmp_path: Path, priors: PriorFinder) -> None:
+def test_a_chosen_file_is_read_with_its_header(tmp_path: Path, priors: PriorFinder) -> None:
     write_dicom(tmp_path / "a.dcm", chest_phantom(160, 128, seed=1, abnormal=False))
     found = priors.read(tmp_path / "a.dcm", image(tmp_path, "current.dcm", "20240405"))
     assert found.ref.kind == "dicom"
@@ -115,7 +115,7 @@ def test_a_file_is_read_by_its_header(tmp_path: Path, priors: PriorFinder) -> No
     assert found.category == "not_assessed"
 
 
-def test_it_is_screened_by_the_operating_point_of_the_open_image(tmp_path: Path) -> None:
+def test_a_chosen_file_is_screened_with_the_current_operating_point(tmp_path: Path) -> None:
     write_dicom(tmp_path / "a.dcm", chest_phantom(160, 128, seed=1, abnormal=False))
     current, asked = image(tmp_path, "current.dcm", "20240405"), list[str | None]()
 
@@ -133,7 +133,7 @@ def test_it_is_screened_by_the_operating_point_of_the_open_image(tmp_path: Path)
     assert asked == ["screening"] * 3
 
 
-def test_what_is_no_image_is_refused_with_the_reason(tmp_path: Path, priors: PriorFinder) -> None:
+def test_a_chosen_file_without_an_image_is_refused_with_a_reason(tmp_path: Path, priors: PriorFinder) -> None:
     (tmp_path / "notes.txt").write_text("no image", encoding="utf-8")
     (tmp_path / "empty.dcm").touch()
     (tmp_path / "folder").mkdir()
@@ -153,7 +153,7 @@ def pair(folder: Path) -> tuple[Prior, Outcome]:
     return prior_from(image(folder, "before.dcm", "20210205"), current, "history"), current
 
 
-def test_pairs_are_compared_by_one_comparer_that_ends_with_it(
+def test_one_comparer_serves_all_pairs_and_closes_with_the_finder(
     tmp_path: Path, priors: PriorFinder, comparer: FakeComparer
 ) -> None:
     prior, current = pair(tmp_path)
@@ -167,7 +167,7 @@ def test_pairs_are_compared_by_one_comparer_that_ends_with_it(
 
 
 @pytest.mark.parametrize("replaced", ["before.dcm", "current.dcm"])
-def test_a_file_that_is_not_what_was_screened_is_not_compared(
+def test_a_file_replaced_since_screening_is_not_compared(
     tmp_path: Path, priors: PriorFinder, comparer: FakeComparer, replaced: str
 ) -> None:
     prior, current = pair(tmp_path)
@@ -198,7 +198,7 @@ def test_closing_ends_the_comparison_under_way(tmp_path: Path, priors: PriorFind
     assert comparer.is_closed
 
 
-def test_nothing_is_left_of_a_comparer_that_does_not_open(tmp_path: Path) -> None:
+def test_a_comparer_that_fails_to_open_is_cleaned_up(tmp_path: Path) -> None:
     ended: list[bool] = []
 
     def opened(ends: contextlib.ExitStack) -> FakeComparer:

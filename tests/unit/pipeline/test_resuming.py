@@ -140,7 +140,7 @@ def names(images: Path) -> set[str]:
     return {path.name for path in images.iterdir()}
 
 
-def test_what_has_not_changed_is_known_by_a_sample_and_told_so(images: Path) -> None:
+def test_unchanged_files_are_recognised_by_a_sample_with_a_note(images: Path) -> None:
     first, second = Run(images), Run(images)
     assert second.batch.run_id != first.batch.run_id
     assert second.ways == dict.fromkeys(names(images), "sample")
@@ -155,7 +155,7 @@ def test_what_has_not_changed_is_known_by_a_sample_and_told_so(images: Path) -> 
         assert (outcome.facts.content_sha256, outcome.ref) == (before[path].facts.content_sha256, before[path].ref)
 
 
-def test_whoever_asks_for_it_has_every_file_read_as_a_whole(images: Path) -> None:
+def test_verifying_reads_every_file_as_a_whole(images: Path) -> None:
     Run(images)
     second = Run(images, resume_options=ResumeOptions(verifies_content=True))
     assert second.ways == dict.fromkeys(names(images), "content")
@@ -163,7 +163,7 @@ def test_whoever_asks_for_it_has_every_file_read_as_a_whole(images: Path) -> Non
     assert Run(images).taken_over == (5, 0)
 
 
-def test_a_run_that_was_broken_off_resumes_with_its_own_rows(images: Path) -> None:
+def test_an_interrupted_run_resumes_with_its_own_rows(images: Path) -> None:
     first = Run(images, stop_after=1)
     done = set(first.ways)
     assert 0 < len(done) < 5
@@ -195,9 +195,7 @@ def exchange(path: Path) -> None:
     [(rewrite, "screened"), (exchange, "content"), (lambda path: os.utime(path, (1, 1)), "content")],
     ids=["rewritten", "exchanged", "touched"],
 )
-def test_a_file_that_is_not_as_it_was_is_read_as_a_whole(
-    images: Path, change: Callable[[Path], None], way: str
-) -> None:
+def test_a_changed_file_is_read_as_a_whole(images: Path, change: Callable[[Path], None], way: str) -> None:
     Run(images)
     change(images / "image-001.png")
     second = Run(images)
@@ -210,13 +208,13 @@ def test_a_file_that_is_not_as_it_was_is_read_as_a_whole(
     assert Run(images).taken_over == (5, 0)
 
 
-def test_a_file_under_another_name_is_read_as_a_whole(images: Path) -> None:
+def test_a_renamed_file_is_read_as_a_whole(images: Path) -> None:
     Run(images)
     (images / "image-000.png").rename(images / "new name.png")
     assert Run(images).ways["new name.png"] == "content"
 
 
-def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path) -> None:
+def test_reused_results_can_be_published_as_counts_by_class(images: Path) -> None:
     (images / "image-003.png").rename(images / "blank.png")
     (images / "image-004.png").rename(images / "bright.png")
     Run(images)
@@ -233,9 +231,7 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
 
 
 @pytest.mark.parametrize("verifies", [False, True])
-def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_ones(
-    images: Path, verifies: bool
-) -> None:
+def test_overruled_results_are_reused_in_the_same_and_later_runs(images: Path, verifies: bool) -> None:
     """They keep their notes, which the run counts. A fresh run screens without the person's request."""
     first = Run(images, stop_after=4)
     was = first.ready[0].image.most_urgent_result.outcome
@@ -263,7 +259,7 @@ CHILDREN = tiny_model(manifest=tiny_manifest(accepted=HeaderRules(ages_years=(1,
 
 @pytest.mark.parametrize("confirmed_first", [True, False])
 @pytest.mark.parametrize("verifies", [False, True], ids=["by a sample", "by the content"])
-def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those_of_a_fresh_run(
+def test_another_answer_about_ages_changes_notes_without_reading_images(
     images: Path, *, confirmed_first: bool, verifies: bool
 ) -> None:
     """In a run of two packs, the pack for all ages has no note on ages."""
@@ -297,7 +293,7 @@ def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those
     assert (back.readers.read_names, answered(back)) == ([], answered(first))
 
 
-def test_an_image_that_was_gone_is_present_again(images: Path) -> None:
+def test_a_missing_image_that_is_back_is_listed_again(images: Path) -> None:
     Run(images, stop_after=3)
     away = images.parent / "away.png"
     (images / "image-000.png").rename(away)
@@ -313,7 +309,9 @@ def test_an_image_that_was_gone_is_present_again(images: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["key", "pack"])
-def test_a_stamp_is_of_one_key_and_one_pack(images: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stamps_hold_for_one_key_and_one_version_of_the_rules(
+    images: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = Run(images)
     if change == "key":
         with closing(sqlite3.connect(first.database)) as connection, connection:
@@ -323,7 +321,7 @@ def test_a_stamp_is_of_one_key_and_one_pack(images: Path, change: str, monkeypat
     assert set(Run(images).ways.values()) == {"content" if change == "key" else "screened"}
 
 
-def test_results_that_are_deleted_meanwhile_end_the_run_and_it_can_be_resumed(
+def test_earlier_results_deleted_during_a_run_fail_it_until_the_next_start(
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Run(images)
@@ -341,7 +339,7 @@ def test_results_that_are_deleted_meanwhile_end_the_run_and_it_can_be_resumed(
     assert (third.batch.state, set(third.ways.values())) == ("finished", {"screened"})
 
 
-def test_a_file_that_became_a_link_or_a_zip_is_not_taken_for_what_it_was(images: Path) -> None:
+def test_a_file_that_became_a_link_or_zip_is_not_recognised_by_a_sample(images: Path) -> None:
     Run(images)
     first, second = images / "image-000.png", images / "image-001.png"
     first.rename(images.parent / "elsewhere.png")
@@ -353,7 +351,7 @@ def test_a_file_that_became_a_link_or_a_zip_is_not_taken_for_what_it_was(images:
     assert again.taken_over == (3, 1)
 
 
-def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> None:
+def test_hundreds_of_files_in_many_folders_are_all_recognised(tmp_path: Path) -> None:
     """Their names sort differently than their paths, and they are more than one query returns."""
     write_images(tmp_path / "one", 1, side=64)
     (only,) = (tmp_path / "one").iterdir()
@@ -368,7 +366,7 @@ def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> Non
     assert second.readers.hashed == []
 
 
-def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) -> None:
+def test_a_cancelled_hashing_ends_the_look_up(tmp_path: Path) -> None:
     def given_up(_: ImageRef) -> tuple[str, bytes]:
         raise PoolClosed
 
@@ -417,7 +415,7 @@ def test_a_run_of_two_packs_is_resumed_after_a_stop(images: Path) -> None:
         assert run.state == "finished"
 
 
-def test_a_pack_takes_over_what_it_said_in_a_run_of_its_own(images: Path) -> None:
+def test_a_run_of_two_packs_reuses_results_of_a_run_of_one(images: Path) -> None:
     alone = Run(images)
     both = Run(images, setups=BOTH)
     assert ways_of_packs(both, "is_reused") == {(0, True): 5, (1, False): 5}
@@ -433,7 +431,7 @@ def test_a_pack_takes_over_what_it_said_in_a_run_of_its_own(images: Path) -> Non
         assert len(query.runs()) == 4
 
 
-def test_answers_of_two_runs_of_one_pack_each_make_a_run_of_two(images: Path) -> None:
+def test_results_of_two_runs_of_one_pack_are_combined(images: Path) -> None:
     Run(images)
     Run(images, setups=(STRICT,))
     both = Run(images, setups=BOTH)
@@ -443,7 +441,7 @@ def test_answers_of_two_runs_of_one_pack_each_make_a_run_of_two(images: Path) ->
     assert codes == [["taken_over"], ["taken_over"]]
 
 
-def test_a_header_field_that_is_shown_alone_voids_no_earlier_result(images: Path) -> None:
+def test_display_only_header_fields_do_not_prevent_reuse(images: Path) -> None:
     """Earlier versions of the program did not read these fields; touched files are recognised by their content."""
     first = Run(images)
     change = "UPDATE images SET header = json_set(header, '$.{}', 'another')"

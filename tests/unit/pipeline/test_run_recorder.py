@@ -29,14 +29,14 @@ def noted(path: Path, *outcomes: Outcome, of_pack: bool = False) -> list[str]:
         return [note.text for note in (of_first if of_pack else notes)]
 
 
-def test_a_run_in_which_most_files_failed_says_so_and_why(tmp_path: Path) -> None:
+def test_a_run_whose_files_mostly_failed_gets_a_note_with_the_reason(tmp_path: Path) -> None:
     why = BROKEN[0].reason.text
     said = reason("most_failed", count=3, of=5, why=why).text
     assert noted(tmp_path / "results.sqlite", *BROKEN, *GOOD[:2]) == [said]
     assert said.startswith("Most files failed: 3 of 5. The most common reason: ")
 
 
-def test_images_to_be_read_first_are_counted_beside_the_two_classes_of_a_bare_model(tmp_path: Path) -> None:
+def test_read_first_is_counted_in_addition_to_the_two_classes_of_a_bare_model(tmp_path: Path) -> None:
     shares = two_lungs()
     shares[:, 20:] = 0
     half = lungs(shares)
@@ -49,5 +49,5 @@ def test_images_to_be_read_first_are_counted_beside_the_two_classes_of_a_bare_mo
 
 
 @pytest.mark.parametrize("outcomes", [(*BROKEN, *GOOD), BROKEN[:1], GOOD])
-def test_half_of_the_files_or_one_file_are_not_most(tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_half_of_the_files_or_a_single_file_give_no_note(tmp_path: Path, outcomes: list[Outcome]) -> None:
     assert noted(tmp_path / "results.sqlite", *outcomes) == []

@@ -52,7 +52,7 @@ def test_the_score_is_calibrated_before_it_is_decided() -> None:
     assert outcome.category == "abnormal"
 
 
-def test_without_an_operating_point_nothing_is_assessed() -> None:
+def test_without_an_operating_point_no_decision_is_made() -> None:
     outcome = screen("bright.png", operating_points=())
     assert (outcome.findings[0].score, outcome.category) == (1.0, "not_assessed")
 
@@ -64,14 +64,14 @@ def test_the_header_alone_can_refuse() -> None:
 
 
 @pytest.mark.parametrize("is_refusal", [True, False])
-def test_what_discovery_knows_already_becomes_an_outcome(is_refusal: bool) -> None:
+def test_a_problem_found_by_discovery_becomes_an_outcome(is_refusal: bool) -> None:
     ref = ImageRef(path=Path("/images/x"), problem=reason("empty"), problem_is_refusal=is_refusal)
     outcome = screen(ref=ref)
     assert outcome.status == ("refused" if is_refusal else "failed")
     assert is_refusal or outcome.stage == "discover"
 
 
-def test_what_reading_finds_wrong_becomes_an_outcome_with_the_facts_known() -> None:
+def test_a_problem_found_by_reading_becomes_an_outcome_with_known_facts() -> None:
     refused, failed = screen("blank.png"), screen("cut.png")
     assert (refused.status, refused.reason.code, refused.facts.rows) == ("refused", "blank", 64)
     assert (failed.stage, failed.reason.code, failed.facts.rows) == ("decode", "truncated", 64)
@@ -119,7 +119,7 @@ def look(file: Reduced, *greys: int, features: float = 0.0, **changes: Any) -> O
 @pytest.mark.parametrize(
     ("grey", "is_close"), [(80, False), (95, True), (112, True), (127, False), (150, True), (170, False)]
 )
-def test_a_close_call_is_decided_by_a_finer_picture(grey: int, is_close: bool) -> None:
+def test_a_borderline_score_is_decided_at_full_resolution(grey: int, is_close: bool) -> None:
     file = Reduced()
     outcome = look(file, grey, 255)
     assert file.reads == (2 if is_close else 1)
@@ -149,7 +149,7 @@ GATED = {"ood_gate": gate(2.0)}
         (150, {}, 3.0, GATED, "refused", False),
     ],
 )
-def test_what_may_come_out_otherwise_is_read_again(
+def test_only_results_that_could_change_are_read_again(
     *, grey: int, reading: dict[str, Any], features: float, changes: dict[str, Any], category: str, is_read_again: bool
 ) -> None:
     file = Reduced(**reading)
@@ -157,7 +157,7 @@ def test_what_may_come_out_otherwise_is_read_again(
     assert file.reads == (2 if is_read_again else 1)
 
 
-def test_damage_that_only_the_finer_picture_shows_is_told() -> None:
+def test_damage_found_only_by_the_second_reading_fails_the_image() -> None:
     outcome = look(Reduced(is_cut=True), 150)
     assert (outcome.stage, outcome.reason.code) == ("decode", "truncated")
 
@@ -177,9 +177,7 @@ class Noted(FakeReaders):
 
 @pytest.mark.parametrize("code", ["lower_part_dark", "little_detail"])
 @pytest.mark.parametrize(("grey", "category"), [(20, "unsure"), (255, "abnormal")])
-def test_an_image_of_which_a_part_or_the_detail_may_be_missing_is_never_normal(
-    grey: int, category: str, code: str
-) -> None:
+def test_an_image_with_missing_part_or_detail_is_never_normal(grey: int, category: str, code: str) -> None:
     outcome = screen(workers=Noted(grey, code))
     assert (outcome.category, [note.code for note in outcome.notes]) == (category, [code])
     assert screen(workers=Noted(20)).category == "normal"
@@ -203,7 +201,7 @@ def test_a_fault_in_one_stage_fails_one_image(name: str, error: Exception | None
     assert (outcome.stage, outcome.reason.code) == (stage, code)
 
 
-def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:
+def test_a_missing_device_is_raised_and_does_not_fail_the_image() -> None:
     engine = FakeEngine()
     engine.problem = reason("self_test", detail="0.5")
     with pytest.raises(BackendProblem) as problem:
@@ -220,7 +218,7 @@ def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:
         (RuntimeError("can't start new thread"), "system_short"),
     ],
 )
-def test_what_the_system_refuses_is_no_fault_of_the_image(error: Exception, code: str) -> None:
+def test_a_shortage_of_the_system_is_raised_and_does_not_fail_the_image(error: Exception, code: str) -> None:
     class NoReaders:
         def analyse_for_each(self, *_: object, **__: object) -> NoReturn:
             raise error
@@ -236,7 +234,7 @@ def test_a_cancelled_image_gets_no_outcome(name: str, answer: Any) -> None:
         screen(name, engine=FakeEngine(answer=answer), is_cancelled=lambda: next(asked, True))
 
 
-def test_a_cancelled_image_is_not_looked_at_again() -> None:
+def test_a_cancelled_image_is_not_read_again() -> None:
     """The cancel also counts while a worker reads, after a device was found for the image."""
     file = Reduced()
     with pytest.raises(Cancelled):
@@ -244,7 +242,7 @@ def test_a_cancelled_image_is_not_looked_at_again() -> None:
     assert file.reads == 1
 
 
-def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
+def test_each_pack_of_a_run_decides_and_refuses_by_its_own_rules() -> None:
     def of(ages: tuple[int, int], threshold: float) -> Model:
         point = replace(
             tiny_manifest().operating_points[0], threshold=threshold, unsure_low=0.05, unsure_high=threshold
@@ -274,7 +272,7 @@ def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
     ]
 
 
-def test_what_ends_the_run_of_one_pack_ends_it_for_all_and_a_failure_is_that_of_every_pack() -> None:
+def test_a_failed_image_fails_for_every_pack_and_a_lost_pack_ends_the_run() -> None:
     setups, engine = [set_up_pack(tiny_model()) for _ in range(2)], FakeEngine()
     screen = partial(screen_with_packs, setups=setups, workers=FakeReaders(), engine=engine)
     found = screen(ImageRef(path=Path("bug.png")))

@@ -55,7 +55,7 @@ def wished(finder: FakeFinder | None, *, overrules: bool = False, turns: bool = 
     return screen(finder, overrides=Overrides(overrules=overrules, turns=turns), **options)
 
 
-def test_the_lungs_travel_with_the_result() -> None:
+def test_the_lung_fields_are_part_of_the_result() -> None:
     outcome = screen(FakeFinder(MASK))
     # 40 of 256 cells each; the patient's left is on the right
     assert (outcome.lungs.left_share, outcome.lungs.right_share) == pytest.approx((0.15625, 0.15625))
@@ -73,14 +73,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("scores", "code"), REFUSED)
-def test_what_is_no_usable_chest_image_is_refused_and_not_run(scores: dict[str, float], code: str) -> None:
+def test_an_unusable_chest_image_is_refused_without_running_the_network(scores: dict[str, float], code: str) -> None:
     ran: list[object] = []
     outcome = screen(FakeFinder(MASK, **scores), engine=FakeEngine(answer=ran.append))
     assert (outcome.status, outcome.reason.code, ran) == ("refused", code, [])
     assert outcome.lungs is not None
 
 
-def test_what_is_unlike_the_packs_images_is_screened_and_noted_once_it_is_known_to_be_a_chest() -> None:
+def test_an_out_of_distribution_chest_is_screened_with_a_note() -> None:
     gate = OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     far = FakeEngine(features=2.1)
     outcome = screen(FakeFinder(MASK), engine=far, ood_gate=gate)
@@ -111,7 +111,7 @@ def test_the_share_of_evidence_inside_the_lungs_is_weighed_by_area() -> None:
     assert [(note.code, note.parameters) for note in outcome.notes] == [("evidence_outside", (("percent", "12"),))]
 
 
-def test_a_result_that_is_not_flagged_is_not_warned_about() -> None:
+def test_a_result_that_is_not_flagged_gets_no_warning_about_evidence() -> None:
     cells = np.full((4, 4), -5.0)
     cells[3, 3] = 3.0
     limit = {"evidence_inside": {"limit": 0.6}}
@@ -119,13 +119,13 @@ def test_a_result_that_is_not_flagged_is_not_warned_about() -> None:
     assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
 
 
-def test_a_failure_to_find_the_lungs_fails_the_image_with_a_reason() -> None:
+def test_an_error_while_finding_lungs_fails_the_image_with_a_reason() -> None:
     outcome = screen(FakeFinder(MASK, problem=reason("worker_died")))
     assert (outcome.stage, outcome.reason.code) == ("inference", "lungs_failed")
     assert "stopped unexpectedly" in outcome.reason.text
 
 
-def test_where_no_lungs_can_be_found_any_more_the_run_ends_and_names_the_pack() -> None:
+def test_a_lost_lung_field_pack_ends_the_run_and_is_named() -> None:
     finder = FakeFinder(MASK)
     finder.unloadable = reason("self_test", detail="0.5")
     with raises(BackendProblem, "lungs_unavailable", says="test-lungs-1.0.0"):
@@ -135,7 +135,7 @@ def test_where_no_lungs_can_be_found_any_more_the_run_ends_and_names_the_pack() 
 # ---- unseen lungs, second readings and corrections
 
 
-def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> None:
+def test_an_image_with_an_unseen_lung_is_screened_and_read_first() -> None:
     white = np.where(np.arange(16) > 8, 0, MASK)
     outcome = screen(FakeFinder(white), name="dark.png")
     assert (outcome.status, outcome.category) == ("screened", "read_first")
@@ -179,7 +179,7 @@ class Wandering(FakeFinder):
         return replace(found, mask=np.roll(found.mask, 4 * (self.asked - 1), axis=0))
 
 
-def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
+def test_a_second_reading_finds_the_lungs_again() -> None:
     finder = Wandering(MASK)
     close = FakeEngine(scores=[112 / 255, 1.0])  # the first is close to the operating point
     outcome = screen(None, workers=LungReaders(finder, open_file=Coarse), engine=close)
@@ -195,7 +195,7 @@ class Swapped(LungReaders):
         return replace(seen, facts=replace(seen.facts, content_sha256=f"{len(self.turns)}" * 64))
 
 
-def test_a_file_that_is_another_one_when_it_is_turned_fails() -> None:
+def test_a_file_that_changed_before_it_is_turned_fails() -> None:
     readers = Swapped(Looks(*3 * ({"rotated_90": 0.9},), {}))
     outcome = wished(None, workers=readers, turns=True)
     assert (outcome.status, outcome.reason.code, len(readers.turns)) == ("failed", "changed", 2)
@@ -207,7 +207,7 @@ def codes(outcome: Outcome) -> list[str]:
 
 
 @pytest.mark.parametrize(("scores", "code"), REFUSED)
-def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores: dict[str, float], code: str) -> None:
+def test_an_overruled_lung_refusal_is_screened_uncropped_with_notes(scores: dict[str, float], code: str) -> None:
     cropped = model(input=InputSpec(height=64, width=64, crop="lungs"), requires=(PackRequirement(kind="lung-fields"),))
     outcome = wished(FakeFinder(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
     # neither notes nor the crop of a mask that is not trusted
@@ -217,7 +217,7 @@ def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores:
     assert codes(wished(FakeFinder(MASK), overrules=True)) == []
 
 
-def test_what_is_unlike_the_packs_images_is_screened_anyway_and_says_so() -> None:
+def test_an_overruled_out_of_distribution_refusal_is_screened_with_notes() -> None:
     gate = OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     alone = replace(model(ood_gate=gate), lungs=None)
     far = FakeEngine(features=2.1)
@@ -226,7 +226,7 @@ def test_what_is_unlike_the_packs_images_is_screened_anyway_and_says_so() -> Non
     assert codes(both) == ["screened_anyway", "not_frontal_chest", "unlike_measured"]
 
 
-def test_a_header_that_a_person_sees_to_be_wrong_is_overruled_but_no_age_and_no_modality() -> None:
+def test_a_wrong_header_can_be_overruled_except_age_and_modality() -> None:
     wrong = ImageHeader(modality="DX", view_position="LL", body_part_examined="HAND", patient_age_years=40.0)
     assert codes(wished(FakeFinder(MASK), header=wrong)) == ["body_part"]
     overruled = wished(FakeFinder(MASK), header=wrong, overrules=True)
@@ -258,7 +258,7 @@ class Looks(FakeFinder):
         ({"rotated_270": 0.9, "inverted": 0.9}, Correction(270, True), ["turned_clockwise", "grey_swapped_back"]),
     ],
 )
-def test_what_lies_wrong_is_turned_and_its_lungs_are_found_again(
+def test_a_wrongly_turned_image_is_corrected_and_its_lungs_found_again(
     scores: dict[str, float], turn: Correction, notes: list[str]
 ) -> None:
     readers = LungReaders(Looks(*3 * (scores,), {"mirrored": 0.9}))
@@ -267,7 +267,7 @@ def test_what_lies_wrong_is_turned_and_its_lungs_are_found_again(
     assert (outcome.ref.turn, readers.turns, outcome.lungs.refusal) == (turn, [Correction(), turn], None)
 
 
-def test_what_is_refused_after_it_was_turned_too_stays_refused_as_it_lies() -> None:
+def test_an_image_refused_after_turning_stays_refused_unturned() -> None:
     turned, nothing = 3 * ({"rotated_90": 0.9},), 3 * ({"frontal_chest": 0.01},)
     outcome = wished(Looks(*turned, *nothing), turns=True)
     assert (outcome.status, outcome.reason.code, outcome.ref.turn) == ("refused", "rotated", Correction())
@@ -283,7 +283,7 @@ NO_CHEST = {"frontal_chest": 0.01}
 
 @pytest.mark.parametrize("of_whole", [NO_CHEST, {"rotated_90": 0.9}, {"inverted": 0.9}])
 @pytest.mark.parametrize(("of_halves", "unseen"), [(({},), "left"), ((NO_CHEST, {}), "right")])
-def test_a_chest_that_only_one_of_its_halves_shows_is_screened_and_read_first(
+def test_a_chest_recognised_in_one_half_is_screened_and_read_first(
     of_whole: dict[str, float], of_halves: tuple[dict[str, float], ...], unseen: str
 ) -> None:
     """The left half and its mirror image look like a chest; the other half shows no lung."""

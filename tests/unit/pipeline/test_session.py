@@ -105,7 +105,7 @@ def test_a_folder_is_screened_with_the_pack_in_use(opened: Opened, images: Path)
     assert run.spec.program_version
 
 
-def test_a_home_that_cannot_be_written_is_told_before_anything_is_screened(tmp_path: Path) -> None:
+def test_an_unwritable_home_is_reported_before_screening(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("no folder", encoding="utf-8")
     made = Opened(tmp_path / "home")
     (event,) = made.events
@@ -114,7 +114,7 @@ def test_a_home_that_cannot_be_written_is_told_before_anything_is_screened(tmp_p
     made.session.close()
 
 
-def test_what_cannot_be_started_is_said_at_once(opened: Opened, images: Path) -> None:
+def test_a_run_that_cannot_start_is_refused_at_once(opened: Opened, images: Path) -> None:
     with raises(PackProblem, "no_pack"):
         opened.session.start([images])
     opened.session.use_packs(tiny_model())
@@ -127,7 +127,7 @@ def test_what_cannot_be_started_is_said_at_once(opened: Opened, images: Path) ->
     assert not any(readers.read_names for readers in opened.readers)
 
 
-def test_packs_of_one_run_have_one_engine_and_stay_open_in_it(opened: Opened, images: Path) -> None:
+def test_packs_of_one_run_share_one_engine(opened: Opened, images: Path) -> None:
     first, second = tiny_model(), tiny_model(manifest=tiny_manifest(version="2.0.0"))
     opened.session.use_packs(first, second)
     opened.session.screen_one(ImageRef(path=images / "image-000.png", kind="png"))
@@ -158,7 +158,7 @@ def test_another_pack_chosen_during_a_run_is_used_from_the_next_on(opened: Opene
         assert [run.spec.packs[0].pack_name for run in decoder.runs()] == ["tiny-2.0.0", "tiny-1.0.0"]
 
 
-def test_relative_paths_and_doubles_are_one_absolute_place(
+def test_relative_and_duplicate_paths_become_one_absolute_path(
     opened: Opened, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(images.parent)
@@ -169,7 +169,7 @@ def test_relative_paths_and_doubles_are_one_absolute_place(
         assert decoder.runs()[0].spec.paths == (str(images),)
 
 
-def test_closing_ends_a_run_and_all_it_uses(opened: Opened, images: Path) -> None:
+def test_closing_ends_the_run_and_closes_its_services(opened: Opened, images: Path) -> None:
     (images / "slow.png").write_bytes((images / "image-000.png").read_bytes())
     opened.session.use_packs(tiny_model())
     batch = opened.session.start([images])
@@ -216,7 +216,7 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
         )
 
 
-def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> None:
+def test_files_are_counted_by_name_until_cancelled(tmp_path: Path) -> None:
     for name in ("a/1.dcm", "a/b/2.png", "a/.hidden", "3.dcm"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -226,7 +226,7 @@ def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> 
     assert count_files([tmp_path / ("x" * 300), tmp_path / "nothing"], is_cancelled=lambda: False) == 2
 
 
-def test_own_results_among_the_images_are_left_out_and_told(opened: Opened, images: Path) -> None:
+def test_own_reports_among_the_images_are_skipped_with_a_note(opened: Opened, images: Path) -> None:
     export_run(ExportRequest(database=opened.session.database, run_id=opened.screen(images).run_id, folder=images))
     opened.screen(images, as_new_run=True)
     assert len(opened.names) == 6
@@ -234,7 +234,7 @@ def test_own_results_among_the_images_are_left_out_and_told(opened: Opened, imag
     assert notes == [(reason("own_reports", count=2),)]
 
 
-def test_a_zip_is_looked_at_by_the_readers_of_the_run(opened: Opened, tmp_path: Path) -> None:
+def test_a_zip_is_searched_by_the_workers_of_the_run(opened: Opened, tmp_path: Path) -> None:
     (image,) = write_images(tmp_path / "one", 1)
     with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
         archive.write(image, "image.png")
@@ -248,7 +248,7 @@ def test_a_zip_is_looked_at_by_the_readers_of_the_run(opened: Opened, tmp_path: 
     )
 
 
-def test_what_is_asked_after_the_end_starts_nothing(opened: Opened, images: Path) -> None:
+def test_requests_after_closing_start_nothing(opened: Opened, images: Path) -> None:
     opened.session.use_packs(tiny_model())
     opened.session.close()
     asked: list[Callable[[], object]] = [
@@ -263,7 +263,7 @@ def test_what_is_asked_after_the_end_starts_nothing(opened: Opened, images: Path
     opened.session.close()
 
 
-def test_one_that_cannot_be_closed_keeps_no_other_open(opened: Opened, images: Path) -> None:
+def test_a_service_that_fails_to_close_keeps_no_other_open(opened: Opened, images: Path) -> None:
     opened.session.use_packs(tiny_model())
     opened.session.read_image(ImageRef(path=images / "image-000.png"))
     _, viewer = opened.readers
@@ -273,7 +273,7 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(opened: Opened, images: P
     assert opened.engines[0].is_closed
 
 
-def test_the_preview_of_an_image_that_is_gone_is_read_from_the_store(opened: Opened, images: Path) -> None:
+def test_the_preview_of_a_missing_file_is_read_from_the_store(opened: Opened, images: Path) -> None:
     opened.screen(images)
     outcome = next(event.image.most_urgent_result.outcome for event in opened.events if isinstance(event, ImageDone))
     content = outcome.facts.content_sha256
@@ -298,7 +298,7 @@ def test_one_image_is_screened_and_nothing_is_stored(opened: Opened, tmp_path: P
         opened.session.screen_one(ref, operating_point="none of that name")
 
 
-def test_one_image_that_is_being_screened_as_the_session_ends_is_no_fault(opened: Opened, tmp_path: Path) -> None:
+def test_closing_during_a_single_screening_is_no_error(opened: Opened, tmp_path: Path) -> None:
     opened.session.use_packs(tiny_model())
     ref = ImageRef(path=tmp_path / "slow.png", kind="png")
     with ThreadPoolExecutor(1) as thread:
@@ -329,7 +329,7 @@ def stored(opened: Opened, row_id: int) -> StoredResult:
         return query.result(row_id)
 
 
-def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(opened: Opened, images: Path) -> None:
+def test_screening_a_refused_image_anyway_replaces_it_and_keeps_its_verdict(opened: Opened, images: Path) -> None:
     first, second, third = refused_run(opened, images)
     disagree = Verdict(choice="disagree", note="it is a chest")
     opened.session.set_verdict(first.row_id, disagree, judged=first.outcome)
@@ -358,7 +358,7 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
     assert stored(opened, first.row_id).verdict == disagree
 
 
-def test_what_is_refused_again_is_told_and_changes_nothing(opened: Opened, images: Path) -> None:
+def test_an_image_refused_again_is_reported_and_stays_unchanged(opened: Opened, images: Path) -> None:
     (first, *_) = refused_run(opened, images)
     found = opened.session.screen_again(first.row_id, judged=first.outcome, overrides=RefusalOverrides(turns=True))
     assert isinstance(found, RefusedOutcome)
@@ -369,9 +369,7 @@ def test_what_is_refused_again_is_told_and_changes_nothing(opened: Opened, image
     assert isinstance(stored(opened, first.row_id).outcome, RefusedOutcome)
 
 
-def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_during_a_run(
-    opened: Opened, images: Path
-) -> None:
+def test_screening_again_needs_the_pack_of_the_run_and_no_active_run(opened: Opened, images: Path) -> None:
     (first, *_) = refused_run(opened, images)
 
     def problem() -> str:

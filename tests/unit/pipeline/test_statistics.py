@@ -30,7 +30,7 @@ def statistics() -> Statistics:
     return Statistics(load=lambda: (50.0, 300.0))
 
 
-def test_nothing_is_claimed_before_the_third_image() -> None:
+def test_no_speed_is_stated_before_the_third_image() -> None:
     measured = statistics()
     assert measured.speed() == Speed(cpu_percent=50.0, memory_mb=300.0)
     measured.add(prediction(80, 1))
@@ -63,7 +63,7 @@ def test_a_second_backend_has_figures_of_its_own() -> None:
     assert measured.speed().fps_max == 100
 
 
-def test_the_load_is_of_this_process_and_its_children() -> None:
+def test_the_load_includes_this_process_and_its_children() -> None:
     alone = MachineLoad().measure()[1]
     keep = "data = bytearray(64 * 2**20); print('up', flush=True); input()"
     with subprocess.Popen(
@@ -76,7 +76,7 @@ def test_the_load_is_of_this_process_and_its_children() -> None:
     assert together > alone + 60
 
 
-def test_the_cpu_load_is_always_that_of_a_real_interval() -> None:
+def test_the_cpu_load_is_measured_over_a_minimum_interval() -> None:
     """For queries of any thread, however soon: after a second with all cores, a hundredth, and another second."""
     cores = os.cpu_count() or 1
     times = [(100.0, 1000.0)]
@@ -98,7 +98,7 @@ def test_the_cpu_load_of_this_computer_is_measured() -> None:
     assert (load.measure()[0] or 0) > 0
 
 
-def test_the_pace_is_of_the_last_seconds() -> None:
+def test_the_speed_is_of_the_last_seconds() -> None:
     now = [0.0]
     pace = RunSpeed(clock=lambda: now[0])
     pace.restart(0)

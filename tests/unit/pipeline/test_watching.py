@@ -74,7 +74,7 @@ def cut(ref: ImageRef) -> Outcome:
     return FailedOutcome(ref=ref, stage="decode", reason=reason("truncated"), facts=ReadFacts())
 
 
-def test_a_file_is_taken_once_it_stays_as_it_is_and_only_once(desk: Desk, inbox: Path) -> None:
+def test_an_unchanged_file_is_given_once(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 2)
     assert desk.names(LOOKS_BEFORE_TRIED - 1) == []
     assert desk.watch.waiting_count == 2
@@ -85,7 +85,7 @@ def test_a_file_is_taken_once_it_stays_as_it_is_and_only_once(desk: Desk, inbox:
     assert desk.names(100) == []
 
 
-def test_a_file_that_grows_is_left_alone(desk: Desk, inbox: Path) -> None:
+def test_a_growing_file_is_not_given(desk: Desk, inbox: Path) -> None:
     whole = write_images(inbox.parent / "whole", 1)[0].read_bytes()
     growing = inbox / "growing.png"
     for number in range(1, 11):
@@ -94,7 +94,7 @@ def test_a_file_that_grows_is_left_alone(desk: Desk, inbox: Path) -> None:
     assert desk.names() == ["growing.png"]
 
 
-def test_what_seems_to_be_cut_is_believed_only_after_long(desk: Desk, inbox: Path) -> None:
+def test_a_truncated_file_counts_as_failed_only_after_a_minute(desk: Desk, inbox: Path) -> None:
     """A writer may pause for longer than a file has to stay unchanged."""
     half = write_images(inbox, 1)[0]
     whole = half.read_bytes()
@@ -112,7 +112,7 @@ def test_what_seems_to_be_cut_is_believed_only_after_long(desk: Desk, inbox: Pat
     assert desk.watch.closing_message() == reason("watch_stopped", results=1, waiting=0)
 
 
-def test_what_goes_on_growing_after_it_was_tried_is_tried_soon(desk: Desk, inbox: Path) -> None:
+def test_a_file_that_grew_after_a_failed_try_is_tried_again_soon(desk: Desk, inbox: Path) -> None:
     half = write_images(inbox, 1)[0]
     whole = half.read_bytes()
     half.write_bytes(whole[:500])
@@ -123,7 +123,7 @@ def test_what_goes_on_growing_after_it_was_tried_is_tried_soon(desk: Desk, inbox
     assert desk.names() == ["image-000.png"]
 
 
-def test_a_failure_of_a_file_that_is_gone_says_nothing(desk: Desk, inbox: Path) -> None:
+def test_the_failure_of_a_deleted_file_is_not_final(desk: Desk, inbox: Path) -> None:
     path = write_images(inbox, 1)[0]
     data = path.read_bytes()
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
@@ -137,7 +137,7 @@ def test_a_failure_of_a_file_that_is_gone_says_nothing(desk: Desk, inbox: Path) 
     assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
 
 
-def test_other_files_refused_images_and_images_are_believed_at_once(desk: Desk, inbox: Path) -> None:
+def test_refusals_of_images_are_final_at_once(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 1)
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
     assert desk.watch.is_final(RefusedOutcome(ref=ref, reason=reason("blank"), facts=ReadFacts()), is_new=True)
@@ -147,7 +147,7 @@ def test_other_files_refused_images_and_images_are_believed_at_once(desk: Desk, 
     assert not desk.watch.is_final(RefusedOutcome(ref=ref, reason=ref.problem, facts=ReadFacts()), is_new=True)
 
 
-def test_a_file_that_is_replaced_is_taken_again(desk: Desk, inbox: Path) -> None:
+def test_a_replaced_file_is_given_again(desk: Desk, inbox: Path) -> None:
     first, second = write_images(inbox, 1)[0], write_images(inbox.parent / "other", 2)[1]
     desk.keep(desk.look(LOOKS_BEFORE_TRIED))
     os.utime(second, ns=(10**18, 10**18))
@@ -155,14 +155,14 @@ def test_a_file_that_is_replaced_is_taken_again(desk: Desk, inbox: Path) -> None
     assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
 
 
-def test_a_file_under_a_name_of_its_writer_is_taken_under_its_own(desk: Desk, inbox: Path) -> None:
+def test_a_file_is_given_after_its_temporary_name_is_changed(desk: Desk, inbox: Path) -> None:
     hidden = write_images(inbox.parent / "other", 1)[0].rename(inbox / ".image.png.part")
     assert desk.names(10) == []
     hidden.rename(inbox / "image.png")
     assert desk.names(LOOKS_BEFORE_TRIED) == ["image.png"]
 
 
-def test_a_folder_that_vanishes_is_waited_for_and_nothing_is_taken_twice(desk: Desk, inbox: Path) -> None:
+def test_a_vanished_folder_is_waited_for_and_no_file_is_given_twice(desk: Desk, inbox: Path) -> None:
     write_images(inbox / "study", 2)
     desk.keep(desk.look(LOOKS_BEFORE_TRIED))
     inbox.rename(inbox.parent / "pulled")
@@ -175,7 +175,7 @@ def test_a_folder_that_vanishes_is_waited_for_and_nothing_is_taken_twice(desk: D
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="another file system is needed")
-def test_an_empty_mount_point_is_a_drive_that_was_pulled(tmp_path: Path) -> None:
+def test_an_empty_mount_point_counts_as_a_removed_drive(tmp_path: Path) -> None:
     drive, other = tmp_path / "drive", Path("/dev/shm") / f"fieldray-{os.getpid()}"
     write_images(drive, 1)
     other.mkdir()
@@ -197,7 +197,7 @@ def test_an_empty_mount_point_is_a_drive_that_was_pulled(tmp_path: Path) -> None
         shutil.rmtree(other)
 
 
-def test_of_a_long_backlog_who_came_meanwhile_goes_first(desk: Desk, inbox: Path) -> None:
+def test_new_files_come_before_a_long_backlog(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 8)
     desk.now_s = 1.0
     desk.look(LOOKS_BEFORE_TRIED - 1)
@@ -227,7 +227,7 @@ def test_each_image_of_a_zip_file_has_its_outcome_before_the_file_is_done(desk: 
     assert desk.watch.waiting_count == 0
 
 
-def test_what_the_store_knows_is_no_image_to_be_screened(inbox: Path) -> None:
+def test_files_known_to_the_store_are_not_given(inbox: Path) -> None:
     write_images(inbox, 2)
     desk = Desk(inbox, known=["image-000.png"])
     found = desk.look(LOOKS_BEFORE_TRIED)
@@ -240,7 +240,7 @@ def test_what_the_store_knows_is_no_image_to_be_screened(inbox: Path) -> None:
     desk.stop()
 
 
-def test_links_lead_to_files_and_never_into_folders(desk: Desk, inbox: Path) -> None:
+def test_links_to_files_are_followed_and_links_to_folders_are_not(desk: Desk, inbox: Path) -> None:
     outside = write_images(inbox.parent / "outside", 1)[0]
     (inbox / "file.png").symlink_to(outside)
     (inbox / "folder").symlink_to(outside.parent)

@@ -38,7 +38,7 @@ def report() -> AuditReport:
 
 
 @pytest.mark.parametrize(("language", "words"), [("en", "Sensitivity"), ("uk", "Чутливість")])
-def test_both_files_say_the_same_in_the_language_asked_for(
+def test_pdf_and_json_have_the_same_figures_in_the_wanted_language(
     language: str, words: str, report: AuditReport, tmp_path: Path
 ) -> None:
     document, figures, images, thresholds = write_audit(tmp_path, report, language=language)
@@ -82,7 +82,7 @@ def test_both_files_say_the_same_in_the_language_asked_for(
 
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("text", [*ALL, markup(Path("/drawn.png")), "W" * 6000, "word " * 1500, "=1+1", "{nb}"])
-def test_texts_from_outside_are_seen_as_they_are_and_keep_to_their_pages(text: str, tmp_path: Path) -> None:
+def test_texts_from_outside_are_printed_literally_within_the_page(text: str, tmp_path: Path) -> None:
     points = (replace(POINT, name=text, titles={"en": text}, label=text),)
     report = audit_report(text, scores={1: 0.05, 3: 0.05}, points=points)
     document, figures, _, thresholds = write_audit(tmp_path, report, language="en")
@@ -107,13 +107,13 @@ def words_of(document: Path) -> Iterator[tuple[str, float, float]]:
 
 
 @pytest.mark.parametrize("name", ["audit.pdf", "audit.json", "thresholds.csv", "images.csv"])
-def test_files_of_others_stay_and_neither_file_is_then_written(name: str, report: AuditReport, tmp_path: Path) -> None:
+def test_a_foreign_file_is_kept_and_no_audit_file_is_written(name: str, report: AuditReport, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"mine")
     with pytest.raises(UsageProblem, match=name):
         write_audit(tmp_path, report, language="en")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(name, b"mine")]
 
 
-def test_a_device_is_refused_before_any_image_is_screened() -> None:
+def test_a_device_path_as_output_is_refused_before_screening() -> None:
     with pytest.raises(UsageProblem, match="/dev/full"):
         require_audit_files(Path("/dev/full"), None)

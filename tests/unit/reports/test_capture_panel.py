@@ -16,7 +16,7 @@ LONG = (
 
 @pytest.mark.parametrize("room", [760, 1240])
 @pytest.mark.parametrize("height", [158, 118])
-def test_all_words_of_all_lines_have_room(room: int, height: int) -> None:
+def test_all_lines_fit_into_the_panel(room: int, height: int) -> None:
     lines, size = _lines_of(LONG, room, height)
     assert " ".join(lines) == " ".join(LONG)
     assert all(_font(size).getlength(line) <= room for line in lines)

@@ -13,7 +13,7 @@ from outcomes import POINT, failed, image_ref, refused, run_spec, screened
 RUN = Run(run_id=1, spec=run_spec(), state="finished", reason=None, started_s=1.0, ended_s=2.0)
 
 
-def test_the_line_of_a_screened_image() -> None:
+def test_the_export_row_of_a_screened_image() -> None:
     assert image_line(screened(), pack="tiny-1.0.0", model_sha256="m" * 64) == {
         "path": str(Path("/images/a.dcm")),
         "study": "1.2.3",
@@ -41,7 +41,7 @@ def test_the_line_of_a_screened_image() -> None:
     }
 
 
-def test_the_line_of_what_was_not_screened_says_why() -> None:
+def test_the_export_row_of_an_unscreened_image_has_the_reason() -> None:
     line = image_line(failed(), pack="tiny-1.0.0", model_sha256="m" * 64)
     assert (line["status"], line["stage"], line["reason_code"]) == ("failed", "decode", "truncated")
     assert line["reason"] == "The file is incomplete: part of the image is missing."
@@ -50,7 +50,7 @@ def test_the_line_of_what_was_not_screened_says_why() -> None:
     assert (line["status"], line["stage"], line["reason_code"]) == ("refused", None, "view")
 
 
-def test_a_member_and_a_frame_are_named() -> None:
+def test_zip_member_and_frame_are_named() -> None:
     ref = image_ref("study.zip", member="deep/image.png", frame=2, header=ImageHeader(number_of_frames=3))
     line = image_line(refused(ref), pack="tiny-1.0.0", model_sha256="m" * 64)
     assert line["path"] == str(Path("/images/study.zip")) + "!deep/image.png"
@@ -64,7 +64,7 @@ def test_without_an_operating_point_there_is_no_threshold() -> None:
     assert (line["score"], line["threshold"], line["decision"]) == (0.9, None, "not_assessed")
 
 
-def test_the_most_urgent_finding_speaks_for_the_image_and_an_export_has_them_all() -> None:
+def test_the_most_urgent_finding_leads_and_an_export_has_all() -> None:
     sure = Finding(label="nodule", score=0.97, point=POINT, decision="below")
     urgent = Finding(label="opacity", score=0.6, point=POINT, decision="above")
     outcome = dataclasses.replace(screened(), findings=(sure, urgent))
@@ -83,7 +83,7 @@ def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
         assert (row["notice"], row["reader_verdict"], row["reader_note"]) == (NOTICE, "disagree", "rotated")
 
 
-def test_the_run_says_how_the_results_came_to_be() -> None:
+def test_the_run_part_states_pack_settings_and_version() -> None:
     run = Run(run_id=7, spec=run_spec(), state="finished", reason=None, started_s=0, ended_s=3600)
     about = about_run(StoredRun(run=run, results=(), packs=(StoredPack(counts={"abnormal": 2}),)))
     assert about["notice"] == NOTICE
@@ -98,7 +98,7 @@ def test_the_run_says_how_the_results_came_to_be() -> None:
     }  # fmt: skip
 
 
-def test_a_verdict_on_what_was_there_before_stands_with_what_it_is_on() -> None:
+def test_a_verdict_on_an_earlier_result_is_exported_with_that_result() -> None:
     given = SupersededVerdict(
         image="/images/a.dcm", content_sha256="a" * 64, category="abnormal", score=1.0,
         verdict=Verdict(choice="agree", note="scar"),

@@ -81,7 +81,7 @@ def test_there_is_an_object_for_every_kind_of_image(
             assert "without DICOM data" in made.StudyDescription
 
 
-def test_a_structured_report_says_all(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:
+def test_a_structured_report_has_all_results(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:
     path = tmp_path / "sr"
     result = replace(results_of([one])[0], verdict=Verdict(choice="disagree", note="тінь ребра"))
     sr.EXPORTER.write(path, run_with([result]))
@@ -116,7 +116,7 @@ def test_a_structured_report_says_all(one: ScreenedOutcome, tmp_path: Path, high
     }
 
 
-def test_a_capture_is_what_was_seen_and_says_what_it_is(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_a_secondary_capture_has_the_image_and_is_labelled(one: ScreenedOutcome, tmp_path: Path) -> None:
     (made,) = written(tmp_path, sc.EXPORTER, [one])
     assert list(made.ImageType) == ["DERIVED", "SECONDARY"]
     assert made.SourceImageSequence[0].ReferencedSOPInstanceUID == one.ref.header.sop_instance_uid
@@ -132,7 +132,7 @@ def test_a_capture_is_what_was_seen_and_says_what_it_is(one: ScreenedOutcome, tm
     assert outline[: layout.height].sum() > 500  # a grey image has no coloured outline of the lungs
 
 
-def test_a_segmentation_lies_on_its_image(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:
+def test_a_segmentation_matches_the_image_grid(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:
     path = tmp_path / "seg"
     seg.EXPORTER.write(path, run_with(results_of([one])))
     found = highdicom.seg.segread(path / "00001.dcm")
@@ -143,7 +143,7 @@ def test_a_segmentation_lies_on_its_image(one: ScreenedOutcome, tmp_path: Path, 
     assert reference.ReferencedSOPInstanceUID == one.ref.header.sop_instance_uid
 
 
-def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_capture_is_upright(
+def test_for_a_turned_image_the_segmentation_matches_the_file(
     one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType
 ) -> None:
     turn, path = Correction(90), tmp_path / "seg"
@@ -165,7 +165,7 @@ def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_c
     assert np.array_equal(of_png, mask_on_capture(mask))
 
 
-def test_what_belongs_to_a_png_refers_to_its_capture(tmp_path: Path) -> None:
+def test_reports_on_a_png_refer_to_its_secondary_capture(tmp_path: Path) -> None:
     Image.fromarray((chest_phantom(160, 128, seed=1, abnormal=True) >> 4).astype(np.uint8)).save(tmp_path / "image.png")
     outcomes = screened_files([tmp_path / "image.png"])
     ((capture,), (report,), (lungs,)) = (
@@ -190,7 +190,7 @@ def test_a_frame_is_referred_to_by_its_number(tmp_path: Path) -> None:
     assert len({made.SOPInstanceUID for made in objects}) == 3
 
 
-def test_nobody_is_named_unasked(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_patients_are_named_only_on_request(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
     person = with_header(
         one,
         patient_name="Шевченко^Тарас",
@@ -216,7 +216,7 @@ def test_nobody_is_named_unasked(exporter: Exporter, one: ScreenedOutcome, tmp_p
 
 
 @pytest.mark.parametrize(("stated", "is_removed"), [("YES", "NO"), ("NO", "YES"), ("", "NO")])
-def test_a_capture_carries_whether_there_is_writing_in_its_image(
+def test_a_capture_states_burned_in_annotation(
     one: ScreenedOutcome, tmp_path: Path, stated: str, is_removed: str
 ) -> None:
     image = with_header(one, burned_in_annotation=stated)
@@ -235,7 +235,7 @@ PEOPLE = [
 ]
 
 
-def test_any_name_is_written_and_read_back(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_any_valid_name_is_written_and_read_back(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
     people = [with_header(one, patient_name=name, patient_id=name) for name in PEOPLE]
     objects = written(tmp_path, exporter, people, names_people=True)
     names = [str(made.PatientName) for made in objects]
@@ -246,13 +246,13 @@ def test_any_name_is_written_and_read_back(exporter: Exporter, one: ScreenedOutc
     assert not any(letter in "".join(names) for letter in "\\\x00\x1b\n")
 
 
-def test_a_name_that_could_not_be_read_is_left_out(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_an_undecodable_name_is_left_out(exporter: Exporter, one: ScreenedOutcome, tmp_path: Path) -> None:
     person = with_header(one, patient_name="\ufffd\ufffd^Anna", patient_id="7")
     (made,) = written(tmp_path, exporter, [person], names_people=True)
     assert (str(made.PatientName), made.PatientID) == ("", "7")
 
 
-def test_lungs_are_on_the_grid_of_a_file_whose_pixels_are_not_square(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_lung_masks_match_files_with_non_square_pixels(one: ScreenedOutcome, tmp_path: Path) -> None:
     """The image was screened with half as many columns as the file has."""
     (square,) = written(tmp_path / "square", seg.EXPORTER, [one])
     (wide,) = written(tmp_path / "wide", seg.EXPORTER, [with_header(one, columns=2 * one.ref.header.columns)])
@@ -286,7 +286,7 @@ def test_two_patients_of_one_study_share_no_series(
         {"patient_id": ""},
     ],
 )
-def test_a_header_that_is_wrong_makes_no_wrong_object(
+def test_a_wrong_header_does_not_make_an_invalid_object(
     exporter: Exporter, changes: dict[str, str], one: ScreenedOutcome, tmp_path: Path
 ) -> None:
     (made,) = written(tmp_path, exporter, [with_header(one, **changes)], names_people=True)
@@ -303,7 +303,7 @@ def test_a_file_without_any_header_has_a_study_of_its_own(one: ScreenedOutcome, 
     assert first.StudyInstanceUID == again.StudyInstanceUID != second.StudyInstanceUID
 
 
-def test_the_same_result_is_the_same_object_and_another_is_not(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_the_same_result_gives_the_same_uid_and_another_result_another(one: ScreenedOutcome, tmp_path: Path) -> None:
     (first,) = written(tmp_path / "1", sr.EXPORTER, [one])
     (again,) = written(tmp_path / "2", sr.EXPORTER, [one])
     assert first == again
@@ -313,13 +313,13 @@ def test_the_same_result_is_the_same_object_and_another_is_not(one: ScreenedOutc
     assert derived_uid("a", "b") == derived_uid("a", "b") != derived_uid("ab")
 
 
-def test_copies_of_an_image_get_objects_of_their_own(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_each_copy_of_an_image_gets_its_own_objects(one: ScreenedOutcome, tmp_path: Path) -> None:
     copy = replace(one, ref=replace(one.ref, path=one.ref.path.with_name("copy.dcm")))
     objects = written(tmp_path, sr.EXPORTER, [one, copy])
     assert len({made.SOPInstanceUID for made in objects}) == 2
 
 
-def test_nothing_is_written_where_nothing_was_screened(exporter: Exporter, tmp_path: Path) -> None:
+def test_without_screened_images_no_object_is_written(exporter: Exporter, tmp_path: Path) -> None:
     for number, outcomes in enumerate(([], [refused(), failed()])):
         path = tmp_path / str(number)
         exporter.write(path, run_with(results_of(outcomes)))  # type: ignore[arg-type]
@@ -390,7 +390,7 @@ def test_a_prior_without_uids_is_named_by_its_day_alone(one: ScreenedOutcome, tm
     assert "Compared with an image of study date <b>." in [item.TextValue for item in items if item.ValueType == "TEXT"]
 
 
-def test_what_was_compared_makes_another_object_and_other_images_none(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_a_comparison_changes_only_the_uid_of_its_own_image(one: ScreenedOutcome, tmp_path: Path) -> None:
     (plain,) = written(tmp_path / "1", sr.EXPORTER, [one])
     (other,) = written(tmp_path / "2", sr.EXPORTER, [one], pairs=(compared_with(one, current="f" * 64),))
     (made,) = written(tmp_path / "3", sr.EXPORTER, [one], pairs=(compared_with(one),))
@@ -412,14 +412,14 @@ def objects(collection: list[ScreenedOutcome], tmp_path_factory: pytest.TempPath
 
 
 @needs("dciodvfy")
-def test_no_object_departs_from_its_definition(objects: list[Path], collection: list[ScreenedOutcome]) -> None:
+def test_every_object_is_valid_by_its_definition(objects: list[Path], collection: list[ScreenedOutcome]) -> None:
     assert len(objects) == len(WRITERS) * len(collection)
     found = {str(path): errors for path in objects if (errors := iod_errors(path))}
     assert found == {}
 
 
 @needs("dsrdump", "dcmdump")
-def test_reports_are_read(objects: list[Path]) -> None:
+def test_reports_are_readable_by_dcmtk(objects: list[Path]) -> None:
     for path in objects[:: len(objects) // 12]:
         printed("dcmdump", path)
         if path.parent.name == "sr":
@@ -429,7 +429,7 @@ def test_reports_are_read(objects: list[Path]) -> None:
 
 
 @needs("storescu", "Orthanc")
-def test_an_archive_files_them_under_the_study_of_the_image(objects: list[Path], tmp_path: Path) -> None:
+def test_an_archive_stores_objects_in_the_study_of_the_image(objects: list[Path], tmp_path: Path) -> None:
     some = objects[::9]
     with orthanc(tmp_path) as archive:
         archive.send(some)

@@ -71,7 +71,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(count: Exporter, tmp_path: Path) -> None:
+def test_a_registered_format_is_offered_written_and_not_screened(count: Exporter, tmp_path: Path) -> None:
     assert parsed("--formats", "csv,count").formats == ("csv", "count")
     path = database(tmp_path)
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(co
 
 @pytest.mark.parametrize("suffix", ["dcm", "png"])
 @pytest.mark.parametrize("exporter", exporters().values(), ids=lambda exporter: exporter.name)
-def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
+def test_an_export_without_names_has_no_patient_folder_or_file_names(
     exporter: Exporter, suffix: str, tmp_path: Path
 ) -> None:
     place = tmp_path / "IVANOVA_MARIA_1980" / f"film.{suffix}"
@@ -126,7 +126,7 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("is_named", [True, False])
 @pytest.mark.parametrize("exporter", exporters().values(), ids=lambda exporter: exporter.name)
-def test_uids_are_replaced_without_names_but_in_dicom(
+def test_exports_without_names_replace_uids_except_in_dicom(
     exporter: Exporter, is_named: bool, one: ScreenedOutcome, tmp_path: Path
 ) -> None:
     """An archive finds the patient by UIDs. A UID has the same replacement in all exports, also that of the prior."""
@@ -148,7 +148,7 @@ def test_uids_are_replaced_without_names_but_in_dicom(
     assert all(uid in joined for uid in shown)
 
 
-def test_what_stands_for_a_uid_is_a_uid_that_says_nothing() -> None:
+def test_the_replacement_of_a_uid_is_a_valid_uid_without_its_origin() -> None:
     made = uid_alias("1.2.840.7.3", key=KEY)
     assert is_valid_uid(made) and made.startswith("2.25.")
     assert made == uid_alias("1.2.840.7.3", key=KEY)
@@ -160,7 +160,7 @@ def test_what_stands_for_a_uid_is_a_uid_that_says_nothing() -> None:
 # ---- work in parallel
 
 
-def test_the_order_stays_and_no_more_is_taken_than_is_worked_on() -> None:
+def test_parallel_work_keeps_the_order_and_takes_few_items_ahead() -> None:
     taken: list[int] = []
 
     def given() -> Iterator[int]:
@@ -176,7 +176,7 @@ def test_the_order_stays_and_no_more_is_taken_than_is_worked_on() -> None:
     assert made == [number * number for number in range(20)]
 
 
-def test_what_fails_is_raised_in_its_turn() -> None:
+def test_an_error_of_parallel_work_is_raised_in_its_turn() -> None:
     with ThreadPoolExecutor(2) as threads:
         made = map_ahead(lambda number: 6 // number, [3, 2, 0, 1], threads, ahead=2)
         assert [next(made), next(made)] == [2, 3]

@@ -61,7 +61,7 @@ def test_where_no_lungs_were_found_there_is_no_mask(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_class_map_says_where_it_lies_and_what_it_means(tmp_path: Path) -> None:
+def test_the_class_map_states_its_position_and_scale(tmp_path: Path) -> None:
     write_class_map(tmp_path / "a.png", image(), tiny_manifest(), inputs=())
     found = np.load(tmp_path / "a.png.map.npy", allow_pickle=False)
     assert (found.dtype, found.shape, found[1, 0]) == (np.float32, (2, 4), 6.0)
@@ -73,7 +73,7 @@ def test_the_class_map_says_where_it_lies_and_what_it_means(tmp_path: Path) -> N
     assert (about["image_rows"], about["image_columns"]) == (ROWS, COLUMNS)
 
 
-def test_the_box_of_a_crop_is_the_crop(tmp_path: Path) -> None:
+def test_the_class_map_of_a_crop_has_the_box_of_the_crop(tmp_path: Path) -> None:
     facts = replace(image().facts, pixel_map=PixelMap(5.0, 200.0, 4.0, 50.0))
     write_class_map(tmp_path / "a.png", image(facts=facts), tiny_manifest(), inputs=())
     about = json.loads((tmp_path / "a.png.map.json").read_text())
@@ -107,12 +107,12 @@ def test_the_overlay_of_a_crop_is_coloured_inside_the_crop_alone(tmp_path: Path)
     assert (rows[0], rows[-1], columns[0], columns[-1]) == (200, 519, 50, 305)
 
 
-def test_a_large_image_is_shown_smaller() -> None:
+def test_the_overlay_of_a_large_image_is_reduced() -> None:
     assert (overlay_spec(4892, 4020).height, overlay_spec(4892, 4020).width) == (1024, 841)
     assert (overlay_spec(64, 100).height, overlay_spec(64, 100).width) == (64, 100)
 
 
-def test_maps_within_a_zip_are_no_xrays(tmp_path: Path) -> None:
+def test_maps_in_a_zip_are_not_screened(tmp_path: Path) -> None:
     write_lungs(tmp_path / "a.png", image(), inputs=())
     write_class_map(tmp_path / "a.png", image(), tiny_manifest(), inputs=())
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
@@ -124,7 +124,7 @@ def test_maps_within_a_zip_are_no_xrays(tmp_path: Path) -> None:
             assert ref.member == "a.png.lungs.png" and ref.problem and ref.problem.code == "own_image"
 
 
-def test_maps_are_written_again_and_replace_nothing_else(tmp_path: Path) -> None:
+def test_maps_replace_earlier_maps_and_no_other_file(tmp_path: Path) -> None:
     for _ in range(2):
         write_lungs(tmp_path / "a.png", image(), inputs=())
         write_class_map(tmp_path / "a.png", image(), tiny_manifest(), inputs=())
@@ -142,7 +142,7 @@ def test_maps_are_written_again_and_replace_nothing_else(tmp_path: Path) -> None
         assert problem.value.reason.code == "output_not_ours"
 
 
-def test_an_input_is_not_replaced_even_if_it_is_an_earlier_map(tmp_path: Path) -> None:
+def test_an_input_file_is_not_replaced_even_if_it_is_an_earlier_map(tmp_path: Path) -> None:
     write_lungs(tmp_path / "a.png", image(), inputs=())
     with pytest.raises(UsageProblem) as problem:
         write_lungs(tmp_path / "a.png", image(), inputs=(tmp_path / "a.png.lungs.png",))
@@ -152,7 +152,7 @@ def test_an_input_is_not_replaced_even_if_it_is_an_earlier_map(tmp_path: Path) -
 # ---- names
 
 
-def test_folders_are_those_of_the_images_and_zip_files_are_folders(tmp_path: Path) -> None:
+def test_maps_keep_the_folders_of_the_images_and_make_folders_of_zips(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     names, out = MapFileNames(Path("out"), [tmp_path / "in"]), Path("out")
     assert names.stem(ImageRef(path=tmp_path / "in" / "a.png")) == out / "a.png"
@@ -162,7 +162,7 @@ def test_folders_are_those_of_the_images_and_zip_files_are_folders(tmp_path: Pat
     assert names.stem(ImageRef(path=tmp_path / "in" / "c.dcm", frame=1, header=frames)) == out / "c.dcm#1"
 
 
-def test_images_of_one_name_in_several_folders_do_not_meet(tmp_path: Path) -> None:
+def test_images_of_one_name_in_several_folders_get_separate_maps(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
     names = MapFileNames(Path("out"), [tmp_path / "one", tmp_path / "two"])
@@ -170,7 +170,7 @@ def test_images_of_one_name_in_several_folders_do_not_meet(tmp_path: Path) -> No
     assert found == [Path("out/one/a.png"), Path("out/two/a.png")]
 
 
-def test_a_file_that_was_given_is_at_the_top(tmp_path: Path) -> None:
+def test_maps_of_a_single_file_are_at_the_top(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     names = MapFileNames(Path("out"), [tmp_path / "a.png"])
     assert names.stem(ImageRef(path=tmp_path / "a.png")) == Path("out/a.png")
@@ -213,7 +213,7 @@ def test_no_link_leads_out_of_the_folder(tmp_path: Path) -> None:
     assert names.stem(ImageRef(path=tmp_path / "in" / "new" / "a.png")) == tmp_path / "named" / "new" / "a.png"
 
 
-def test_names_that_would_meet_get_a_number(tmp_path: Path) -> None:
+def test_equal_output_names_get_a_number(tmp_path: Path) -> None:
     names = MapFileNames(Path("out"), [tmp_path / "b.zip"])
     stems = [names.stem(ImageRef(path=tmp_path / "b.zip", member=member)) for member in ("a:.png", "a?.png", "A_.PNG")]
     assert [stem.name for stem in stems] == ["a_.png", "a_.png~2", "A_.PNG~3"]
@@ -234,7 +234,7 @@ COMPARED = pair_comparison(shift=(3.0, 3.0), regions=1)
 REFUSED = pair_comparison(why=reason("compare_unlike"))
 
 
-def test_three_files_and_none_of_a_refused_pair(tmp_path: Path) -> None:
+def test_a_comparison_writes_three_files_and_a_refused_one_none(tmp_path: Path) -> None:
     written = write_comparison(tmp_path, COMPARED, inputs=())
     assert {path.name for path in written} == {"warped_prior.png", "overlay.png", "displacement.npy"}
     assert np.load(tmp_path / "displacement.npy")[7, 9].tolist() == [3.0, 3.0]
@@ -243,7 +243,7 @@ def test_three_files_and_none_of_a_refused_pair(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_file_of_another_origin_stays(tmp_path: Path) -> None:
+def test_a_foreign_file_is_not_replaced_by_a_comparison(tmp_path: Path) -> None:
     Image.new("L", (8, 8)).save(tmp_path / "overlay.png")
     with pytest.raises(UsageProblem):
         require_pair_files(tmp_path, inputs=())
@@ -252,7 +252,7 @@ def test_a_file_of_another_origin_stays(tmp_path: Path) -> None:
     assert (tmp_path / "overlay.png").exists()
 
 
-def test_the_overlay_shows_regions_and_says_what_it_is() -> None:
+def test_the_comparison_overlay_has_regions_and_a_label() -> None:
     assert COMPARED.aligned is not None
     picture = pair_overlay(chest(), COMPARED.aligned)
     assert picture.size[0] == FRAME_SIDE
@@ -262,7 +262,7 @@ def test_the_overlay_shows_regions_and_says_what_it_is() -> None:
     assert below.any() and not below[-2:].any() and not below[:, -4:].any()  # no text is cut off
 
 
-def test_the_json_has_boxes_areas_and_strengths() -> None:
+def test_the_comparison_json_has_boxes_areas_and_strengths() -> None:
     facts = json.loads(pair_text(COMPARED))
     assert facts["regions"] == [
         {"box": {"left": 180, "top": 120, "width": 40, "height": 40}, "area": 1600, "strength": 5.0}

@@ -49,14 +49,14 @@ def own_lines(path: Path) -> Path:
     return path
 
 
-def test_a_free_name_and_an_earlier_output_are_written(tmp_path: Path) -> None:
+def test_a_new_name_and_an_earlier_output_may_be_written(tmp_path: Path) -> None:
     assert refusal(tmp_path / "new") is None
     assert refusal(own_lines(tmp_path / "lines")) is None and is_own_report((tmp_path / "lines").read_bytes())
     (tmp_path / "empty").touch()
     assert refusal(tmp_path / "empty") is None
 
 
-def test_an_input_is_refused_under_all_its_names(tmp_path: Path) -> None:
+def test_an_input_file_is_refused_under_all_its_names(tmp_path: Path) -> None:
     image = image_file(tmp_path)
     assert refusal(image, "lines", image) == "output_is_input"
     assert refusal(tmp_path / "." / "image.png", "lines", image) == "output_is_input"
@@ -71,7 +71,7 @@ def test_an_input_is_refused_under_all_its_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [csv_is_own, json_is_own, "lines", "json", "html", "png", "demo"])
-def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: OutputKind | IsOwnOutput) -> None:
+def test_a_file_not_written_by_the_program_is_refused(tmp_path: Path, kind: OutputKind | IsOwnOutput) -> None:
     image = image_file(tmp_path)
     assert refusal(image, kind) == "output_not_ours"
     texts = ["path,result\n", '{"name": "mine"}\n', '{"path": "a"}\n', "<html>", "<svg ></svg>", "[" * 70_000, "\0"]
@@ -92,7 +92,7 @@ def test_nothing_is_written_into_the_programs_own_folder(home: Path, tmp_path: P
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
-def test_a_link_is_refused_even_to_an_output_of_ours(tmp_path: Path) -> None:
+def test_a_link_is_refused_even_to_an_own_output(tmp_path: Path) -> None:
     own_lines(tmp_path / "lines")
     (tmp_path / "link").symlink_to(tmp_path / "lines")
     assert refusal(tmp_path / "link") == "output_not_ours"
@@ -100,7 +100,7 @@ def test_a_link_is_refused_even_to_an_output_of_ours(tmp_path: Path) -> None:
     assert refusal(tmp_path / "dangling") == "output_not_ours"
 
 
-def test_what_takes_the_place_while_it_is_being_written_is_kept(tmp_path: Path) -> None:
+def test_a_file_created_under_the_name_during_writing_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     with pytest.raises(UsageProblem), open_output(path, "lines") as stream:
         stream.write("something")
@@ -118,7 +118,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: str) -> None:
+def test_an_export_replaces_its_own_earlier_file_only(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "export"
     WRITERS[kind](path)
     WRITERS[kind](path)
@@ -151,11 +151,11 @@ def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: str) 
         json.dumps(dict.fromkeys(("patient", "status"))).encode(),
     ],
 )
-def test_nothing_else_is(head: bytes) -> None:
+def test_other_content_is_not_recognised_as_own_output(head: bytes) -> None:
     assert not is_own_report(head)
 
 
 @given(st.binary() | st.text('\r\n\0",;{}[]:a1\ufeff').map(str.encode))
-def test_any_bytes_have_an_answer(head: bytes) -> None:
+def test_recognising_own_output_never_raises(head: bytes) -> None:
     """Hypothesis finds the few beginnings of reports among the program's texts, for which the answer is True."""
     assert is_own_report(head) in (False, head.startswith(b'{\n "report": "fieldray audit"'))

@@ -73,7 +73,7 @@ def streams(data: bytes, *, within: bytes = b" Td ") -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_document_is_tagged_and_says_its_language(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_a_document_is_tagged_and_states_its_language(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     path = tmp_path / "run.pdf"
     results = [*results_of([one]), *results_of([refused(), failed()])]  # type: ignore[list-item]
     write_pdf(path, run_with(results, options=ReportOptions(language=language)))
@@ -90,7 +90,7 @@ def test_a_document_is_tagged_and_says_its_language(language: str, one: Screened
 
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_run_is_told_in_words(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_the_run_document_has_all_its_texts(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     path = tmp_path / "run.pdf"
     results = [*results_of([one]), *results_of([refused(), failed()])]  # type: ignore[list-item]
     counts = {"abnormal": 1, "refused": 1, "failed": 1}
@@ -119,7 +119,7 @@ def test_the_run_is_told_in_words(language: str, one: ScreenedOutcome, tmp_path:
 
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_study_is_told_in_words(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_the_study_document_has_all_its_texts(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     person = called(one, "Шевченко^Тарас^Григорович-Довгопол", "UA-2026-000123456789")
     results = results_of([person], verdict=Verdict(choice="disagree", note="тінь ребра", given_s=NOON_S))
     options = ReportOptions(language=language, names_people=True, reader="Dr Reader")
@@ -148,7 +148,7 @@ def test_a_study_is_told_in_words(language: str, one: ScreenedOutcome, tmp_path:
 
 
 @needs("pdftotext", "qpdf")
-def test_an_image_of_nobody_known_is_headed_by_its_name(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_an_image_without_a_patient_is_headed_by_its_file_name(one: ScreenedOutcome, tmp_path: Path) -> None:
     results = results_of([called(one, "", "")])
     STUDIES.write(tmp_path / "s", run_with(results, options=ReportOptions(names_people=True)))
     assert "Not for diagnostic use. one.dcm" in pdf_text(only(tmp_path / "s"))
@@ -195,7 +195,7 @@ def test_any_name_is_drawn_or_escaped(name: str, one: ScreenedOutcome, tmp_path:
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "word " * 3000, "\n" * 500, "", "\u202e" * 900, "=1+1"])
-def test_texts_of_any_length_keep_to_their_pages(text: str, one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_texts_of_any_length_stay_within_the_page(text: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     results = results_of([called(one, text, text)], verdict=Verdict(choice="agree", note=text))
     options = ReportOptions(names_people=True)
     STUDIES.write(tmp_path / "s", run_with(results, options=options))
@@ -205,7 +205,7 @@ def test_texts_of_any_length_keep_to_their_pages(text: str, one: ScreenedOutcome
 
 
 @needs("pdftotext")
-def test_no_column_of_the_list_touches_another(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_columns_of_the_list_never_touch(one: ScreenedOutcome, tmp_path: Path) -> None:
     """At least two millimetres stay free, also after a name that cannot be broken."""
     named = called(replace(one, ref=replace(one.ref, member="m" * 200)), "N" * 90, "")
     write_pdf(tmp_path / "run.pdf", run_with(results_of([named]), options=ReportOptions(names_people=True)))
@@ -218,7 +218,7 @@ def test_no_column_of_the_list_touches_another(one: ScreenedOutcome, tmp_path: P
         assert max(ends) + 2 / 25.4 * 72 < starts[next_text]
 
 
-def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> None:
+def test_missing_parts_of_a_run_are_named_in_the_reports_language() -> None:
     verdict = SupersededVerdict(
         image="/a.dcm", content_sha256="c" * 64, category="normal", score=0.1,
         verdict=Verdict(choice="agree"),
@@ -231,7 +231,7 @@ def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> No
     )
 
 
-def test_a_document_has_the_images_of_a_patient_in_a_study(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_a_study_document_has_all_images_of_its_patient(one: ScreenedOutcome, tmp_path: Path) -> None:
     """Whatever images stand between them in the work list."""
     people = [called(one, name, number="") for name in ("Alpha^Anna", "Beta^Boris", "Alpha^Anna")]
     for name, images in (("s", [one, with_header(one, study_instance_uid="1.2.3.4"), one]), ("p", people)):
@@ -241,7 +241,7 @@ def test_a_document_has_the_images_of_a_patient_in_a_study(one: ScreenedOutcome,
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_document_is_found_by_patient_and_day(is_named: bool, one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_a_document_is_named_by_patient_and_day(is_named: bool, one: ScreenedOutcome, tmp_path: Path) -> None:
     """Two studies of a day get two names. No name leaves the folder, is reserved by Windows, or looks like an option."""
     people = ("Шевченко^Тарас", "шевченко^тарас", "../Con", "a" * 400, "", "--rf")
     dates = ("20260314", "20260314", "../../ab", *["20260314"] * 3)
@@ -258,7 +258,7 @@ def test_a_document_is_found_by_patient_and_day(is_named: bool, one: ScreenedOut
         assert all(re.fullmatch("FR-[A-Z2-7]{10}( 2026-03-14)?", name) for name in names)
 
 
-def test_an_image_that_is_gone_shows_what_was_kept(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_a_missing_image_is_shown_by_its_stored_preview(one: ScreenedOutcome, tmp_path: Path) -> None:
     one.ref.path.unlink()
     STUDIES.write(tmp_path / "s", run_with(results_of([one])))
     assert b"/Subtype /Image" in only(tmp_path / "s").read_bytes()
@@ -266,14 +266,14 @@ def test_an_image_that_is_gone_shows_what_was_kept(one: ScreenedOutcome, tmp_pat
     assert text.caption == "The image could not be read for this report: The file no longer exists."
 
 
-def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> None:
+def test_a_run_without_results_gets_a_document(tmp_path: Path) -> None:
     write_pdf(tmp_path / "run.pdf", run_with([]))
     assert b"/Count 1" in (tmp_path / "run.pdf").read_bytes()
     STUDIES.write(tmp_path / "s", run_with([]))
     assert not (tmp_path / "s").exists()
 
 
-def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: ScreenedOutcome) -> None:
+def test_the_reason_for_read_first_is_printed_once_at_the_top(one: ScreenedOutcome) -> None:
     assert one.lungs is not None
     lungs = replace(one.lungs, unseen=("left",), unseen_by=LungMeasurement("smaller", 0.02, 0.12))
     assert lungs.read_first is not None
@@ -304,7 +304,7 @@ def test_the_page_numbers_end_at_the_right_margin() -> None:
     assert starts == pytest.approx([(210 - 16 - made.get_string_width("1 / 2")) * made.k] * 2, abs=0.01)
 
 
-def test_the_usual_letters_need_no_further_font() -> None:
+def test_usual_letters_need_no_additional_font() -> None:
     plain, other = document(), document()
     plain.paragraph("Пневмонія в дітей № 5 – 90 % «так» … Pneumonia Ż")
     assert len(plain.fonts) == 2
@@ -336,7 +336,7 @@ def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Categor
 
 
 @needs("pdftotext", "qpdf")
-def test_the_classes_of_a_bar_go_on_in_the_next_line_of_their_column(tmp_path: Path) -> None:
+def test_class_names_of_a_bar_wrap_within_their_column(tmp_path: Path) -> None:
     made = document()
     parts = tuple(BarPart("abnormal", 25, f"{letter * 30}") for letter in "abcd")
     made.performance(
@@ -352,7 +352,7 @@ def test_the_classes_of_a_bar_go_on_in_the_next_line_of_their_column(tmp_path: P
 
 @needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("name", ["כהן שרון", "قباني محمد", "ܣܘܪܝܝܐ"])
-def test_a_name_is_set_from_right_to_left_and_its_number_behind_it(name: str, tmp_path: Path) -> None:
+def test_a_right_to_left_name_is_followed_by_its_number(name: str, tmp_path: Path) -> None:
     """Poppler gives the words of a page by position, and the text in reading order."""
     words_of_the_notice = {*["Research", "use", "only.", "Not", "for", "diagnostic", "use."]}
     made = document()
@@ -379,7 +379,7 @@ def test_arabic_letters_are_joined() -> None:
     ("text", "scripts"),
     [("देवनागरी ܣܘܪܝܝܐ सं", "Devanagari, Syriac"), ("山田 Διον שרון قباني Їжак Nguyễn", "")],
 )
-def test_scripts_that_are_not_joined_are_named(text: str, scripts: str, tmp_path: Path) -> None:
+def test_scripts_that_cannot_be_shaped_are_named(text: str, scripts: str, tmp_path: Path) -> None:
     made = document()
     made.paragraph(text)
     (tmp_path / "a.pdf").write_bytes(made.finished())
@@ -388,7 +388,7 @@ def test_scripts_that_are_not_joined_are_named(text: str, scripts: str, tmp_path
     assert (said in pdf_text(tmp_path / "a.pdf")) == bool(scripts)
 
 
-def test_lines_break_where_the_library_breaks_them() -> None:
+def test_line_breaks_equal_those_of_the_library() -> None:
     random, made = Random(7), document()
     for text in ("".join(random.choices("abc W.Ї\xa0", k=random.randrange(1, 90))) for _ in range(150)):
         made.set_font(FAMILY, random.choice(["", "B"]), 9)
@@ -409,7 +409,7 @@ def test_lines_break_where_the_library_breaks_them() -> None:
         ("x published-bacterial-pneumonia-2.jpg", ("x", "published-bacterial-", "pneumonia-2.jpg")),
     ],
 )
-def test_a_long_name_breaks_behind_its_marks(name: str, broken: tuple[str, ...]) -> None:
+def test_a_long_name_breaks_after_its_punctuation(name: str, broken: tuple[str, ...]) -> None:
     assert break_lines(name, usual_fonts()[0], 1000 * 38 * document().k / 8) == broken
 
 
@@ -419,7 +419,7 @@ def test_a_long_text_ends_with_dots() -> None:
     assert shorten("short") == "short"
 
 
-def test_the_clean_image_is_in_the_document_beside_what_was_shown(one: ScreenedOutcome, tmp_path: Path) -> None:
+def test_the_document_has_the_image_with_and_without_overlay(one: ScreenedOutcome, tmp_path: Path) -> None:
     STUDIES.write(tmp_path / "s", run_with(results_of([one])))
     data = only(tmp_path / "s").read_bytes()
     pictures = [Image.open(io.BytesIO(data[found.start() :])) for found in re.finditer(b"\xff\xd8\xff", data)]

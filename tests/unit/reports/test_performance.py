@@ -69,13 +69,13 @@ def measured(**parts: object) -> Manifest:
         ),
     ],
 )
-def test_a_class_says_how_often_it_misleads_at_another_hospital_first(category: str, said: str) -> None:
+def test_errors_of_a_class_are_stated_for_another_hospital_first(category: str, said: str) -> None:
     pack = measured(test=OWN, external_test=ELSEWHERE)
     found = performance_of(ENGLISH, pack, pack.operating_points[0], category)  # type: ignore[arg-type]
     assert found is not None and (found.sentence, found.title) == (said, "At another hospital")
 
 
-def test_what_was_never_measured_elsewhere_is_said_where_the_figures_would_stand() -> None:
+def test_a_missing_external_test_is_stated_in_place_of_the_figures() -> None:
     pack = measured(test=OWN)
     found = performance_of(ENGLISH, pack, pack.operating_points[0], "normal")
     assert found is not None
@@ -86,7 +86,7 @@ def test_what_was_never_measured_elsewhere_is_said_where_the_figures_would_stand
     assert found.title == "At the hospital of the training images"
 
 
-def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
+def test_the_summary_of_a_pack_has_detected_missed_and_uncertain() -> None:
     (found,) = performance_of_pack(ENGLISH, measured(test=OWN, external_test=ELSEWHERE))
     assert found.sentence.startswith(
         "At another hospital the pack detects 25 of 100 images with the finding, misses 8 and is uncertain about 67. "
@@ -99,7 +99,7 @@ def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
     assert found.bars[0].alt_text.endswith("Read first 8, Abnormal 17, Uncertain 67, Not flagged 8")
 
 
-def test_nothing_is_said_of_what_nobody_counted() -> None:
+def test_without_class_counts_no_performance_is_stated() -> None:
     pack = measured()
     assert performance_of(ENGLISH, pack, pack.operating_points[0]) is None
     assert performance_of(ENGLISH, None, pack.operating_points[0]) is None
@@ -107,5 +107,5 @@ def test_nothing_is_said_of_what_nobody_counted() -> None:
 
 
 @pytest.mark.parametrize("folder", [shipped_packs.CHILDREN, shipped_packs.ADULTS, shipped_packs.TUBERCULOSIS])
-def test_a_pack_that_ships_says_what_it_is_worth(folder: Path) -> None:
+def test_shipped_packs_state_their_performance(folder: Path) -> None:
     assert performance_of_pack(Translator("uk"), domain_manifest(read_verified_manifest(folder).description))  # type: ignore[arg-type]

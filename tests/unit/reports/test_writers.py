@@ -44,7 +44,7 @@ def test_a_table_reads_back_with_every_column(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["results.csv"]
 
 
-def test_what_a_spreadsheet_would_run_is_made_harmless(tmp_path: Path) -> None:
+def test_spreadsheet_formulas_are_escaped(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     write_csv(path, stored_run(results()))
     with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -53,7 +53,7 @@ def test_what_a_spreadsheet_would_run_is_made_harmless(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [-1.5, 0, None, "", "plain", "a=b"])
-def test_other_values_stay(value: str | float | None) -> None:
+def test_other_values_are_not_escaped(value: str | float | None) -> None:
     assert escape_formula(value) == value
 
 
@@ -68,7 +68,7 @@ def test_a_document_reads_back(tmp_path: Path) -> None:
     assert json.loads(path.read_text(encoding="utf-8"))["results"] == []
 
 
-def test_an_export_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_failed_export_keeps_the_earlier_file(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     write_csv(path, stored_run(results()))
     before = path.read_bytes()
@@ -142,7 +142,7 @@ def test_a_table_for_a_country_with_decimal_commas_has_semicolons_and_is_replace
         assert not is_own(head.replace(b'"', b"").replace(b";", between))
 
 
-def test_what_hides_or_reorders_text_is_escaped_in_a_document_and_reads_back(tmp_path: Path) -> None:
+def test_invisible_and_reordering_characters_are_escaped_and_read_back(tmp_path: Path) -> None:
     hidden = "".join(ALL)
     verdict = Verdict(choice="agree", note=f"знімок {hidden} \u202etxt.exe\x9b1m\u2028 5\u00a0мг")
     result = StoredResult(result_id=1, row_id=1, run_id=1, outcome=refused(), is_reused=False, verdict=verdict)
