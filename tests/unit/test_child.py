@@ -1,4 +1,4 @@
-"""The child process and the parent's handle on it, with children that misbehave."""
+"""The child process and its handle in the parent, with children that misbehave."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def child() -> Iterator[Child]:
 def test_it_answers_with_arrays() -> None:
     child = Child(strange("echo"), command=command)
     child.start()
-    # more than a pipe holds, both ways
+    # more than a pipe buffers, in both directions
     pixels = np.random.default_rng(1).integers(0, 65535, (1500, 1000)).astype(np.uint16)
     for number in range(3):
         answer = child.call(Message({"n": number}, {"pixels": pixels}), timeout_s=20)
@@ -74,7 +74,7 @@ def test_a_child_gets_no_keys_of_a_bucket(monkeypatch: pytest.MonkeyPatch, child
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("FIELDRAY_OWN", "1")
     child.start()
-    answer = child.call(Message({"what": "print"}), timeout_s=20)  # not before has it an environment to be read
+    answer = child.call(Message({"what": "print"}), timeout_s=20)  # earlier it may have no environment
     names = psutil.Process(answer.body["pid"]).environ()
     assert "FIELDRAY_OWN" in names and not any(name.startswith("AWS_") for name in names)
 
@@ -119,7 +119,7 @@ def test_a_child_may_ask_in_the_middle_of_a_call(child: Child) -> None:
 
 
 def test_the_deadline_stands_still_while_the_question_of_a_child_is_answered(child: Child) -> None:
-    assert child.call(Message({"what": "answer"}), timeout_s=20).body  # it has done its imports
+    assert child.call(Message({"what": "answer"}), timeout_s=20).body  # its imports are done
 
     def slow(question: Message) -> Message:
         threading.Event().wait(1.5)  # longer than the deadline of the call
@@ -131,7 +131,7 @@ def test_the_deadline_stands_still_while_the_question_of_a_child_is_answered(chi
 @pytest.mark.parametrize("what", ["ask", "ask without end"])
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_a_question_that_nobody_expects_ends_the_child(child: Child, what: str, is_answered: bool) -> None:
-    """It is of no sense to whoever would answer it; nobody would; or questions come without end."""
+    """With `is_answered` false, the caller takes no questions at all."""
 
     def reply(question: Message) -> Message:
         return question if "end" in what else Message({}, {"x": question.arrays["x"]})
@@ -162,7 +162,7 @@ def test_kill_from_another_thread_ends_a_call(child: Child) -> None:
 def test_a_thread_that_ends_it_late_leaves_the_next_process_alone(
     monkeypatch: pytest.MonkeyPatch, child: Child
 ) -> None:
-    """A run is stopped while the thread that asked the child notices its end too, and starts it again."""
+    """One thread stops a run while another notices the child's death and starts a new process."""
     has_ended, may_go_on, wait = threading.Event(), threading.Event(), subprocess.Popen.wait
 
     def late(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
@@ -182,7 +182,7 @@ def test_a_thread_that_ends_it_late_leaves_the_next_process_alone(
     stopping.join(20)
     assert not stopping.is_alive()
     child.call(Message({"what": "answer"}), timeout_s=20)
-    with pytest.raises(ChildTimeout):  # the next process has kept its deadline
+    with pytest.raises(ChildTimeout):  # the new process has kept its deadline
         child.call(Message({"what": "hang"}), timeout_s=0.3)
 
 
@@ -194,7 +194,7 @@ def test_only_services_of_this_program_are_served() -> None:
     assert caught.value.exit_code == 2
 
 
-# ---- what a child is born into
+# ---- limits and parents of a child
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="limits and signals of POSIX")
@@ -212,7 +212,7 @@ def own_process(script: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("state", ["busy", pytest.param("stopped", marks=on_linux)])
 def test_a_child_ends_when_its_parent_is_killed(state: str) -> None:
-    """One that is stopped can run no code of its own then."""
+    """Also a suspended child, which can run no code of its own then."""
     parent = own_process(
         "import threading\n"
         "child = Child(strange('act'), command=command)\n"
@@ -233,7 +233,7 @@ def test_a_child_ends_when_its_parent_is_killed(state: str) -> None:
 
 
 def test_a_child_outlives_the_thread_that_asked_for_it() -> None:
-    """The kernel's signal comes with the end of the thread that forked: that must not be the caller's."""
+    """The kernel signals a child when the thread that forked it ends, so the caller's thread must not fork."""
     child = Child(strange("act"), command=command)
     starter = threading.Thread(target=child.start)
     starter.start()
@@ -255,7 +255,7 @@ def test_a_child_whose_parent_is_gone_already_does_not_begin() -> None:
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin and process.stdout
     with process:
-        assert process.stdout.read() == b""  # not even that it is ready
+        assert process.stdout.read() == b""  # not even the message that it is ready
         assert process.wait() == 1
 
 

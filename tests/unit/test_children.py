@@ -1,4 +1,4 @@
-"""Which child processes a run starts: workers, and nothing for a device that is not there."""
+"""The child processes of a run: workers, and none for a device that is not connected."""
 
 from __future__ import annotations
 

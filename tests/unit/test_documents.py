@@ -1,4 +1,4 @@
-"""README and documents stay true: their length, their links, the commands in them, and what they say of the house."""
+"""README and documents: their length, links and commands, and whether their statements match the code."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
 
 
 def typed(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """What may be typed: each command below the program with the one above it, and each long option."""
+    """All commands, with their parent command, and all long options of a parser."""
     for action in parser._actions:
         yield from (option for option in action.option_strings if option.startswith("--"))
         for below in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
@@ -105,8 +105,8 @@ def typed(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def test_every_command_and_option_is_named_by_a_person() -> None:
-    """On a page beside that of all commands, which is made of their help. (Keys of recipes: test_recipes.py; of the
-    window: test_guide.py.)
+    """Not counting the generated page of all commands. Keys of recipes are tested in test_recipes.py, those of the
+    window in test_guide.py.
     """
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if "decisions" not in page.parts)
     names = list(typed(command_parser()))
@@ -121,7 +121,7 @@ def test_every_built_page_links_to_the_glossary(page: Path) -> None:
 
 def test_every_page_stands_in_the_order_of_the_site() -> None:
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
-    folders = {"decisions", "benchmarks"}  # which `make docs` lists
+    folders = {"decisions", "benchmarks"}  # these are listed by `make docs`
     there = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.parent.name not in folders}
     assert listed == there
 
@@ -132,7 +132,7 @@ def test_every_column_of_exports_is_explained() -> None:
 
 
 def test_the_line_of_json_has_every_key() -> None:
-    """And no other: the keys of a whole line, which stand in the table below it, too."""
+    """And no other key: the example line and the table below it have exactly the keys of a line."""
     text = (DOCS / "command-line.md").read_text(encoding="utf-8")
     (block,) = (block for kind, block in BLOCK.findall(text) if kind == "json")
     shown, line = json.loads(block), image_line(refused(), pack="", model_sha256="")

@@ -1,4 +1,4 @@
-"""What the system refuses this program, in whatever words it comes."""
+"""Errors of the operating system and of libraries that mean a shortage of memory, threads or files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fieldray.errors import reason_of_unexpected, resource_problem
 
 
 def chained(cause: Exception, *, is_explicit: bool) -> Exception:
-    """An error of a library, raised while it handled `cause`."""
+    """An ImportError raised while `cause` was handled."""
     try:
         try:
             raise cause

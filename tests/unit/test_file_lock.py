@@ -1,4 +1,4 @@
-"""A lock that somebody else holds, that nobody can write into, that is waited for."""
+"""A file lock that another holder has, that cannot be written, or that is waited for."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_one_that_is_not_there_is_not_made_unless_that_is_wanted(path: Path) -> 
 @pytest.mark.skipif(not _FULL.exists(), reason="a device of Linux")
 def test_no_file_stays_open_where_nothing_can_be_written() -> None:
     before = _open_files()
-    FileLock(_FULL, holder="nobody will read this").release()  # no room for a name is no reason not to lock
+    FileLock(_FULL, holder="nobody will read this").release()  # without room for the holder's name it still locks
     assert _open_files() == before
 
 

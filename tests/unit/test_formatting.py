@@ -28,14 +28,14 @@ def test_many_items_are_counted_in_groups_of_three_digits(items: int, text: str)
 @pytest.mark.parametrize(
     ("score", "borders", "written"),
     [
-        (0.4996, (0.5, 0.5, 0.5), "0.4996"),  # below: not 0.50
+        (0.4996, (0.5, 0.5, 0.5), "0.4996"),  # below the threshold: not 0.50
         (0.5004, (0.5, 0.5, 0.5), "0.50"),
         (0.31, (0.5, 0.4, 0.6), "0.31"),
         (0.39996, (0.5, 0.4, 0.6), "0.39996"),
         (0.5999, (0.5, 0.4, 0.6), "0.5999"),
         (0.3871, (0.3874, 0.3, 0.5), "0.3871"),
         (0.12345, (0.1234, 0.1234, 0.1234), "0.1235"),
-        (0.5, (0.00004, 0.00004, 0.00004), "0.50000"),  # as many digits as the threshold needs beside it
+        (0.5, (0.00004, 0.00004, 0.00004), "0.50000"),  # with as many digits as the threshold next to it needs
     ],
 )
 def test_a_score_reads_on_the_side_of_the_border_where_it_was_decided(

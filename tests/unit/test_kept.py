@@ -1,4 +1,4 @@
-"""What a program does with files of a later version of it: as the table of docs/kept.md says, row by row."""
+"""How the program treats stored files of a later version: each row of the table in docs/kept.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard that refuses the internet: it comes first in every process, and nothing passes it by mistake."""
+"""The guard that refuses the internet: installed first in every process, and not passed by accident."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's filt
 
 
 def run(code: str, *arguments: str, **environment: str) -> str:
-    """What a process of its own prints."""
+    """The output of a separate Python process."""
     done = python(code, *arguments, environment={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -52,7 +52,7 @@ def modules() -> Iterator[tuple[str, str]]:
 
 
 def entries() -> list[str]:
-    """Every module of the packages that can be run."""
+    """Every module of the packages that can be run with -m."""
     return [name for name, text in modules() if re.search(r"""^if __name__ == ["']__main__["']""", text, re.MULTILINE)]
 
 
@@ -75,7 +75,7 @@ def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
         assert {script.partition(":")[0] for script in scripts.values()} <= set(entries())
 
 
-# Reports what was imported from outside the standard library when the first audit hook after its own is installed.
+# Prints the modules outside the standard library that are loaded when the guard installs its audit hook.
 WHEN_GUARDED = """
 import runpy, sys
 before = set(sys.modules)
@@ -113,7 +113,7 @@ def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
     }
 
 
-# Modules that start other programs, and why these need no guard of their own.
+# Modules that start other programs, and why these programs need no further guard.
 STARTS_PROGRAMS = {
     "fieldray.processes.child": "our own child, which begins with the guard",
     "fieldray.desktop.past_runs": "the system's window on a folder, where a person asks to see what was saved",
@@ -139,7 +139,7 @@ def test_only_known_modules_start_programs() -> None:
 
 
 def without_words(text: str) -> str:
-    """A module's code without its remarks and texts."""
+    """A module's code without comments and strings."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -147,7 +147,7 @@ def without_words(text: str) -> str:
     return ast.unparse(tree)
 
 
-# ---- it cannot be passed by mistake
+# ---- accidental ways around the guard
 
 ATTEMPTS = """
 import ctypes, importlib, json, socket, sys, _socket
@@ -231,7 +231,7 @@ def test_the_window_comes_without_the_network_modules_of_qt() -> None:
     assert run(code).split() == ["True", "False"]
 
 
-# ---- native code, held by the kernel
+# ---- native code, held back by the kernel
 
 NATIVE = """
 import ctypes, json, socket, subprocess, sys
@@ -288,7 +288,7 @@ def test_no_connection_is_taken_out_of_another_program() -> None:
     assert seen == [True, -1, errno.EACCES, -1, errno.EACCES]
 
 
-# A thread that ran before the screen was there asks as well as the one that connected it; so does a child process.
+# Besides the thread that connected to the display, an older thread tries to connect, and so does a child process.
 CONNECTED = (
     NATIVE.partition("shell = ")[0]
     + """
@@ -344,7 +344,7 @@ def test_a_screen_elsewhere_opens_the_way_to_no_other_server() -> None:
     assert kept == near
     for before, bus in (({"XDG_RUNTIME_DIR": "/run/user/7"}, "unix:path=/run/user/7/bus"), ({}, nowhere)):
         environment = dict(before)
-        allow_only_display_connection(environment)  # else a program is started that looks for one
+        allow_only_display_connection(environment)  # otherwise a program is started that looks for one
         assert environment == {**before, "DBUS_SESSION_BUS_ADDRESS": bus}
 
 
@@ -426,7 +426,7 @@ def test_commands_without_a_window_never_wait_for_a_screen(tmp_path: Path, monke
 
 
 def verdict(code: bytes, *, architecture: int, number: int, argument: int) -> int:
-    """What the kernel would return for a system call, by running the filter as it does."""
+    """The return value of the seccomp filter for a system call, computed as the kernel does it."""
     facts = {0: number, 4: architecture, 16: argument}
     steps: list[Any] = list(struct.iter_unpack("=HBBI", code))
     accumulator = position = 0
@@ -473,7 +473,7 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
         (["adapt", "estimate", "--mode", "async"], False),
         (["adapt", "measure-cluster", "recipe.toml"], True),
         (["adapt", "fetch", "recipe.toml"], True),
-        (["adapt", "run", "recipe.toml", "--fetch"], False),  # which starts the command above
+        (["adapt", "run", "recipe.toml", "--fetch"], False),  # it starts the command above
         (["adapt", "--mode"], False),
         (["screen", "run", "--mode", "async"], False),
         (["images"], False),

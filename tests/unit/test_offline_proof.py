@@ -1,4 +1,4 @@
-"""The proof's own reading: an internet socket in the kernel's listing is never overlooked."""
+"""The offline proof's reading of the kernel's socket list: no internet socket is overlooked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things are, and which version this is."""
+"""The folders of the program, and its version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and whose folder is one user's alone."""
+"""Files that are written completely or not at all, and folders that are private to one user."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_name_of_the_greatest_length_can_be_written(tmp_path: Path) -> None:
 
 @posix
 def test_no_link_is_followed_whatever_it_is_called(tmp_path: Path) -> None:
-    """Neither one in the file's own place nor one in the place that older versions wrote beside."""
+    """Neither a link instead of the file, nor one under the temporary name of older versions."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     folder = tmp_path / "reports"
@@ -153,7 +153,7 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 
 def completed(path: Path, content: bytes) -> Path:
-    """A folder with one file, beside its place."""
+    """A folder with one file, under a temporary name next to its final place."""
     temporary = temporary_path(path)
     temporary.mkdir()
     write_new_file(temporary / "file", content)
@@ -161,7 +161,7 @@ def completed(path: Path, content: bytes) -> Path:
 
 
 def not_exchanged(first: Path, second: Path) -> bool:
-    """As on a file system that cannot."""
+    """The exchange of two names, as on a file system that does not support it."""
     return False
 
 
@@ -212,7 +212,7 @@ def test_what_processes_left_that_have_ended_is_removed_and_nothing_else(tmp_pat
     gone = [f".{process}-{here}{'0' * 24}.new{more}" for process, more in ((ended.pid, ""), (ended.pid, "-wal"))]
     gone += [f".{os.getpid()}-{here}{'0' * 24}.new"]
     stays = [own, f".{os.getppid()}-{here}{'0' * 24}.new", ".other.new", "1-2.new", ".x-1.new"]
-    stays += [f".{ended.pid}-{'0' * 32}.new"]  # of another computer that has the same home
+    stays += [f".{ended.pid}-{'0' * 32}.new"]  # of another computer with the same home
     for name in (*gone, *stays):
         (tmp_path / name).touch()
     (tmp_path / f".{ended.pid}-{here}folder.new" / "inner").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Variables of the environment that name libraries."""
+"""Environment variables that name libraries, and the environment of the window."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ def test_a_server_that_answers_is_a_screen() -> None:
 
 
 def _let_in(server: socket.socket) -> None:
-    """The beginning of the X Window System protocol, version 11: the client's 12 bytes, and that it may come in."""
+    """The handshake of X11, version 11: read the client's 12 bytes, and accept."""
     client, _ = server.accept()
     with client:
         client.recv(4096)
         client.sendall(struct.pack("<BxHHH", 1, 11, 0, 8) + bytes(32))
-        while client.recv(4096):  # until it goes
+        while client.recv(4096):  # until the client goes
             pass
 
 

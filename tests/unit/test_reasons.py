@@ -16,7 +16,7 @@ def test_a_name_in_a_reason_is_shown_whole_and_on_one_line(text: str) -> None:
     said = reason("nothing_to_screen", path=text).text
     assert forbidden_in(said) == set()
     assert len(said.splitlines()) == 1
-    # without its escapes it would name another file, perhaps one that is there
+    # without its escapes it would name another file, perhaps an existing one
     assert said.count("\\") >= len(forbidden_in(text))
 
 
@@ -39,7 +39,7 @@ def test_the_sentences_of_rooms_are_found_and_no_code_stands_twice() -> None:
 
 
 def fields_of(code: str) -> set[str]:
-    """The names of the parameters that a sentence has."""
+    """The names of the placeholders in a reason's sentence."""
     template = {**TEMPLATES, **templates_of_subpackages()}[code]
     texts = (template.one, template.many) if isinstance(template, Plural) else (template,)
     return {name for text in texts for _, name, _, _ in Formatter().parse(text) if name}

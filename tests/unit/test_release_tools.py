@@ -1,4 +1,4 @@
-"""What tells of libraries and of a release: which are old, which steps there are, and how a step ended."""
+"""Tools for releases: outdated libraries, the steps of a release, and the results of the steps."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_a_value_out_of_range_is_refused() -> None:
 
 
 def test_only_what_was_changed_is_written_on_what_is_there(tmp_path: Path) -> None:
-    """A window is open while a default pack is set on the command line."""
+    """For example, a window is open while a command sets the default pack."""
     path = tmp_path / "settings.json"
     Settings({"pack": "old", "theme": "dark"}).save(path)
     (window, _), (elsewhere, _) = load(path), load(path)
@@ -63,7 +63,7 @@ def test_only_what_was_changed_is_written_on_what_is_there(tmp_path: Path) -> No
         assert json.loads(path.read_text())["pack"] == "new"
         elsewhere.set("heat_map_opacity", 10)
         elsewhere.save(path)
-    window.set("language", "uk")  # the slider was saved before and is not put back
+    window.set("language", "uk")  # the slider was saved before and is not changed back
     window.save(path)
     assert [load(path)[0][key] for key in ("pack", "theme", "heat_map_opacity", "language")] == [
         "new",
@@ -100,7 +100,7 @@ def test_what_the_system_did_not_let_be_read_is_not_replaced(tmp_path: Path) -> 
     with pytest.raises(StorageProblem) as caught:
         settings.save(path)
     assert caught.value.reason.code == "settings_not_saved"
-    settings.save(tmp_path / "settings.json")  # it can be read again
+    settings.save(tmp_path / "settings.json")  # the file can be read again
     assert json.loads((tmp_path / "settings.json").read_text()) == {"decoders": 5, "theme": "dark"}
 
 

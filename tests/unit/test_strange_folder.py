@@ -1,4 +1,4 @@
-"""Code that lies in the current directory, beside the images of others, is nobody's business."""
+"""Code in the current directory, such as a folder of images from elsewhere, is never run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = (
 
 @pytest.fixture
 def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current directory, with modules that say so when they run; PYTHONPATH names it in every way it can."""
+    """The current directory with modules that leave a mark when they run, and PYTHONPATH naming it in every way."""
     folder = tmp_path / "images"
     package = folder / "fieldray"
     package.mkdir(parents=True)
@@ -58,7 +58,7 @@ def test_no_child_runs_code_from_the_current_directory(
 ) -> None:
     child = Child(service)
     child.start()
-    with contextlib.suppress(FieldrayError):  # an answer all the same: no image, no Edge TPU
+    with contextlib.suppress(FieldrayError):  # an answer in any case: no image, no Edge TPU
         child.call(Message(body), timeout_s=60)
     assert child.is_running
     child.close()
@@ -87,12 +87,12 @@ def test_what_a_person_starts_there_runs_none_either(tmp_path: Path, variables: 
     folder = tmp_path / "images"
     for place in (folder, folder / "below", folder / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"):
         place.mkdir(parents=True)
-        for name in NAMES[:-2]:  # the last two, Python reads before any line of the program
+        for name in NAMES[:-2]:  # Python reads the last two before any line of the program
             (place / f"{name}.py").write_text("import os\nos._exit(77)\n")
     script = tmp_path / "fieldray"  # as pip writes it
     script.write_text("import re\nimport sys\nfrom fieldray.__main__ import main\nsys.exit(main())\n")
     own = {name: value.format(folder=folder) for name, value in variables.items()}
-    own["PYTHONDONTWRITEBYTECODE"] = "1"  # before any line of the program; one that begins again does not hear of it
+    own["PYTHONDONTWRITEBYTECODE"] = "1"  # read before any line of the program; lost in a program that restarts itself
     done = subprocess.run(
         [sys.executable, *(["-m", "fieldray"] if start == "-m fieldray" else [script]), "doctor"],
         cwd=folder, env={**os.environ, "FIELDRAY_HOME": str(tmp_path / "home"), **own},
@@ -113,7 +113,7 @@ def test_a_current_directory_that_was_removed_is_no_error(tmp_path: Path) -> Non
 @pytest.mark.adapt
 @pytest.mark.parametrize("module", ["fieldray_adapt.reports.page"])
 def test_drawing_takes_no_settings_from_there_either(tmp_path: Path, module: str) -> None:
-    """Lines of the user's own, a backend that is a module, bytes that are no text."""
+    """The file has settings of its own, and bytes that are no text."""
     pytest.importorskip("matplotlib")
     (tmp_path / "matplotlibrc").write_bytes(b"font.size: 77\n\xff\xfe\n")
     code = f"import {module}, matplotlib; print(matplotlib.rcParams['font.size'] == 77)"
@@ -122,7 +122,7 @@ def test_drawing_takes_no_settings_from_there_either(tmp_path: Path, module: str
 
 
 def starts(path: Path) -> Iterator[tuple[int, ast.expr | None]]:
-    """Where a file mentions this Python in a command: the line, and what comes next in the command."""
+    """Where a file mentions this Python in a command: the line, and the next argument of the command."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         parts = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.List | ast.Tuple) else []
         for part, after in zip(parts, [*parts[1:], None], strict=False):
@@ -138,7 +138,7 @@ def test_one_function_of_the_program_starts_a_python() -> None:
 
 
 def test_the_tools_start_a_python_isolated_or_with_a_script_of_their_own() -> None:
-    """-m and -c put the current directory first; a script is looked for where it is."""
+    """With -m and -c, Python searches the current directory first; with a script, the folder of that script."""
     careless = [
         f"{path.name}:{line}"
         for folder in ("tools", "installer")

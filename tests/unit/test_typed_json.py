@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote, taken for what its type says: one error for all that can be wrong."""
+"""JSON from elsewhere, decoded by type: every fault is one kind of error."""
 
 from __future__ import annotations
 
@@ -98,6 +98,6 @@ for _ in range(40):
 
 
 def test_a_type_that_several_threads_meet_at_once_ends_no_process() -> None:
-    """It did, with a segmentation fault of the library."""
+    """It ended the process with a segmentation fault of the library."""
     done = python(_FIRST_MET_BY_MANY)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Messages between processes, whole and malformed."""
+"""Messages between processes, valid and malformed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_end_of_the_stream_is_none(data: bytes) -> None:
         {"body": {}, "arrays": [["a", "uint8", [1] * 9]]},
         {"body": {}, "arrays": [["a", "uint8", [10**4_000] * 600]]},  # minutes to multiply
         {"body": {}, "arrays": [[["a"], "uint8", [0]]]},
-        # announced, but not there: ten bytes, and more than is allocated for any message
+        # announced but missing: ten bytes, and more than is allocated for any message
         {"body": {}, "arrays": [["a", "uint8", [10]]]},
         {"body": {}, "arrays": [["a", "float64", [2**31, 2**31]]]},
         {"body": {}, "arrays": [["a", "uint8", [2**30]], ["b", "uint8", [2**30]], ["c", "uint8", [1]]]},
@@ -95,7 +95,7 @@ def test_a_malformed_header_is_a_value_error(header: object) -> None:
 
 
 class Counted(io.BytesIO):
-    """Remembers the largest piece that was asked for."""
+    """A stream that remembers the largest size that was asked for."""
 
     largest = 0
 
@@ -105,7 +105,7 @@ class Counted(io.BytesIO):
 
 
 def test_what_is_announced_takes_no_room_before_it_comes() -> None:
-    """A read takes room for all that it asks for, also where next to nothing comes."""
+    """A read allocates all that it asks for, even if almost nothing arrives."""
     stream = Counted(_raw({"body": {}, "arrays": [["a", "uint8", [2**31]]]}).getvalue() + bytes(10))
     with pytest.raises(ValueError):
         read_message(stream)

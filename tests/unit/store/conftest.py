@@ -1,4 +1,4 @@
-"""A store that most tests of the store begin with: an empty one."""
+"""The empty store that most tests of the store begin with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fieldray.store.results import ResultStore
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the store is."""
+    """The path of the store."""
     return tmp_path / "results.sqlite"
 
 

@@ -1,4 +1,4 @@
-"""The file itself: how it is opened, whose it is, and what is said where it is not what it should be."""
+"""The database file: how it is opened, its permissions, and the reasons if it cannot be used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from raised import raises
 from stores import SPEC, change, rows_of, save_run
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permissions of POSIX; Windows holds open files")
-# An order that is called as what belongs to SQLite itself.
+# A trigger whose name looks like one of SQLite's own.
 CALLED = (
     "PRAGMA writable_schema = ON;"
     " UPDATE sqlite_master SET name = replace(name, 't', 'sqlite_t'), sql = replace(sql, ' t ', ' sqlite_t ')"
@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """The code of the reason for which it is not opened."""
+    """The code of the reason why the store is not opened."""
     with pytest.raises(StorageProblem) as problem:
         open_database(path).close()
     return problem.value.reason.code
@@ -56,14 +56,14 @@ def test_a_new_file_has_the_version_of_the_program_and_is_for_this_user_only(tmp
     with closing(open_database(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert connection.execute("PRAGMA temp_store").fetchone() == (2,)  # nothing of patients in temporary files
+        assert connection.execute("PRAGMA temp_store").fetchone() == (2,)  # no patient data in temporary files
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in path.parent.iterdir()] == ["results.sqlite"]
 
 
 def test_a_file_that_is_opened_twice_keeps_its_log_when_another_program_comes_and_goes(path: Path) -> None:
-    """Closing a descriptor of a file releases all locks of the process. The other program then deletes the log."""
+    """Closing a file descriptor releases all locks of the process. The other program would then delete the log."""
     with closing(open_database(path)) as connection:
         open_database(path).close()
         is_older_version(path)
@@ -86,7 +86,7 @@ def test_a_file_of_another_version_is_refused_and_left_alone(
     if not is_empty:
         open_database(path).close()
     change(path, f"PRAGMA user_version = {version}")
-    is_silent = is_empty and said == "database_newer"  # nothing says which program made it
+    is_silent = is_empty and said == "database_newer"  # nothing states which program made it
     assert refusal(path) == ("database_of_later" if is_silent else said)
     assert rows_of(path, "PRAGMA user_version") == [(version,)]
     assert not damage_mark_path(path).exists()
@@ -130,7 +130,7 @@ def test_nobody_opens_repairs_or_replaces_a_file_that_is_being_replaced(
     assert repair(path) is None
 
 
-# ---- a file that is no longer there, or leads elsewhere
+# ---- a missing file, or a link
 
 
 @posix
@@ -173,7 +173,7 @@ def test_what_is_saved_in_another_store_at_the_same_place_stays_there(path: Path
             run_id = store.open_run(SPEC)
             with pytest.raises(StorageProblem):
                 gone.open_run(SPEC)
-            with ResultQuery(path) as query:  # what was committed lies in the log that is in use
+            with ResultQuery(path) as query:  # committed results lie in the log that is in use
                 assert [run.run_id for run in query.runs()] == [run_id]
 
 
@@ -215,7 +215,7 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
     assert sorted(place.suffix for place in tmp_path.iterdir()) == [".sqlite"] * 20
 
 
-# ---- a store that somebody else made: opening it carries out no order of theirs
+# ---- a store made by somebody else: opening it must not execute its triggers or views
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
         "CREATE INDEX i ON answers (abs(score))",
         "ALTER TABLE answers ADD COLUMN y AS (abs(-9223372036854775808))",
         "DROP TABLE verdicts",
-        f"DROP TABLE verdicts; CREATE VIEW verdicts AS {ENDLESS}",  # is not read to its end
+        f"DROP TABLE verdicts; CREATE VIEW verdicts AS {ENDLESS}",  # a statement that is not read to its end
     ],
 )
 def test_a_store_with_orders_in_it_is_set_aside_and_its_rows_are_kept(path: Path, order: str) -> None:

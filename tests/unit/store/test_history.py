@@ -1,4 +1,4 @@
-"""The past in the store: counts of runs, briefs, previews, and deleting so that nothing is left."""
+"""Past runs in the store: counts, briefs, previews, and deletion that leaves no trace."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ SECRET_NAME, SECRET_PREVIEW = "SECRETNAME^OF^A^PATIENT", b"\xff\xd8 preview of a
 
 
 def image(content: str, *, score: float = 0.8, preview: bytes = b"jpeg") -> ScreenedOutcome:
-    """An image with a score whose bytes are `content`."""
+    """An image with a score whose content hash consists of `content`."""
     return stores.image(f"{content}.dcm", content, score=score, preview=preview, patient_name=SECRET_NAME)
 
 
 def add(store: ResultStore, *outcomes: Outcome, spec: RunSpec = SPEC, is_over: bool = True) -> int:
-    """A further run with these outcomes."""
+    """Save a further run with these outcomes."""
     return save_run(store, *outcomes, spec=spec, as_new_run=True, is_over=is_over)
 
 
 def on_disk(path: Path) -> bytes:
-    """All that is in the folder of the store."""
+    """All bytes of the files in the folder of the store."""
     return b"".join(file.read_bytes() for file in path.parent.iterdir() if file.is_file())
 
 
@@ -110,7 +110,7 @@ def test_images_that_are_gone_are_counted_apart(store: ResultStore) -> None:
     ],
 )
 def test_the_list_of_runs_reads_no_result(path: Path, ask: Callable[[HistoryQuery], object]) -> None:
-    """Only an index of them: results are large, and there may be many."""
+    """It reads only an index: results are large, and there may be many."""
     said = AskedStatements()
     with ResultStore(path) as store:
         add(store, *(image(f"{number:x}") for number in range(10)))
@@ -137,7 +137,7 @@ def test_a_preview_is_kept_once_for_all_results_of_the_same_bytes(store: ResultS
 
 @pytest.mark.parametrize("kept", [2**50, 3.5, "text", b"x" * (PREVIEW_SIDE**2 + 1)])
 def test_what_cannot_be_a_preview_is_none(store: ResultStore, path: Path, kept: object) -> None:
-    """A number would be taken for as many bytes."""
+    """Python's bytes() would turn a number into that many zero bytes."""
     add(store, image("a"))
     change(pictures_path(path), "UPDATE pictures SET preview = ?", kept)
     with HistoryQuery(path) as query:
@@ -209,7 +209,7 @@ def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(stor
     add(store, image("a"), image("b"))
     for row_id, content in ((1, "a"), (2, "b")):
         store.set_verdict(row_id, AGREE, judged=image(content))
-    second = add(store, image("a"))  # takes the verdict over
+    second = add(store, image("a"))  # this run takes the verdict over
     plan = plan_deletion(path, [1])
     assert (plan.results, plan.verdicts, plan.verdicts_kept) == (2, 1, 1)
     both = plan_deletion(path, [1, second, 1])
@@ -228,7 +228,7 @@ def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(sto
     assert dict(problem.value.reason.parameters)["process"] == str(os.getpid())
     assert {run.run_id for run in store.runs()} == {done, under_way}
     store.set_state(under_way, "cancelled")
-    store.close()  # lets others continue it
+    store.close()  # releases the run, which may then be resumed
     assert delete_runs(path, [done, under_way]).plan.results == 2
     assert list(path.parent.glob("*.lock")) == []
 
@@ -277,7 +277,7 @@ def test_what_a_killed_program_left_goes_too_and_what_was_set_aside_is_named(sto
 def test_a_verdict_that_nobody_agreed_to_lose_is_not_deleted(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a"))
     agreed = plan_deletion(path, [run_id])
-    store.set_verdict(1, DISAGREE, judged=image("a"))  # while somebody reads the question
+    store.set_verdict(1, DISAGREE, judged=image("a"))  # given while the question is open
     with raises(UsageProblem, "history_grown"):
         delete_runs(path, [run_id], agreed=agreed)
     with HistoryQuery(path) as query:
@@ -329,10 +329,10 @@ def test_a_month_does_not_count_what_failed_and_was_put_right(tmp_path: Path) ->
     with ResultStore(tmp_path / "results.sqlite") as store:
         add(store, failed(image_ref("a.dcm")), failed(image_ref("b.dcm")))
         add(store, failed(image_ref("a.dcm")), spec=OTHER)
-        add(store, image("a"))  # the same file, read at last
+        add(store, image("a"))  # the same file, now readable
         others = (OTHER.packs[0].pack_name, "failed", 1)
         assert counted() == [others, (SPEC.packs[0].pack_name, "abnormal", 1), (SPEC.packs[0].pack_name, "failed", 1)]
-        change(store.path, "UPDATE images SET absent_s = 1 WHERE run_id = 1")  # b.dcm is there no more
+        change(store.path, "UPDATE images SET absent_s = 1 WHERE run_id = 1")  # b.dcm no longer exists
         assert counted() == [others, (SPEC.packs[0].pack_name, "abnormal", 1)]
 
 

@@ -1,4 +1,4 @@
-"""The files of a store looked after: checked, compacted, backed up while it is written, restored, without pictures."""
+"""Maintenance of a store: check, compact, backup during a run, restore, and deletion of pictures."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ COUNT = 16
 
 
 def nothing(_: float) -> None:
-    """Who does not want to hear how far something is."""
+    """A progress handler that does nothing."""
 
 
 def add(store: ResultStore, contents: str = "0123456789abcdef") -> int:
-    """A finished run with pictures and a verdict on its first image."""
+    """Save a finished run with pictures, and a verdict on its first image; returns the run's id."""
     run_id = store.open_run(SPEC, as_new_run=True)
     for content in contents:
         outcome = image(f"{content}.dcm", content, preview=b"JPEG of a patient " * 300)
@@ -74,7 +74,7 @@ def test_what_is_whole_is_counted(path: Path) -> None:
 
 
 def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
-    """Each page is well, but they do not belong together: as after a backup of one file among several."""
+    """Each page is valid, but they do not belong together, as after a backup of one file among several."""
     change(
         path,
         "PRAGMA writable_schema = ON;"
@@ -134,7 +134,7 @@ def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Pat
         assert freed_bytes > COUNT * 5000
         assert not any(b"of a patient" in file.read_bytes() for file in path.parent.iterdir())
         assert held(path) == (1, 0, 1)
-        add(window, "01")  # what is screened again keeps its pictures
+        add(window, "01")  # images that are screened again get pictures again
     assert held(path) == (2, 2, 1)
 
 
@@ -175,7 +175,7 @@ def test_a_backup_replaces_nothing(path: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def copied(path: Path, tmp_path: Path) -> Path:
-    """A folder with a backup."""
+    """A folder with a backup of the store."""
     backup(path, tmp_path / "backup", has_pictures=True, progress=nothing)
     return tmp_path / "backup"
 
@@ -213,7 +213,7 @@ def test_a_copy_of_the_files_at_work_is_taken(path: Path, tmp_path: Path) -> Non
 
 
 def mark(path: Path) -> None:
-    """As whoever reads rows that make no sense."""
+    """Make the store contain an invalid verdict, and read it, so that the store is marked as damaged."""
     change(path, "UPDATE verdicts SET choice = 'perhaps'")
     with pytest.raises(StorageProblem):
         check(path, progress=nothing)
@@ -247,7 +247,7 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
         log = path.with_name("results.sqlite-wal").read_bytes()
         assert log
     path.unlink()
-    path.with_name("results.sqlite-wal").write_bytes(log)  # as a program that was killed leaves it
+    path.with_name("results.sqlite-wal").write_bytes(log)  # as a killed program leaves it
     assert restore(path, copied) is None
     assert path.with_name("results.lost-1.sqlite-wal").read_bytes() == log
     assert held(path) == (1, COUNT, 1)
@@ -292,7 +292,7 @@ def test_nothing_is_replaced_while_somebody_has_it_open(
 
 
 def test_nothing_is_replaced_while_a_session_shows_it(path: Path, copied: Path) -> None:
-    """It knows results by their rows, and has the file open only while it reads. One that was killed stops nobody."""
+    """A window refers to results by rows, but opens the file only for reading. A killed window prevents nothing."""
     before, lock, other = held(path), SessionLock(path), SessionLock(path)
     lock.release()
     with raises(StorageProblem, "store_in_use"):
@@ -311,7 +311,7 @@ def test_nothing_is_replaced_while_a_session_shows_it(path: Path, copied: Path) 
 def test_who_opens_a_store_while_it_is_exchanged_gets_the_new_one(
     path: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or its results go into the file before, and the log of their changes is read as that of the backup."""
+    """Otherwise results go into the old file, and its log is read as that of the backup."""
     opened, saved = threading.Event(), threading.Event()
 
     def screen() -> None:
@@ -357,7 +357,7 @@ def test_two_that_are_put_back_at_once_do_not_mix(
 
 @pytest.mark.parametrize("is_of_pictures", [False, True])
 def test_a_backup_that_could_not_be_put_back_is_none(path: Path, tmp_path: Path, is_of_pictures: bool) -> None:
-    """SQLite copies pages as they are, damaged or not."""
+    """SQLite copies pages unchecked, so the backup would be damaged as well."""
     place = pictures_path(path) if is_of_pictures else path
     with ResultStore(path) as store:
         add(store, "fedcba")

@@ -1,4 +1,4 @@
-"""Stores that earlier versions of the program wrote: all that was in them is there, whatever ends the program."""
+"""Stores written by earlier versions: all their content is migrated, even if the program is killed in between."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SAID: Mapping[str, Any] = json.loads((FOLDER / "version-11.json").read_text(enco
 
 @pytest.fixture(params=SAID)
 def name(request: pytest.FixtureRequest) -> str:
-    """What an old store is called."""
+    """The name of a stored example of version 11."""
     return str(request.param)
 
 
@@ -60,14 +60,14 @@ def old_store(folder: Path, name: str) -> Path:
 
 
 def runs_of(said: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, list[Mapping[str, Any]]]]:
-    """The number of each run now, and the runs of 0.2.0 that it was."""
+    """Each run id after the migration, with the runs of version 0.2.0 that were merged into this run."""
     for lead in dict.fromkeys(run["together"] or run["id"] for run in said):
         of_packs = [run for run in said if (run["together"] or run["id"]) == lead]
         yield lead, sorted(of_packs, key=lambda run: (run["id"] != lead, run["id"]))
 
 
 def told(answer: StoredResult) -> dict[str, Any]:
-    """As `write_version_11` told of it."""
+    """The values of a result in the form that `write_version_11` recorded."""
     outcome = answer.outcome
     return {
         "id": answer.result_id,
@@ -113,7 +113,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
 
 
 def test_a_step_searches_the_results_of_an_image_by_an_index(tmp_path: Path) -> None:
-    """A step that looks through all results for each image would take days for a million of them."""
+    """A search through all results for each image would take days for a million of them."""
     path = old_store(tmp_path, "several_packs")
     with closing(create_database(tmp_path / "new.sqlite", RESULTS_TABLES, SCHEMA_VERSION)) as connection:
         connection.execute("ATTACH ? AS old", (os.fsencode(path),))
@@ -121,7 +121,7 @@ def test_a_step_searches_the_results_of_an_image_by_an_index(tmp_path: Path) -> 
             connection.execute(statement)
         for statement in (migrations._IMAGES, migrations._ANSWERS, migrations._OF_SEVERAL):
             lines = connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
-            for _, _, _, said in lines[1:]:  # the first reads what the statement writes a row for
+            for _, _, _, said in lines[1:]:  # the first line reads the source rows of the statement
                 assert not said.startswith(("SCAN same", "SCAN found", "SCAN images")), said
 
 
@@ -130,7 +130,7 @@ def test_the_store_of_before_is_kept(path: Path) -> None:
     open_database(path).close()
     (copy,) = path.parent.glob("results.version-*")
     assert copy.name == "results.version-11-1.sqlite"
-    assert copy.read_bytes()[100:] == before[100:]  # but for the header, which says how it is written
+    assert copy.read_bytes()[100:] == before[100:]  # except the header, which states the journal mode
     open_database(path).close()
     assert len(list(path.parent.glob("results.version-*"))) == 1
 
@@ -149,7 +149,7 @@ def test_a_run_that_was_interrupted_is_gone_on_with_and_takes_over_what_it_has(t
         for pack in packs:
             found = store.reusable_outcome(pack, content_sha256="c1" * 32, frame=0, up_to_result_id=99)
             assert found is not None and found.category in ("abnormal", "not_assessed")
-        assert store.open_run(run_spec(paths=("/new",))) == 7  # numbers that were given out stay so
+        assert store.open_run(run_spec(paths=("/new",))) == 7  # given ids do not change
 
 
 def test_a_verdict_of_before_passes_to_a_new_run(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_backup_of_an_earlier_version_is_put_back_as_this_one(path: Path, tmp_
         save_run(store, screened(), is_over=True)
     restore(place, path.parent)
     assert rows_of(place, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
-    assert rows_of(path, "PRAGMA user_version") == [(11,)]  # the backup is as it was
+    assert rows_of(path, "PRAGMA user_version") == [(11,)]  # the backup itself is unchanged
     assert not list(place.parent.glob("*version*"))
     with ResultQuery(place) as query:
         assert len(query.runs()) > 1
@@ -262,7 +262,7 @@ def test_a_backup_of_an_earlier_version_is_put_back_as_this_one(path: Path, tmp_
     assert rows_of(saved, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
 
 
-# ---- later versions, and what needs none
+# ---- later versions, and changes that need no migration
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_field_with_a_default_that_another_version_knows_needs_no_step(tmp_pat
     change(path, "UPDATE run_packs SET spec = json_remove(spec, '$.lungs_pack', '$.operating_points')")
     change(path, "UPDATE images SET header = json_insert(header, '$.of_the_future', 'x')")
     change(path, "UPDATE answers SET details = json_insert(json_remove(details, '$.notes'), '$.of_the_future', 'x')")
-    change(path, "UPDATE answers SET findings = '[]'")  # their operating point was said with the pack
+    change(path, "UPDATE answers SET findings = '[]'")  # their operating point was stated with the pack
     with HistoryQuery(path) as query:
         assert query.run(run_id).spec.packs[0].lungs_pack == ""
         assert query.run(run_id).spec.paths == SPEC.paths

@@ -1,4 +1,4 @@
-"""Runs that are continued while files change: what is listed, what a verdict is on, and who may continue them."""
+"""Resumed runs while files change: the listed images, the result that a verdict is on, and who may resume a run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def names(store: ResultQuery, run_id: int) -> set[str]:
     return listed
 
 
-# ---- what is not there any more
+# ---- missing files
 
 
 def test_what_a_whole_pass_did_not_see_is_marked_and_no_longer_listed(store: ResultStore) -> None:
     save_run(store, image("kept.dcm", "a"), image("renamed.dcm", "b"), image("deleted.dcm", "d"))
     run_id = save_run(store, image("kept.dcm", "a"), image("new name.dcm", "b"))
-    assert names(store, run_id) == {"kept.dcm", "renamed.dcm", "deleted.dcm", "new name.dcm"}  # it may still come
+    assert names(store, run_id) == {"kept.dcm", "renamed.dcm", "deleted.dcm", "new name.dcm"}  # it may still be found
     assert store.finish(run_id) == 2
     assert names(store, run_id) == {"kept.dcm", "new name.dcm"}
     assert store.absent_images(run_id) == tuple(str(Path("/images") / name) for name in ("renamed.dcm", "deleted.dcm"))
@@ -67,7 +67,7 @@ def test_what_is_in_a_zip_file_that_could_not_be_read_stays(store: ResultStore) 
     unread = [dataclasses.replace(failed(image_ref(name)), stage="discover") for name in ("a.zip", "frames.dcm")]
     run_id = save_run(store, *unread, image("4.dcm", "d"))
     assert store.finish(run_id) == 1
-    assert store.absent_images(run_id) == (several.key,)  # of a damaged file no frame is left
+    assert store.absent_images(run_id) == (several.key,)  # a damaged file has no frames left
 
 
 def test_members_that_left_a_zip_file_are_gone_though_it_has_doubled_names(store: ResultStore) -> None:
@@ -78,7 +78,7 @@ def test_members_that_left_a_zip_file_are_gone_though_it_has_doubled_names(store
 
 
 def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_there(store: ResultStore) -> None:
-    """A drive of two is not plugged in; its verdicts are there again with it."""
+    """One of two drives is not connected. Its verdicts are shown again when it is."""
     spec = run_spec(paths=("/images/a", "/images/b"))
     every = image("a/1.dcm", "a"), image("b/2.dcm", "b"), image("b/3.dcm", "d")
     for outcomes, gone, state in ((every, 0, "broken off"), (every[1:2], 1, "cancelled"), (every[:2], 0, "finished")):
@@ -97,7 +97,7 @@ def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_the
 def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
     store: ResultStore, tmp_path: Path, is_over: bool
 ) -> None:
-    """It was screened in one folder, moved to another, and found there once more. A watch has no end to wait for."""
+    """It was screened in one folder, moved to another, and found again. A watched run removes the old row at once."""
     places = [tmp_path / name for name in ("a.dcm", "moved.dcm", "twin.dcm", "also.dcm")]
     outcomes = [
         dataclasses.replace(image(str(place), content), ref=image_ref(str(place)))
@@ -121,7 +121,7 @@ def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
 def test_the_verdict_follows_its_image_when_two_files_exchange_their_names(
     store: ResultStore, tmp_path: Path, where: str
 ) -> None:
-    """It may be withdrawn and changed under the new name, and does not come back."""
+    """The verdict may be changed and withdrawn under the new name, and does not come back."""
     for name in ("1.dcm", "2.dcm"):
         (tmp_path / name).touch()
 
@@ -159,7 +159,7 @@ def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore)
 
 
 def test_a_pass_that_found_nothing_at_all_ends_nothing(store: ResultStore) -> None:
-    """The folder is where the drive was plugged in."""
+    """The folder is the empty mount point of a removed drive."""
     save_run(store, image("a.dcm", "a"))
     run_id = save_run(store)
     assert store.finish(run_id) == 0
@@ -225,7 +225,7 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Ou
         score=0.8 if first.status == "screened" else None,
         verdict=AGREE,
     )
-    # one on the new result takes nothing from the old one, and the old one is there again with the old content
+    # a verdict on the new result changes nothing on the old one, and the old one is back with the old content
     store.set_verdict(row.row_id, DISAGREE, judged=other)
     assert store.result(row.row_id).verdict == DISAGREE
     assert store.superseded_verdicts(run_id) == (earlier,)
@@ -235,7 +235,7 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Ou
 
 
 def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: ResultStore) -> None:
-    """A window shows a result while another program goes on with the run and finds other bytes in the file."""
+    """A window shows a result while another program resumes the run and finds another content in the file."""
     run_id = save_run(store, image("a.dcm", "a"))
     (row,) = store.results(run_id)
     save_run(store, image("a.dcm", "b"))
@@ -268,11 +268,11 @@ def test_the_verdict_on_a_renamed_image_goes_with_it(store: ResultStore) -> None
     assert verdicts == {"new.dcm": AGREE, "b.dcm": None}
 
 
-# ---- verdicts in the runs that follow
+# ---- verdicts in later runs
 
 
 def judged_run(store: ResultStore, outcome: Outcome, verdict: Verdict | None = AGREE) -> int:
-    """A finished run over this one image, which got this verdict; its id."""
+    """A finished run over this one image, which got this verdict; returns the run's id."""
     run_id = save_run(store, outcome)
     if verdict:
         (row,) = store.results(run_id)
@@ -293,7 +293,7 @@ def test_a_verdict_is_there_again_when_its_image_is_screened_in_a_new_run(store:
     assert store.superseded_verdicts(second) == ()
     store.finish(second)
     judged_run(store, judged, DISAGREE)
-    assert verdicts(store, save_run(store, judged)) == [DISAGREE]  # the newest
+    assert verdicts(store, save_run(store, judged)) == [DISAGREE]  # the newest verdict
 
 
 @pytest.mark.parametrize("other", [image("a.dcm", "d"), screened(score=0.81)], ids=["content", "score"])
@@ -313,15 +313,15 @@ def test_a_verdict_follows_an_image_that_was_moved_between_two_runs_and_no_twin(
     old, new = (image(str(tmp_path / name), "a") for name in ("old.dcm", "new.dcm"))
     (tmp_path / "old.dcm").touch()
     judged_run(store, old)
-    assert verdicts(store, judged_run(store, new, None)) == [None]  # both are there
+    assert verdicts(store, judged_run(store, new, None)) == [None]  # both files exist
     (tmp_path / "old.dcm").unlink()
     (tmp_path / "new.dcm").touch()
     assert verdicts(store, judged_run(store, new, None)) == [AGREE]
     copy = image(str(tmp_path / "copy.dcm"), "a")
-    assert verdicts(store, judged_run(store, copy, None)) == [None]  # the judged one is there, under its new name
+    assert verdicts(store, judged_run(store, copy, None)) == [None]  # the judged file exists under its new name
     (row,) = store.results(judged_run(store, copy, DISAGREE))
     store.set_verdict(row.row_id, None, judged=copy, replaceable=[DISAGREE])
-    assert verdicts(store, judged_run(store, new, None)) == [AGREE]  # only that on the copy was withdrawn
+    assert verdicts(store, judged_run(store, new, None)) == [AGREE]  # only the verdict on the copy was withdrawn
 
 
 def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultSto
 
 
 def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) -> None:
-    """A window shows a run; an older copy of the results was put back, and has given out the same numbers since."""
+    """A window shows a run; meanwhile an older store was restored, and has given the same ids to other images."""
     run_id = save_run(store, image("other.dcm", "d"))
     (row,) = store.results(run_id)
     for row_id in (row.row_id, row.row_id + 1):
@@ -382,7 +382,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
             assert words == ["FULL", "BEGIN", "DELETE", "INSERT", "INSERT", "COMMIT", "PRAGMA"]
         with pytest.raises(StorageProblem):
             store.set_verdict(row.row_id + 1, AGREE, judged=row.outcome)
-        assert store._all("PRAGMA synchronous")[0][0] == 1  # results may be worked out again
+        assert store._all("PRAGMA synchronous")[0][0] == 1  # results can be computed again
 
 
 # ---- two programs
@@ -399,7 +399,7 @@ def test_a_run_that_another_program_works_on_is_left_to_it(store: ResultStore) -
     assert (store.run(first).state, store.other_process) == ("running", None)
     store.finish(first)
     assert store.run(first).state == "finished"
-    with ResultStore(store.path) as third:  # the newest one that nobody works on is continued
+    with ResultStore(store.path) as third:  # the newest run that no program works on is resumed
         assert third.open_run(SPEC) == other
         assert third.other_process is None
 
@@ -423,7 +423,7 @@ def test_a_new_run_of_the_same_request_does_not_touch_the_one_under_way(store: R
 
 
 def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultStore) -> None:
-    """A verdict that a full disk refused may lie in the log, and would come back where nothing is written over it."""
+    """A verdict that a full disk refused may remain in the log, and would come back unless it is overwritten."""
     run_id = store.open_run(SPEC)
     row_id = store.save(run_id, judged := screened(image_ref("a.dcm")), spec=SPEC).row_id
     log = store.path.with_name(f"{store.path.name}-wal")
@@ -433,7 +433,7 @@ def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultSto
 
 
 def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: ResultStore, path: Path) -> None:
-    """Given by another program: before the later run comes to its image, and after."""
+    """Another program gives it, before the later run comes to its image, and after."""
     early, late = image("a.dcm", "a"), image("b.dcm", "b")
     save_run(store, early, late)
     rows = list(store.results(1))
@@ -444,7 +444,7 @@ def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: Resul
             other.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, early, late)
     assert verdicts(store, later) == [AGREE, AGREE]
-    store.set_verdict(rows[0].row_id, DISAGREE, judged=early, replaceable=[AGREE])  # a copy follows when it changes
+    store.set_verdict(rows[0].row_id, DISAGREE, judged=early, replaceable=[AGREE])  # the copy changes, too
     assert verdicts(store, later) == [DISAGREE, AGREE]
 
 
@@ -465,10 +465,10 @@ def test_withdrawing_leaves_what_was_said_later_in_another_run(store: ResultStor
     assert (verdicts(store, first), verdicts(store, second)) == ([None], [DISAGREE])
     store.set_verdict(early.row_id, AGREE, judged=early.outcome)
     store.set_verdict(early.row_id, None, judged=early.outcome, replaceable=[AGREE])
-    assert (verdicts(store, first), verdicts(store, second)) == ([None], [None])  # what was said before goes as well
+    assert (verdicts(store, first), verdicts(store, second)) == ([None], [None])  # the earlier one goes as well
 
 
-# ---- what was read
+# ---- images marked as read
 
 
 def read_in(store: ResultStore, run_id: int) -> list[bool]:
@@ -494,14 +494,14 @@ def test_a_verdict_counts_before_a_reading_wherever_both_are_known(store: Result
     store.finish(first)
     second = save_run(store, image("a.dcm", "a"))
     store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
-    assert store.set_verdict(1, AGREE, judged=image("a.dcm", "a")) == AGREE  # another window, in the run before
+    assert store.set_verdict(1, AGREE, judged=image("a.dcm", "a")) == AGREE  # another window, on the previous run
     assert store.result(2).verdict == AGREE
     store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
     store.set_read(2, judged=image("a.dcm", "a"), is_read=False)
     assert (store.result(2).verdict, store.result(2).is_read) == (AGREE, True)
     store.finish(second)
     store.set_verdict(2, None, judged=image("a.dcm", "a"), replaceable=[AGREE])
-    assert (store.result(2).verdict, store.result(2).is_read) == (None, True)  # it was read all the same
+    assert (store.result(2).verdict, store.result(2).is_read) == (None, True)  # the read mark stays
     third = save_run(store, image("a.dcm", "a"))
     assert ([result.verdict for result in store.results(third)], read_in(store, third)) == ([None], [True])
 

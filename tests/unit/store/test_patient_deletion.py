@@ -1,4 +1,4 @@
-"""All images of one patient deleted for good, in all runs; everything else stays, and the runs do."""
+"""Deleting all images of one patient for good in all runs, while other images and the runs stay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def of(name: str, content: str, patient_id: str) -> ScreenedOutcome:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Two runs with two patients, one of whom has a verdict in both, and one image of the first that is gone."""
+    """Two runs with two patients. The first patient has a verdict in both runs, and one missing image."""
     place = tmp_path / "results.sqlite"
     with ResultStore(place) as store:
         for _ in range(2):
@@ -73,7 +73,7 @@ def test_a_run_that_somebody_works_on_keeps_its_images(path: Path) -> None:
 def test_more_than_was_agreed_to_is_not_deleted(path: Path) -> None:
     plan = plan_patient_deletion(path, "MRN-1")
     delete_runs(path, [2])
-    delete_patient(path, "MRN-1", agreed=plan)  # less is
+    delete_patient(path, "MRN-1", agreed=plan)  # fewer images are deleted
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC, as_new_run=True)
         store.save(run_id, of("5.dcm", "e", "MRN-10"), spec=SPEC)

@@ -1,4 +1,4 @@
-"""The file of pictures: whatever happens to it, no result is lost, and no run ends."""
+"""The file of pictures: whatever happens to this file, no result is lost and no run ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTENTS = "0123456789abcdef"
 
 
 def image(content: str, *, preview: bytes = b"JPEG of a patient " * 400) -> ScreenedOutcome:
-    """An image whose bytes are `content`, with pictures."""
+    """An image whose content hash consists of `content`, with pictures."""
     return stores.image(f"{content}.dcm", content, preview=preview + content.encode())
 
 
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def shown(path: Path) -> str:
-    """The images that have both pictures."""
+    """The contents whose thumbnail and preview can both be read."""
     with HistoryQuery(path) as query:
         thumbnails = {
             result.outcome.facts.content_sha256[0]
@@ -106,7 +106,7 @@ def test_damage_costs_pictures_alone_and_they_are_begun_anew(path: Path) -> None
     damage(pictures_path(path))
     assert results(path) == 16
     assert damage_mark_path(pictures_path(path)).exists()
-    with ResultStore(path) as store:  # until it is mended, no picture is kept
+    with ResultStore(path) as store:  # until the file is replaced, no picture is stored
         save_run(store, image("0"))
     assert renew_pictures(path) == reason("pictures_renewed", path=pictures_path(path))
     assert on_disk(path) == b"" and renew_pictures(path) is None
@@ -146,7 +146,7 @@ def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
         delete_pictures_except(path, ())
 
 
-# ---- what is deleted
+# ---- deletion
 
 
 def on_disk(path: Path) -> bytes:
@@ -161,7 +161,7 @@ def keys(contents: str) -> list[tuple[bytes, int]]:
 def test_only_what_is_needed_stays_and_nothing_of_the_rest_is_in_any_file(
     store: ResultStore, path: Path, needed: str
 ) -> None:
-    """Also while somebody else has it open."""
+    """Also while another program has the file open."""
     store.result(1)
     assert delete_pictures_except(path, keys(needed)) == (16 - len(needed), True)
     left = on_disk(path)
@@ -190,7 +190,7 @@ def test_without_a_file_what_was_left_of_one_is_removed(path: Path) -> None:
 
 
 def test_pictures_are_kept_as_the_file_lies_and_shown_as_the_result_was_turned(tmp_path: Path) -> None:
-    """They belong to the content: one result of it may be of the image as it lies, another of the same turned."""
+    """Pictures belong to the content, of which one result may be turned and another not."""
     facts = replace(read_facts(), preview=b"JPEG as the file lies")
     assert facts.thumbnail is not None
     turned = screened(image_ref(turn=Correction(90)))

@@ -1,4 +1,4 @@
-"""A store that is damaged: it is noticed, set aside, and what can be read and makes sense is kept, in one act."""
+"""A damaged store: the damage is noticed, the file set aside, and all readable valid rows are kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stores import AGREE, SPEC, change, save_run
 
 COUNT = 60
 PAGE_BYTES = 8192
-TABLE_LEAF = 13  # the first byte of a page with rows of a table
+TABLE_LEAF = 13  # the first byte of a page with table rows
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def damage(path: Path) -> None:
-    """Write nonsense over every other page of results, or of anything where there are none."""
+    """Overwrite every other page with results; if there are none, every other page."""
     data = bytearray(path.read_bytes())
     places = [place for place in range(0, len(data), PAGE_BYTES) if data[place] == TABLE_LEAF]
     results = [place for place in places if b'{"kind":' in data[place : place + PAGE_BYTES]]
@@ -69,7 +69,7 @@ def read_all(path: Path) -> None:
 
 
 def found_damaged(path: Path) -> str | None:
-    """The code of the reason that opening and reading it all gives."""
+    """The code of the reason that opening and reading the whole store gives, None if there is none."""
     try:
         read_all(path)
     except StorageProblem as problem:
@@ -81,7 +81,7 @@ def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -
     damage(path)
     assert found_damaged(path) == "database_damaged"
     before = path.read_bytes()
-    with pytest.raises(StorageProblem):  # marked: not opened again before it is repaired
+    with pytest.raises(StorageProblem):  # marked as damaged: not opened before a repair
         open_database(path)
     said = repair(path)
     assert said is not None
@@ -117,7 +117,7 @@ def test_rows_behind_the_damage_and_between_two_places_of_it_are_kept(path: Path
 
 
 def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_path: Path) -> None:
-    """A copy of a store at work has its last results in the companion alone."""
+    """A copy of an open store has its last results only in the log."""
     with ResultStore(path) as store:
         store.save(store.open_run(SPEC, as_new_run=True), screened(image_ref("last.dcm")), spec=SPEC)
         copy = tmp_path / "copy"
@@ -132,7 +132,7 @@ def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_pa
 
 
 def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever_the_clock_said(path: Path) -> None:
-    """A new one must not be begun empty meanwhile, nor an older one taken, which a clock that jumped calls newer."""
+    """No empty store may be created meanwhile, and no older file taken that a wrong clock calls newer."""
     damage_mark_path(path).touch()
     for number in (1, 9):
         older = path.with_name(f"results.damaged-{number}.sqlite")
@@ -164,7 +164,7 @@ def test_what_another_version_made_is_left_to_that_one(path: Path, version: int,
 
 
 def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
-    """Cut into the words of the schema: SQLite quotes them in its complaint, and Python cannot read that."""
+    """If the schema's text is cut, SQLite quotes it in its error message, which Python cannot decode."""
     data = path.read_bytes()
     at = data.index(b"CREATE TABLE runs")
     path.write_bytes(data[:at] + b"CREATE TABLE \xff\xfe\xff" + data[at + 16 :])
@@ -173,7 +173,7 @@ def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
     assert found_damaged(path) is None
 
 
-# ---- rows that no program of ours wrote
+# ---- rows that the program did not write
 
 LUNGS = "lungs = replace(lungs, '[40,40,', '{}')"
 READ = [
@@ -208,7 +208,7 @@ READ = [
     *(f"verdicts SET {column} = 'zzz'" for column in ("category", "content_sha256")),
     "secrets SET value = x'00'",
 ]
-# Seen where all of a file is looked through.
+# Found only by a check of the whole file.
 CHECKED = [
     "images SET rank = 'zzz'",
     *(f"answers SET rank = {rank}" for rank in (99, -1)),
@@ -223,14 +223,14 @@ CHECKED = [
 def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_once_repaired(
     tmp_path: Path, what: str
 ) -> None:
-    """Or each start of a run would set the store aside again, and none would ever screen."""
+    """Otherwise each start of a run would set the store aside again, and no image would ever be screened."""
     path = tmp_path / "home" / "results.sqlite"
     outcome = replace(screened(), lungs=lungs())
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
         for found in (outcome, replace(outcome, findings=(replace(outcome.findings[0], score=0.7),))):
             row_id = store.save(run_id, found, spec=SPEC).row_id
-            store.set_verdict(row_id, AGREE, judged=found)  # the first is an earlier one
+            store.set_verdict(row_id, AGREE, judged=found)  # the first verdict becomes superseded
         store.finish(run_id)
         store.stamp_key()
     assert (found_damaged(path), check(path, progress=lambda _share: None)["verdicts"]) == (None, 2)
@@ -250,7 +250,7 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
     assert found_damaged(path) is None
 
 
-# ---- verdicts on what was lost
+# ---- verdicts on lost results
 
 
 def lose_the_last_result(path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, stat
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
         other = store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC).most_urgent_result
-        assert (other.row_id > COUNT, other.verdict) == (True, None)  # the number of the lost one is nobody else's
+        assert (other.row_id > COUNT, other.verdict) == (True, None)  # the id of the lost result is not used again
         assert store.superseded_verdicts(run_id) == ()
         again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_result
         assert again.verdict == AGREE
@@ -279,7 +279,7 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
     change(path, "UPDATE runs SET state = 'asleep'")
     damage_mark_path(path).touch()
     said = repair(path)
-    assert said is not None and dict(said.parameters)["results"] == "0"  # none could be shown
+    assert said is not None and dict(said.parameters)["results"] == "0"  # no result could be shown
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
         again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_result

@@ -1,4 +1,4 @@
-"""Results in the store: what is saved comes back, and runs are continued."""
+"""Results in the store: saved outcomes come back unchanged, and runs are resumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PACK = SPEC.packs[0]
 
 
 def as_values(outcome: Outcome) -> object:
-    """Everything in an outcome as comparable values."""
+    """All fields of an outcome as comparable values."""
 
     def plain(value: object) -> object:
         if isinstance(value, np.ndarray):
@@ -98,14 +98,14 @@ def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultSto
 
 
 def test_a_verdict_that_the_person_has_not_seen_is_never_replaced(store: ResultStore, path: Path) -> None:
-    """Two windows show the same result; one of them says something, takes it back, and says something again."""
+    """Two windows show the same result. One gives a verdict, withdraws it, and gives a verdict again."""
     row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC).row_id
     mine, theirs = Verdict(choice="unsure"), Verdict(choice="agree", note="old scar")
     with ResultStore(path) as other:
         assert other.set_verdict(row_id, theirs, judged=screened()) == theirs
         for given in (mine, Verdict(choice="agree")):
             assert store.set_verdict(row_id, given, judged=screened()) == theirs == store.result(row_id).verdict
-        assert store.set_verdict(row_id, theirs, judged=screened()) == theirs  # both say the same
+        assert store.set_verdict(row_id, theirs, judged=screened()) == theirs  # both give the same verdict
         assert other.set_verdict(row_id, None, judged=screened(), replaceable=[theirs]) is None
         assert store.set_verdict(row_id, mine, judged=screened(), replaceable=[theirs]) is None
         assert store.result(row_id).verdict is None
@@ -212,7 +212,7 @@ def test_a_reason_of_another_version_is_still_readable(store: ResultStore) -> No
 
 
 def open_small(path: Path) -> sqlite3.Connection:
-    """A database that may not grow past some pages: as good as a full disk (https://sqlite.org/pragma.html)."""
+    """A database limited to some pages, which acts like a full disk (https://sqlite.org/pragma.html)."""
     connection = open_database(path)
     connection.execute("PRAGMA max_page_count = 40")
     return connection
@@ -228,14 +228,14 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
                 store.save(run_id, screened(image_ref(f"{number}.dcm")), spec=SPEC)
     with ResultQuery(path) as decoder:
         assert decoder.result(kept).outcome.status == "screened"
-        assert decoder.run(run_id).state == "interrupted"  # it was let go without an end
+        assert decoder.run(run_id).state == "interrupted"  # closed without an end
 
 
 # ---- lung fields and notes
 
 
 def kept(path: Path, outcome: ScreenedOutcome | RefusedOutcome) -> ScreenedOutcome | RefusedOutcome:
-    """The outcome after it was stored."""
+    """The outcome as it comes back after it was stored."""
     with ResultStore(path) as store:
         row_id = store.save(store.open_run(run_spec()), outcome, spec=run_spec()).row_id
         found = store.result(row_id).outcome
@@ -251,7 +251,7 @@ def test_an_image_to_be_read_first_is_so_when_it_comes_back_and_is_another_resul
     assert isinstance(found, ScreenedOutcome) and found.lungs is not None
     assert found.lungs.unseen == ("left",)
     assert found.lungs.read_first == unseen.lungs.read_first == reason("left_lung_not_found", opposite="12.5")
-    assert result_hash(seen) != result_hash(unseen)  # a verdict on the one is none on the other
+    assert result_hash(seen) != result_hash(unseen)  # a verdict on the one does not count for the other
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         assert query.summaries()[0].counts == {"read_first": 1}
     with HistoryQuery(tmp_path / "results.sqlite") as query:
@@ -283,7 +283,7 @@ def test_a_mask_takes_little_room(tmp_path: Path) -> None:
 
 
 def test_what_is_to_be_saved_waits_for_longer_than_what_is_read(tmp_path: Path) -> None:
-    """A run whose row cannot be saved ends; a program that copies the file may hold it for a minute."""
+    """A run that cannot save a row ends, while a program that copies the file may lock it for a minute."""
     opened = []
 
     def connect(path: Path) -> StoreConnection:

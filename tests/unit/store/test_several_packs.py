@@ -1,4 +1,4 @@
-"""A run of several packs in the store: an answer of each for an image, its place in the list, and the verdicts."""
+"""A run of several packs in the store: one result per pack for each image, the order of the list, and verdicts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scored(name: str, score: float, decision: Decision | None = None) -> Screene
 
 
 def saved(store: ResultStore, *images: tuple[Outcome, ...], spec: RunSpec = BOTH) -> int:
-    """A finished run with these answers."""
+    """Save a finished run with these results, one tuple per image; returns the run's id."""
     run_id = store.open_run(spec, as_new_run=True)
     store.save_all(run_id, [(answers, ()) for answers in images], spec=spec)
     store.finish(run_id)
@@ -41,7 +41,7 @@ def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore
         store,
         (scored("healthy.dcm", 0.1), scored("healthy.dcm", 0.3)),
         (scored("unsure.dcm", 0.5), scored("unsure.dcm", 0.2)),
-        # Its score puts nothing among those that are abnormal.
+        # The score of an uncertain result does not list the image among the abnormal ones.
         (scored("both.dcm", 0.7), scored("both.dcm", 0.99, "unsure")),
         (refused(image_ref("side.dcm")), refused(image_ref("side.dcm"))),
         (scored("tuberculous.dcm", 0.2), scored("tuberculous.dcm", 0.9)),
@@ -109,7 +109,7 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
     kinds = store.count_results(taken)
     assert [{kind.category: kind.number for kind in of_pack} for of_pack in kinds] == 2 * [{"normal": 1, "abnormal": 1}]
     store.finish(both)
-    with HistoryQuery(path) as query:  # listed by the answer that leads now, not as in the run it comes from
+    with HistoryQuery(path) as query:  # listed by its now most urgent result, not as in the source run
         assert [image.most_urgent_result.position for image in query.images_in_order(both)] == [1, 0]
         assert [image.ref.path.name for image in query.images_in_order(both)] == ["a.dcm", "b.dcm"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]

@@ -1,4 +1,4 @@
-"""What a run takes over from itself and others, what is put in the place of a result, and by what files are known."""
+"""Results that a run reuses, outcomes that replace a result, and the stamps of files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def listed(store: ResultStore, run_id: int) -> list[tuple[str, bool]]:
 
 
 def one_pack(*row_ids: int) -> ReusedResults:
-    """Images whose rows have the numbers of their answers, as in a store whose runs are of one pack."""
+    """References to results whose ids equal their row ids, as in a store of runs with one pack."""
     return ReusedResults(row_ids, [row_ids])
 
 
@@ -45,7 +45,7 @@ def file(name: str, row_id: int, stamp: bytes | None) -> ImageStamps:
     return ImageStamps(key=image_key(image_ref(name)), row_id=row_id, results={0: (row_id, stamp)})
 
 
-# ---- taken over
+# ---- reused results
 
 
 def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(store: ResultStore) -> None:
@@ -102,7 +102,7 @@ def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultSto
 def test_the_note_on_an_unknown_age_is_that_of_the_run_and_all_others_stay(
     store: ResultStore, *, is_confirmed: bool
 ) -> None:
-    """A text that looks like the note is a text."""
+    """Other notes stay, also a text that looks like the note on ages."""
     first = store.open_run(dataclasses.replace(SPEC, ages_confirmed=not is_confirmed))
     written, other = (
         reason(AGE_NOTE_CODES[confirmed], youngest=1, oldest=5) for confirmed in (is_confirmed, not is_confirmed)
@@ -117,7 +117,7 @@ def test_the_note_on_an_unknown_age_is_that_of_the_run_and_all_others_stay(
 
 
 def test_who_was_too_young_is_asked_for_again_another_day(store: ResultStore) -> None:
-    """Their file is known, but not by its stamp or its content: they may be old enough by now."""
+    """The patient may be old enough by now, so neither stamp nor content finds this result."""
     run_id = store.open_run(SPEC)
     why = reason("born_too_late", born=2009, youngest=18, oldest=95)
     young = dataclasses.replace(refused(image_ref("a")), reason=why, facts=stamped("a").facts)
@@ -151,7 +151,7 @@ def test_the_key_of_stamps_is_made_once(store: ResultStore, path: Path, tmp_path
         assert again.stamp_key() == key != other.stamp_key()
 
 
-# ---- put in the place of another
+# ---- replaced results
 
 
 def ended(store: ResultStore) -> tuple[Run, int]:
@@ -178,7 +178,7 @@ def test_nothing_is_replaced_in_a_run_that_another_program_works_on(store: Resul
     with ResultStore(path) as other, pytest.raises(UsageProblem) as caught:
         other.replace_result(row_id, screened(refused().ref), run=other.run(run_id))
     assert caught.value.reason == reason("again_busy")
-    store.replace_result(row_id, screened(refused().ref), run=store.run(run_id))  # its own
+    store.replace_result(row_id, screened(refused().ref), run=store.run(run_id))  # its own run
     assert store.result(row_id).outcome.status == "screened"
 
 
@@ -209,7 +209,7 @@ def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: R
     assert store.result(row_id).outcome.status == "refused"
 
 
-# ---- many at once
+# ---- many results at once
 
 
 def test_outcomes_are_saved_together_with_or_without_their_pictures(store: ResultStore) -> None:
@@ -239,7 +239,7 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
         assert {row.row_id for row in query.images(rows[:2], looks_inside=False)} == set(rows[:2])
         assert query.images([]) == ()
         change(store.path, "UPDATE answers SET lung_shares = x'00' WHERE id = ?", rows[3])
-        assert len(query.images(rows, looks_inside=False)) == 4  # what is told in a list needs no mask
+        assert len(query.images(rows, looks_inside=False)) == 4  # the values shown in a list do not include the mask
         with pytest.raises(StorageProblem):
             query.result(rows[3])
         kinds = sorted(query.count_results(rows)[0], key=lambda kind: kind.codes)
@@ -248,7 +248,7 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
         ResultCount(category="abnormal", codes=("perhaps_mirrored",), number=1),
         ResultCount(category="refused", codes=("view",), number=1),
     ]
-    # One that was broken when it was read first: its row is there already, and it is counted once.
+    # A file that failed at first: its row exists already, and is counted once.
     store.save(run_id, dataclasses.replace(made[0], ref=made[2].ref), spec=SPEC)
     assert {(kind.category, kind.number) for kind in store.count_results_of_run(run_id)[0]} == {
         ("abnormal", 1),

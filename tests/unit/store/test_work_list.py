@@ -1,4 +1,4 @@
-"""The work list in the store: its order, what is found in it, its counts, and that no result is read for any of it."""
+"""The work list in the store: order, search and counts, without reading any result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def query(store: ResultStore) -> Iterator[HistoryQuery]:
 
 
 def image(name: str, score: float = 0.8, **header: object) -> ScreenedOutcome:
-    """An image with a score that took the longer the higher it is."""
+    """An image with a score; a higher score took longer."""
     made = screened(image_ref(name, header=ImageHeader(**header)), score=score)
     return replace(made, inference_ms=round(10 * score, 1))
 
@@ -73,7 +73,7 @@ def leading_score(outcome: Outcome) -> float:
 
 
 def key(column: ListColumn, row_id: int, outcome: Outcome) -> object:
-    """What a column is sorted by, said another way than in SQL."""
+    """The sort key of a column, computed in Python to compare with SQL."""
     header, is_screened = outcome.ref.header, isinstance(outcome, ScreenedOutcome)
     return {
         "image": row_id,
@@ -161,8 +161,8 @@ def test_a_verdict_on_what_a_row_holds_no_longer_counts_for_none(store: ResultSt
 @pytest.mark.parametrize("is_descending", [False, True])
 @pytest.mark.parametrize("column", COLUMNS)
 def test_no_list_reads_a_result_or_another_run(query: HistoryQuery, column: ListColumn, is_descending: bool) -> None:
-    """Every statement seeks its run in an index that holds all it needs, and as a rule its order; of results, those
-    with a verdict are asked for.
+    """Every statement uses an index that contains all its values and, as a rule, the order. Results are read only to
+    filter by verdict.
     """
     seeks = ("SEARCH work_list USING PRIMARY KEY (run_id=?", "SEARCH work_list USING COVERING INDEX")
     is_in_order = column in ("class", "image") or (column == "patient" and not is_descending)
@@ -197,7 +197,7 @@ BY_PATIENT = (
     person_of("3.dcm", 0.8, "A", "a2"),
     person_of("4.dcm", 0.2, "A", "a1"),
     person_of("5.dcm", 0.7, "B", "b1", patient_birth_date="19700101"),  # another B, by the birth date
-    person_of("6.dcm", 0.39, "", "b1"),  # of nobody known, in a study of this number
+    person_of("6.dcm", 0.39, "", "b1"),  # without a patient, in a study of this number
     person_of("7.dcm", 0.38, "unknown", "c"),
     person_of("8.dcm", 0.1, "unknown", "c"),
     person_of("9.dcm", 0.25, "A", "a2"),
@@ -233,14 +233,14 @@ def of_day(name: str, score: float, patient_id: str, day: str) -> ScreenedOutcom
 
 
 SEASONS = (
-    of_day("1.dcm", 0.99, "A", "20260615"),  # last season's film of a patient whose film of today is below
+    of_day("1.dcm", 0.99, "A", "20260615"),  # an image of last season, of a patient whose image of today follows
     of_day("2.dcm", 0.2, "A", "20261129"),
     of_day("3.dcm", 0.7, "B", "20261129"),
-    of_day("4.dcm", 0.8, "C", "20260101"),  # the newest one of C
+    of_day("4.dcm", 0.8, "C", "20260101"),  # the newest image of C
     of_day("5.dcm", 0.9, "D", "20261128"),
     of_day("6.dcm", 0.3, "D", "20261129"),
-    of_day("7.dcm", 0.85, "D", ""),  # without a date it counts
-    of_day("8.dcm", 0.95, "unknown", "20251129"),  # of nobody known
+    of_day("7.dcm", 0.85, "D", ""),  # without a date it counts as today's
+    of_day("8.dcm", 0.95, "unknown", "20251129"),  # without a patient
     of_day("9.dcm", 0.1, "unknown", "20261129"),
 )
 
@@ -256,7 +256,7 @@ def test_a_patient_stands_where_the_newest_day_puts_her_and_earlier_films_lie_be
     assert listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
     assert listed(query, run_id, category="abnormal") == [8, 7, 4, 3, 1, 5]  # both, today's first
     assert listed(query, run_id, ResultOrder("class", True)) == [9, 2, 6, 3, 4, 7, 8, 5, 1]
-    assert listed(query, run_id, ResultOrder("score", True)) == [1, 8, 5, 7, 4, 3, 6, 2, 9]  # as somebody asked
+    assert listed(query, run_id, ResultOrder("score", True)) == [1, 8, 5, 7, 4, 3, 6, 2, 9]  # in the requested order
 
 
 def test_a_film_of_today_that_comes_later_puts_the_earlier_one_below(store: ResultStore, query: HistoryQuery) -> None:
@@ -279,7 +279,7 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: Re
     rows = np.array([3, 5, 6, 8, 1], np.int64)
     store.set_read(5, judged=OUTCOMES[4], is_read=True)
     store.set_verdict(8, AGREE, judged=OUTCOMES[7])
-    store.set_read(3, judged=image("a.dcm", 0.3), is_read=True)  # what the row held before
+    store.set_read(3, judged=image("a.dcm", 0.3), is_read=True)  # the row's earlier result
     assert [query.next_unread(run_id, rows, index) for index in (-1, 0, 2, 4)] == [3, 6, 1, 3]
     assert query.next_unread(run_id, np.array([5, 1], np.int64), 1) is None
     assert sorted(listed(query, run_id, verdict="unread")) == [1, 2, 3, 4, 6, 7]
@@ -301,7 +301,7 @@ def test_a_reading_can_be_interrupted(store: ResultStore, query: HistoryQuery) -
     assert len(listed(query, run_id)) == len(OUTCOMES)
 
 
-# ---- kept up to date
+# ---- updates
 
 
 def counts(query: HistoryQuery, run_id: int) -> dict[str, int]:
@@ -315,11 +315,11 @@ def test_counts_follow_what_is_saved_done_again_and_gone(store: ResultStore, que
     store.save(run_id, image("a.dcm", 0.9), spec=SPEC)
     store.save(run_id, image("b.dcm", 0.9), spec=SPEC)
     assert counts(query, run_id) == {"abnormal": 2}
-    store.save(run_id, image("b.dcm", 0.3), spec=SPEC)  # done again
-    store.save(run_id, image("a.dcm", 0.9), spec=SPEC)  # and again the same
+    store.save(run_id, image("b.dcm", 0.3), spec=SPEC)  # screened again
+    store.save(run_id, image("a.dcm", 0.9), spec=SPEC)  # and again with the same result
     assert counts(query, run_id) == {"abnormal": 1, "normal": 1}
     store.set_state(run_id, "cancelled")
-    assert store.open_run(SPEC) == run_id  # a further pass, which sees only one of them
+    assert store.open_run(SPEC) == run_id  # a second run over the folder, which finds only one of them
     store.save(run_id, image("a.dcm", 0.9), spec=SPEC)
     assert counts(query, run_id) == {"abnormal": 1, "normal": 1}
     assert store.finish(run_id) == 1
@@ -383,7 +383,7 @@ def test_the_next_study_is_found_however_far_it_is(
     rows = np.array(listed(query, run_id, ResultOrder("image")), np.int64)
     assert query.next_study(run_id, rows, 0, 1) == 10
     assert query.next_study(run_id, rows, 9, -1) == 9
-    assert query.next_study(run_id, rows, 10, 1) == 12  # without a number each image is a study
+    assert query.next_study(run_id, rows, 10, 1) == 12  # without a study UID each image is a study
     assert query.next_study(run_id, rows, 12, 1) is None
     assert query.next_study(run_id, rows, 4, -1) is None
 
@@ -426,12 +426,12 @@ def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, que
 
 
 def one_pack(row_ids: Sequence[int]) -> ReusedResults:
-    """Images whose rows have the numbers of their answers, as in a store whose runs are of one pack."""
+    """References to results whose ids equal their row ids, as in a store of runs with one pack."""
     return ReusedResults(row_ids, [row_ids])
 
 
 def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
-    """The rows of a run's list but for their numbers, and its counts."""
+    """The rows of a run's list without their ids, and its counts."""
     names = [row[1] for row in rows_of(store.path, "PRAGMA table_info (work_list)")]
     columns = ", ".join(f"list.{name}" for name in names if name not in ("run_id", "image_id"))
     rows = f"""SELECT image_key, {columns} FROM work_list AS list JOIN images ON images.id = list.image_id
@@ -440,7 +440,7 @@ def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
 
 
 def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore) -> None:
-    """From a run that lists it, and that lists it no more; and a row of the run itself whose image is back."""
+    """Reused from listed and from missing rows of another run, and from a row of the same run whose image is back."""
     earlier = add(store)
     expected, rows = all_listed(store, earlier), [row.row_id for row in store.results(earlier)]
     assert len(rows) == len(OUTCOMES)

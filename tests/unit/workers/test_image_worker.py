@@ -1,4 +1,4 @@
-"""What is read for the network that finds the lungs, and the crop that follows."""
+"""Reading for the network that finds the lungs, and the crop for the classifier."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CROPPED = InputSpec(height=32, width=32, crop="lungs", intensity="as_displayed")
 
 
 def gradient() -> Image:
-    """120 x 100: the grey level is the row."""
+    """An image of 120 x 100 pixels whose grey level is the row number."""
     return Image(pixels=np.repeat(np.arange(120, dtype=np.uint8)[:, None], 100, axis=1))
 
 
@@ -79,9 +79,9 @@ def test_whole_images_are_read_so_that_each_network_gets_enough() -> None:
     ("step", "is_approximate", "detail", "needed"),
     [
         (1, False, "needed", None),
-        # 200 of 400 rows are 100 of those that were read: enough for 32 with twice as many
+        # 200 of 400 rows are 100 of the read ones: enough for 32 with twice as many
         (2, False, "needed", None),
-        # 25 of those that were read
+        # 25 of the read rows
         (8, False, "needed", (64.0, 128.0)),
         # 50 are more than 1.5 times as many, and less than twice
         (4, True, "needed", None),
@@ -109,7 +109,7 @@ def ref(tmp_path: Path) -> ImageRef:
 
 
 class Boxed(FakeFinder):
-    """Lungs in the middle half of every image."""
+    """Finds lungs in the middle half of every image."""
 
     def __init__(self) -> None:
         mask = np.zeros((16, 16))
@@ -130,7 +130,7 @@ def model(spec: InputSpec, rules: HeaderRules | None = None) -> Model:
 
 
 class Files(ImageFile):
-    """Notes how far each file was decoded."""
+    """Records the resolution at which each file was decoded."""
 
     asked: ClassVar[list[TargetSize | None]] = []
 
@@ -156,7 +156,7 @@ def test_both_networks_get_their_input(ref: ImageRef) -> None:
 
 
 def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageRef) -> None:
-    """A PNG is decoded whole, once: its crop is that of all its pixels, however far it was reduced for the lungs."""
+    """A PNG is decoded whole and once; its crop comes from all its pixels, whatever the reduction for the lungs."""
     seen = look(ref, CROPPED, Boxed())
     assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
     box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
@@ -168,7 +168,7 @@ def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageR
 
 
 class Coarse(PaintedFile):
-    """Is read at half its resolution by its codec."""
+    """A file that its codec reads at half resolution."""
 
     def image(self, needed: TargetSize | None = None) -> Image:
         pixels = super().image(needed).pixels.astype(np.float32)
@@ -176,7 +176,7 @@ class Coarse(PaintedFile):
 
 
 class FailsAtTheSecond:
-    """A network that is unsure of its first image, and runs no other."""
+    """A network that is uncertain about its first image and fails at the second."""
 
     run_count = 0
 
@@ -204,7 +204,7 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
 
 @pytest.mark.parametrize("said", [[0.42, 0.9], [0.42, None], [0.42, BackendProblem(reason("worker_died"))]])
 def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | BackendProblem | None]) -> None:
-    """It runs an input itself where the device has gone meanwhile; where nothing ran the input, it says no more."""
+    """The worker runs the second input itself if the device is gone, and gives no answer if the device failed."""
     asked = list[calls.DeviceRunRequest]()
 
     def elsewhere(question: calls.DeviceRunRequest) -> calls.DeviceRunResult:
@@ -237,7 +237,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp
     right, wrong = ImageRef(path=upright), ImageRef(path=lying, turn=turn)
     eyes = Boxed(), Boxed()
     first, second = look(right, CROPPED, eyes[0], detail="full"), look(wrong, CROPPED, eyes[1])
-    assert Files.asked == [None]  # nobody turns what was reduced
+    assert Files.asked == [None]  # a file to be turned is never reduced
     assert (second.facts.rows, second.facts.columns) == (400, 320)
     pairs = [(eyes[0].seen[0], eyes[1].seen[0]), (first.values, second.values)]
     for mine, its in (*pairs, (first.facts.thumbnail, second.facts.thumbnail)):
@@ -251,7 +251,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp
     assert (small.rows, small.columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
     kept = [decode_preview(found.facts.preview) for found in (first, second)]
-    assert kept[1].shape == turn.inverse.apply_to_grey(kept[0]).shape  # as its file lies
+    assert kept[1].shape == turn.inverse.apply_to_grey(kept[0]).shape  # stored unturned, like its file
 
 
 def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ class Bright:
 
 
 def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: ImageRef) -> None:
-    """The file is opened once, decoded once for each size that somebody needs, and its lungs are looked for once."""
+    """The file is opened once, decoded once for each needed size, and its lungs are searched for once."""
     models = [replace(model(spec), model_sha256=f"{number}" * 64) for number, spec in enumerate((CROPPED, WHOLE))]
     finder, opened = Boxed(), list[Path]()
 

@@ -1,4 +1,4 @@
-"""Reading in child processes: every kind of file, and readers that crash, hang and balloon."""
+"""Reading in child processes: every kind of file, and workers that crash, hang or use up memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def look(pool: Workers, ref: ImageRef, spec: InputSpec, *, detail: Detail = "nee
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    """Both children have started, and what they start with them, before a test looks for what is left behind."""
+    """A pool whose children and helper processes have started before a test looks for leftover processes."""
     image = _image(tmp_path_factory.mktemp("first"), "image.dcm")
     with Workers(2, timeout_s=30, memory_limit_mb=1024) as pool:
         with ThreadPoolExecutor(2) as threads:
@@ -84,7 +84,7 @@ def test_a_reader_steps_back_once_its_first_image_is_read(tmp_path: Path) -> Non
     image, own = _image(tmp_path, "image.dcm"), psutil.Process().nice()
     with Workers(1, timeout_s=30, memory_limit_mb=1024) as pool:
         (child,) = map(psutil.Process, pool.pids)
-        pool.read_image(image)  # somebody waits for an image to be shown
+        pool.read_image(image)  # reading for the viewer, with somebody waiting
         assert child.nice() == own
         for _ in range(2):
             look(pool, image, SPEC)
@@ -97,7 +97,7 @@ def test_the_others_start_when_the_first_has_read_something(tmp_path: Path) -> N
         assert len(pool.pids) == 1
         with ThreadPoolExecutor(2) as threads:
             hanging, read = (threads.submit(look, pool, image, SPEC) for image in images)
-            # the first hangs, and does not hold up the other
+            # the first hangs, and does not delay the other
             assert read.result(30).problem is None
             assert len(pool.pids) == 2
             pool.close()
@@ -118,7 +118,7 @@ def test_bad_files_end_with_their_reason_and_what_is_known(pool: Workers, tmp_pa
     expected = write_bad_inputs(tmp_path)
     pids, refs = pool.pids, list(discover([tmp_path]))
     by_header = {"modality", "body_part", "view"}
-    assert sorted({ref.path.name for ref in refs}) == sorted(expected)  # one line each
+    assert sorted({ref.path.name for ref in refs}) == sorted(expected)  # one row each
     for ref in refs:
         status, code = expected[ref.path.name]
         if ref.problem:
@@ -160,7 +160,7 @@ def test_a_member_of_a_zip_is_read(pool: Workers, tmp_path: Path) -> None:
     assert gone.problem.code == "missing"
 
 
-# ---- readers that misbehave
+# ---- workers that misbehave
 
 
 def _image(tmp_path: Path, name: str) -> ImageRef:
@@ -188,7 +188,7 @@ def test_a_reader_that_the_system_ends_is_not_the_files_fault(strange_pool: Work
 
 
 def test_a_reader_that_talks_nonsense_costs_one_file(strange_pool: Workers, tmp_path: Path) -> None:
-    """Its answer names a text for every value: it reaches neither the result nor the list of a zip file."""
+    """Its answer has a text for every value, which must not reach the result or the listing of a ZIP file."""
     bad = _image(tmp_path, "nonsense.dcm")
     read = look(strange_pool, bad, SPEC)
     assert (read.problem.code, read.header) == ("decoder_crashed", None)
@@ -262,7 +262,7 @@ def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> Non
 def test_a_child_that_cannot_start_is_no_fault_of_the_image(tmp_path: Path, command: list[str], detail: str) -> None:
     image = _image(tmp_path, "image.dcm")
     with Workers(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
-        for _ in range(3):  # none of its two children is lost by it
+        for _ in range(3):  # both of its children are still usable afterwards
             with pytest.raises(WorkerProblem) as caught:
                 look(pool, image, SPEC)
             assert dict(caught.value.reason.parameters)["detail"] == detail
@@ -293,7 +293,7 @@ def run(pool: Workers, model: Model, *, is_cancelled: Callable[[], bool] = lambd
 
 @contextmanager
 def stopped(pool: Workers) -> Iterator[None]:
-    """Its only child does nothing meanwhile."""
+    """Suspend the pool's only child."""
     (pid,) = pool.pids
     os.kill(pid, signal.SIGSTOP)
     yield
@@ -314,7 +314,7 @@ def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tm
         )
         for ask in (look, partial(run, pool, model)):
             with raises(BackendProblem, "worker_died"):
-                ask()  # two were lost
+                ask()  # two children were lost
         seen = look()
         assert seen.problem is None and seen.answer is not None
 
@@ -362,7 +362,7 @@ Said = Callable[[int, NDArray[np.uint8]], DeviceRunResult]
 def looked_elsewhere(
     tmp_path: Path, said: Said, *, is_cancelled: Callable[[], bool] = lambda: False
 ) -> list[AnalysisResult]:
-    """What a worker sees for two packs whose networks run where `said` says."""
+    """The worker's results for two packs whose networks run elsewhere, with the answers of `said`."""
     models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
         pool.load_as_group(models[::-1])
@@ -375,7 +375,7 @@ def looked_elsewhere(
 
 
 def test_a_worker_has_an_input_run_elsewhere_for_the_pack_that_asks(tmp_path: Path) -> None:
-    """Whatever number the pack has in the worker, which loads the two the other way round."""
+    """The worker has loaded the two packs in the reverse order."""
     asked = list[tuple[int, tuple[int, ...]]]()
 
     def said(number: int, values: NDArray[np.uint8]) -> DeviceRunResult:
@@ -396,7 +396,7 @@ def test_a_worker_runs_itself_what_no_device_runs_and_leaves_what_cannot_be_run(
 
     first, second = looked_elsewhere(tmp_path, said)
     assert first.answer is not None and first.problem is None
-    assert (second.answer, second.problem) == (None, None)  # who was asked knows why
+    assert (second.answer, second.problem) == (None, None)  # the caller knows the reason
 
 
 def test_what_is_cancelled_while_a_device_was_waited_for_is_not_looked_at(tmp_path: Path) -> None:
@@ -425,7 +425,7 @@ def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwh
             with stopped(pool):
                 runs = [threads.submit(run, pool, one) for one in (first, second, first)]
                 looked = threads.submit(pool.analyse_for_each, looks)
-                time.sleep(0.2)  # all but one wait
+                time.sleep(0.2)  # all but one are waiting
                 pool.load_as_group(together)
             assert [len(one.result(60).scores) for one in runs] == [1, 2, 1]
             assert [len(seen.answer.scores) for seen in looked.result(60)] == [1, 2]
@@ -433,13 +433,13 @@ def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwh
 
 @posix_only
 def test_only_what_is_cancelled_itself_is_ended(tmp_path: Path) -> None:
-    """A run that ends gives up its looks, and not what another one is waiting for."""
+    """A run that ends cancels its own readings, and not a call of another caller."""
     model, image, is_over = tiny_model(), _image(tmp_path, "image.dcm"), threading.Event()
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(3) as threads:
         run(pool, model)
         with stopped(pool):
             asked = threads.submit(run, pool, model, is_cancelled=is_over.is_set)
-            time.sleep(0.2)  # it has the child
+            time.sleep(0.2)  # this call has the child
             look = threads.submit(pool.analyse, AnalyseRequest(ref=image), model=model)
             wanted = threads.submit(run, pool, model)
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""The test of workers with a model: when it passes, when it is tried again, and what it leaves behind."""
+"""The self-test of workers with a model: passing, retries, and its state after stop and close."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODEL = tiny_model()
 
 
 class Watched:
-    """Workers that do what `behaviour` says, and every status that their test had."""
+    """Workers with this behaviour, and every status that their self-test had."""
 
     def __init__(self, behaviour: Behaviour, passed: Callable[[Model], None] = lambda _: None) -> None:
         self.heard: list[BackendStatus] = []
@@ -59,7 +59,7 @@ def test_workers_are_out_of_use_until_their_test_is_asked_for() -> None:
         assert not made.readiness.is_inactive and made.states == ["starting"] and models == []
         behaviour.may_start.set()
         wait_for(lambda: made.readiness.status.state == "ready")
-        made.readiness.start()  # which passed, and is not tested again
+        made.readiness.start()  # already passed, so not tested again
         assert models == [MODEL] and behaviour.starts == 1
     ready = made.heard[-1]
     assert (made.states, ready.detail, ready.reason) == (["starting", "ready"], "fake", None)
@@ -133,6 +133,6 @@ def test_to_close_it_ends_a_test_that_hangs_in_a_worker() -> None:
         psutil.Process(pid).send_signal(signal.SIGSTOP)
         readiness = ModelReadiness(workers, MODEL, lambda: None, lambda _: None)
         readiness.start()
-        time.sleep(0.2)  # it has the child
+        time.sleep(0.2)  # the self-test has the child
         readiness.close()
         assert readiness.is_inactive and readiness.status == BackendStatus()

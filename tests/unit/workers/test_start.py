@@ -1,4 +1,4 @@
-"""What a run starts with, before everything else is imported."""
+"""The limits that are checked at the start of a run, and its imports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_nothing_heavy_is_imported_that_is_not_needed(imported: str, heavy: str)
 
 
 def said_by(script: str) -> str:
-    """What a process of its own prints."""
+    """The output of a separate Python process."""
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
 
