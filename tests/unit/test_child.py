@@ -30,7 +30,7 @@ def child() -> Iterator[Child]:
     child.kill()
 
 
-def test_it_answers_with_arrays() -> None:
+def test_a_child_answers_with_arrays() -> None:
     child = Child(strange("echo"), command=command)
     child.start()
     # more than a pipe buffers, in both directions
@@ -43,7 +43,7 @@ def test_it_answers_with_arrays() -> None:
     assert not child.is_running
 
 
-def test_a_crash_is_told_with_its_exit_code_and_it_can_be_started_again(child: Child) -> None:
+def test_a_crash_is_reported_with_its_exit_code_and_the_child_can_restart(child: Child) -> None:
     first = child.pid
     with pytest.raises(ChildDied) as caught:
         child.call(Message({"what": "crash"}), timeout_s=20)
@@ -53,7 +53,7 @@ def test_a_crash_is_told_with_its_exit_code_and_it_can_be_started_again(child: C
     assert child.call(Message({"what": "answer"}), timeout_s=20).body["pid"] == child.pid != first
 
 
-def test_reasons_travel_and_bugs_become_internal(child: Child) -> None:
+def test_reasons_are_raised_in_the_parent_and_bugs_become_internal(child: Child) -> None:
     with pytest.raises(Unreadable) as caught:
         child.call(Message({"what": "refuse"}), timeout_s=20)
     assert caught.value.reason.code == "truncated"
@@ -63,13 +63,13 @@ def test_reasons_travel_and_bugs_become_internal(child: Child) -> None:
     assert "KeyError" in bug.value.reason.text
 
 
-def test_a_child_that_calls_home_is_refused(child: Child) -> None:
+def test_a_child_cannot_open_a_network_connection(child: Child) -> None:
     with pytest.raises(FieldrayError) as refused:
         child.call(Message({"what": "call home"}), timeout_s=20)
     assert "Fieldray connects to nothing" in refused.value.reason.text
 
 
-def test_a_child_gets_no_keys_of_a_bucket(monkeypatch: pytest.MonkeyPatch, child: Child) -> None:
+def test_a_child_does_not_inherit_cloud_credentials(monkeypatch: pytest.MonkeyPatch, child: Child) -> None:
     child.kill()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("FIELDRAY_OWN", "1")
@@ -79,7 +79,7 @@ def test_a_child_gets_no_keys_of_a_bucket(monkeypatch: pytest.MonkeyPatch, child
     assert "FIELDRAY_OWN" in names and not any(name.startswith("AWS_") for name in names)
 
 
-def test_what_is_printed_does_not_disturb(child: Child) -> None:
+def test_output_printed_by_a_child_does_not_disturb_messages(child: Child) -> None:
     for _ in range(3):
         assert child.call(Message({"what": "print"}), timeout_s=20).body["pid"] == child.pid
 
@@ -87,7 +87,7 @@ def test_what_is_printed_does_not_disturb(child: Child) -> None:
 @pytest.mark.parametrize(
     ("service", "body"), [("nonsense", {"code": "truncated"}), ("nonsense", {"code": "no such reason"}), ("babble", {})]
 )
-def test_an_answer_without_sense_and_garbage_on_the_stream_end_it(service: str, body: dict[str, str]) -> None:
+def test_an_invalid_answer_or_garbage_ends_the_child(service: str, body: dict[str, str]) -> None:
     child = Child(strange(service), command=command)
     child.start()
     with pytest.raises(ChildDied):
@@ -95,14 +95,14 @@ def test_an_answer_without_sense_and_garbage_on_the_stream_end_it(service: str, 
     assert not child.is_running
 
 
-def test_an_answer_that_its_reader_does_not_understand_ends_it(child: Child) -> None:
+def test_an_answer_that_cannot_be_decoded_ends_the_child(child: Child) -> None:
     assert child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"], timeout_s=20) == child.pid
     with pytest.raises(ChildDied, match="makes no sense"):
         child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"]["x"], timeout_s=20)
     assert not child.is_running
 
 
-def test_a_child_may_ask_in_the_middle_of_a_call(child: Child) -> None:
+def test_a_child_may_send_a_question_during_a_call(child: Child) -> None:
     asked = list[object]()
 
     def reply(question: Message) -> Message:
@@ -118,7 +118,7 @@ def test_a_child_may_ask_in_the_middle_of_a_call(child: Child) -> None:
     assert asked == [{"n": 1}, {"why": True}] and refused.body["pid"] == child.pid
 
 
-def test_the_deadline_stands_still_while_the_question_of_a_child_is_answered(child: Child) -> None:
+def test_the_deadline_is_paused_while_a_childs_question_is_answered(child: Child) -> None:
     assert child.call(Message({"what": "answer"}), timeout_s=20).body  # its imports are done
 
     def slow(question: Message) -> Message:
@@ -130,7 +130,7 @@ def test_the_deadline_stands_still_while_the_question_of_a_child_is_answered(chi
 
 @pytest.mark.parametrize("what", ["ask", "ask without end"])
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_a_question_that_nobody_expects_ends_the_child(child: Child, what: str, is_answered: bool) -> None:
+def test_an_invalid_unexpected_or_endless_question_ends_the_child(child: Child, what: str, is_answered: bool) -> None:
     """With `is_answered` false, the caller takes no questions at all."""
 
     def reply(question: Message) -> Message:
@@ -141,7 +141,7 @@ def test_a_question_that_nobody_expects_ends_the_child(child: Child, what: str, 
     assert not child.is_running
 
 
-def test_a_call_before_the_start_and_after_the_end() -> None:
+def test_a_call_before_the_start_or_after_the_end_raises_child_died() -> None:
     child = Child(strange("act"), command=command)
     with pytest.raises(ChildDied):
         child.call(Message({}), timeout_s=1)
@@ -159,7 +159,7 @@ def test_kill_from_another_thread_ends_a_call(child: Child) -> None:
         child.call(Message({"what": "hang"}), timeout_s=20)
 
 
-def test_a_thread_that_ends_it_late_leaves_the_next_process_alone(
+def test_a_late_kill_of_a_dead_child_does_not_affect_its_successor(
     monkeypatch: pytest.MonkeyPatch, child: Child
 ) -> None:
     """One thread stops a run while another notices the child's death and starts a new process."""
@@ -232,7 +232,7 @@ def test_a_child_ends_when_its_parent_is_killed(state: str) -> None:
     assert not orphan.is_running()
 
 
-def test_a_child_outlives_the_thread_that_asked_for_it() -> None:
+def test_a_child_outlives_the_thread_that_started_it() -> None:
     """The kernel signals a child when the thread that forked it ends, so the caller's thread must not fork."""
     child = Child(strange("act"), command=command)
     starter = threading.Thread(target=child.start)
@@ -249,7 +249,7 @@ def test_a_child_outlives_the_thread_that_asked_for_it() -> None:
 
 
 @posix_only
-def test_a_child_whose_parent_is_gone_already_does_not_begin() -> None:
+def test_a_child_whose_parent_is_already_dead_does_not_start() -> None:
     environment = {**os.environ, PARENT_VARIABLE: "1"}
     command = child_command("fieldray.bench.machine:handle")
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -261,7 +261,7 @@ def test_a_child_whose_parent_is_gone_already_does_not_begin() -> None:
 
 @posix_only
 @pytest.mark.parametrize("limits", ["(2**30, 2**30)", "(2**30, resource.RLIM_INFINITY)"])
-def test_a_limit_that_the_child_inherits_is_never_raised(limits: str) -> None:
+def test_an_inherited_memory_limit_is_never_raised(limits: str) -> None:
     parent = own_process(
         "import resource\n"
         f"resource.setrlimit(resource.RLIMIT_AS, {limits})\n"

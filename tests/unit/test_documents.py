@@ -53,7 +53,7 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("pack", [TUBERCULOSIS, ADULTS], ids=name_of)
-def test_the_readme_says_of_a_pack_what_its_manifest_says(pack: Path) -> None:
+def test_the_readme_has_the_figures_of_the_manifests(pack: Path) -> None:
     (label,) = json.loads((pack / "manifest.json").read_bytes())["metrics"]["labels"].values()
     auc = label["external_test"]["auc"]
     said = f"{auc['value']:.2f} ({auc['low']:.2f} to {auc['high']:.2f})"
@@ -104,7 +104,7 @@ def typed(parser: argparse.ArgumentParser) -> Iterator[str]:
             yield from typed(below)
 
 
-def test_every_command_and_option_is_named_by_a_person() -> None:
+def test_every_command_and_option_is_named_on_a_written_page() -> None:
     """Not counting the generated page of all commands. Keys of recipes are tested in test_recipes.py, those of the
     window in test_guide.py.
     """
@@ -149,7 +149,7 @@ def test_the_architecture_names_every_layer() -> None:
     assert {room for room in rooms if not re.search(rf"\b{room}\b", text)} == set()
 
 
-def test_every_file_that_a_change_belongs_to_is_there() -> None:
+def test_every_file_named_for_a_kind_of_change_exists() -> None:
     text = (DOCS / "contributing.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:app|assets|benchmarks|docs|models|tests|tools)/[a-z0-9_/.-]+)`", text))
     assert len(named) > 15
@@ -168,7 +168,7 @@ def test_the_list_of_decisions_is_complete() -> None:
     assert all(re.search(r"^\*20\d\d-\d\d-\d\d\*$", path.read_text(encoding="utf-8"), re.MULTILINE) for path in pages)
 
 
-def test_every_decision_that_is_named_is_there() -> None:
+def test_every_decision_referred_to_exists() -> None:
     there = {int(path.name[:4]) for path in (DOCS / "decisions").glob("[0-9]*.md")}
     modules = [path for folder in ("app", "benchmarks", "tests", "tools") for path in (ROOT / folder).rglob("*.py")]
     named = {
@@ -181,7 +181,7 @@ def test_every_decision_that_is_named_is_there() -> None:
 
 
 @pytest.mark.parametrize("page", BENCHMARKS, ids=name_of)
-def test_a_benchmark_page_is_built_with_what_was_measured(page: Path) -> None:
+def test_a_benchmark_page_is_built_with_its_measurements(page: Path) -> None:
     found = read_front_matter(page.read_text(encoding="utf-8"))
     text = page_text(page)
     assert text.startswith("# ") and "\n| " in text and "\n## What this does not show\n" in text
@@ -189,7 +189,7 @@ def test_a_benchmark_page_is_built_with_what_was_measured(page: Path) -> None:
     assert f"[{found.title}]({page.name})" in page_text(DOCS / "benchmarks" / "README.md")
 
 
-def test_the_check_of_built_pages_sees_what_is_wrong(tmp_path: Path) -> None:
+def test_the_check_of_built_pages_finds_errors(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<a href="b.html#there">b</a><a href="c.html">c</a><script src="//x.org/y.js">')
     (tmp_path / "b.html").write_text('<h1 id="here">b</h1><img src="gone.png"><a href="https://example.org">ok</a>')
     (tmp_path / "s.css").write_text("@import url(https://fonts.example.org/f.css);")

@@ -34,13 +34,13 @@ def chained(cause: Exception, *, is_explicit: bool) -> Exception:
         (chained(ImportError("x.so: failed to map segment from shared object"), is_explicit=False), "memory"),
     ],
 )
-def test_a_shortage_is_told_as_one(error: Exception, detail: str) -> None:
+def test_a_shortage_of_the_system_is_recognised(error: Exception, detail: str) -> None:
     found = resource_problem(error)
     assert found is not None and found.reason.parameters == (("detail", detail),)
     assert reason_of_unexpected(error).code == "system_short"
 
 
 @pytest.mark.parametrize("error", [ValueError("memory"), ImportError("No module named 'x'"), OSError(errno.ENOENT, "")])
-def test_nothing_else_is(error: Exception) -> None:
+def test_other_errors_are_no_shortage(error: Exception) -> None:
     assert resource_problem(error) is None
     assert reason_of_unexpected(error).code == "internal"

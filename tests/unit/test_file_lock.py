@@ -38,7 +38,7 @@ def _open_files_at(path: Path) -> int:
     return sum(file.path == str(path) for file in psutil.Process().open_files())
 
 
-def test_who_holds_it_is_told_and_it_can_be_had_again(path: Path) -> None:
+def test_the_holder_of_a_lock_is_reported_and_a_released_lock_can_be_taken(path: Path) -> None:
     with FileLock(path, holder="process 1"), pytest.raises(LockHeldError) as caught:
         FileLock(path, holder="process 2")
     assert caught.value.holder == "process 1"
@@ -59,7 +59,7 @@ def test_a_process_that_ends_leaves_no_lock_behind(path: Path) -> None:
     FileLock(path, holder="this one").release()
 
 
-def test_it_is_waited_for(path: Path) -> None:
+def test_a_held_lock_is_waited_for(path: Path) -> None:
     first = FileLock(path, holder="first")
     got: list[str] = []
 
@@ -75,7 +75,7 @@ def test_it_is_waited_for(path: Path) -> None:
     assert got == ["first", "second"]
 
 
-def test_one_that_is_removed_while_it_is_waited_for_is_not_held_twice(path: Path) -> None:
+def test_a_lock_file_removed_during_the_wait_is_not_held_twice(path: Path) -> None:
     first = FileLock(path, holder="first")
     has, may_end = threading.Event(), threading.Event()
 
@@ -99,21 +99,21 @@ def test_one_that_is_removed_while_it_is_waited_for_is_not_held_twice(path: Path
     assert not path.exists()
 
 
-def test_one_that_is_not_there_is_not_made_unless_that_is_wanted(path: Path) -> None:
+def test_a_missing_lock_file_is_created_only_if_wanted(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         FileLock(path, holder="nobody", is_made=False)
     assert not path.exists()
 
 
 @pytest.mark.skipif(not _FULL.exists(), reason="a device of Linux")
-def test_no_file_stays_open_where_nothing_can_be_written() -> None:
+def test_a_failed_lock_leaves_no_file_open() -> None:
     before = _open_files()
     FileLock(_FULL, holder="nobody will read this").release()  # without room for the holder's name it still locks
     assert _open_files() == before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
-def test_a_lock_that_is_held_leaves_no_file_open(path: Path) -> None:
+def test_waiting_for_a_held_lock_leaves_no_file_open(path: Path) -> None:
     with FileLock(path, holder="first"):
         before = _open_files()
         with pytest.raises(LockHeldError):
@@ -130,7 +130,7 @@ def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_bytes() == b"work of years"
 
 
-def test_a_place_that_is_not_there_is_an_error_of_the_system(path: Path) -> None:
+def test_a_lock_in_a_missing_folder_raises_an_os_error(path: Path) -> None:
     with pytest.raises(OSError) as caught:
         FileLock(path / "below", holder="nobody")
     assert caught.value.errno in (errno.ENOENT, errno.ENOTDIR)

@@ -38,7 +38,7 @@ def test_many_items_are_counted_in_groups_of_three_digits(items: int, text: str)
         (0.5, (0.00004, 0.00004, 0.00004), "0.50000"),  # with as many digits as the threshold next to it needs
     ],
 )
-def test_a_score_reads_on_the_side_of_the_border_where_it_was_decided(
+def test_a_rounded_score_stays_on_its_side_of_the_limits(
     score: float, borders: tuple[float, float, float], written: str
 ) -> None:
     middle, low, high = borders
@@ -49,14 +49,14 @@ def test_a_score_reads_on_the_side_of_the_border_where_it_was_decided(
     assert all((round(score, digits) >= border) == (score >= border) for border in borders)
 
 
-def test_a_score_below_the_uncertain_zone_is_not_said_to_be_in_it() -> None:
+def test_a_score_below_the_uncertain_zone_is_described_as_below() -> None:
     """An image that may lack a part or detail is uncertain whatever its score; the zone begins at 0.4."""
     findings = [Finding(label="opacity", score=score, point=POINT, decision="unsure") for score in (0.1, 0.5)]
     low, inside = (decision_sentence(Translator(), found) for found in findings)
     assert low.startswith("The score is below the uncertain zone.") and inside.startswith("The score is in the")
 
 
-def test_a_border_alone_is_written_in_full() -> None:
+def test_a_limit_is_written_with_all_needed_digits() -> None:
     borders = (0.5, 0.39496, 0.387246349, 0.0, 1.0, 4e-8, 0.99999997)
     written = [border_text(Translator("en"), border) for border in borders]
     assert written == ["0.50", "0.39496", "0.387246", "0.00", "1.00", "0.00000004", "0.99999997"]
@@ -74,7 +74,7 @@ def kyiv(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows has one time zone for all programs")
 @pytest.mark.usefixtures("kyiv")
-def test_a_moment_is_local() -> None:
+def test_times_are_shown_in_local_time() -> None:
     winter, summer = 1_767_304_800.0, 1_782_943_200.0  # 2026-01-01 22:00 and 2026-07-01 22:00 UTC
     english = Translator("en")
     assert time_text(english, winter) == "2026-01-02 00:00"

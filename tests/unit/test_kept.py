@@ -35,7 +35,7 @@ def test_a_setting_of_a_later_version_is_named_and_the_others_are_read(tmp_path:
     assert [why.code for why in problems] == ["setting_unknown"]
 
 
-def test_trusted_keys_with_a_field_of_a_later_version_are_refused_and_stay(tmp_path: Path) -> None:
+def test_trusted_keys_with_an_unknown_field_are_refused_and_kept(tmp_path: Path) -> None:
     kept = {"format": 1, "keys": {FINGERPRINT: "2026-01-31"}, "seen": {}}
     write(tmp_path / "pack_trust.json", kept)
     assert set(TrustStore(tmp_path).trusted()) == {FINGERPRINT}
@@ -46,7 +46,7 @@ def test_trusted_keys_with_a_field_of_a_later_version_are_refused_and_stay(tmp_p
     assert (tmp_path / "pack_trust.json").read_bytes() == before
 
 
-def test_operating_points_with_a_field_of_a_later_version_are_refused_and_stay(tmp_path: Path) -> None:
+def test_local_operating_points_with_an_unknown_field_are_refused_and_kept(tmp_path: Path) -> None:
     point = json.loads(msgspec.json.encode(site_point(HASH)))
     write(tmp_path / SITE_POINTS_FILE_NAME, [point])
     assert len(SitePointFile(tmp_path).all()) == 1
@@ -57,12 +57,12 @@ def test_operating_points_with_a_field_of_a_later_version_are_refused_and_stay(t
     assert (tmp_path / SITE_POINTS_FILE_NAME).read_bytes() == before
 
 
-def test_packs_of_folders_that_cannot_be_read_are_taken_for_none(tmp_path: Path) -> None:
+def test_unreadable_remembered_packs_count_as_none(tmp_path: Path) -> None:
     write(tmp_path / REMEMBERED_PACKS_FILE_NAME, ["of the future"])
     assert RememberedPacks(tmp_path).find([tmp_path]) is None
 
 
-def test_checks_of_constancy_with_a_field_of_a_later_version_are_refused_and_stay(tmp_path: Path) -> None:
+def test_constancy_records_with_an_unknown_field_are_refused_and_kept(tmp_path: Path) -> None:
     write(tmp_path / "constancy.json", {"records": [], "answers": {}, "images": {}})
     assert ConstancyRecords(tmp_path).read().records == ()
     write(tmp_path / "constancy.json", {"records": [], "of_the_future": 1})

@@ -11,7 +11,7 @@ import pytest
 from fieldray.log_file import LOG_FILE_NAME, configure_logging
 
 
-def test_warnings_of_the_program_are_kept_and_others_are_not(tmp_path: Path) -> None:
+def test_only_warnings_of_the_program_are_logged(tmp_path: Path) -> None:
     with configure_logging(tmp_path) as path:
         assert not path.exists()
         logging.getLogger("fieldray.pipeline").warning("a reader ended")
@@ -25,7 +25,7 @@ def test_warnings_of_the_program_are_kept_and_others_are_not(tmp_path: Path) -> 
     assert path.read_text(encoding="utf-8") == text
 
 
-def test_a_large_file_is_put_aside(tmp_path: Path) -> None:
+def test_a_large_log_file_is_rotated(tmp_path: Path) -> None:
     (tmp_path / LOG_FILE_NAME).write_text("x" * 1_000_001)
     with configure_logging(tmp_path):
         logging.getLogger("fieldray").error("new")
@@ -33,13 +33,13 @@ def test_a_large_file_is_put_aside(tmp_path: Path) -> None:
     assert "new" in (tmp_path / LOG_FILE_NAME).read_text()
 
 
-def test_a_place_that_cannot_be_written_disturbs_nobody(tmp_path: Path) -> None:
+def test_an_unwritable_log_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with configure_logging(tmp_path / "file"):
         logging.getLogger("fieldray").error("lost")
 
 
-def test_no_name_can_forge_a_record(tmp_path: Path) -> None:
+def test_a_name_cannot_forge_a_log_record(tmp_path: Path) -> None:
     forged = "x.png\n2026-01-01 00:00:00,000 ERROR 1 MainThread fieldray: forged\x1b[2J\u202e"
     log = logging.getLogger("fieldray.imaging")
     with configure_logging(tmp_path) as path:
@@ -60,7 +60,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permission
 
 
 @posix
-def test_it_is_for_this_user_only_whatever_the_umask(tmp_path: Path) -> None:
+def test_the_log_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         (tmp_path / LOG_FILE_NAME).touch(mode=0o644)
@@ -73,7 +73,7 @@ def test_it_is_for_this_user_only_whatever_the_umask(tmp_path: Path) -> None:
 
 
 @posix
-def test_a_link_is_not_followed_and_a_pipe_stops_nobody(tmp_path: Path) -> None:
+def test_a_link_or_pipe_instead_of_the_log_is_not_opened(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     for name in ("with link", "with pipe"):

@@ -56,7 +56,7 @@ def entries() -> list[str]:
     return [name for name, text in modules() if re.search(r"""^if __name__ == ["']__main__["']""", text, re.MULTILINE)]
 
 
-def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
+def test_only_known_modules_are_entry_points() -> None:
     assert entries() == [
         "fieldray.__main__",
         "fieldray.processes.child_main",
@@ -192,7 +192,7 @@ def calls_home(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["program", "toolchain"])
-def test_every_way_python_has_is_refused(kind: str, calls_home: str) -> None:
+def test_every_way_to_the_network_in_python_is_refused(kind: str, calls_home: str) -> None:
     refused = json.loads(run(ATTEMPTS, kind, PYTHONPATH=calls_home))
     assert set(refused.values()) == {"InternetRefused"}, refused
 
@@ -211,17 +211,17 @@ assert ctypes.CDLL(None).getpid() > 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there a socket pair is made of internet sockets")
-def test_what_stays_inside_the_computer_goes_on(tmp_path: Path) -> None:
+def test_local_sockets_and_files_still_work(tmp_path: Path) -> None:
     run(GOES_ON, str(tmp_path / "file"))
 
 
 @pytest.mark.parametrize("name", ["requests", "PySide6.QtNetwork"])
-def test_what_exists_for_the_network_cannot_be_imported(name: str) -> None:
+def test_network_libraries_cannot_be_imported(name: str) -> None:
     code = "import sys; from fieldray.offline import stay_offline; stay_offline()\ntry: __import__(sys.argv[1])\n"
     assert run(code + "except ModuleNotFoundError: print('absent')", name) == "absent\n"
 
 
-def test_the_window_comes_without_the_network_modules_of_qt() -> None:
+def test_the_window_loads_no_network_module_of_qt() -> None:
     pytest.importorskip("PySide6")
     code = (
         "import sys; from fieldray.offline import stay_offline; stay_offline(shows_window=True)\n"
@@ -249,14 +249,14 @@ print(json.dumps({"families": families, "shell": "denied" if "denied" in shell e
 
 
 @on_linux
-def test_native_code_and_other_programs_are_held_too() -> None:
+def test_native_code_and_child_programs_are_refused_too() -> None:
     seen = json.loads(run(NATIVE, DISPLAY="far.example:0"))
     # inside the computer: AF_UNIX, AF_NETLINK; refused: AF_INET, AF_INET6, AF_PACKET
     assert seen == {"families": [0, 0, errno.EACCES, errno.EACCES, errno.EACCES], "shell": "denied"}
 
 
 @on_linux
-def test_a_screen_reached_by_ssh_stays_reachable_and_only_for_the_window() -> None:
+def test_an_x11_display_over_ssh_is_reachable_only_for_the_window() -> None:
     far, xcb = "localhost:10.0", ""
     assert json.loads(run(NATIVE, "window", DISPLAY=far, QT_QPA_PLATFORM=xcb))["families"][2] == 0
     for display, platform in ((":0", xcb), ("x:", xcb), (far, "vnc"), (far, "offscreen")):
@@ -283,7 +283,7 @@ HAS_CONNECTION = "import socket; one = socket.create_server(('127.0.0.1', 0)); p
 
 
 @on_linux
-def test_no_connection_is_taken_out_of_another_program() -> None:
+def test_a_connection_of_another_program_cannot_be_taken() -> None:
     seen = json.loads(run(TAKEN, HAS_CONNECTION))
     assert seen == [True, -1, errno.EACCES, -1, errno.EACCES]
 
@@ -315,20 +315,20 @@ print(json.dumps([before, python_is_held, child_is_held, others[0], [attempt(fam
 
 
 @on_linux
-def test_once_the_screen_is_connected_nothing_else_is() -> None:
+def test_after_the_display_no_other_connection_is_allowed() -> None:
     held = [0, errno.EACCES, errno.EACCES]
     seen = json.loads(run(CONNECTED, "window", DISPLAY="localhost:10.0", QT_QPA_PLATFORM="xcb"))
     assert seen == [0, True, True, held, held]
 
 
-def test_only_a_display_in_the_usual_form_is_a_screen_elsewhere() -> None:
+def test_only_a_usual_display_name_counts_as_remote() -> None:
     far = ("localhost:10.0", "LOCALHOST:10", "far.example:0", "tcp/far.example:0.1", "192.0.2.7:0", "[2001:db8::7]:1.0")
     near = ("", ":0", ":0.0", "unix:0", "x:", "x", "x:y", "x:0.y", "x:0;y:1", "x y:0", "/tmp/x:0", "far..:", "-x:0")
     assert [display for display in far if not is_screen_remote({"DISPLAY": display})] == []
     assert [display for display in near if is_screen_remote({"DISPLAY": display})] == []
 
 
-def test_a_screen_elsewhere_opens_the_way_to_no_other_server() -> None:
+def test_a_remote_display_allows_no_other_server() -> None:
     far = {
         "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus;tcp:host=far.example,port=80",
         "AT_SPI_BUS_ADDRESS": "tcp:host=far.example,port=80",
@@ -348,7 +348,7 @@ def test_a_screen_elsewhere_opens_the_way_to_no_other_server() -> None:
         assert environment == {**before, "DBUS_SESSION_BUS_ADDRESS": bus}
 
 
-def test_files_and_folders_alone_are_for_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_and_folders_as_arguments_open_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("images", "screen", "-h"):
         (tmp_path / name).mkdir()
@@ -378,7 +378,7 @@ def test_the_names_of_the_commands_are_known_before_they_are_imported() -> None:
     assert named[: len(BUILTIN_COMMANDS)] == list(BUILTIN_COMMANDS)
 
 
-def test_the_packages_beside_are_asked_for_their_commands_alone() -> None:
+def test_optional_packages_are_asked_only_for_their_commands() -> None:
     assert [command_line_of(name) for name in ("screen", "images", "")] == [None] * 3
     assert is_command("screen") and is_command("adapt") and is_command("workflow")
     assert not is_command("images")
@@ -400,7 +400,7 @@ for words in (["screen", "--help"], ["adapt", "run", "recipe.toml"], ["nonsense"
 """
 
 
-def test_without_the_packages_beside_the_program_says_what_is_missing() -> None:
+def test_commands_of_missing_optional_packages_name_the_package() -> None:
     code, said, *rest = python(WITHOUT_THEM).stderr.splitlines()
     assert (code, rest[0], rest[2]) == ("0", "2", "2"), (said, rest)
     assert said == (
@@ -425,7 +425,7 @@ def test_commands_without_a_window_never_wait_for_a_screen(tmp_path: Path, monke
         assert not opens_window(command)
 
 
-def verdict(code: bytes, *, architecture: int, number: int, argument: int) -> int:
+def filter_result(code: bytes, *, architecture: int, number: int, argument: int) -> int:
     """The return value of the seccomp filter for a system call, computed as the kernel does it."""
     facts = {0: number, 4: architecture, 16: argument}
     steps: list[Any] = list(struct.iter_unpack("=HBBI", code))
@@ -445,12 +445,14 @@ def verdict(code: bytes, *, architecture: int, number: int, argument: int) -> in
 @pytest.mark.parametrize(
     ("architecture", "socket_call", "on_others"), [(0xC000003E, 41, (101, 311)), (0xC00000B7, 198, (117, 271))]
 )
-def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call: int, on_others: tuple[int]) -> None:
+def test_the_seccomp_filter_refuses_only_internet_calls(
+    architecture: int, socket_call: int, on_others: tuple[int]
+) -> None:
     code = seccomp_filter(architecture, socket_call, on_others)
     allow, refuse, absent = 0x7FFF0000, 0x50000 | errno.EACCES, 0x50000 | errno.ENOSYS
 
     def asked(number: int, argument: int = 0, machine: int = architecture) -> int:
-        return verdict(code, architecture=machine, number=number, argument=argument)
+        return filter_result(code, architecture=machine, number=number, argument=argument)
 
     assert [asked(socket_call, family) for family in (1, 16)] == [allow, allow]
     assert {asked(socket_call, family) for family in range(64) if family not in (1, 16)} == {refuse}
@@ -485,6 +487,6 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
         (["workflow", "status", "recipe.toml"], False),
     ],
 )
-def test_a_command_joins_a_cluster_only_where_it_is_told_to(arguments: list[str], joins: bool) -> None:
+def test_only_cluster_commands_and_modes_join_a_cluster(arguments: list[str], joins: bool) -> None:
     command_line = command_line_of(arguments[0]) if arguments else None
     assert (command_line is not None and command_line.joins_cluster(arguments)) is joins

@@ -19,7 +19,7 @@ QUIET = """\
 """
 
 
-def test_sockets_inside_the_computer_are_counted_apart() -> None:
+def test_local_sockets_are_counted_separately() -> None:
     seen = read_trace(QUIET)
     assert seen.internet == 0
     assert (seen.families["AF_UNIX"], seen.families["AF_NETLINK"], seen.programs) == (3, 1, 1)
@@ -40,11 +40,11 @@ def test_sockets_inside_the_computer_are_counted_apart() -> None:
         "13 io_uring_setup(8, {flags=0, sq_thread_cpu=0}) = 7",
     ],
 )
-def test_anything_else_counts_as_internet_even_when_it_was_refused(line: str) -> None:
+def test_every_other_socket_counts_as_internet_even_if_refused(line: str) -> None:
     assert read_trace(QUIET + line + "\n").internet >= 1
 
 
-def test_names_that_speak_of_reporting_home_are_found(tmp_path: Path) -> None:
+def test_names_of_tracking_libraries_are_found(tmp_path: Path) -> None:
     for name in ("_internal/numpy/core.so", "_internal/sentry_sdk/hub.py", "_internal/PySide6/QtNetwork.abi3.so"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

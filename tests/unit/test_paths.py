@@ -15,7 +15,7 @@ from fieldray.errors import StorageProblem
 from fieldray.paths import DATA_FILES, VERSION, catalogue_paths, data_folder, scratch_folder
 
 
-def test_the_version_is_the_packages() -> None:
+def test_the_version_is_that_of_the_package() -> None:
     document = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     assert document["project"]["version"] == VERSION
 
@@ -27,7 +27,7 @@ def test_the_home_is_for_this_user_only(home: Path) -> None:
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
-def test_a_home_that_is_a_file_is_told(home: Path) -> None:
+def test_a_file_in_place_of_the_data_folder_is_reported(home: Path) -> None:
     home.rmdir()
     home.write_text("")
     with pytest.raises(StorageProblem) as problem:
@@ -35,7 +35,7 @@ def test_a_home_that_is_a_file_is_told(home: Path) -> None:
     assert problem.value.reason.code == "home_unusable"
 
 
-def test_a_data_folder_of_an_impossible_name_leaves_the_languages_that_ship(
+def test_with_an_invalid_data_folder_the_shipped_languages_remain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FIELDRAY_HOME", "/" + "x" * 5000)
@@ -52,7 +52,7 @@ with scratch_folder() as own:
 """
 
 
-def test_scratch_of_a_killed_process_goes_with_the_next_and_that_of_a_living_one_stays(home: Path) -> None:
+def test_temporary_folders_of_dead_processes_are_removed(home: Path) -> None:
     with (
         subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) as killed,
         subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) as living,
@@ -68,7 +68,7 @@ def test_scratch_of_a_killed_process_goes_with_the_next_and_that_of_a_living_one
         living.kill()
 
 
-def test_the_privacy_page_names_all_that_is_kept() -> None:
+def test_the_privacy_page_names_every_stored_file() -> None:
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
     for name in DATA_FILES:
         assert re.search(rf"^- .*`{re.escape(name)}", page, re.MULTILINE), name

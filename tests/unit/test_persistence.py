@@ -53,7 +53,7 @@ def test_the_new_content_replaces_the_old_and_nothing_else_is_left(tmp_path: Pat
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_what_breaks_in_the_middle_leaves_the_old(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, error: type[BaseException]) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
     with pytest.raises(error), writing_atomically(path) as stream:
@@ -63,13 +63,13 @@ def test_what_breaks_in_the_middle_leaves_the_old(tmp_path: Path, error: type[Ba
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_name_of_the_greatest_length_can_be_written(tmp_path: Path) -> None:
+def test_a_file_name_of_maximum_length_can_be_written(tmp_path: Path) -> None:
     write_atomically(tmp_path / ("x" * 255), b"content")
     assert (tmp_path / ("x" * 255)).read_bytes() == b"content"
 
 
 @posix
-def test_no_link_is_followed_whatever_it_is_called(tmp_path: Path) -> None:
+def test_no_link_is_followed_when_writing(tmp_path: Path) -> None:
     """Neither a link instead of the file, nor one under the temporary name of older versions."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -110,20 +110,20 @@ def test_private_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> No
 
 
 @posix
-def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:
+def test_the_permissions_of_an_open_folder_are_narrowed(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     make_private_folder(tmp_path)
     assert mode_of(tmp_path) == 0o700
 
 
 @posix
-def test_a_folder_for_everybody_stays_so(tmp_path: Path) -> None:
+def test_a_shared_sticky_folder_is_unchanged(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     make_private_folder(tmp_path)
     assert mode_of(tmp_path) == 0o1777
 
 
-def test_a_new_file_is_never_written_over(tmp_path: Path) -> None:
+def test_an_existing_file_is_never_overwritten_as_new(tmp_path: Path) -> None:
     write_new_file(tmp_path / "file", b"first")
     with pytest.raises(FileExistsError):
         write_new_file(tmp_path / "file", b"second")
@@ -131,7 +131,7 @@ def test_a_new_file_is_never_written_over(tmp_path: Path) -> None:
 
 
 @posix
-def test_what_is_no_ordinary_file_is_refused(tmp_path: Path) -> None:
+def test_writing_to_a_special_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -142,7 +142,7 @@ def test_what_is_no_ordinary_file_is_refused(tmp_path: Path) -> None:
     require_regular_file(tmp_path / "absent")
 
 
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StorageProblem) as problem:
         write_atomically(tmp_path / "file" / "inside", b"")
@@ -166,7 +166,7 @@ def not_exchanged(first: Path, second: Path) -> bool:
 
 
 @pytest.mark.parametrize("exchange", [exchange_names, not_exchanged])
-def test_a_folder_takes_a_free_name_and_that_of_another_and_nothing_else_is_left(
+def test_a_completed_folder_takes_a_free_name_or_replaces_a_folder(
     tmp_path: Path, exchange: Callable[[Path, Path], bool]
 ) -> None:
     path = tmp_path / "folder"
@@ -176,7 +176,7 @@ def test_a_folder_takes_a_free_name_and_that_of_another_and_nothing_else_is_left
         assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_cannot_take_the_name_leaves_the_other_there(tmp_path: Path) -> None:
+def test_a_failed_replacement_keeps_the_old_folder(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     replace_atomically(completed(path, b"first"), path)
 
@@ -199,12 +199,12 @@ def test_folders_are_made_with_those_above_them(tmp_path: Path) -> None:
         make_folder(tmp_path / "file" / "four")
 
 
-def test_a_folder_that_nobody_can_bring_to_the_disk_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path: Path) -> None:
     sync_folder(tmp_path)
     sync_folder(tmp_path / "gone")
 
 
-def test_what_processes_left_that_have_ended_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_temporary_files_of_ended_processes_are_removed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     own = temporary_path(tmp_path / "x").name

@@ -35,7 +35,7 @@ activate = 1
 """
 
 
-def test_variables_that_are_known_are_kept_and_no_others() -> None:
+def test_only_known_environment_variables_are_kept() -> None:
     known = {"LANG": "uk_UA.UTF-8", "LC_TIME": "C", "DISPLAY": ":0", "FIELDRAY_HOME": "home", "SYSTEMROOT": r"C:\W"}
     known |= {"QT_SCALE_FACTOR": "2", "XDG_SESSION_TYPE": "x11", "TF_NUM_INTRAOP_THREADS": "1", "USERPROFILE": r"C:\me"}
     known |= {"AWS_ACCESS_KEY_ID": "reader", "AWS_CONFIG_FILE": str(Path("/config").absolute())}
@@ -81,7 +81,7 @@ def test_the_program_itself_leaves_no_core_file() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs a C compiler of Linux")
-def test_a_library_that_a_configuration_of_openssl_names_is_not_loaded(tmp_path: Path) -> None:
+def test_libraries_named_in_an_openssl_configuration_are_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "other.c").write_text(_CODE)
     library, mark = tmp_path / "other.so", tmp_path / "mark"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "other.c"], check=True)
@@ -94,7 +94,7 @@ def test_a_library_that_a_configuration_of_openssl_names_is_not_loaded(tmp_path:
 # ---- the window
 
 
-def test_from_a_checkout_nothing_is_installed_beside() -> None:
+def test_from_a_checkout_there_is_no_installed_window_program() -> None:
     assert installed_program_path("fieldray-window") is None
     assert child_command("fieldray.workers.image_worker:handle")[:2] == [sys.executable, "-I"]
 
@@ -103,7 +103,7 @@ _NOWHERE = ":99"  # no server has this number, nor does Wayland name a screen so
 
 
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="X11 and Wayland")
-def test_a_screen_is_one_that_can_be_opened() -> None:
+def test_a_display_counts_only_if_it_can_be_opened() -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         assert not has_screen({})
         assert not has_screen({name: ""})
@@ -116,7 +116,7 @@ def test_a_screen_is_one_that_can_be_opened() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="X11")
-def test_a_server_that_answers_is_a_screen() -> None:
+def test_a_display_whose_server_answers_can_be_used() -> None:
     number = os.getpid()
     with socket.socket(socket.AF_UNIX) as server:
         server.settimeout(20)
@@ -147,7 +147,7 @@ def without_screen() -> dict[str, str]:
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="X11 and Wayland")
 @pytest.mark.parametrize("screen", [{}, {"DISPLAY": _NOWHERE}, {"WAYLAND_DISPLAY": _NOWHERE}])
 @pytest.mark.parametrize("arguments", [(), (".",)])
-def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ...], screen: dict[str, str]) -> None:
+def test_without_a_display_the_window_ends_with_a_message(arguments: tuple[str, ...], screen: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fieldray", *arguments],
         env=without_screen() | screen, capture_output=True, text=True, timeout=60, check=False,
@@ -159,7 +159,7 @@ def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ..
 
 
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="X11 and Wayland")
-def test_the_window_computes_with_one_thread_which_is_said_before_numpy_loads() -> None:
+def test_the_windows_one_thread_limit_is_set_before_numpy_loads() -> None:
     environment = without_screen()
     environment.pop("OPENBLAS_NUM_THREADS", None)
     code = (
@@ -171,7 +171,7 @@ def test_the_window_computes_with_one_thread_which_is_said_before_numpy_loads() 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for the window's program")
 @pytest.mark.parametrize("paths", [(), (".", "..")])
-def test_installed_the_window_is_the_program_beside_this_one(tmp_path: Path, paths: tuple[str, ...]) -> None:
+def test_the_installed_window_is_the_program_next_to_this_one(tmp_path: Path, paths: tuple[str, ...]) -> None:
     window = tmp_path / "fieldray-window"
     window.write_text('#!/bin/sh\nprintf "%s|" "$0" "$@"\nexit 5\n')
     window.chmod(window.stat().st_mode | stat.S_IXUSR)

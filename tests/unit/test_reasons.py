@@ -24,11 +24,11 @@ def test_a_long_text_is_cut() -> None:
     assert reason("nothing_to_screen", path="x" * 300).parameters == (("path", "x" * 197 + "..."),)
 
 
-def test_line_ends_around_a_librarys_words_are_dropped() -> None:
+def test_line_breaks_around_a_librarys_message_are_dropped() -> None:
     assert reason("damaged", detail="not a PNG\n").text == "The file is damaged: not a PNG."
 
 
-def test_the_sentences_of_rooms_are_found_and_no_code_stands_twice() -> None:
+def test_reason_texts_of_all_packages_are_found_and_codes_are_unique() -> None:
     rooms = [import_module(f"fieldray.{room}.reasons").TEMPLATES for room in ("audit", "comparison", "packs", "store")]
     assert all(templates_of_subpackages()[code] == text for room in rooms for code, text in room.items())
     codes = [code for room in (TEMPLATES, *rooms) for code in room]
@@ -56,7 +56,7 @@ def test_each_parameter_that_may_name_a_patient_is_hidden_with_the_names(code: s
         assert f"MARK{name}" in hidden
 
 
-def test_what_a_person_or_a_file_wrote_is_never_declared_harmless() -> None:
+def test_texts_of_persons_or_files_are_never_declared_harmless() -> None:
     written = {
         "address", "age", "born", "detail", "file", "first", "folder", "image", "known", "label", "missing", "name",
         "names", "path", "paths", "patient", "reference", "rows", "second", "several", "text", "two_labels", "value",

@@ -9,17 +9,17 @@ import libraries
 import release_check
 
 
-def test_a_library_that_was_there_a_year_before_is_named() -> None:
+def test_a_library_unchanged_for_a_year_is_named() -> None:
     table = f"# on 2025-11-28\npytest=={version('pytest')}\nnumpy==0.1\nno-such-library==9.0\n"
     assert libraries.outdated_libraries(table) == [f"pytest {version('pytest')}"]
 
 
-def test_every_library_of_the_table_is_asked_for() -> None:
+def test_every_library_of_the_table_is_a_requirement() -> None:
     named = {line.split("==")[0] for line in libraries.TABLE.read_text(encoding="utf-8").splitlines() if "==" in line}
     assert named <= {name.lower() for name in libraries.required_libraries()}
 
 
-def test_each_python_has_its_suite_and_an_update_needs_the_package_before() -> None:
+def test_steps_cover_each_python_and_an_update_from_the_last_package() -> None:
     plain = release_check.check_targets(None, {})
     assert "update" not in plain and plain["suite"] == ("test",)
     whole = release_check.check_targets(Path("/srv/old.deb"), {"3.13": Path("/usr/bin/python3.13")})
@@ -29,7 +29,7 @@ def test_each_python_has_its_suite_and_an_update_needs_the_package_before() -> N
     assert [name for name, (target, *_) in whole.items() if f"\n{target}:" not in makefile] == []
 
 
-def test_the_page_says_what_held_what_failed_and_what_was_not_run() -> None:
+def test_the_release_page_lists_passed_failed_and_omitted_steps() -> None:
     done = {
         "suite": {"code": 0, "seconds": 1230, "ended": "2026-11-28T12:00+00:00", "last": "9000 passed"},
         "smoke": {"code": 1, "seconds": 60, "ended": "2026-11-28T13:00+00:00", "last": "a | b"},

@@ -15,14 +15,14 @@ def test_every_default_is_allowed() -> None:
     assert [row.key for row in SETTING_ROWS if row.problem(row.default)] == []
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_settings_are_loaded(tmp_path: Path) -> None:
     settings = Settings({"decoders": 3, "language": "uk"})
     settings.save(tmp_path / "settings.json")
     again, problems = load(tmp_path / "settings.json")
     assert (again["decoders"], again["language"], again["theme"], problems) == (3, "uk", "system", ())
 
 
-def test_what_this_version_does_not_know_stays_in_the_file(tmp_path: Path) -> None:
+def test_unknown_settings_stay_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     written = {"of_a_newer_version": [1, {"a": None}], "theme": "sepia", "decoders": 2}
     path.write_text(json.dumps(written))
@@ -39,7 +39,7 @@ def test_what_this_version_does_not_know_stays_in_the_file(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text", ["", "[" * 100_000, '{"decoders": ', "[1]", "\ud7ff", '{"decoders": 1' + "0" * 5000 + "}"]
 )
-def test_a_file_that_makes_no_sense_gives_the_defaults(tmp_path: Path, text: str) -> None:
+def test_an_invalid_settings_file_gives_the_defaults(tmp_path: Path, text: str) -> None:
     (tmp_path / "settings.json").write_text(text, encoding="utf-8")
     settings, _ = load(tmp_path / "settings.json")
     assert settings["decoders"] == 0
@@ -50,7 +50,7 @@ def test_a_value_out_of_range_is_refused() -> None:
         Settings({"decoders": 65})
 
 
-def test_only_what_was_changed_is_written_on_what_is_there(tmp_path: Path) -> None:
+def test_saving_changes_only_the_changed_settings_in_the_file(tmp_path: Path) -> None:
     """For example, a window is open while a command sets the default pack."""
     path = tmp_path / "settings.json"
     Settings({"pack": "old", "theme": "dark"}).save(path)
@@ -73,7 +73,7 @@ def test_only_what_was_changed_is_written_on_what_is_there(tmp_path: Path) -> No
     ]
 
 
-def test_what_could_not_be_saved_is_saved_the_next_time(tmp_path: Path) -> None:
+def test_a_setting_that_could_not_be_saved_is_saved_next_time(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     settings = Settings({"theme": "dark"})
     path.mkdir()
@@ -91,7 +91,7 @@ class _FailingPath(type(Path())):  # type: ignore[misc]
         raise OSError(errno.EIO, "input/output error")
 
 
-def test_what_the_system_did_not_let_be_read_is_not_replaced(tmp_path: Path) -> None:
+def test_an_unreadable_settings_file_is_not_replaced(tmp_path: Path) -> None:
     path = _FailingPath(tmp_path / "settings.json")
     path.write_text('{"decoders": 5}')
     settings, problems = load(path)
@@ -105,7 +105,7 @@ def test_what_the_system_did_not_let_be_read_is_not_replaced(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
-def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+def test_a_link_instead_of_the_settings_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_text('{"decoders": 5}')
     (tmp_path / "settings.json").symlink_to(tmp_path / "other")
     settings, problems = load(tmp_path / "settings.json")
@@ -116,7 +116,7 @@ def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", SETTING_ROWS, ids=lambda row: row.key)
-def test_every_row_holds_to_its_own_limits(row: SettingRow) -> None:
+def test_every_setting_keeps_its_limits(row: SettingRow) -> None:
     is_free_text = isinstance(row.default, str) and not row.choices
     wrong: list[object] = [None, [row.default], 1 if is_free_text else "sepia" if row.choices else "1"]
     if isinstance(row.default, bool):
@@ -129,14 +129,14 @@ def test_every_row_holds_to_its_own_limits(row: SettingRow) -> None:
     assert [value for value in right if row.problem(value) is not None] == []
 
 
-def test_a_key_that_nobody_knows_is_a_fault_of_the_program() -> None:
+def test_an_unknown_key_raises_a_key_error() -> None:
     with pytest.raises(KeyError):
         Settings({"of_nobody": 1})
     with pytest.raises(KeyError):
         Settings()["of_nobody"]
 
 
-def test_a_number_is_read_as_one() -> None:
+def test_a_number_is_read_as_a_number() -> None:
     assert Settings({"decoders": 3}).integer("decoders") == 3
 
 

@@ -64,7 +64,7 @@ def test_no_child_runs_code_from_the_current_directory(
     child.close()
 
 
-def test_the_program_started_by_itself_runs_none_either(strange_folder: Path) -> None:
+def test_a_program_started_by_the_program_runs_no_code_of_the_directory(strange_folder: Path) -> None:
     done = subprocess.run(program_command("packs", "list"), capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -83,7 +83,9 @@ def test_the_program_started_by_itself_runs_none_either(strange_folder: Path) ->
     ids=str,
 )
 @pytest.mark.parametrize("start", ["-m fieldray", "console script"])
-def test_what_a_person_starts_there_runs_none_either(tmp_path: Path, variables: dict[str, str], start: str) -> None:
+def test_a_program_started_by_a_person_runs_no_code_of_the_directory(
+    tmp_path: Path, variables: dict[str, str], start: str
+) -> None:
     folder = tmp_path / "images"
     for place in (folder, folder / "below", folder / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"):
         place.mkdir(parents=True)
@@ -112,7 +114,7 @@ def test_a_current_directory_that_was_removed_is_no_error(tmp_path: Path) -> Non
 
 @pytest.mark.adapt
 @pytest.mark.parametrize("module", ["fieldray_adapt.reports.page"])
-def test_drawing_takes_no_settings_from_there_either(tmp_path: Path, module: str) -> None:
+def test_matplotlib_reads_no_settings_from_the_current_directory(tmp_path: Path, module: str) -> None:
     """The file has settings of its own, and bytes that are no text."""
     pytest.importorskip("matplotlib")
     (tmp_path / "matplotlibrc").write_bytes(b"font.size: 77\n\xff\xfe\n")
@@ -130,14 +132,14 @@ def starts(path: Path) -> Iterator[tuple[int, ast.expr | None]]:
                 yield part.lineno, after
 
 
-def test_one_function_of_the_program_starts_a_python() -> None:
+def test_only_one_function_of_the_program_starts_python() -> None:
     mentions = {path.stem: list(starts(path)) for path in PACKAGE.rglob("*.py")}
     assert {name for name, found in mentions.items() if found} - {"paths"} == set()
     isolated = [after for _, after in mentions["paths"] if isinstance(after, ast.Constant)]
     assert [constant.value for constant in isolated] == ["-I"]
 
 
-def test_the_tools_start_a_python_isolated_or_with_a_script_of_their_own() -> None:
+def test_tools_start_python_isolated_or_with_a_script() -> None:
     """With -m and -c, Python searches the current directory first; with a script, the folder of that script."""
     careless = [
         f"{path.name}:{line}"

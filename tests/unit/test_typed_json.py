@@ -19,13 +19,13 @@ class Place:
     share: float | None = None
 
 
-def test_what_fits_its_type_is_taken() -> None:
+def test_valid_json_is_decoded() -> None:
     assert parse_json(b'{"name": "a", "sides": [1, 2], "share": 1}', Place) == Place("a", (1, 2), 1.0)
     assert parse_json('{"name": "a", "sides": [1, 2], "newer": [[]]}', Place) == Place("a", (1, 2))
     assert to_type({"a": ["x"]}, dict[str, list[str]]) == {"a": ["x"]}
 
 
-def test_names_of_files_that_are_no_text_pass() -> None:
+def test_file_names_that_are_no_unicode_are_accepted() -> None:
     assert parse_json(b'{"name": "\\udcff", "sides": [1, 2]}', Place).name == "\udcff"
 
 
@@ -48,7 +48,7 @@ def test_names_of_files_that_are_no_text_pass() -> None:
         b'{"name": "a", "sides": [1, ' + b"9" * 5_000 + b"]}",
     ],
 )
-def test_all_else_is_one_error(data: bytes) -> None:
+def test_invalid_json_is_one_kind_of_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         parse_json(data, Place)
 
@@ -62,13 +62,13 @@ def test_all_else_is_one_error(data: bytes) -> None:
         [np.float64(0.1), 2**80],
     ],
 )
-def test_what_is_written_is_read_again_and_is_ascii(value: list[object] | dict[str, object]) -> None:
+def test_encoded_json_is_ascii_and_reads_back(value: list[object] | dict[str, object]) -> None:
     data = format_json(value)
     assert parse_json(data, type(value)) == value
     assert data.isascii() and b" " not in data
 
 
-def test_what_is_no_number_stays_so_and_is_not_left_out() -> None:
+def test_nan_is_kept() -> None:
     assert math.isnan(parse_json(format_json([math.nan]), list[float])[0])
     assert format_json(Place("a", (1, 2), math.nan)) == b'{"name":"a","sides":[1,2],"share":NaN}'
 
@@ -97,7 +97,7 @@ for _ in range(40):
 """
 
 
-def test_a_type_that_several_threads_meet_at_once_ends_no_process() -> None:
+def test_several_threads_can_decode_one_type_at_once() -> None:
     """It ended the process with a segmentation fault of the library."""
     done = python(_FIRST_MET_BY_MANY)
     assert (done.returncode, done.stderr) == (0, "")

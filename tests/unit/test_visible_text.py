@@ -12,12 +12,12 @@ CLEAN = ("image-001.png", "Знімок грудної клітки №1", "Mül
 
 
 @pytest.mark.parametrize("text", CLEAN)
-def test_a_clean_text_stays_as_it_is(text: str) -> None:
+def test_a_clean_text_is_unchanged(text: str) -> None:
     assert make_visible(text) == text
 
 
 @pytest.mark.parametrize("text", ALL)
-def test_nothing_that_hides_reorders_or_steers_is_left(text: str) -> None:
+def test_invisible_reordering_and_control_characters_are_escaped(text: str) -> None:
     shown = make_visible(text)
     assert forbidden_in(shown) == set()
     assert len(shown.splitlines()) == 1
@@ -35,7 +35,7 @@ def test_nothing_that_hides_reorders_or_steers_is_left(text: str) -> None:
         ("\U000e0041", "\\U000e0041"),
     ],
 )
-def test_what_cannot_be_seen_is_written_as_python_writes_it(text: str, shown: str) -> None:
+def test_invisible_characters_are_escaped_as_in_python(text: str, shown: str) -> None:
     assert make_visible(text) == shown
 
 
@@ -50,7 +50,7 @@ def test_every_character_without_a_shape_is_escaped() -> None:
     assert left == []
 
 
-def test_a_cell_cannot_fill_its_row_with_blanks() -> None:
+def test_long_runs_of_blanks_are_shortened() -> None:
     assert console_cell("a b") == "a b"
     assert [console_cell(path) for path in ("s3:/box/a.png", "s3://box", "C:/a")] == [
         "s3://box/a.png",

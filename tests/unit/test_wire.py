@@ -43,7 +43,7 @@ def test_empty_and_zero_dimensional_arrays_travel() -> None:
     assert int(answer.arrays["single"]) == 7
 
 
-def test_the_other_byte_order_is_turned_round() -> None:
+def test_arrays_in_the_other_byte_order_are_converted() -> None:
     answer = _through(Message({}, {"big": np.array([1, 256], ">u2")}))
     assert answer.arrays["big"].tolist() == [1, 256]
 
@@ -58,13 +58,13 @@ def test_several_messages_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["object", "complex128"])
-def test_other_types_do_not_leave(dtype: str) -> None:
+def test_arrays_of_other_types_are_not_sent(dtype: str) -> None:
     with pytest.raises(TypeError):
         write_message(io.BytesIO(), Message({}, {"a": np.zeros(2, dtype)}))
 
 
 @pytest.mark.parametrize("data", [b"", b"\1", b"\1\0\0"])
-def test_the_end_of_the_stream_is_none(data: bytes) -> None:
+def test_the_end_of_the_stream_gives_none(data: bytes) -> None:
     assert read_message(io.BytesIO(data)) is None
 
 
@@ -104,7 +104,7 @@ class Counted(io.BytesIO):
         return super().read(size)
 
 
-def test_what_is_announced_takes_no_room_before_it_comes() -> None:
+def test_announced_data_is_not_allocated_before_it_arrives() -> None:
     """A read allocates all that it asks for, even if almost nothing arrives."""
     stream = Counted(_raw({"body": {}, "arrays": [["a", "uint8", [2**31]]]}).getvalue() + bytes(10))
     with pytest.raises(ValueError):

@@ -62,7 +62,7 @@ def test_a_new_file_has_the_version_of_the_program_and_is_for_this_user_only(tmp
     assert [file.name for file in path.parent.iterdir()] == ["results.sqlite"]
 
 
-def test_a_file_that_is_opened_twice_keeps_its_log_when_another_program_comes_and_goes(path: Path) -> None:
+def test_a_database_opened_twice_keeps_its_log_while_another_program_uses_it(path: Path) -> None:
     """Closing a file descriptor releases all locks of the process. The other program would then delete the log."""
     with closing(open_database(path)) as connection:
         open_database(path).close()
@@ -79,7 +79,7 @@ def test_a_file_that_is_opened_twice_keeps_its_log_when_another_program_comes_an
     ("version", "said"), [(1, "database_too_old"), (SCHEMA_VERSION + 1, "database_newer"), (999, "database_newer")]
 )
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_a_file_of_another_version_is_refused_and_left_alone(
+def test_a_database_of_another_version_is_refused_and_unchanged(
     tmp_path: Path, version: int, said: str, is_empty: bool
 ) -> None:
     path = tmp_path / "results.sqlite"
@@ -92,7 +92,7 @@ def test_a_file_of_another_version_is_refused_and_left_alone(
     assert not damage_mark_path(path).exists()
 
 
-def test_a_file_that_is_no_database_and_a_place_that_cannot_be_written_are_told_apart(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_differs_from_an_unwritable_folder(tmp_path: Path) -> None:
     path = tmp_path / "results.sqlite"
     path.write_bytes(b"these are no results" * 100)
     assert refusal(path) == "database_damaged"
@@ -100,20 +100,20 @@ def test_a_file_that_is_no_database_and_a_place_that_cannot_be_written_are_told_
 
 
 @pytest.mark.parametrize("statement", ["SELECT * FROM nowhere", "INSERT INTO runs (id) VALUES (1)"])
-def test_a_fault_of_the_program_is_called_neither_one_of_the_disk_nor_damage(path: Path, statement: str) -> None:
+def test_a_wrong_sql_statement_is_not_reported_as_disk_error_or_damage(path: Path, statement: str) -> None:
     with closing(open_database(path)) as connection, pytest.raises(sqlite3.Error), storage_problems(path):
         connection.execute(statement)
     assert not damage_mark_path(path).exists()
 
 
-def test_what_another_program_does_is_told_as_such(path: Path) -> None:
+def test_a_lock_of_another_program_is_reported_as_such(path: Path) -> None:
     with closing(open_database(path)) as first, closing(sqlite3.connect(path, timeout=0)) as second:
         first.execute("BEGIN IMMEDIATE")
         with raises(StorageProblem, "store_in_use"), storage_problems(path):
             second.execute("BEGIN IMMEDIATE")
 
 
-def test_nobody_opens_repairs_or_replaces_a_file_that_is_being_replaced(
+def test_a_store_that_is_being_replaced_cannot_be_opened_or_repaired(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fieldray.store.database._BUSY_TIMEOUT_S", 0.05)
@@ -135,9 +135,7 @@ def test_nobody_opens_repairs_or_replaces_a_file_that_is_being_replaced(
 
 @posix
 @pytest.mark.parametrize("event", ["removed", "moved", "replaced", "replaced by a link"])
-def test_a_store_that_is_no_longer_there_is_noticed_before_anything_is_called_saved(
-    path: Path, tmp_path: Path, event: str
-) -> None:
+def test_a_store_that_was_removed_is_noticed_before_a_save_is_confirmed(path: Path, tmp_path: Path, event: str) -> None:
     backup = tmp_path / "backup"
     shutil.copy(path, backup)
     with ResultStore(path) as store:
@@ -166,7 +164,7 @@ def test_a_store_that_is_no_longer_there_is_noticed_before_anything_is_called_sa
 
 
 @posix
-def test_what_is_saved_in_another_store_at_the_same_place_stays_there(path: Path, tmp_path: Path) -> None:
+def test_results_saved_in_a_replacing_store_stay_there(path: Path, tmp_path: Path) -> None:
     with ResultStore(path) as gone:
         path.rename(tmp_path / "elsewhere")
         with ResultStore(path) as store:
@@ -198,7 +196,7 @@ for number in range(20):
 """
 
 
-def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
+def test_programs_that_start_at_the_same_time_share_one_store(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BEGIN, str(tmp_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with contextlib.ExitStack() as stack:
@@ -235,7 +233,7 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
         f"DROP TABLE verdicts; CREATE VIEW verdicts AS {ENDLESS}",  # a statement that is not read to its end
     ],
 )
-def test_a_store_with_orders_in_it_is_set_aside_and_its_rows_are_kept(path: Path, order: str) -> None:
+def test_a_store_with_foreign_triggers_or_views_is_replaced_and_its_rows_kept(path: Path, order: str) -> None:
     change(path, order)
     assert refusal(path) == "database_damaged"
     assert repair(path) is not None

@@ -70,7 +70,7 @@ def test_runs_come_with_their_counts_the_newest_first(store: ResultStore) -> Non
     assert (oldest.total, oldest.absent_count) == (4, 0)
 
 
-def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
+def test_notes_on_image_quality_are_counted_by_day(store: ResultStore) -> None:
     def taken(content: str, *codes: str) -> ScreenedOutcome:
         return replace(image(content), notes=tuple(map(reason, codes)))
 
@@ -90,7 +90,7 @@ def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
         assert len(query.quality_by_day(since_s=time.time() - 1000)) == 1
 
 
-def test_images_that_are_gone_are_counted_apart(store: ResultStore) -> None:
+def test_missing_images_are_counted_separately(store: ResultStore) -> None:
     run_id = save_run(store, image("a"), image("b"))
     store.set_state(run_id, "cancelled")
     assert save_run(store, image("a"), is_over=True) == run_id
@@ -125,7 +125,7 @@ def test_the_list_of_runs_reads_no_result(path: Path, ask: Callable[[HistoryQuer
 # ---- previews
 
 
-def test_a_preview_is_kept_once_for_all_results_of_the_same_bytes(store: ResultStore) -> None:
+def test_a_preview_is_stored_once_for_all_results_of_one_content(store: ResultStore) -> None:
     add(store, image("a", preview=b"first"))
     add(store, image("a", preview=b"second"), spec=OTHER)
     with HistoryQuery(store.path) as query:
@@ -136,7 +136,7 @@ def test_a_preview_is_kept_once_for_all_results_of_the_same_bytes(store: ResultS
 
 
 @pytest.mark.parametrize("kept", [2**50, 3.5, "text", b"x" * (PREVIEW_SIDE**2 + 1)])
-def test_what_cannot_be_a_preview_is_none(store: ResultStore, path: Path, kept: object) -> None:
+def test_an_invalid_preview_counts_as_missing(store: ResultStore, path: Path, kept: object) -> None:
     """Python's bytes() would turn a number into that many zero bytes."""
     add(store, image("a"))
     change(pictures_path(path), "UPDATE pictures SET preview = ?", kept)
@@ -145,7 +145,7 @@ def test_what_cannot_be_a_preview_is_none(store: ResultStore, path: Path, kept: 
 
 
 @pytest.mark.parametrize("harm", ["thumbnail = x'010203'", "thumbnail = 7", "thumbnail_columns = 'x'", "frame = 9"])
-def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, harm: str) -> None:
+def test_a_damaged_thumbnail_does_not_affect_its_result(store: ResultStore, harm: str) -> None:
     row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC).row_id
     assert store.result(row_id).outcome.facts.thumbnail is not None
     change(pictures_path(store.path), f"UPDATE pictures SET {harm}")
@@ -157,7 +157,7 @@ def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, harm: str) -> N
 # ---- deleting
 
 
-def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: Path) -> None:
+def test_no_file_contains_anything_of_a_deleted_run(store: ResultStore, path: Path) -> None:
     first = add(store, image("a", preview=SECRET_PREVIEW), image("b", preview=SECRET_PREVIEW))
     second = add(store, stores.image("kept.dcm", preview=b"kept preview"), spec=OTHER)
     store.close()
@@ -178,14 +178,14 @@ def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: 
         assert [summary.run.run_id for summary in query.summaries()] == [second]
 
 
-def test_it_is_gone_from_the_log_of_changes_while_another_window_is_open(store: ResultStore, path: Path) -> None:
+def test_a_deleted_run_is_removed_from_the_log_while_another_window_is_open(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a", preview=SECRET_PREVIEW))
     assert delete_runs(path, [run_id]).is_overwritten
     assert SECRET_NAME.encode() not in on_disk(path) and SECRET_PREVIEW not in on_disk(path)
     assert store.runs() == ()
 
 
-def test_what_a_reader_keeps_from_being_wiped_is_told(
+def test_a_deletion_reports_if_a_reader_prevents_overwriting(
     store: ResultStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fieldray.store.database._BUSY_TIMEOUT_S", 0.05)
@@ -205,7 +205,7 @@ def test_a_preview_stays_while_another_run_needs_it(store: ResultStore, path: Pa
     assert rows_of(pictures_path(path), "SELECT COUNT(*) FROM pictures") == [(0,)]
 
 
-def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(store: ResultStore, path: Path) -> None:
+def test_the_deletion_plan_counts_lost_verdicts_and_those_of_another_run(store: ResultStore, path: Path) -> None:
     add(store, image("a"), image("b"))
     for row_id, content in ((1, "a"), (2, "b")):
         store.set_verdict(row_id, AGREE, judged=image(content))
@@ -219,7 +219,7 @@ def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(stor
         assert query.result(3).verdict == AGREE
 
 
-def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(store: ResultStore, path: Path) -> None:
+def test_a_run_in_use_prevents_the_deletion_of_all_chosen_runs(store: ResultStore, path: Path) -> None:
     done = add(store, image("a"))
     under_way = add(store, image("b"), spec=OTHER, is_over=False)
     with pytest.raises(UsageProblem) as problem:
@@ -233,7 +233,7 @@ def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(sto
     assert list(path.parent.glob("*.lock")) == []
 
 
-def test_an_unknown_run_deletes_nothing(store: ResultStore, path: Path) -> None:
+def test_deleting_an_unknown_run_deletes_nothing(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a"))
     for ask in (plan_deletion, delete_runs):
         with pytest.raises(UsageProblem, match="Run 99 was not found"):
@@ -242,7 +242,7 @@ def test_an_unknown_run_deletes_nothing(store: ResultStore, path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a lock keeps Windows from deleting the file")
-def test_a_lock_that_cannot_be_written_deletes_nothing(
+def test_without_a_writable_lock_nothing_is_deleted(
     store: ResultStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = add(store, image("a"), is_over=False)
@@ -260,7 +260,7 @@ def test_a_lock_that_cannot_be_written_deletes_nothing(
         assert len(query.runs()) == 1
 
 
-def test_what_a_killed_program_left_goes_too_and_what_was_set_aside_is_named(store: ResultStore, path: Path) -> None:
+def test_deletion_removes_leftover_files_and_names_files_set_aside(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a", preview=SECRET_PREVIEW))
     store.close()
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
@@ -274,7 +274,7 @@ def test_what_a_killed_program_left_goes_too_and_what_was_set_aside_is_named(sto
     assert SECRET_NAME.encode() not in on_disk(path)
 
 
-def test_a_verdict_that_nobody_agreed_to_lose_is_not_deleted(store: ResultStore, path: Path) -> None:
+def test_a_verdict_given_after_the_deletion_plan_prevents_the_deletion(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a"))
     agreed = plan_deletion(path, [run_id])
     store.set_verdict(1, DISAGREE, judged=image("a"))  # given while the question is open
@@ -285,7 +285,7 @@ def test_a_verdict_that_nobody_agreed_to_lose_is_not_deleted(store: ResultStore,
     assert delete_runs(path, [run_id], agreed=plan_deletion(path, [run_id])).plan.verdicts == 1
 
 
-def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path: Path) -> None:
+def test_a_month_counts_each_image_once_per_pack_at_its_first_run(tmp_path: Path) -> None:
     with ResultStore(tmp_path / "results.sqlite") as store:
         first = add(store, image("a"), image("b", score=0.2), refused(image_ref("side.dcm")))
         again = add(store, image("a", score=0.2), spec=run_spec(settings_hash="t" * 64))  # the newest answer counts
@@ -320,7 +320,7 @@ def test_a_month_of_one_folder_counts_its_images_alone(tmp_path: Path) -> None:
         assert query.tallies(0, until, folder=Path("/cli")) == ()
 
 
-def test_a_month_does_not_count_what_failed_and_was_put_right(tmp_path: Path) -> None:
+def test_a_month_does_not_count_a_failure_that_was_later_screened(tmp_path: Path) -> None:
     def counted() -> list[tuple[str, str, int]]:
         with HistoryQuery(tmp_path / "results.sqlite") as query:
             found = query.tallies(0, time.time() + 999)
@@ -336,7 +336,7 @@ def test_a_month_does_not_count_what_failed_and_was_put_right(tmp_path: Path) ->
         assert counted() == [others, (SPEC.packs[0].pack_name, "abnormal", 1)]
 
 
-def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(tmp_path: Path) -> None:
+def test_a_month_states_common_refusals_and_different_operating_points(tmp_path: Path) -> None:
     def month() -> str:
         with HistoryQuery(tmp_path / "results.sqlite") as query:
             tallies = query.tallies(0, time.time() + 999)

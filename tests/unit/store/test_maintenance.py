@@ -63,7 +63,7 @@ def held(path: Path) -> tuple[int, int, int]:
 # ---- check
 
 
-def test_what_is_whole_is_counted(path: Path) -> None:
+def test_a_check_counts_results_verdicts_and_pictures(path: Path) -> None:
     shares: list[float] = []
     found = check(path, progress=shares.append)
     assert (found["answers"], found["verdicts"], found["pictures"]) == (COUNT, 1, COUNT)
@@ -73,7 +73,7 @@ def test_what_is_whole_is_counted(path: Path) -> None:
     assert check(path, progress=nothing)["pictures"] == 0
 
 
-def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
+def test_a_check_finds_an_index_that_does_not_match_its_table(path: Path) -> None:
     """Each page is valid, but they do not belong together, as after a backup of one file among several."""
     change(
         path,
@@ -87,7 +87,7 @@ def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
     assert check(path, progress=nothing)["answers"] == COUNT
 
 
-def test_damaged_pictures_are_told_as_such(path: Path) -> None:
+def test_a_check_reports_damaged_pictures(path: Path) -> None:
     pictures_path(path).write_bytes(b"nonsense" * 2000)
     with raises(StorageProblem, "pictures_damaged"):
         check(path, progress=nothing)
@@ -98,7 +98,7 @@ def test_damaged_pictures_are_told_as_such(path: Path) -> None:
 # ---- compact
 
 
-def test_room_that_nothing_needs_is_given_back(path: Path) -> None:
+def test_compacting_frees_unused_space(path: Path) -> None:
     with ResultStore(path) as store:
         second = add(store, "00112233")
     before = sum(file.stat().st_size for file in path.parent.iterdir())
@@ -113,7 +113,7 @@ def test_room_that_nothing_needs_is_given_back(path: Path) -> None:
     assert check(path, progress=nothing)["pictures"] == 4
 
 
-def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
+def test_compacting_during_a_read_reports_that_not_all_space_was_freed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fieldray.store.database._BUSY_TIMEOUT_S", 0.05)
@@ -126,7 +126,7 @@ def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
 # ---- pictures
 
 
-def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Path) -> None:
+def test_deleting_pictures_leaves_no_bytes_of_them_and_all_results(path: Path) -> None:
     with ResultStore(path) as window:
         window.result(1)
         deleted, is_overwritten, freed_bytes = delete_all_pictures(path)
@@ -141,7 +141,7 @@ def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Pat
 # ---- backup and restore
 
 
-def test_a_backup_holds_one_moment_although_the_run_continues(path: Path, tmp_path: Path) -> None:
+def test_a_backup_is_consistent_although_the_run_continues(path: Path, tmp_path: Path) -> None:
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC, as_new_run=True)
 
@@ -160,7 +160,7 @@ def test_a_backup_holds_one_moment_although_the_run_continues(path: Path, tmp_pa
     assert check(tmp_path / "out" / "results.sqlite", progress=nothing)["pictures"] == COUNT
 
 
-def test_a_backup_replaces_nothing(path: Path, tmp_path: Path) -> None:
+def test_a_backup_overwrites_no_file(path: Path, tmp_path: Path) -> None:
     place = tmp_path / "out" / "results.pictures.sqlite"
     place.parent.mkdir()
     place.write_bytes(b"mine")
@@ -180,7 +180,7 @@ def copied(path: Path, tmp_path: Path) -> Path:
     return tmp_path / "backup"
 
 
-def test_what_was_lost_is_there_again_and_what_was_replaced_is_kept(path: Path, copied: Path) -> None:
+def test_a_restore_brings_back_results_and_keeps_the_replaced_store(path: Path, copied: Path) -> None:
     delete_runs(path, [1])
     with ResultStore(path) as store:
         add(store, "77")
@@ -193,7 +193,7 @@ def test_what_was_lost_is_there_again_and_what_was_replaced_is_kept(path: Path, 
     assert restore(path, copied) == path.with_name("results.replaced-2.sqlite")
 
 
-def test_a_computer_without_results_gets_those_of_the_backup(copied: Path, tmp_path: Path) -> None:
+def test_a_restore_works_on_a_computer_without_results(copied: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.sqlite"
     assert restore(path, copied) is None
     assert held(path) == (1, COUNT, 1)
@@ -202,7 +202,7 @@ def test_a_computer_without_results_gets_those_of_the_backup(copied: Path, tmp_p
         assert copied.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_copy_of_the_files_at_work_is_taken(path: Path, tmp_path: Path) -> None:
+def test_a_manual_copy_of_open_files_can_be_restored(path: Path, tmp_path: Path) -> None:
     by_hand = tmp_path / "by hand"
     with ResultStore(path) as store:
         add(store, "9")
@@ -212,7 +212,7 @@ def test_a_copy_of_the_files_at_work_is_taken(path: Path, tmp_path: Path) -> Non
     assert held(tmp_path / "new" / "results.sqlite") == (2, 1, 1)
 
 
-def mark(path: Path) -> None:
+def mark_as_damaged(path: Path) -> None:
     """Make the store contain an invalid verdict, and read it, so that the store is marked as damaged."""
     change(path, "UPDATE verdicts SET choice = 'perhaps'")
     with pytest.raises(StorageProblem):
@@ -221,10 +221,14 @@ def mark(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "harm",
-    [mark, lambda path: path.write_bytes(b"no header" * 2000), lambda path: (mark(path), path.unlink())],
+    [
+        mark_as_damaged,
+        lambda path: path.write_bytes(b"no header" * 2000),
+        lambda path: (mark_as_damaged(path), path.unlink()),
+    ],
     ids=["marked", "not marked yet", "marked and gone"],
 )
-def test_a_backup_takes_the_place_of_a_damaged_store(path: Path, copied: Path, harm: Callable[[Path], object]) -> None:
+def test_a_restore_replaces_a_damaged_store(path: Path, copied: Path, harm: Callable[[Path], object]) -> None:
     harm(path)
     before = path.read_bytes() if path.exists() else None
     replaced = restore(path, copied)
@@ -235,13 +239,13 @@ def test_a_backup_takes_the_place_of_a_damaged_store(path: Path, copied: Path, h
     assert held(path) == (1, COUNT, 1)
 
 
-def test_pictures_that_are_damaged_here_do_not_cost_those_of_the_backup(path: Path, copied: Path) -> None:
+def test_a_restore_replaces_damaged_pictures(path: Path, copied: Path) -> None:
     pictures_path(path).write_bytes(b"no pictures" * 2000)
     restore(path, copied)
     assert (held(path), check(path, progress=nothing)["pictures"]) == ((1, COUNT, 1), COUNT)
 
 
-def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path: Path, copied: Path) -> None:
+def test_the_log_of_a_deleted_store_is_not_applied_to_the_backup(path: Path, copied: Path) -> None:
     with ResultStore(path) as store:
         add(store, "77")
         log = path.with_name("results.sqlite-wal").read_bytes()
@@ -268,7 +272,9 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
     ],
     ids=["no database", "orders", "newer", "of no version", "empty", "cut", "a link", "no pictures"],
 )
-def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, harm: Callable[[Path], object]) -> None:
+def test_a_backup_not_written_by_the_program_is_refused(
+    path: Path, copied: Path, harm: Callable[[Path], object]
+) -> None:
     harm(copied / "results.sqlite")
     before = path.read_bytes()
     with raises(UsageProblem, "store_not_ours"):
@@ -278,9 +284,7 @@ def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, harm: Ca
     assert not damage_mark_path(path).exists()
 
 
-def test_nothing_is_replaced_while_somebody_has_it_open(
-    path: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_store_is_not_replaced(path: Path, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fieldray.store.locks.EXCLUSIVE_WAIT_S", 0.05)
     with ResultStore(path) as store:
         run_id = add(store, "8")
@@ -291,7 +295,7 @@ def test_nothing_is_replaced_while_somebody_has_it_open(
         restore(path, copied / "nowhere")
 
 
-def test_nothing_is_replaced_while_a_session_shows_it(path: Path, copied: Path) -> None:
+def test_a_store_shown_by_a_window_is_not_replaced(path: Path, copied: Path) -> None:
     """A window refers to results by rows, but opens the file only for reading. A killed window prevents nothing."""
     before, lock, other = held(path), SessionLock(path), SessionLock(path)
     lock.release()
@@ -308,7 +312,7 @@ def test_nothing_is_replaced_while_a_session_shows_it(path: Path, copied: Path) 
     assert not [file.name for file in path.parent.iterdir() if "session" in file.name]
 
 
-def test_who_opens_a_store_while_it_is_exchanged_gets_the_new_one(
+def test_a_store_opened_during_a_restore_is_the_restored_one(
     path: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise results go into the old file, and its log is read as that of the backup."""
@@ -335,7 +339,7 @@ def test_who_opens_a_store_while_it_is_exchanged_gets_the_new_one(
     assert held(path) == (2, 1, 1)
 
 
-def test_two_that_are_put_back_at_once_do_not_mix(
+def test_two_restores_at_once_do_not_mix(
     path: Path, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = tmp_path / "new" / "results.sqlite"
@@ -356,7 +360,9 @@ def test_two_that_are_put_back_at_once_do_not_mix(
 
 
 @pytest.mark.parametrize("is_of_pictures", [False, True])
-def test_a_backup_that_could_not_be_put_back_is_none(path: Path, tmp_path: Path, is_of_pictures: bool) -> None:
+def test_a_backup_of_a_damaged_store_fails_and_marks_the_damage(
+    path: Path, tmp_path: Path, is_of_pictures: bool
+) -> None:
     """SQLite copies pages unchecked, so the backup would be damaged as well."""
     place = pictures_path(path) if is_of_pictures else path
     with ResultStore(path) as store:

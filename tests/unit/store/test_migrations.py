@@ -66,7 +66,7 @@ def runs_of(said: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, list[Mappi
         yield lead, sorted(of_packs, key=lambda run: (run["id"] != lead, run["id"]))
 
 
-def told(answer: StoredResult) -> dict[str, Any]:
+def recorded_values(answer: StoredResult) -> dict[str, Any]:
     """The values of a result in the form that `write_version_11` recorded."""
     outcome = answer.outcome
     return {
@@ -85,7 +85,7 @@ def told(answer: StoredResult) -> dict[str, Any]:
     }
 
 
-def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(path: Path, name: str) -> None:
+def test_a_migration_keeps_all_content_and_merges_the_runs_of_one_pass(path: Path, name: str) -> None:
     with HistoryQuery(path) as query:
         said = dict(runs_of(SAID[name]["runs"]))
         assert sorted(run.run_id for run in query.runs()) == sorted(said)
@@ -101,7 +101,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
             ]
             assert earlier == first["earlier_verdicts"]
             for position, one in enumerate(of_packs):
-                answers = [told(answer) for answer in query.results(run_id, position=position)]
+                answers = [recorded_values(answer) for answer in query.results(run_id, position=position)]
                 assert sorted(answers, key=lambda answer: answer["id"]) == one["results"]
             images = {answer["image"] for one in of_packs for answer in one["results"]}
             listed = query.list_rows(run_id, ResultFilter(), ResultOrder())
@@ -112,7 +112,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
     assert found["answers"] == sum(len(run["results"]) + len(run["not_present"]) for run in SAID[name]["runs"])
 
 
-def test_a_step_searches_the_results_of_an_image_by_an_index(tmp_path: Path) -> None:
+def test_a_migration_finds_the_results_of_an_image_by_an_index(tmp_path: Path) -> None:
     """A search through all results for each image would take days for a million of them."""
     path = old_store(tmp_path, "several_packs")
     with closing(create_database(tmp_path / "new.sqlite", RESULTS_TABLES, SCHEMA_VERSION)) as connection:
@@ -125,7 +125,7 @@ def test_a_step_searches_the_results_of_an_image_by_an_index(tmp_path: Path) -> 
                 assert not said.startswith(("SCAN same", "SCAN found", "SCAN images")), said
 
 
-def test_the_store_of_before_is_kept(path: Path) -> None:
+def test_the_store_before_the_migration_is_kept(path: Path) -> None:
     before = path.read_bytes()
     open_database(path).close()
     (copy,) = path.parent.glob("results.version-*")
@@ -135,7 +135,7 @@ def test_the_store_of_before_is_kept(path: Path) -> None:
     assert len(list(path.parent.glob("results.version-*"))) == 1
 
 
-def test_a_run_that_was_interrupted_is_gone_on_with_and_takes_over_what_it_has(tmp_path: Path) -> None:
+def test_an_interrupted_run_of_an_old_store_can_be_resumed(tmp_path: Path) -> None:
     packs = tuple(
         pack_spec(pack_name=f"{name}-1.0.0", model_sha256=model * 32, settings_hash=settings * 32)
         for name, model, settings in (("adults", "aa", "01"), ("tuberculosis", "bb", "02"), ("children", "cc", "03"))
@@ -152,7 +152,7 @@ def test_a_run_that_was_interrupted_is_gone_on_with_and_takes_over_what_it_has(t
         assert store.open_run(run_spec(paths=("/new",))) == 7  # given ids do not change
 
 
-def test_a_verdict_of_before_passes_to_a_new_run(tmp_path: Path) -> None:
+def test_a_verdict_of_an_old_store_is_kept_in_a_new_run(tmp_path: Path) -> None:
     path = old_store(tmp_path, "one_pack")
     with ResultStore(path) as store:
         judged = store.result(1)
@@ -162,7 +162,7 @@ def test_a_verdict_of_before_passes_to_a_new_run(tmp_path: Path) -> None:
         assert image.row_id > 20
 
 
-def test_a_deleted_run_leaves_no_trace_but_in_the_copy_which_is_named(tmp_path: Path) -> None:
+def test_a_deleted_run_remains_only_in_the_named_copy_of_the_old_store(tmp_path: Path) -> None:
     path = old_store(tmp_path, "one_pack")
     done = delete_runs(path, [1, 2, 4, 5])
     assert [Path(copy).name for copy in done.remaining_copies] == ["results.version-11-1.sqlite"]
@@ -195,7 +195,7 @@ print("done")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
-def test_killed_at_any_moment_the_next_start_goes_on(tmp_path: Path) -> None:
+def test_a_migration_killed_at_any_moment_continues_at_the_next_start(tmp_path: Path) -> None:
     path, deaths = old_store(tmp_path, "several_packs"), 0
     for count in (1, 5, 10, 20, 30, 40, 50, 60, 65, *range(70, 200, 2)):
         done = subprocess.run(
@@ -216,7 +216,7 @@ def test_killed_at_any_moment_the_next_start_goes_on(tmp_path: Path) -> None:
     assert not list(path.parent.glob(".*.new*"))
 
 
-def test_while_another_program_has_it_open_nothing_is_changed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_open_in_another_program_is_not_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fieldray.store.locks.EXCLUSIVE_WAIT_S", 0.05)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA journal_mode = WAL")
@@ -229,7 +229,7 @@ def test_while_another_program_has_it_open_nothing_is_changed(path: Path, monkey
     open_database(path).close()
 
 
-def test_what_no_program_of_ours_wrote_is_carried_out_by_no_step(path: Path) -> None:
+def test_a_migration_does_not_execute_foreign_triggers(path: Path) -> None:
     change(path, "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM results; END")
     with raises(StorageProblem, "database_damaged"):
         open_database(path)
@@ -238,7 +238,7 @@ def test_what_no_program_of_ours_wrote_is_carried_out_by_no_step(path: Path) -> 
     assert damage_mark_path(path).exists()
 
 
-def test_a_row_that_makes_no_sense_is_found_and_repaired_in_the_new_store(tmp_path: Path) -> None:
+def test_an_invalid_row_of_an_old_store_is_found_and_repaired(tmp_path: Path) -> None:
     path = old_store(tmp_path, "one_pack")
     change(path, "UPDATE results SET details = '[]' WHERE id = 3")
     with raises(StorageProblem, "database_damaged"), HistoryQuery(path) as query:
@@ -248,7 +248,7 @@ def test_a_row_that_makes_no_sense_is_found_and_repaired_in_the_new_store(tmp_pa
         assert len(list(query.results(1))) == 7
 
 
-def test_a_backup_of_an_earlier_version_is_put_back_as_this_one(path: Path, tmp_path: Path) -> None:
+def test_a_restored_backup_of_an_earlier_version_is_migrated(path: Path, tmp_path: Path) -> None:
     place = tmp_path / "home" / "results.sqlite"
     with ResultStore(place) as store:
         save_run(store, screened(), is_over=True)
@@ -269,7 +269,7 @@ def test_a_backup_of_an_earlier_version_is_put_back_as_this_one(path: Path, tmp_
     ("number", "said"),
     [(4_000, "made by Fieldray 0.4.0 or a later version"), (0, "made by a later version")],
 )
-def test_a_newer_store_is_left_untouched_and_says_which_program_made_it(tmp_path: Path, number: int, said: str) -> None:
+def test_a_newer_store_is_unchanged_and_its_program_version_is_named(tmp_path: Path, number: int, said: str) -> None:
     path = tmp_path / "results.sqlite"
     open_database(path).close()
     assert rows_of(path, "PRAGMA application_id") == [(int(PROGRAM.replace(".", "00")),)]
@@ -283,7 +283,7 @@ def test_a_newer_store_is_left_untouched_and_says_which_program_made_it(tmp_path
         restore(tmp_path / "home" / "results.sqlite", tmp_path)
 
 
-def test_a_field_with_a_default_that_another_version_knows_needs_no_step(tmp_path: Path) -> None:
+def test_an_optional_field_of_another_version_needs_no_migration(tmp_path: Path) -> None:
     path = tmp_path / "results.sqlite"
     with ResultStore(path) as store:
         run_id = save_run(store, screened())
@@ -299,7 +299,7 @@ def test_a_field_with_a_default_that_another_version_knows_needs_no_step(tmp_pat
         assert answer.outcome.facts.notes == ()
 
 
-def test_there_is_a_step_from_every_version_since_the_first() -> None:
+def test_every_version_has_a_migration() -> None:
     assert sorted(migrations.STEPS) == list(range(11, SCHEMA_VERSION))
 
 

@@ -32,7 +32,7 @@ def names(store: ResultQuery, run_id: int) -> set[str]:
 # ---- missing files
 
 
-def test_what_a_whole_pass_did_not_see_is_marked_and_no_longer_listed(store: ResultStore) -> None:
+def test_images_missing_in_a_completed_run_are_marked_and_not_listed(store: ResultStore) -> None:
     save_run(store, image("kept.dcm", "a"), image("renamed.dcm", "b"), image("deleted.dcm", "d"))
     run_id = save_run(store, image("kept.dcm", "a"), image("new name.dcm", "b"))
     assert names(store, run_id) == {"kept.dcm", "renamed.dcm", "deleted.dcm", "new name.dcm"}  # it may still be found
@@ -42,7 +42,7 @@ def test_what_a_whole_pass_did_not_see_is_marked_and_no_longer_listed(store: Res
     assert store.run(run_id).state == "finished"
 
 
-def test_a_pass_that_was_broken_off_takes_nothing_away(store: ResultStore) -> None:
+def test_an_interrupted_run_marks_no_image_as_missing(store: ResultStore) -> None:
     save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
     run_id = save_run(store, image("a.dcm", "a"))
     store.set_state(run_id, "cancelled")
@@ -52,7 +52,7 @@ def test_a_pass_that_was_broken_off_takes_nothing_away(store: ResultStore) -> No
     assert names(store, run_id) == {"b.dcm"}
 
 
-def test_what_is_in_a_folder_that_could_not_be_read_stays(store: ResultStore) -> None:
+def test_images_in_an_unreadable_folder_stay_listed(store: ResultStore) -> None:
     save_run(store, image("a/1.dcm"), image("a/b/2.dcm"), image("ab/3.dcm"), image("4.dcm"))
     unread = dataclasses.replace(failed(image_ref("a")), stage="discover", reason=reason("no_permission"))
     run_id = save_run(store, unread, image("4.dcm"))
@@ -60,7 +60,7 @@ def test_what_is_in_a_folder_that_could_not_be_read_stays(store: ResultStore) ->
     assert names(store, run_id) == {"a", "1.dcm", "2.dcm", "4.dcm"}
 
 
-def test_what_is_in_a_zip_file_that_could_not_be_read_stays(store: ResultStore) -> None:
+def test_members_of_an_unreadable_zip_stay_listed(store: ResultStore) -> None:
     members = [dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member=name)) for name in ("1.dcm", "2.dcm")]
     several = image_ref("frames.dcm", frame=1, header=ImageHeader(number_of_frames=2))
     save_run(store, *members, dataclasses.replace(image("frames.dcm"), ref=several), image("4.dcm", "d"))
@@ -70,14 +70,14 @@ def test_what_is_in_a_zip_file_that_could_not_be_read_stays(store: ResultStore) 
     assert store.absent_images(run_id) == (several.key,)  # a damaged file has no frames left
 
 
-def test_members_that_left_a_zip_file_are_gone_though_it_has_doubled_names(store: ResultStore) -> None:
+def test_members_removed_from_a_zip_are_missing_despite_duplicate_names(store: ResultStore) -> None:
     save_run(store, dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member="1.dcm")))
     doubled = reason("double_members", count=1, file="2.dcm")
     outcome = dataclasses.replace(failed(image_ref("a.zip")), stage="discover", reason=doubled)
     assert store.finish(save_run(store, outcome)) == 1
 
 
-def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_there(store: ResultStore) -> None:
+def test_images_of_a_path_without_any_files_are_not_marked_as_missing(store: ResultStore) -> None:
     """One of two drives is not connected. Its verdicts are shown again when it is."""
     spec = run_spec(paths=("/images/a", "/images/b"))
     every = image("a/1.dcm", "a"), image("b/2.dcm", "b"), image("b/3.dcm", "d")
@@ -94,7 +94,7 @@ def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_the
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
+def test_an_image_moved_during_a_run_is_listed_once_with_its_verdict(
     store: ResultStore, tmp_path: Path, is_over: bool
 ) -> None:
     """It was screened in one folder, moved to another, and found again. A watched run removes the old row at once."""
@@ -118,7 +118,7 @@ def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
 
 
 @pytest.mark.parametrize("where", ["watched", "same run", "next run"])
-def test_the_verdict_follows_its_image_when_two_files_exchange_their_names(
+def test_verdicts_follow_their_images_when_two_files_exchange_names(
     store: ResultStore, tmp_path: Path, where: str
 ) -> None:
     """The verdict may be changed and withdrawn under the new name, and does not come back."""
@@ -150,7 +150,7 @@ def test_the_verdict_follows_its_image_when_two_files_exchange_their_names(
     assert verdicts(store, exchanged) == [None, None]
 
 
-def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore) -> None:
+def test_the_result_of_a_missing_image_is_found_by_its_content(store: ResultStore) -> None:
     save_run(store, image("a.dcm", "a"))
     run_id = save_run(store, image("b.dcm", "b"))
     assert store.finish(run_id) == 1
@@ -158,7 +158,7 @@ def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore)
     assert store.reusable_outcome(SPEC.packs[0], content_sha256="a" * 64, frame=0, up_to_result_id=last) is not None
 
 
-def test_a_pass_that_found_nothing_at_all_ends_nothing(store: ResultStore) -> None:
+def test_a_run_without_any_file_marks_nothing_as_missing(store: ResultStore) -> None:
     """The folder is the empty mount point of a removed drive."""
     save_run(store, image("a.dcm", "a"))
     run_id = save_run(store)
@@ -170,7 +170,7 @@ def test_a_pass_that_found_nothing_at_all_ends_nothing(store: ResultStore) -> No
     assert store.run(run_id).state == "finished"
 
 
-def test_no_name_of_a_file_takes_the_row_of_another_image(store: ResultStore) -> None:
+def test_similar_names_of_files_members_and_frames_have_separate_rows(store: ResultStore) -> None:
     several = ImageHeader(number_of_frames=3)
     refs = [
         image_ref("a.zip!b.dcm"),
@@ -234,7 +234,7 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Ou
     assert [given.verdict for given in store.superseded_verdicts(run_id)] == [DISAGREE]
 
 
-def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: ResultStore) -> None:
+def test_a_verdict_on_a_replaced_result_is_stored_but_not_shown(store: ResultStore) -> None:
     """A window shows a result while another program resumes the run and finds another content in the file."""
     run_id = save_run(store, image("a.dcm", "a"))
     (row,) = store.results(run_id)
@@ -258,7 +258,7 @@ def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
     assert store.result(row.row_id).verdict == AGREE
 
 
-def test_the_verdict_on_a_renamed_image_goes_with_it(store: ResultStore) -> None:
+def test_a_verdict_follows_its_renamed_image(store: ResultStore) -> None:
     run_id = save_run(store, image("old.dcm", "a"), image("b.dcm", "b"))
     for row in store.results(run_id):
         store.set_verdict(row.row_id, AGREE, judged=row.outcome)
@@ -286,7 +286,7 @@ def verdicts(store: ResultStore, run_id: int) -> list[Verdict | None]:
 
 
 @pytest.mark.parametrize("judged", [screened(), REFUSED], ids=["screened", "refused"])
-def test_a_verdict_is_there_again_when_its_image_is_screened_in_a_new_run(store: ResultStore, judged: Outcome) -> None:
+def test_a_verdict_is_taken_over_by_a_new_run_with_the_same_result(store: ResultStore, judged: Outcome) -> None:
     judged_run(store, judged)
     second = save_run(store, judged, image("b.dcm", "b"))
     assert verdicts(store, second) == [AGREE, None]
@@ -297,7 +297,7 @@ def test_a_verdict_is_there_again_when_its_image_is_screened_in_a_new_run(store:
 
 
 @pytest.mark.parametrize("other", [image("a.dcm", "d"), screened(score=0.81)], ids=["content", "score"])
-def test_a_verdict_on_what_an_image_was_in_an_earlier_run_is_told_and_not_shown(
+def test_a_verdict_on_another_result_of_an_earlier_run_is_only_listed_as_superseded(
     store: ResultStore, other: Outcome
 ) -> None:
     judged_run(store, screened())
@@ -307,9 +307,7 @@ def test_a_verdict_on_what_an_image_was_in_an_earlier_run_is_told_and_not_shown(
     assert (earlier.image, earlier.content_sha256, earlier.verdict) == (image_ref().key, "c" * 64, AGREE)
 
 
-def test_a_verdict_follows_an_image_that_was_moved_between_two_runs_and_no_twin(
-    store: ResultStore, tmp_path: Path
-) -> None:
+def test_a_verdict_follows_a_moved_image_but_not_a_copy(store: ResultStore, tmp_path: Path) -> None:
     old, new = (image(str(tmp_path / name), "a") for name in ("old.dcm", "new.dcm"))
     (tmp_path / "old.dcm").touch()
     judged_run(store, old)
@@ -324,7 +322,7 @@ def test_a_verdict_follows_an_image_that_was_moved_between_two_runs_and_no_twin(
     assert verdicts(store, judged_run(store, new, None)) == [AGREE]  # only the verdict on the copy was withdrawn
 
 
-def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, tmp_path: Path) -> None:
+def test_a_verdict_is_found_through_a_link_to_its_folder(store: ResultStore, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.dcm").touch()
     (tmp_path / "way").symlink_to(tmp_path / "images")
@@ -333,7 +331,7 @@ def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, 
 
 
 @pytest.mark.parametrize("last", [AGREE, DISAGREE], ids=["brought", "changed"])
-def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultStore) -> None:
+def test_a_withdrawn_verdict_does_not_come_back(last: Verdict, store: ResultStore) -> None:
     judged_run(store, image("old.dcm", "a"))
     second = save_run(store, image("new.dcm", "a"))
     (row,) = store.results(second)
@@ -347,7 +345,7 @@ def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultSto
         store.finish(third)
 
 
-def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) -> None:
+def test_a_verdict_on_another_image_than_the_rows_is_refused(store: ResultStore) -> None:
     """A window shows a run; meanwhile an older store was restored, and has given the same ids to other images."""
     run_id = save_run(store, image("other.dcm", "d"))
     (row,) = store.results(run_id)
@@ -358,7 +356,7 @@ def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) ->
     assert store.superseded_verdicts(run_id) == ()
 
 
-def test_what_is_read_at_one_moment_is_of_that_moment(store: ResultStore) -> None:
+def test_a_snapshot_shows_no_later_results(store: ResultStore) -> None:
     run_id = save_run(store, image("a.dcm", "a"))
     with ResultQuery(store.path) as query:
         with query.snapshot():
@@ -368,7 +366,7 @@ def test_what_is_read_at_one_moment_is_of_that_moment(store: ResultStore) -> Non
         assert names(query, run_id) == {"a.dcm", "b.dcm"}
 
 
-def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -> None:
+def test_a_verdict_is_on_disk_before_it_is_confirmed(tmp_path: Path) -> None:
     """In WAL mode a commit outlives a power cut only with synchronous = FULL (https://sqlite.org/pragma.html)."""
     said = AskedStatements()
     with ResultStore(tmp_path / "results.sqlite", connect=said.connect) as store:
@@ -388,7 +386,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
 # ---- two programs
 
 
-def test_a_run_that_another_program_works_on_is_left_to_it(store: ResultStore) -> None:
+def test_a_run_of_another_program_is_not_resumed(store: ResultStore) -> None:
     first = save_run(store, image("a.dcm"))
     with ResultStore(store.path) as second:
         other = second.open_run(SPEC)
@@ -404,7 +402,7 @@ def test_a_run_that_another_program_works_on_is_left_to_it(store: ResultStore) -
         assert third.other_process is None
 
 
-def test_the_lock_of_a_finished_run_is_deleted_and_that_of_a_broken_off_one_lets_go(store: ResultStore) -> None:
+def test_the_lock_of_a_finished_run_is_deleted_and_of_an_interrupted_one_released(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     store.finish(first)
     assert list(store.path.parent.glob("*.lock")) == []
@@ -415,14 +413,14 @@ def test_the_lock_of_a_finished_run_is_deleted_and_that_of_a_broken_off_one_lets
         assert again.open_run(SPEC) == second
 
 
-def test_a_new_run_of_the_same_request_does_not_touch_the_one_under_way(store: ResultStore) -> None:
+def test_a_fresh_run_of_the_same_request_leaves_the_active_one(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     with ResultStore(store.path) as second:
         assert second.open_run(SPEC, as_new_run=True) != first
         assert second.other_process is None
 
 
-def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultStore) -> None:
+def test_a_withdrawal_is_written_even_without_a_stored_verdict(store: ResultStore) -> None:
     """A verdict that a full disk refused may remain in the log, and would come back unless it is overwritten."""
     run_id = store.open_run(SPEC)
     row_id = store.save(run_id, judged := screened(image_ref("a.dcm")), spec=SPEC).row_id
@@ -432,7 +430,7 @@ def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultSto
     assert len(log.read_bytes()) > len(before)
 
 
-def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: ResultStore, path: Path) -> None:
+def test_a_verdict_given_during_a_later_run_is_in_that_run_too(store: ResultStore, path: Path) -> None:
     """Another program gives it, before the later run comes to its image, and after."""
     early, late = image("a.dcm", "a"), image("b.dcm", "b")
     save_run(store, early, late)
@@ -448,7 +446,7 @@ def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: Resul
     assert verdicts(store, later) == [DISAGREE, AGREE]
 
 
-def test_what_was_said_in_a_later_run_stays_there(store: ResultStore) -> None:
+def test_a_verdict_of_a_later_run_is_not_changed_by_an_earlier_one(store: ResultStore) -> None:
     first = judged_run(store, image("a.dcm", "a"), None)
     second = judged_run(store, image("a.dcm", "a"), DISAGREE)
     (row,) = store.results(first)
@@ -457,7 +455,7 @@ def test_what_was_said_in_a_later_run_stays_there(store: ResultStore) -> None:
     assert (verdicts(store, first), verdicts(store, second)) == ([Verdict(choice="unsure")], [DISAGREE])
 
 
-def test_withdrawing_leaves_what_was_said_later_in_another_run(store: ResultStore) -> None:
+def test_withdrawing_keeps_a_later_verdict_of_another_run(store: ResultStore) -> None:
     first = judged_run(store, image("a.dcm", "a"))
     second = judged_run(store, image("a.dcm", "a"), DISAGREE)
     (early,) = store.results(first)
@@ -475,7 +473,7 @@ def read_in(store: ResultStore, run_id: int) -> list[bool]:
     return [result.is_read for result in store.results(run_id)]
 
 
-def test_what_was_read_is_read_in_the_next_run_and_only_with_the_same_result(store: ResultStore) -> None:
+def test_the_read_mark_is_taken_over_with_the_same_result_only(store: ResultStore) -> None:
     first = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"), image("d.dcm", "d"))
     for row_id, name, content in ((1, "a.dcm", "a"), (2, "b.dcm", "b")):
         store.set_read(row_id, judged=image(name, content), is_read=True)
@@ -489,7 +487,7 @@ def test_what_was_read_is_read_in_the_next_run_and_only_with_the_same_result(sto
         store.set_read(1, judged=image("b.dcm", "b"), is_read=True)
 
 
-def test_a_verdict_counts_before_a_reading_wherever_both_are_known(store: ResultStore) -> None:
+def test_a_verdict_takes_precedence_over_a_read_mark(store: ResultStore) -> None:
     first = save_run(store, image("a.dcm", "a"))
     store.finish(first)
     second = save_run(store, image("a.dcm", "a"))
@@ -506,7 +504,7 @@ def test_a_verdict_counts_before_a_reading_wherever_both_are_known(store: Result
     assert ([result.verdict for result in store.results(third)], read_in(store, third)) == ([None], [True])
 
 
-def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) -> None:
+def test_a_read_mark_is_not_counted_as_a_verdict(store: ResultStore, path: Path) -> None:
     run_id = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
     store.set_read(1, judged=image("a.dcm", "a"), is_read=True)
     store.set_verdict(2, AGREE, judged=image("b.dcm", "b"))
@@ -524,7 +522,7 @@ def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) ->
         assert read_in(repaired, run_id) == [True, True]
 
 
-def test_a_run_that_nobody_holds_any_more_is_interrupted(path: Path) -> None:
+def test_a_run_without_a_living_program_is_interrupted(path: Path) -> None:
     with ResultStore(path) as store, ResultQuery(path) as query, HistoryQuery(path) as history:
         run_id = save_run(store, screened())
         assert {query.run(run_id).state, store.run(run_id).state, history.summaries()[0].run.state} == {"running"}

@@ -43,7 +43,7 @@ def listed(path: Path, run_id: int) -> list[str]:
         return [found.ref.header.patient_id for found in query.images(rows)]
 
 
-def test_a_patient_goes_from_all_runs_and_nobody_else_does(path: Path) -> None:
+def test_a_patient_is_deleted_from_all_runs_and_no_other_patient(path: Path) -> None:
     plan = plan_patient_deletion(path, "MRN-1 ")
     assert (plan.run_ids, plan.results, plan.verdicts, plan.patient_id) == ((1, 2), 4, 1, "MRN-1")
     done = delete_patient(path, "MRN-1", agreed=plan)
@@ -56,13 +56,13 @@ def test_a_patient_goes_from_all_runs_and_nobody_else_does(path: Path) -> None:
         assert [found.verdict_count for found in query.summaries()] == [0, 0]
 
 
-def test_part_of_a_number_and_no_number_are_nobody(path: Path) -> None:
+def test_part_of_a_patient_id_or_an_empty_one_deletes_nobody(path: Path) -> None:
     for number in ("MRN", "", " "):
         with pytest.raises(UsageProblem, match="No result has the patient ID"):
             plan_patient_deletion(path, number)
 
 
-def test_a_run_that_somebody_works_on_keeps_its_images(path: Path) -> None:
+def test_images_of_a_run_in_use_are_not_deleted(path: Path) -> None:
     with ResultStore(path) as store:
         store.save(store.open_run(SPEC, as_new_run=True), of("4.dcm", "d", "MRN-1"), spec=SPEC)
         with pytest.raises(UsageProblem, match="in use"):
@@ -70,7 +70,7 @@ def test_a_run_that_somebody_works_on_keeps_its_images(path: Path) -> None:
     assert len(listed(path, 1)) == 3
 
 
-def test_more_than_was_agreed_to_is_not_deleted(path: Path) -> None:
+def test_more_images_than_agreed_are_not_deleted(path: Path) -> None:
     plan = plan_patient_deletion(path, "MRN-1")
     delete_runs(path, [2])
     delete_patient(path, "MRN-1", agreed=plan)  # fewer images are deleted

@@ -58,7 +58,7 @@ def results(path: Path) -> int:
         return len(list(query.results(1)))
 
 
-def test_it_can_be_deleted_by_hand_and_the_next_run_begins_another(path: Path) -> None:
+def test_the_picture_file_can_be_deleted_and_the_next_run_makes_a_new_one(path: Path) -> None:
     assert shown(path) == CONTENTS
     pictures_path(path).unlink()
     assert (results(path), shown(path)) == (16, "")
@@ -68,7 +68,7 @@ def test_it_can_be_deleted_by_hand_and_the_next_run_begins_another(path: Path) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")
-def test_it_can_be_deleted_during_a_run(store: ResultStore, path: Path) -> None:
+def test_the_picture_file_can_be_deleted_during_a_run(store: ResultStore, path: Path) -> None:
     run_id = store.open_run(SPEC)
     store.save(run_id, image("0"), spec=SPEC)
     pictures_path(path).unlink()
@@ -79,7 +79,7 @@ def test_it_can_be_deleted_during_a_run(store: ResultStore, path: Path) -> None:
     assert shown(path) == ""
 
 
-def test_the_log_of_one_that_is_gone_is_not_read_as_that_of_a_new_one(path: Path, tmp_path: Path) -> None:
+def test_the_log_of_a_deleted_picture_file_is_not_applied_to_a_new_one(path: Path, tmp_path: Path) -> None:
     delete_pictures_except(path, ())
     with ResultStore(path) as store:
         save_run(store, image("0"))
@@ -102,7 +102,7 @@ def damage(path: Path) -> None:
         stream.write(b"\xa5" * (size // 3))
 
 
-def test_damage_costs_pictures_alone_and_they_are_begun_anew(path: Path) -> None:
+def test_a_damaged_picture_file_is_replaced_and_no_result_is_lost(path: Path) -> None:
     damage(pictures_path(path))
     assert results(path) == 16
     assert damage_mark_path(pictures_path(path)).exists()
@@ -125,7 +125,7 @@ def test_damage_costs_pictures_alone_and_they_are_begun_anew(path: Path) -> None
         "PRAGMA user_version = 99",
     ],
 )
-def test_one_that_somebody_else_made_is_not_used_and_ends_no_run(path: Path, order: str) -> None:
+def test_a_foreign_picture_file_is_not_used_and_ends_no_run(path: Path, order: str) -> None:
     change(pictures_path(path), order)
     with ResultStore(path) as store:
         run_id = save_run(store, image("0"))
@@ -134,7 +134,7 @@ def test_one_that_somebody_else_made_is_not_used_and_ends_no_run(path: Path, ord
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
-def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
+def test_a_link_instead_of_the_picture_file_is_not_followed(path: Path, tmp_path: Path) -> None:
     victim = tmp_path / "image.png"
     victim.write_bytes(b"an X-ray")
     pictures_path(path).unlink()
@@ -158,9 +158,7 @@ def keys(contents: str) -> list[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("needed", ["", "0", "f", "5a", CONTENTS])
-def test_only_what_is_needed_stays_and_nothing_of_the_rest_is_in_any_file(
-    store: ResultStore, path: Path, needed: str
-) -> None:
+def test_deleted_pictures_leave_no_bytes_and_needed_ones_stay(store: ResultStore, path: Path, needed: str) -> None:
     """Also while another program has the file open."""
     store.result(1)
     assert delete_pictures_except(path, keys(needed)) == (16 - len(needed), True)
@@ -169,27 +167,27 @@ def test_only_what_is_needed_stays_and_nothing_of_the_rest_is_in_any_file(
     assert shown(path) == needed
 
 
-def test_keys_that_no_picture_has_are_passed_over(path: Path) -> None:
+def test_unknown_picture_keys_are_ignored(path: Path) -> None:
     wanted = sorted([*keys("37"), (b"\x33" * 31, 0), (b"\x33" * 32, 7), (b"\xff" * 33, 0)])
     assert delete_pictures_except(path, wanted) == (14, True)
     assert shown(path) == "37"
 
 
-def test_what_cannot_be_read_goes_as_a_whole(path: Path) -> None:
+def test_an_unreadable_picture_file_is_deleted_as_a_whole(path: Path) -> None:
     damage(pictures_path(path))
     assert delete_pictures_except(path, keys("0")) == (0, True)
     assert on_disk(path) == b""
     assert results(path) == 16
 
 
-def test_without_a_file_what_was_left_of_one_is_removed(path: Path) -> None:
+def test_a_leftover_log_of_the_picture_file_is_deleted(path: Path) -> None:
     delete_pictures(path)
     companion_files(pictures_path(path))[0].write_bytes(b"patient")
     assert delete_pictures_except(path, ()) == (0, True)
     assert on_disk(path) == b""
 
 
-def test_pictures_are_kept_as_the_file_lies_and_shown_as_the_result_was_turned(tmp_path: Path) -> None:
+def test_pictures_are_stored_unturned_and_shown_turned_like_the_result(tmp_path: Path) -> None:
     """Pictures belong to the content, of which one result may be turned and another not."""
     facts = replace(read_facts(), preview=b"JPEG as the file lies")
     assert facts.thumbnail is not None

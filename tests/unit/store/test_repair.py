@@ -77,7 +77,7 @@ def found_damaged(path: Path) -> str | None:
     return None
 
 
-def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -> None:
+def test_a_damaged_store_is_set_aside_and_readable_rows_are_kept(path: Path) -> None:
     damage(path)
     assert found_damaged(path) == "database_damaged"
     before = path.read_bytes()
@@ -98,7 +98,7 @@ def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_rows_behind_the_damage_and_between_two_places_of_it_are_kept(path: Path) -> None:
+def test_rows_after_and_between_damaged_pages_are_kept(path: Path) -> None:
     with ResultStore(path) as store:
         save_run(store, *(screened(image_ref(f"{number}.png")) for number in range(4 * COUNT)), as_new_run=True)
     data = bytearray(path.read_bytes())
@@ -116,7 +116,7 @@ def test_rows_behind_the_damage_and_between_two_places_of_it_are_kept(path: Path
     assert len(names(path)) >= 5 * COUNT - len(lost) * 20
 
 
-def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_path: Path) -> None:
+def test_the_log_is_set_aside_with_the_store_and_its_rows_are_kept(path: Path, tmp_path: Path) -> None:
     """A copy of an open store has its last results only in the log."""
     with ResultStore(path) as store:
         store.save(store.open_run(SPEC, as_new_run=True), screened(image_ref("last.dcm")), spec=SPEC)
@@ -131,7 +131,7 @@ def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_pa
     assert "last.dcm" in names(place)
 
 
-def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever_the_clock_said(path: Path) -> None:
+def test_a_stopped_repair_continues_with_the_last_file_set_aside(path: Path) -> None:
     """No empty store may be created meanwhile, and no older file taken that a wrong clock calls newer."""
     damage_mark_path(path).touch()
     for number in (1, 9):
@@ -153,7 +153,7 @@ def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever
     ("version", "said"),
     [(10, "database_too_old"), (SCHEMA_VERSION - 1, "database_older_damaged"), (SCHEMA_VERSION + 1, "database_newer")],
 )
-def test_what_another_version_made_is_left_to_that_one(path: Path, version: int, said: str) -> None:
+def test_a_damaged_store_of_another_version_is_not_repaired(path: Path, version: int, said: str) -> None:
     change(path, f"PRAGMA user_version = {version}")
     damage_mark_path(path).touch()
     before = path.read_bytes()
@@ -163,7 +163,7 @@ def test_what_another_version_made_is_left_to_that_one(path: Path, version: int,
     assert damage_mark_path(path).exists()
 
 
-def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
+def test_a_schema_that_is_no_valid_text_counts_as_damage(path: Path) -> None:
     """If the schema's text is cut, SQLite quotes it in its error message, which Python cannot decode."""
     data = path.read_bytes()
     at = data.index(b"CREATE TABLE runs")
@@ -220,9 +220,7 @@ CHECKED = [
 
 
 @pytest.mark.parametrize("what", [*READ, *CHECKED])
-def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_once_repaired(
-    tmp_path: Path, what: str
-) -> None:
+def test_invalid_values_are_damage_cannot_be_restored_and_are_repaired(tmp_path: Path, what: str) -> None:
     """Otherwise each start of a run would set the store aside again, and no image would ever be screened."""
     path = tmp_path / "home" / "results.sqlite"
     outcome = replace(screened(), lungs=lungs())
@@ -261,7 +259,7 @@ def lose_the_last_result(path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["finished", "cancelled"])
-def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, state: str) -> None:
+def test_a_verdict_on_a_lost_result_comes_back_with_the_result(path: Path, state: str) -> None:
     change(path, "UPDATE runs SET state = ?", state)
     lose_the_last_result(path)
     with ResultStore(path) as store:
@@ -275,7 +273,7 @@ def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, stat
         assert twin.verdict in (None, again.verdict)
 
 
-def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(path: Path) -> None:
+def test_a_verdict_survives_a_lost_run_and_is_deleted_with_the_last_one(path: Path) -> None:
     change(path, "UPDATE runs SET state = 'asleep'")
     damage_mark_path(path).touch()
     said = repair(path)
@@ -298,7 +296,7 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
         "DELETE FROM answers; DELETE FROM images; DELETE FROM runs",
     ],
 )
-def test_a_run_that_was_lost_leaves_its_number_to_nobody(path: Path, orders: str) -> None:
+def test_the_id_of_a_lost_run_is_not_used_again(path: Path, orders: str) -> None:
     change(path, orders)
     damage_mark_path(path).touch()
     assert repair(path) is not None

@@ -63,7 +63,7 @@ MIRRORED = replace(lungs(mirrored=0.9, region=two_lungs()), **KEPT)
         replace(refused(), reason=reason("rotated"), lungs=lungs(rotated_90=0.9)),
     ],
 )
-def test_an_outcome_comes_back_as_it_was(store: ResultStore, outcome: Outcome) -> None:
+def test_an_outcome_comes_back_unchanged(store: ResultStore, outcome: Outcome) -> None:
     run_id = store.open_run(SPEC)
     row_id = store.save(run_id, outcome, spec=SPEC).row_id
     with ResultQuery(store.path) as decoder:
@@ -84,7 +84,7 @@ def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: R
     assert store.superseded_verdicts(run_id) == ()
 
 
-def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultStore) -> None:
+def test_a_verdict_is_stored_with_the_result_and_can_be_withdrawn(store: ResultStore) -> None:
     row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC).row_id
     before = None
     for verdict in (AGREE, Verdict(choice="disagree"), None):
@@ -97,7 +97,7 @@ def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultSto
         store.set_verdict(row_id + 1, AGREE, judged=screened())
 
 
-def test_a_verdict_that_the_person_has_not_seen_is_never_replaced(store: ResultStore, path: Path) -> None:
+def test_a_verdict_that_the_person_has_not_seen_is_not_replaced(store: ResultStore, path: Path) -> None:
     """Two windows show the same result. One gives a verdict, withdraws it, and gives a verdict again."""
     row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC).row_id
     mine, theirs = Verdict(choice="unsure"), Verdict(choice="agree", note="old scar")
@@ -114,7 +114,7 @@ def test_a_verdict_that_the_person_has_not_seen_is_never_replaced(store: ResultS
         assert store.set_verdict(row_id, None, judged=screened(), replaceable=[mine, theirs]) is None
 
 
-def test_an_unfinished_run_of_the_same_request_is_continued(store: ResultStore) -> None:
+def test_an_unfinished_run_of_the_same_request_is_resumed(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     assert store.open_run(SPEC) == first  # killed: still "running"
     store.set_state(first, "failed", reason=reason("disk_full", path="/x"))
@@ -126,7 +126,7 @@ def test_an_unfinished_run_of_the_same_request_is_continued(store: ResultStore) 
     assert store.open_run(SPEC, as_new_run=True) != first
 
 
-def test_a_finished_run_is_never_continued(store: ResultStore) -> None:
+def test_a_finished_run_is_never_resumed(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     store.set_state(first, "finished")
     assert store.run(first).ended_s is not None
@@ -136,7 +136,7 @@ def test_a_finished_run_is_never_continued(store: ResultStore) -> None:
     assert store.run(second).spec == SPEC
 
 
-def test_the_same_bytes_model_and_settings_are_found_again(store: ResultStore) -> None:
+def test_a_result_is_found_by_content_model_and_settings(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     row_id = store.save(run_id, screened(), spec=SPEC).row_id
 
@@ -155,7 +155,7 @@ def test_the_same_bytes_model_and_settings_are_found_again(store: ResultStore) -
     assert not store.has_results(pack_spec(settings_hash="t" * 64))
 
 
-def test_a_failure_is_not_taken_over_but_a_refusal_is(store: ResultStore) -> None:
+def test_a_failure_is_not_reused_but_a_refusal_is(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     store.save(run_id, replace(failed(), facts=read_facts("f" * 64)), spec=SPEC)
     store.save(run_id, replace(refused(), facts=read_facts("e" * 64)), spec=SPEC)
@@ -181,9 +181,7 @@ def test_rows_come_in_pages(store: ResultStore) -> None:
         lambda store: store.counts(1),
     ],
 )
-def test_no_question_on_a_run_looks_through_the_whole_store(
-    tmp_path: Path, ask: Callable[[ResultQuery], object]
-) -> None:
+def test_no_query_on_a_run_scans_the_whole_store(tmp_path: Path, ask: Callable[[ResultQuery], object]) -> None:
     said = AskedStatements()
     with ResultStore(tmp_path / "results.sqlite", connect=said.connect) as store:
         save_run(store, *(refused(image_ref(f"{number}.dcm")) for number in range(300)))
@@ -194,7 +192,7 @@ def test_no_question_on_a_run_looks_through_the_whole_store(
         assert not any(step.startswith("SCAN") and "json_each" not in step for step in plan), plan
 
 
-def test_an_empty_store_has_nothing(store: ResultStore) -> None:
+def test_an_empty_store_gives_no_runs_or_results(store: ResultStore) -> None:
     assert (store.runs(), store.last_row_id(), store.counts(1), list(store.results(1))) == ((), 0, {}, [])
     with pytest.raises(KeyError):
         store.result(1)
@@ -203,7 +201,7 @@ def test_an_empty_store_has_nothing(store: ResultStore) -> None:
             store.run(number)
 
 
-def test_a_reason_of_another_version_is_still_readable(store: ResultStore) -> None:
+def test_a_reason_of_another_version_stays_readable(store: ResultStore) -> None:
     row_id = store.save(store.open_run(SPEC), failed(), spec=SPEC).row_id
     change(store.path, """UPDATE answers SET reason = '["of_the_future", []]'""")
     outcome = store.result(row_id).outcome
@@ -243,7 +241,7 @@ def kept(path: Path, outcome: ScreenedOutcome | RefusedOutcome) -> ScreenedOutco
     return found
 
 
-def test_an_image_to_be_read_first_is_so_when_it_comes_back_and_is_another_result(tmp_path: Path) -> None:
+def test_read_first_comes_back_and_makes_another_result(tmp_path: Path) -> None:
     white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))  # the patient's left lung
     seen, unseen = (replace(screened(), lungs=lungs(shares)) for shares in (two_lungs(), white))
     found = kept(tmp_path / "results.sqlite", unseen)
@@ -259,7 +257,7 @@ def test_an_image_to_be_read_first_is_so_when_it_comes_back_and_is_another_resul
     assert (len(listed.row_ids), listed.counts["read_first"]) == (1, 1)
 
 
-def test_a_result_of_before_the_measurement_was_kept_names_the_lung_and_keeps_its_verdict(tmp_path: Path) -> None:
+def test_an_old_result_without_measurement_names_the_lung_and_keeps_its_verdict(tmp_path: Path) -> None:
     white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))
     unseen, path = replace(screened(), lungs=lungs(white)), tmp_path / "results.sqlite"
     kept(path, unseen)
@@ -282,7 +280,7 @@ def test_a_mask_takes_little_room(tmp_path: Path) -> None:
     assert size < 256 * 256 / 32
 
 
-def test_what_is_to_be_saved_waits_for_longer_than_what_is_read(tmp_path: Path) -> None:
+def test_writing_waits_longer_for_a_lock_than_reading(tmp_path: Path) -> None:
     """A run that cannot save a row ends, while a program that copies the file may lock it for a minute."""
     opened = []
 

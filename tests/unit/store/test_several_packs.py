@@ -36,7 +36,7 @@ def saved(store: ResultStore, *images: tuple[Outcome, ...], spec: RunSpec = BOTH
     return run_id
 
 
-def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore, path: Path) -> None:
+def test_an_image_is_listed_by_its_most_urgent_result(store: ResultStore, path: Path) -> None:
     run_id = saved(
         store,
         (scored("healthy.dcm", 0.1), scored("healthy.dcm", 0.3)),
@@ -65,7 +65,7 @@ def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore
         assert len(query.drift_samples(PackOfRun(run_id, 1), limit=99)) == 6
 
 
-def test_a_verdict_is_on_the_answer_that_was_in_sight(store: ResultStore) -> None:
+def test_a_verdict_counts_only_for_the_judged_packs_result(store: ResultStore) -> None:
     run_id = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
     first, second = store.results(run_id)
     store.set_verdict(second.result_id, DISAGREE, judged=second.outcome)
@@ -83,7 +83,7 @@ def test_a_verdict_is_on_the_answer_that_was_in_sight(store: ResultStore) -> Non
     ]
 
 
-def test_the_image_as_it_was_saved_says_what_a_person_said_of_it_before(store: ResultStore) -> None:
+def test_a_saved_image_has_the_earlier_verdicts_of_its_reused_results(store: ResultStore) -> None:
     run_id = saved(store, (scored("a.dcm", 0.8), scored("a.dcm", 0.1)))
     (_, judged) = store.results(run_id)
     store.set_verdict(judged.result_id, AGREE, judged=judged.outcome)
@@ -99,7 +99,7 @@ def test_the_image_as_it_was_saved_says_what_a_person_said_of_it_before(store: R
     ]
 
 
-def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store: ResultStore, path: Path) -> None:
+def test_results_of_one_pack_are_reused_from_a_run_of_that_pack(store: ResultStore, path: Path) -> None:
     of_adults = saved(store, (scored("a.dcm", 0.2),), (scored("b.dcm", 0.8),), spec=run_spec(packs=(ADULTS,)))
     of_other = saved(store, (scored("a.dcm", 0.9),), (scored("b.dcm", 0.3),), spec=run_spec(packs=(TUBERCULOSIS,)))
     both = store.open_run(BOTH)
@@ -122,7 +122,7 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
         assert query.list_rows(alone, ResultFilter(), ResultOrder()).counts["abnormal"] == 1
 
 
-def test_one_answer_given_again_moves_its_image(store: ResultStore, path: Path) -> None:
+def test_a_replaced_result_moves_its_image_in_the_list(store: ResultStore, path: Path) -> None:
     run_id = saved(
         store, (scored("a.dcm", 0.2), refused(image_ref("a.dcm"))), (scored("b.dcm", 0.6), scored("b.dcm", 0.1))
     )
@@ -133,14 +133,14 @@ def test_one_answer_given_again_moves_its_image(store: ResultStore, path: Path) 
         assert [found.ref.path.name for found in query.images_in_order(run_id)] == ["a.dcm", "b.dcm"]
 
 
-def test_the_packs_of_a_run_decide_whether_it_is_gone_on_with(store: ResultStore) -> None:
+def test_a_run_is_resumed_only_with_the_same_packs(store: ResultStore) -> None:
     run_id = store.open_run(BOTH)
     assert store.open_run(BOTH) == run_id
     assert store.open_run(run_spec(packs=(ADULTS,))) != run_id
     assert store.run(run_id).spec == BOTH
 
 
-def test_a_file_is_known_by_its_stamp_for_each_pack_that_did_not_fail(store: ResultStore) -> None:
+def test_a_file_has_a_stamp_for_each_pack_that_did_not_fail(store: ResultStore) -> None:
     facts = replace(screened().facts, stamp=b"stamp")
     run_id = store.open_run(BOTH)
     failed = replace(scored("a.dcm", 0.1), facts=facts)
@@ -152,9 +152,7 @@ def test_a_file_is_known_by_its_stamp_for_each_pack_that_did_not_fail(store: Res
 @pytest.mark.parametrize(
     "lost", ["DELETE FROM run_packs WHERE position = 1", "DELETE FROM run_packs WHERE position = 0"]
 )
-def test_a_pack_that_was_lost_takes_only_its_answers_or_a_run_that_cannot_be_read(
-    store: ResultStore, path: Path, lost: str
-) -> None:
+def test_a_lost_pack_loses_its_results_and_a_lost_first_pack_the_run(store: ResultStore, path: Path, lost: str) -> None:
     saved(store, (scored("a.dcm", 0.2), scored("a.dcm", 0.9)))
     store.close()
     change(path, lost)

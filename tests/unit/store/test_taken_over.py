@@ -66,7 +66,7 @@ def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(stor
     assert {row.row_id for row in store.results(second)} == set(copies)
 
 
-def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultStore) -> None:
+def test_reused_results_of_the_run_itself_count_as_found(store: ResultStore) -> None:
     finished = store.open_run(OTHER)
     judged = store.save(finished, stamped("a"), spec=OTHER).row_id
     store.finish(finished)
@@ -82,7 +82,7 @@ def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultSto
     assert store.absent_images(run_id) == (store.result(unseen).outcome.ref.key,)
 
 
-def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultStore) -> None:
+def test_results_are_reused_all_together_or_not_at_all(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     there = store.save(first, stamped("a"), spec=SPEC).row_id
     store.finish(first)
@@ -99,9 +99,7 @@ def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultSto
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-def test_the_note_on_an_unknown_age_is_that_of_the_run_and_all_others_stay(
-    store: ResultStore, *, is_confirmed: bool
-) -> None:
+def test_reused_results_get_the_age_note_of_the_new_run(store: ResultStore, *, is_confirmed: bool) -> None:
     """Other notes stay, also a text that looks like the note on ages."""
     first = store.open_run(dataclasses.replace(SPEC, ages_confirmed=not is_confirmed))
     written, other = (
@@ -116,7 +114,7 @@ def test_the_note_on_an_unknown_age_is_that_of_the_run_and_all_others_stay(
     assert notes_of(store.result(row).outcome) == (other, text)
 
 
-def test_who_was_too_young_is_asked_for_again_another_day(store: ResultStore) -> None:
+def test_a_refusal_for_a_too_young_patient_is_not_reused(store: ResultStore) -> None:
     """The patient may be old enough by now, so neither stamp nor content finds this result."""
     run_id = store.open_run(SPEC)
     why = reason("born_too_late", born=2009, youngest=18, oldest=95)
@@ -130,7 +128,7 @@ def test_who_was_too_young_is_asked_for_again_another_day(store: ResultStore) ->
 # ---- stamps
 
 
-def test_files_of_a_run_are_known_by_their_stamps_in_the_order_of_their_names(store: ResultStore) -> None:
+def test_stamps_of_a_run_are_listed_by_file_name(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     rows = [store.save(run_id, stamped(name, name.encode()), spec=SPEC).row_id for name in ("c", "a", "b")]
     broken = store.save(run_id, failed(image_ref("d")), spec=SPEC).row_id
@@ -161,7 +159,7 @@ def ended(store: ResultStore) -> tuple[Run, int]:
     return store.run(run_id), row_id
 
 
-def test_another_outcome_takes_the_place_of_a_refusal(store: ResultStore) -> None:
+def test_another_outcome_replaces_a_refusal(store: ResultStore) -> None:
     run, row_id = ended(store)
     judged = store.result(row_id).outcome
     store.set_verdict(row_id, AGREE, judged=judged)
@@ -172,7 +170,7 @@ def test_another_outcome_takes_the_place_of_a_refusal(store: ResultStore) -> Non
     assert store.counts(run.run_id) == {"abnormal": 1}
 
 
-def test_nothing_is_replaced_in_a_run_that_another_program_works_on(store: ResultStore, path: Path) -> None:
+def test_results_of_a_run_of_another_program_are_not_replaced(store: ResultStore, path: Path) -> None:
     run_id = store.open_run(SPEC)
     row_id = store.save(run_id, refused(), spec=SPEC).row_id
     with ResultStore(path) as other, pytest.raises(UsageProblem) as caught:
@@ -182,9 +180,7 @@ def test_nothing_is_replaced_in_a_run_that_another_program_works_on(store: Resul
     assert store.result(row_id).outcome.status == "screened"
 
 
-def test_of_a_run_that_ended_any_program_replaces_and_pictures_are_kept_if_asked(
-    store: ResultStore, path: Path
-) -> None:
+def test_any_program_may_replace_results_of_a_finished_run(store: ResultStore, path: Path) -> None:
     run, row_id = ended(store)
     other_bytes = [
         dataclasses.replace(screened(refused().ref), facts=read_facts(digit * 64)) for digit in ("a", "b", "d")
@@ -198,7 +194,7 @@ def test_of_a_run_that_ended_any_program_replaces_and_pictures_are_kept_if_asked
     assert store.result(row_id).outcome.facts.content_sha256 == "d" * 64
 
 
-def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: ResultStore) -> None:
+def test_a_result_of_another_image_or_run_is_not_replaced(store: ResultStore) -> None:
     run, row_id = ended(store)
     own = screened(store.result(row_id).outcome.ref)
     elsewhere = dataclasses.replace(run, spec=OTHER)
@@ -226,7 +222,7 @@ def test_outcomes_are_saved_together_with_or_without_their_pictures(store: Resul
     assert (again.is_reused, again.outcome.facts.thumbnail is None) == (False, False)
 
 
-def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
+def test_given_rows_are_read_and_counted(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     made = [
         stamped("a"),
@@ -260,7 +256,7 @@ def inside(share: float) -> LungFields:
     return dataclasses.replace(lungs(), evidence_inside=share)
 
 
-def test_what_is_told_of_a_result_without_its_pictures(store: ResultStore) -> None:
+def test_briefs_and_drift_samples_have_no_pictures(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     notes = (reason("perhaps_mirrored"),)
     made = dataclasses.replace(screened(image_ref("a", frame=2)), notes=notes, lungs=inside(0.25))

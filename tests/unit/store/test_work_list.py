@@ -93,7 +93,7 @@ def key(column: ListColumn, row_id: int, outcome: Outcome) -> object:
 
 @pytest.mark.parametrize("is_descending", [False, True])
 @pytest.mark.parametrize("column", COLUMNS)
-def test_every_column_sorts_both_ways_and_equal_rows_are_by_class(
+def test_every_column_sorts_both_ways_with_equal_rows_by_class(
     store: ResultStore, query: HistoryQuery, column: ListColumn, is_descending: bool
 ) -> None:
     run_id = add(store)
@@ -135,7 +135,7 @@ def test_a_search_finds_parts_of_name_number_date_and_file(
     assert set(listed(query, run_id, ResultOrder("date", True), text=text)) == found
 
 
-def test_classes_devices_and_verdicts_are_filtered_alone_and_together(store: ResultStore, query: HistoryQuery) -> None:
+def test_filters_of_class_device_and_verdict_can_be_combined(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     for row_id, choice in ((3, "agree"), (5, "disagree")):
         store.set_verdict(row_id, Verdict(choice=choice), judged=OUTCOMES[row_id - 1])  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def test_classes_devices_and_verdicts_are_filtered_alone_and_together(store: Res
     assert listed(query, run_id, verdict="none", category="abnormal", kept_row_ids=frozenset({5})) == [5, 6]
 
 
-def test_a_verdict_on_what_a_row_holds_no_longer_counts_for_none(store: ResultStore, query: HistoryQuery) -> None:
+def test_a_verdict_on_a_replaced_result_is_not_filtered(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, image("a.dcm", 0.9))
     store.set_verdict(1, AGREE, judged=image("a.dcm", 0.9))
     store.save(run_id, image("a.dcm", 0.3), spec=SPEC)
@@ -205,9 +205,7 @@ BY_PATIENT = (
 )
 
 
-def test_the_images_of_a_patient_stand_together_by_study_where_her_most_urgent_one_would(
-    store: ResultStore, query: HistoryQuery
-) -> None:
+def test_images_of_a_patient_are_grouped_at_their_most_urgent_image(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, *BY_PATIENT)
     found = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True))
     assert found.row_ids.tolist() == [10, 2, 3, 9, 1, 4, 5, 6, 7, 8]
@@ -217,9 +215,7 @@ def test_the_images_of_a_patient_stand_together_by_study_where_her_most_urgent_o
     assert group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).group_starts, 0) is None
 
 
-def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
-    store: ResultStore, query: HistoryQuery
-) -> None:
+def test_patients_are_grouped_in_every_order_and_filter(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, *BY_PATIENT)
     assert listed(query, run_id, ResultOrder("image", True, by_patient=True)) == [10, 9, 3, 4, 1, 8, 7, 6, 5, 2]
     assert listed(query, run_id, ResultOrder("score", by_patient=True), category="normal") == [8, 4, 1, 9, 7, 6]
@@ -245,9 +241,7 @@ SEASONS = (
 )
 
 
-def test_a_patient_stands_where_the_newest_day_puts_her_and_earlier_films_lie_below(
-    store: ResultStore, query: HistoryQuery
-) -> None:
+def test_a_patient_is_listed_by_todays_images_with_earlier_ones_last(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, *SEASONS)
     for limit in (None, 256):
         found = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=limit)
@@ -259,14 +253,14 @@ def test_a_patient_stands_where_the_newest_day_puts_her_and_earlier_films_lie_be
     assert listed(query, run_id, ResultOrder("score", True)) == [1, 8, 5, 7, 4, 3, 6, 2, 9]  # in the requested order
 
 
-def test_a_film_of_today_that_comes_later_puts_the_earlier_one_below(store: ResultStore, query: HistoryQuery) -> None:
+def test_a_later_image_of_today_moves_the_earlier_image_down(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, SEASONS[0], SEASONS[2])
     assert listed(query, run_id) == [1, 2]
     store.save(run_id, SEASONS[1], spec=SPEC)
     assert listed(query, run_id, ResultOrder(by_patient=True)) == [2, 3, 1]
 
 
-def test_exports_have_todays_images_first_and_know_the_earlier_ones(store: ResultStore, query: HistoryQuery) -> None:
+def test_exports_have_todays_images_first_and_mark_earlier_ones(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, *SEASONS)
     ordered = list(query.images_in_order(run_id))
     assert [found.row_id for found in ordered] == listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
@@ -274,7 +268,7 @@ def test_exports_have_todays_images_first_and_know_the_earlier_ones(store: Resul
     assert [brief.row_id for brief in query.result_briefs(run_id)] == listed(query, run_id)
 
 
-def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: ResultStore, query: HistoryQuery) -> None:
+def test_the_next_unread_image_is_searched_below_then_from_the_top(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     rows = np.array([3, 5, 6, 8, 1], np.int64)
     store.set_read(5, judged=OUTCOMES[4], is_read=True)
@@ -289,7 +283,7 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: Re
     assert [image.most_urgent_result.is_read for image in query.images([3, 5, 8])] == [False, True, True]
 
 
-def test_a_reading_can_be_interrupted(store: ResultStore, query: HistoryQuery) -> None:
+def test_a_query_can_be_interrupted(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     begun = threading.Event()
     query._connection.create_function("slow", 1, lambda value: begun.set() or threading.Event().wait(0.05) or value)
@@ -310,7 +304,7 @@ def counts(query: HistoryQuery, run_id: int) -> dict[str, int]:
     return {category: number for category, number in found.counts.items() if number}
 
 
-def test_counts_follow_what_is_saved_done_again_and_gone(store: ResultStore, query: HistoryQuery) -> None:
+def test_counts_follow_saved_replaced_and_missing_images(store: ResultStore, query: HistoryQuery) -> None:
     run_id = store.open_run(SPEC)
     store.save(run_id, image("a.dcm", 0.9), spec=SPEC)
     store.save(run_id, image("b.dcm", 0.9), spec=SPEC)
@@ -337,7 +331,7 @@ def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: H
     assert counts(query, run_id) == {}
 
 
-def test_a_deleted_run_leaves_nothing_in_the_list(store: ResultStore, query: HistoryQuery) -> None:
+def test_a_deleted_run_has_no_rows_left(store: ResultStore, query: HistoryQuery) -> None:
     first, second = add(store), add(store, image("x.dcm"))
     for run_id in (first, second):
         store.finish(run_id)
@@ -359,9 +353,7 @@ def test_a_store_that_was_repaired_is_listed_as_before(path: Path) -> None:
 # ---- a few results
 
 
-def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
-    store: ResultStore, query: HistoryQuery
-) -> None:
+def test_results_come_in_the_requested_order_without_missing_ones(store: ResultStore, query: HistoryQuery) -> None:
     add(store)
     store.set_verdict(3, AGREE, judged=OUTCOMES[2])
     found = query.images([3, 99, 1])
@@ -373,7 +365,7 @@ def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
     )
 
 
-def test_the_next_study_is_found_however_far_it_is(
+def test_the_next_study_is_found_at_any_distance(
     store: ResultStore, query: HistoryQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fieldray.store.work_list._STUDY_ROWS", (2, 3))
@@ -388,7 +380,7 @@ def test_the_next_study_is_found_however_far_it_is(
     assert query.next_study(run_id, rows, 4, -1) is None
 
 
-def test_an_image_is_found_by_its_place(store: ResultStore, query: HistoryQuery) -> None:
+def test_an_image_is_found_by_its_path(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     found = query.find_image(run_id, ImageRef(path=Path("/images/a.dcm")))
     assert found is not None and found.row_id == 3
@@ -406,7 +398,7 @@ def test_images_of_a_patient_are_found_in_all_runs(store: ResultStore, query: Hi
     assert query.images_of_patient(" ") == query.images_of_patient("nobody") == ()
 
 
-def test_patients_are_sought_in_an_index(path: Path) -> None:
+def test_patients_are_found_by_an_index(path: Path) -> None:
     said = AskedStatements()
     with ResultStore(path) as store:
         add(store)
@@ -439,7 +431,7 @@ def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
     return (*rows_of(store.path, rows), store.counts(run_id))
 
 
-def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore) -> None:
+def test_reused_results_are_listed_like_saved_ones(store: ResultStore) -> None:
     """Reused from listed and from missing rows of another run, and from a row of the same run whose image is back."""
     earlier = add(store)
     expected, rows = all_listed(store, earlier), [row.row_id for row in store.results(earlier)]

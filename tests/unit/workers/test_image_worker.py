@@ -44,7 +44,7 @@ def gradient() -> Image:
     return Image(pixels=np.repeat(np.arange(120, dtype=np.uint8)[:, None], 100, axis=1))
 
 
-def test_a_box_is_fitted_as_if_it_were_the_image() -> None:
+def test_a_crop_box_is_fitted_like_a_whole_image() -> None:
     image = gradient()
     box = Box(top=40.0, left=10.0, rows=64.0, columns=32.0)
     tensor = to_network_input(image, CROPPED, box=box)
@@ -54,7 +54,7 @@ def test_a_box_is_fitted_as_if_it_were_the_image() -> None:
     assert (np.diff(tensor.values[0, :, 0, 0].astype(int)) >= 0).all()
 
 
-def test_a_box_is_in_pixels_of_the_file_however_the_file_was_read() -> None:
+def test_a_crop_box_is_in_pixels_of_the_file_at_any_resolution() -> None:
     pixels = chest_phantom(256, 256, 3, abnormal=False)
     full = Image(pixels=pixels)
     means = pixels.reshape(128, 2, 128, 2).mean((1, 3)).astype(np.float32)
@@ -66,7 +66,7 @@ def test_a_box_is_in_pixels_of_the_file_however_the_file_was_read() -> None:
     assert np.abs(first.values.astype(int) - second.values.astype(int)).mean() < 1.5
 
 
-def test_whole_images_are_read_so_that_each_network_gets_enough() -> None:
+def test_whole_images_are_read_at_the_resolution_that_each_network_needs() -> None:
     needed = target_size(CROPPED)
     assert (needed.rows, needed.columns) == pytest.approx((32 / ASSUMED_LUNG_SHARE, 32 / ASSUMED_LUNG_SHARE))
     both = size_for_all(WHOLE, LUNGS)
@@ -89,7 +89,7 @@ def test_whole_images_are_read_so_that_each_network_gets_enough() -> None:
         (4, True, "finer", (256.0, 512.0)),
     ],
 )
-def test_an_image_is_read_finer_where_its_crop_needs_it(
+def test_an_image_is_read_in_more_detail_if_its_crop_needs_it(
     step: int, is_approximate: bool, detail: Detail, needed: tuple[float, float] | None
 ) -> None:
     pixels = np.zeros((400 // step, 400 // step), np.float32 if step > 1 else np.uint8)
@@ -155,7 +155,7 @@ def test_both_networks_get_their_input(ref: ImageRef) -> None:
     assert alone.lungs is None and np.array_equal(alone.values, seen.values)
 
 
-def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageRef) -> None:
+def test_the_lung_crop_is_taken_from_the_full_resolution_of_a_png(ref: ImageRef) -> None:
     """A PNG is decoded whole and once; its crop comes from all its pixels, whatever the reduction for the lungs."""
     seen = look(ref, CROPPED, Boxed())
     assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
@@ -187,7 +187,7 @@ class FailsAtTheSecond:
         return NetworkOutput(scores=np.array([0.42], np.float32), class_maps=None, features=None, latency_ms=1.0)
 
 
-def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_one() -> None:
+def test_a_failed_second_reading_leaves_no_answer_of_the_first() -> None:
     network, of = FailsAtTheSecond(), tiny_model()
     worker = ImageWorker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
     worker.load(calls.load_request(of))
@@ -203,7 +203,7 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
 
 
 @pytest.mark.parametrize("said", [[0.42, 0.9], [0.42, None], [0.42, BackendProblem(reason("worker_died"))]])
-def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | BackendProblem | None]) -> None:
+def test_a_worker_reads_again_after_a_borderline_answer_of_a_device(said: list[float | BackendProblem | None]) -> None:
     """The worker runs the second input itself if the device is gone, and gives no answer if the device failed."""
     asked = list[calls.DeviceRunRequest]()
 
@@ -229,7 +229,7 @@ def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | Bac
 
 
 @pytest.mark.parametrize("turn", [Correction(90), Correction(180), Correction(270), Correction(90, swaps_grey=True)])
-def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp_path: Path) -> None:
+def test_a_turned_file_is_read_as_the_upright_image(turn: Correction, tmp_path: Path) -> None:
     upright, lying = tmp_path / "upright.png", tmp_path / "lying.png"
     pixels = chest_phantom(400, 320, 5, abnormal=True) >> 8
     Picture.fromarray(pixels.astype(np.uint8)).save(upright)
@@ -254,7 +254,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp
     assert kept[1].shape == turn.inverse.apply_to_grey(kept[0]).shape  # stored unturned, like its file
 
 
-def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path: Path) -> None:
+def test_overruling_accepts_the_view_but_not_the_age(tmp_path: Path) -> None:
     path = tmp_path / "side.dcm"
     said = {"ViewPosition": "LL", "PatientAge": "040Y"}
     write_dicom(path, chest_phantom(200, 160, 5, abnormal=True) >> 4, changes=said)
@@ -270,7 +270,7 @@ def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path
     assert problem(replace(adults, ages_years=(1, 5)), overrules=True) == ("age", ["view"])
 
 
-def test_an_image_that_its_header_refuses_has_a_picture_unless_it_is_of_another_modality(tmp_path: Path) -> None:
+def test_an_image_refused_by_header_has_a_thumbnail_except_other_modalities(tmp_path: Path) -> None:
     def seen_of(**said: str) -> AnalysisResult:
         path = tmp_path / "one.dcm"
         write_dicom(path, chest_phantom(200, 160, 5, abnormal=True) >> 4, changes=said)
@@ -290,7 +290,7 @@ class Bright:
         return NetworkOutput(scores=score, class_maps=None, features=None, latency_ms=1.0)
 
 
-def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: ImageRef) -> None:
+def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: ImageRef) -> None:
     """The file is opened once, decoded once for each needed size, and its lungs are searched for once."""
     models = [replace(model(spec), model_sha256=f"{number}" * 64) for number, spec in enumerate((CROPPED, WHOLE))]
     finder, opened = Boxed(), list[Path]()

@@ -65,7 +65,7 @@ def strange_pool(request: pytest.FixtureRequest) -> Iterator[Workers]:
         yield pool
 
 
-def test_what_comes_back_is_what_the_same_code_gives_here(pool: Workers, tmp_path: Path) -> None:
+def test_a_child_gives_the_same_result_as_this_process(pool: Workers, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"ViewPosition": "AP"})
     ref = ImageRef(path=path)
     here = decode(path.read_bytes(), ref)
@@ -80,7 +80,7 @@ def test_what_comes_back_is_what_the_same_code_gives_here(pool: Workers, tmp_pat
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="priorities are classes there")
-def test_a_reader_steps_back_once_its_first_image_is_read(tmp_path: Path) -> None:
+def test_a_worker_lowers_its_priority_after_its_first_image(tmp_path: Path) -> None:
     image, own = _image(tmp_path, "image.dcm"), psutil.Process().nice()
     with Workers(1, timeout_s=30, memory_limit_mb=1024) as pool:
         (child,) = map(psutil.Process, pool.pids)
@@ -91,7 +91,7 @@ def test_a_reader_steps_back_once_its_first_image_is_read(tmp_path: Path) -> Non
             assert child.nice() == min(own + 5, 19)
 
 
-def test_the_others_start_when_the_first_has_read_something(tmp_path: Path) -> None:
+def test_further_workers_start_after_the_first_reading(tmp_path: Path) -> None:
     images = [_image(tmp_path, "hang.dcm"), _image(tmp_path, "image.dcm")]
     with Workers(2, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
         assert len(pool.pids) == 1
@@ -105,7 +105,7 @@ def test_the_others_start_when_the_first_has_read_something(tmp_path: Path) -> N
                 hanging.result(10)
 
 
-def test_the_whole_image_comes_back(pool: Workers, tmp_path: Path) -> None:
+def test_a_child_returns_the_whole_image(pool: Workers, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, photometric="MONOCHROME1", signed=True)
     here, there = decode(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
     np.testing.assert_array_equal(here.pixels, there.pixels)
@@ -114,7 +114,7 @@ def test_the_whole_image_comes_back(pool: Workers, tmp_path: Path) -> None:
         assert getattr(here, name) == getattr(there, name), name
 
 
-def test_bad_files_end_with_their_reason_and_what_is_known(pool: Workers, tmp_path: Path) -> None:
+def test_bad_files_have_their_reason_and_known_facts(pool: Workers, tmp_path: Path) -> None:
     expected = write_bad_inputs(tmp_path)
     pids, refs = pool.pids, list(discover([tmp_path]))
     by_header = {"modality", "body_part", "view"}
@@ -142,7 +142,7 @@ def test_a_refused_image_still_has_its_thumbnail(pool: Workers, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("name", "code"), [("nothing.dcm", "missing"), ("", "unreadable")])
-def test_files_that_vanish_and_folders_in_their_place(pool: Workers, name: str, code: str, tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_has_a_reason(pool: Workers, name: str, code: str, tmp_path: Path) -> None:
     read = look(pool, ImageRef(path=tmp_path / name), SPEC)
     assert (read.problem.code, read.is_refusal) == (code, False)
     assert read.facts.content_sha256 == ""
@@ -167,7 +167,7 @@ def _image(tmp_path: Path, name: str) -> ImageRef:
     return ImageRef(path=write_dicom(tmp_path / name, IMAGE))
 
 
-def test_a_reader_that_crashes_twice_costs_one_file(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_that_crashes_twice_fails_one_file(strange_pool: Workers, tmp_path: Path) -> None:
     bad = _image(tmp_path, "crash.dcm")
     read = look(strange_pool, bad, SPEC)
     assert (read.problem.code, read.is_refusal) == ("decoder_crashed", False)
@@ -175,19 +175,19 @@ def test_a_reader_that_crashes_twice_costs_one_file(strange_pool: Workers, tmp_p
     assert look(strange_pool, _image(tmp_path, "good.dcm"), SPEC).problem is None
 
 
-def test_a_reader_that_crashes_once_costs_nothing(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_that_crashes_once_fails_no_file(strange_pool: Workers, tmp_path: Path) -> None:
     first = strange_pool.pids
     assert look(strange_pool, _image(tmp_path, "crash-once.dcm"), SPEC).problem is None
     assert strange_pool.pids != first
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_a_reader_that_the_system_ends_is_not_the_files_fault(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_killed_by_the_system_is_not_reported_as_a_bad_file(strange_pool: Workers, tmp_path: Path) -> None:
     read = look(strange_pool, _image(tmp_path, "killed.dcm"), SPEC)
     assert (read.problem.code, read.is_refusal) == ("reader_killed", False)
 
 
-def test_a_reader_that_talks_nonsense_costs_one_file(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_with_invalid_answers_fails_one_file(strange_pool: Workers, tmp_path: Path) -> None:
     """Its answer has a text for every value, which must not reach the result or the listing of a ZIP file."""
     bad = _image(tmp_path, "nonsense.dcm")
     read = look(strange_pool, bad, SPEC)
@@ -201,7 +201,7 @@ def test_a_reader_that_talks_nonsense_costs_one_file(strange_pool: Workers, tmp_
 
 
 @pytest.mark.parametrize("strange_pool", [6], indirect=True)
-def test_a_reader_that_hangs_is_killed(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_that_hangs_is_killed(strange_pool: Workers, tmp_path: Path) -> None:
     bad = _image(tmp_path, "hang.dcm")
     read = look(strange_pool, bad, SPEC)
     assert read.problem.code == "decoder_timeout"
@@ -209,14 +209,14 @@ def test_a_reader_that_hangs_is_killed(strange_pool: Workers, tmp_path: Path) ->
     assert read.facts.content_sha256 == hashlib.sha256(bad.path.read_bytes()).hexdigest()
 
 
-def test_a_reader_that_takes_all_memory_is_a_reason(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_at_its_memory_limit_gives_a_reason(strange_pool: Workers, tmp_path: Path) -> None:
     pids = strange_pool.pids
     read = look(strange_pool, _image(tmp_path, "balloon.dcm"), SPEC)
     assert read.problem.code == "memory"
     assert strange_pool.pids == pids
 
 
-def test_only_the_content_asked_for_is_shown(pool: Workers, tmp_path: Path) -> None:
+def test_an_image_with_another_content_hash_is_not_shown(pool: Workers, tmp_path: Path) -> None:
     ref = _image(tmp_path, "image.dcm")
     judged = look(pool, ref, SPEC).facts.content_sha256
     assert pool.read_image(ref, content_sha256=judged).pixels.shape == IMAGE.shape
@@ -225,7 +225,7 @@ def test_only_the_content_asked_for_is_shown(pool: Workers, tmp_path: Path) -> N
         pool.read_image(ref, content_sha256=judged)
 
 
-def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> None:
+def test_closing_ends_running_and_waiting_calls(tmp_path: Path) -> None:
     pool = Workers(1, timeout_s=60, memory_limit_mb=1024, command=reader_command)
     pids = pool.pids
     hanging = _image(tmp_path, "hang.dcm")
@@ -259,7 +259,7 @@ def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> Non
     ],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and messages of POSIX")
-def test_a_child_that_cannot_start_is_no_fault_of_the_image(tmp_path: Path, command: list[str], detail: str) -> None:
+def test_a_child_that_cannot_start_does_not_fail_the_image(tmp_path: Path, command: list[str], detail: str) -> None:
     image = _image(tmp_path, "image.dcm")
     with Workers(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
         for _ in range(3):  # both of its children are still usable afterwards
@@ -302,7 +302,7 @@ def stopped(pool: Workers) -> Iterator[None]:
 
 
 @posix_only
-def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tmp_path: Path) -> None:
+def test_a_child_that_dies_while_loading_networks_fails_one_image_at_most(tmp_path: Path) -> None:
     ends, model = [strange_command(strange("end"))] * 5, tiny_model()
 
     def command(service: str) -> list[str]:
@@ -321,9 +321,7 @@ def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tm
 
 @posix_only
 @pytest.mark.parametrize(("name", "starts"), [("image.dcm", 4), ("crash-once.dcm", 5)])
-def test_an_image_that_ends_its_child_in_the_classifier_has_three_tries_and_is_shown_all_the_same(
-    name: str, starts: int, tmp_path: Path
-) -> None:
+def test_an_image_that_crashes_the_classifier_is_tried_three_times(name: str, starts: int, tmp_path: Path) -> None:
     begun: list[str] = []
 
     def command(service: str) -> list[str]:
@@ -341,7 +339,7 @@ def test_an_image_that_ends_its_child_in_the_classifier_has_three_tries_and_is_s
 
 
 @posix_only
-def test_what_ends_the_network_of_one_pack_says_nothing_of_the_others(tmp_path: Path) -> None:
+def test_a_crash_in_the_network_of_one_pack_does_not_fail_the_others(tmp_path: Path) -> None:
     def command(_service: str) -> list[str]:
         return strange_command(strange("end_in_second"))
 
@@ -374,7 +372,7 @@ def looked_elsewhere(
         return list(pool.analyse_for_each(looks, run_elsewhere=said, is_cancelled=is_cancelled))
 
 
-def test_a_worker_has_an_input_run_elsewhere_for_the_pack_that_asks(tmp_path: Path) -> None:
+def test_a_worker_passes_each_input_on_for_the_right_pack(tmp_path: Path) -> None:
     """The worker has loaded the two packs in the reverse order."""
     asked = list[tuple[int, tuple[int, ...]]]()
 
@@ -388,7 +386,7 @@ def test_a_worker_has_an_input_run_elsewhere_for_the_pack_that_asks(tmp_path: Pa
     assert [(one.problem, one.answer, one.values, one.stage) for one in seen] == [(None, None, None, "inference")] * 2
 
 
-def test_a_worker_runs_itself_what_no_device_runs_and_leaves_what_cannot_be_run(tmp_path: Path) -> None:
+def test_a_worker_runs_an_input_itself_if_no_device_does(tmp_path: Path) -> None:
     def said(number: int, _values: NDArray[np.uint8]) -> DeviceRunResult:
         if number:
             raise BackendProblem(reason("again_other_pack", pack="tiny"))
@@ -399,7 +397,7 @@ def test_a_worker_runs_itself_what_no_device_runs_and_leaves_what_cannot_be_run(
     assert (second.answer, second.problem) == (None, None)  # the caller knows the reason
 
 
-def test_what_is_cancelled_while_a_device_was_waited_for_is_not_looked_at(tmp_path: Path) -> None:
+def test_an_image_cancelled_before_its_reading_is_not_run(tmp_path: Path) -> None:
     asked = list[int]()
 
     def said(number: int, _values: NDArray[np.uint8]) -> DeviceRunResult:
@@ -412,7 +410,7 @@ def test_what_is_cancelled_while_a_device_was_waited_for_is_not_looked_at(tmp_pa
 
 
 @posix_only
-def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwhile(tmp_path: Path) -> None:
+def test_waiting_inputs_are_run_by_their_own_pack_after_a_reload(tmp_path: Path) -> None:
     first, second = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
     looks = [
         (AnalyseRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model)
@@ -432,7 +430,7 @@ def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwh
 
 
 @posix_only
-def test_only_what_is_cancelled_itself_is_ended(tmp_path: Path) -> None:
+def test_only_cancelled_calls_are_ended(tmp_path: Path) -> None:
     """A run that ends cancels its own readings, and not a call of another caller."""
     model, image, is_over = tiny_model(), _image(tmp_path, "image.dcm"), threading.Event()
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(3) as threads:

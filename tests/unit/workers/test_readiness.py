@@ -49,7 +49,7 @@ def watched(behaviour: Behaviour, passed: Callable[[Model], None] = lambda _: No
         made.readiness.close()
 
 
-def test_workers_are_out_of_use_until_their_test_is_asked_for() -> None:
+def test_workers_are_inactive_until_their_self_test_is_started() -> None:
     behaviour, models = Behaviour(), list[Model]()
     with watched(behaviour, models.append) as made:
         assert made.readiness.is_inactive and made.readiness.status == BackendStatus()
@@ -66,14 +66,14 @@ def test_workers_are_out_of_use_until_their_test_is_asked_for() -> None:
     assert made.readiness.is_inactive and made.readiness.status == BackendStatus()
 
 
-def test_the_faster_of_its_images_is_the_time_of_an_image() -> None:
+def test_the_time_per_image_is_that_of_the_fastest_image() -> None:
     with watched(Behaviour(dies=lambda _: time.sleep(0.02))) as made:
         made.readiness.start()
         wait_for(lambda: made.readiness.status.state == "ready")
         assert made.readiness.status.per_image_s >= 0.02
 
 
-def test_a_test_that_fails_is_tried_three_times_more_and_again_when_asked_for() -> None:
+def test_a_failed_self_test_is_retried_three_times_and_on_request() -> None:
     behaviour = Behaviour(start_problem=DIED)
     with watched(behaviour) as made:
         made.readiness.start()
@@ -86,14 +86,14 @@ def test_a_test_that_fails_is_tried_three_times_more_and_again_when_asked_for() 
         assert not made.readiness.is_inactive
 
 
-def test_what_would_be_the_same_again_is_tried_once() -> None:
+def test_a_permanent_failure_is_not_retried() -> None:
     with watched(Behaviour(start_problem=reason("no_runtime"))) as made:
         made.readiness.start()
         wait_for(lambda: made.readiness.is_inactive)
     assert made.states == ["starting", "unavailable"]
 
 
-def test_a_fault_that_nobody_thought_of_is_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_of_the_self_test_becomes_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     def passed(_: Model) -> None:
         raise IndexError
 
@@ -104,7 +104,7 @@ def test_a_fault_that_nobody_thought_of_is_a_reason(caplog: pytest.LogCaptureFix
     assert "a test of the workers failed unexpectedly" in caplog.text
 
 
-def test_a_test_that_was_stopped_changes_nothing_any_more_and_the_next_one_waits_for_it() -> None:
+def test_a_stopped_self_test_changes_nothing_and_the_next_one_waits() -> None:
     behaviour, gate, models = Behaviour(), threading.Event(), list[Model]()
 
     def passed(model: Model) -> None:
@@ -126,7 +126,7 @@ def test_a_test_that_was_stopped_changes_nothing_any_more_and_the_next_one_waits
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_to_close_it_ends_a_test_that_hangs_in_a_worker() -> None:
+def test_closing_ends_a_self_test_that_hangs() -> None:
     with Workers(1, timeout_s=600, memory_limit_mb=1024) as workers:
         workers.run(grey(1)[0], model=MODEL, is_cancelled=lambda: False)
         (pid,) = workers.pids

@@ -11,7 +11,7 @@ from fieldray.settings import Settings
 from fieldray.workers.pool import number_of_workers
 
 
-def test_the_settings_say_how_many_files_are_read_at_once() -> None:
+def test_the_settings_decide_how_many_files_are_read_at_once() -> None:
     assert number_of_workers(Settings({"decoders": 11})) == 11
     assert 1 <= number_of_workers(Settings()) <= 8
 
@@ -34,7 +34,7 @@ def test_the_settings_say_how_many_files_are_read_at_once() -> None:
     ],
     ids=["before the first process", "a run", "a process that runs a network"],
 )
-def test_nothing_heavy_is_imported_that_is_not_needed(imported: str, heavy: str) -> None:
+def test_heavy_libraries_are_imported_only_where_needed(imported: str, heavy: str) -> None:
     assert set(heavy.split()).isdisjoint(said_by(f"import sys, {imported}; print(*sys.modules)").split())
 
 
@@ -57,7 +57,7 @@ def said_by(script: str) -> str:
         ("(300, 300)", "(300, 300)"),
     ],
 )
-def test_too_few_open_files_are_said_before_any_image(limits: str, says: str) -> None:
+def test_a_too_low_limit_of_open_files_is_reported_before_any_image(limits: str, says: str) -> None:
     script = (
         "import resource\n"
         "from fieldray.errors import EnvironmentProblem\n"
@@ -73,7 +73,7 @@ def test_too_few_open_files_are_said_before_any_image(limits: str, says: str) ->
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to its address space")
 @pytest.mark.parametrize("limit_mb", [100, 300, 600, 1000, 1343])
-def test_too_little_memory_is_said_before_any_process_or_thread(limit_mb: int) -> None:
+def test_a_too_low_memory_limit_is_reported_before_any_process_or_thread(limit_mb: int) -> None:
     script = (
         "import resource, threading\n"
         "from fieldray.errors import EnvironmentProblem\n"
