@@ -61,7 +61,7 @@ MUTATION_TARGETS: Final[Mapping[str, MutationTarget]] = {
                 f"tests/unit/packs/test_{name}.py"
                 for name in ("signing", "naming", "manifest", "verified", "companions")
             ),
-            "tests/unit/packs/test_manifest.py::test_the_published_schema_is_the_one_that_the_types_give",
+            "tests/unit/packs/test_manifest.py::test_the_published_schema_equals_the_one_of_the_types",
         ),
     ),
     "store": MutationTarget(

@@ -50,7 +50,7 @@ def test_every_character_without_a_shape_is_escaped() -> None:
     assert left == []
 
 
-def test_long_runs_of_blanks_are_shortened() -> None:
+def test_repeated_blanks_in_a_console_cell_are_escaped() -> None:
     assert console_cell("a b") == "a b"
     assert [console_cell(path) for path in ("s3:/box/a.png", "s3://box", "C:/a")] == [
         "s3://box/a.png",

@@ -242,7 +242,7 @@ def test_a_study_document_has_all_images_of_its_patient(one: ScreenedOutcome, tm
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_document_is_named_by_patient_and_day(is_named: bool, one: ScreenedOutcome, tmp_path: Path) -> None:
-    """Two studies of a day get two names. No name leaves the folder, is reserved by Windows, or looks like an option."""
+    """Two studies of a day get two names. No name leaves the folder, is reserved by Windows or looks like an option."""
     people = ("Шевченко^Тарас", "шевченко^тарас", "../Con", "a" * 400, "", "--rf")
     dates = ("20260314", "20260314", "../../ab", *["20260314"] * 3)
     results = []
