@@ -60,9 +60,7 @@ def test_the_audit_is_requested_as_chosen_and_its_figures_are_shown(desk: Desk, 
     assert page.curve.grab().toImage() != page.calibration.grab().toImage()
 
 
-def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare_with(
-    desk: Desk, page: AuditPage
-) -> None:
+def test_the_audit_requests_a_chosen_threshold_prices_and_a_run_to_compare(desk: Desk, page: AuditPage) -> None:
     own = desk.bench.screening.run_id
     with ResultStore(desk.rooms.database) as store:
         other = store.open_run(SPEC, as_new_run=True)

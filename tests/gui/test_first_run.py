@@ -66,7 +66,7 @@ def test_cards_of_packs_for_the_same_ages_name_what_they_find() -> None:
     ]
 
 
-def test_no_pack_is_in_use_until_somebody_says_for_whom_and_escape_leaves_the_question(desk: Desk) -> None:
+def test_no_pack_is_in_use_until_the_question_is_answered(desk: Desk) -> None:
     desk.choose()
     desk.until(lambda: desk.asks == "pack")
     assert desk.in_use == ""
@@ -111,7 +111,7 @@ def test_an_empty_folder_is_reported_before_any_question_and_changes_nothing(
     desk.until(lambda: desk.asks == "pack")
 
 
-def test_a_card_is_the_answer_and_the_header_says_for_whom(desk: Desk) -> None:
+def test_a_clicked_card_answers_the_question_and_the_header_names_its_ages(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     desk.screen(answer="adults-1.0.0")
     assert desk.in_use == "adults-1.0.0"
@@ -132,7 +132,7 @@ def test_no_image_of_the_run_before_is_opened_for_the_answer(desk: Desk) -> None
     assert [state for row, state in opened if row is not None and state == "waiting"] == []
 
 
-def test_escape_at_the_question_goes_back_and_names_what_is_not_screened(desk: Desk, rooms: FakeRooms) -> None:
+def test_escape_closes_the_question_and_names_the_unscreened_folder(desk: Desk, rooms: FakeRooms) -> None:
     desk.screen(answer="children-1.0.0")
     desk.finish()
     desk.choose("/other")
@@ -348,7 +348,7 @@ def test_no_question_takes_the_keys_while_somebody_types(desk: Desk) -> None:
     assert len(desk.rooms.session.started_with) == 1
 
 
-def test_a_folder_that_is_dropped_while_somebody_types_gives_the_keys_back_to_the_list(desk: Desk) -> None:
+def test_a_folder_dropped_while_somebody_types_returns_the_focus_to_the_list(desk: Desk) -> None:
     desk.screen("/first", answer="children-1.0.0")
     desk.activate()
     desk.window.work_list.filter_bar.search.setFocus()

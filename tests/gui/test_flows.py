@@ -476,7 +476,7 @@ def test_a_search_keeps_the_open_image_or_opens_the_first_match(desk: Desk, room
 # ---- what cannot be opened, and no pack
 
 
-def test_what_cannot_be_opened_says_why_and_a_button_tries_again(begin: Begin, rooms: FakeRooms) -> None:
+def test_a_failed_start_shows_its_reason_and_a_button_to_retry(begin: Begin, rooms: FakeRooms) -> None:
     rooms.open_problem = StorageProblem(reason("database_too_old", path="results.sqlite"))
     with begin() as desk:
         desk.until_shown("before the first release")
@@ -487,7 +487,7 @@ def test_what_cannot_be_opened_says_why_and_a_button_tries_again(begin: Begin, r
         assert desk.listed == [1, 4, 3, 2]
 
 
-def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(begin: Begin, rooms: FakeRooms) -> None:
+def test_without_a_pack_the_window_asks_for_a_drive_and_uses_its_pack(begin: Begin, rooms: FakeRooms) -> None:
     rooms.library.always = []
     with begin() as desk:
         desk.until_shown("Plug in a drive with packs")

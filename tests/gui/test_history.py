@@ -229,7 +229,7 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
     assert [found.run.run_id for found in History(store).runs()] == [1]
 
 
-def test_a_run_that_another_program_deleted_is_said_to_be_gone(desk: Desk, page: HistoryPage, store: Path) -> None:
+def test_a_run_deleted_by_another_program_is_reported_as_deleted(desk: Desk, page: HistoryPage, store: Path) -> None:
     delete_runs(store, [1])
     select_runs(page, 1)
     page.open_button.click()
@@ -292,7 +292,7 @@ def test_a_run_whose_only_patient_was_deleted_is_closed_and_the_start_page_shown
     assert [found.total for found in History(store).runs() if found.run.run_id == 3] == [0]
 
 
-def test_a_kept_image_of_a_patient_who_was_deleted_is_closed_and_the_open_one_stays(desk: Desk, store: Path) -> None:
+def test_a_kept_image_of_a_deleted_patient_is_closed(desk: Desk, store: Path) -> None:
     desk.bench.past_runs.open(2)
     desk.until_listed(4)
     desk.open_row(4)
@@ -408,7 +408,7 @@ def test_months_and_days_follow_the_calendar_while_the_window_is_open(
     assert [path.read_bytes()[:4] for path in made] == [b"%PDF"] * 2
 
 
-def test_a_page_out_of_sight_is_refreshed_when_it_is_shown_and_not_before(desk: Desk, page: HistoryPage) -> None:
+def test_a_hidden_page_is_refreshed_only_when_it_is_shown(desk: Desk, page: HistoryPage) -> None:
     desk.window.actions_by_name["history"].trigger()  # back to the images
     desk.bench.past_runs.compare(1, 2)
     desk.until(lambda: desk.bench.past_runs.comparison is not None and desk.bench.past_runs.can_begin)

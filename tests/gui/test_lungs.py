@@ -57,7 +57,7 @@ def test_the_panel_says_how_large_the_lungs_are_and_what_lies_inside(lung_desk: 
     assert not card._warning.isVisible()
 
 
-def test_little_evidence_inside_is_warned_about_beside_the_figure_and_nowhere_else(lung_desk: Desk) -> None:
+def test_little_evidence_inside_the_lungs_gives_one_warning(lung_desk: Desk) -> None:
     lung_desk.open_row(2)
     card = lung_desk.window.result_panel.lungs
     assert card._warning.isVisible()

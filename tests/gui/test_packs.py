@@ -314,7 +314,7 @@ def test_the_folder_of_a_pack_is_shown_only_for_drives_and_problems(desk: Desk) 
     assert (str(FOLDER) in words, shown in words, lost in words) == (True, False, True)
 
 
-def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk, from_drive: None) -> None:
+def test_the_packs_page_is_built_when_shown_and_is_up_to_date(desk: Desk, from_drive: None) -> None:
     page = desk.window.packs_page
     assert "Lungs" not in texts(page)
     desk.window.actions_by_name["packs"].trigger()

@@ -58,7 +58,7 @@ def test_the_source_of_the_images_is_above_the_bars_and_screen_readers_get_all(q
     assert "60 of 100 (50 to 70 %)" in bars.toolTip()
 
 
-def test_words_stand_beside_the_numbers_where_there_is_room(qtbot: QtBot) -> None:
+def test_class_names_are_drawn_next_to_the_numbers_if_they_fit(qtbot: QtBot) -> None:
     """With less room only shapes and numbers are drawn, none of them cut."""
     ends = {}
     for width in (220, 660):

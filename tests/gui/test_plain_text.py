@@ -206,13 +206,13 @@ def test_no_text_from_outside_is_markup_anywhere(desk: Desk, text: str) -> None:
         dialog.close()
 
 
-def test_names_keep_their_ampersands_and_make_no_shortcut(qapp: QApplication) -> None:
+def test_ampersands_in_names_stay_visible_and_make_no_shortcut(qapp: QApplication) -> None:
     button = PlainButton("Smith & Sons &Start", "a\nb")
     assert button.text() == "Smith && Sons &&Start\na\\nb"
     assert button.shortcut().isEmpty()
 
 
-def test_a_tip_shows_markup_as_it_was_written(qapp: QApplication) -> None:
+def test_a_tool_tip_shows_markup_literally(qapp: QApplication) -> None:
     assert plain_tooltip("Image 1", "<b>x</b>") == "Image 1\n<b>x</b>"  # Qt looks for markup in the first line alone
     assert plain_tooltip("<b>1 & 2</b>", "x\ny") == "<p>&lt;b&gt;1 &amp; 2&lt;/b&gt;<br>\nx\\ny</p>"
 

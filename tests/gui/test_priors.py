@@ -450,7 +450,7 @@ def test_the_window_is_closed_while_a_comparison_runs(desk: Desk, comparing: Com
 @pytest.mark.parametrize(
     "name", ["<b>bold</b><img src=/etc/passwd>", "\u202eevil^\u2066name", "&File\tX", "%1 {count} {day}", "A" * 5000]
 )
-def test_hostile_names_and_dates_are_shown_as_what_they_are(desk: Desk, name: str) -> None:
+def test_hostile_names_and_dates_are_shown_literally(desk: Desk, name: str) -> None:
     desk.rooms.outcomes[:] = [
         of_patient(1, name, "20240405", patient_name=name),
         of_patient(2, name, name, patient_name=name, view_position=name),

@@ -95,7 +95,7 @@ def screened_by_two(desk: Desk) -> Desk:
     return desk
 
 
-def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(screened_by_two: Desk) -> None:
+def test_a_further_pack_has_its_own_column_threshold_and_class_names(screened_by_two: Desk) -> None:
     desk = screened_by_two
     session, rows = desk.rooms.session, desk.bench.rows
     assert [one.pack_name for one in session.other_packs[-1]] == ["tuberculosis-1.0.0"]
@@ -309,7 +309,7 @@ def test_the_pack_that_a_person_chose_stays_for_the_images_that_follow(screened_
     assert desk.bench.image.row is desk.bench.image.packs[0]
 
 
-def test_a_folder_that_was_screened_with_more_packs_says_so_where_one_is_used(desk: Desk) -> None:
+def test_screening_a_folder_with_fewer_packs_than_before_gives_a_notice(desk: Desk) -> None:
     tick(desk, "tuberculosis")
     desk.screen()
     desk.finish()

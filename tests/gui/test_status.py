@@ -33,7 +33,7 @@ def rows(desk: Desk) -> list[list[str]]:
     return [[table.item(row, column).text() for column in range(6)] for table in tables for row in range(4)]
 
 
-def test_the_chip_of_the_device_opens_the_page_and_escape_leaves_it(desk: Desk) -> None:
+def test_the_device_in_the_header_opens_the_status_page_and_escape_closes_it(desk: Desk) -> None:
     desk.screen()
     desk.until(lambda: desk.window.toolbar.backend_chip.text() == "CPU\nready")
     open_page(desk)
@@ -45,7 +45,7 @@ def test_the_chip_of_the_device_opens_the_page_and_escape_leaves_it(desk: Desk) 
     assert desk.window.images.isVisible()
 
 
-def test_speed_and_load_are_drawn_over_the_run_and_a_new_run_begins_anew(desk: Desk) -> None:
+def test_speed_and_load_are_drawn_during_a_run_and_cleared_for_the_next(desk: Desk) -> None:
     desk.screen()
     open_page(desk)
     page = desk.window.status_page
@@ -116,7 +116,7 @@ def test_a_measurement_is_stopped_by_its_button_and_by_a_run(desk: Desk, rooms: 
     assert not page.button.isEnabled()  # while the run is under way
 
 
-def test_why_it_could_not_be_measured_is_said(desk: Desk, rooms: FakeRooms) -> None:
+def test_a_failed_load_study_shows_its_reason(desk: Desk, rooms: FakeRooms) -> None:
     def fail(_: object) -> None:
         raise UsageProblem(reason("nothing_to_measure"))
 
@@ -148,7 +148,7 @@ def test_a_stored_study_has_no_single_times_and_a_damaged_one_is_none(home: Path
 
 
 @pytest.mark.slow
-def test_a_study_is_made_in_a_process_of_its_own_and_ends_when_nobody_wants_it(home: Path, tmp_path: Path) -> None:
+def test_a_load_study_runs_in_its_own_process_and_can_be_stopped(home: Path, tmp_path: Path) -> None:
     pack = write_tiny_pack(tmp_path)
     from fieldray.packs.library import PackLibrary
 

@@ -231,7 +231,7 @@ def test_sigterm_ends_the_program_in_order() -> None:
         program.stdout.close()
 
 
-def test_a_thread_that_never_ends_keeps_no_program_alive_and_does_not_crash_it() -> None:
+def test_a_thread_that_never_ends_does_not_prevent_the_program_from_ending() -> None:
     hanging = """
 import fieldray.desktop.controller, fieldray.desktop.application, threading
 fieldray.desktop.controller._CLOSING_ENDS_MS = 100
@@ -243,7 +243,7 @@ fieldray.desktop.application.Application.__init__.__kwdefaults__["services"] = l
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[]\n")
 
 
-def test_the_window_is_there_before_anything_large_was_imported_and_leaves_nothing() -> None:
+def test_the_window_opens_before_large_libraries_are_imported() -> None:
     done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[0]) == []

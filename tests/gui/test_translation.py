@@ -133,7 +133,7 @@ def test_no_text_is_inside_an_f_string() -> None:
     assert found == []
 
 
-def test_no_english_words_are_left(catalogue: Catalog) -> None:
+def test_translations_contain_no_english_words(catalogue: Catalog) -> None:
     left = {
         other: foreign
         for _, other in forms(catalogue)
@@ -164,7 +164,7 @@ def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
             yield "option", str(action.help)
 
 
-def test_the_help_of_every_command_says_what_to_do_in_the_words_of_the_field() -> None:
+def test_every_help_text_is_an_imperative_in_the_words_of_radiology() -> None:
     found = list(helps(command_parser()))
     assert len(found) > 200
     assert [text for of, text in found if of == "command" and re.match(_NOT_IMPERATIVE, text, re.IGNORECASE)] == []

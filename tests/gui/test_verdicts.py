@@ -124,7 +124,7 @@ def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -
 NOTED = Verdict(choice="agree", note="old scar")
 
 
-def test_a_withdrawn_verdict_takes_its_note_along_and_comes_back_with_it() -> None:
+def test_withdrawing_a_verdict_removes_its_note_and_undo_restores_both() -> None:
     verdicts = opened(NOTED)
     assert verdicts.withdraw() == write(None, NOTED)
     verdicts.handle_written(FIRST, None)
@@ -145,7 +145,7 @@ def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -
     assert verdicts.undo() == write(Verdict(choice="agree", note="at the apex"), None)
 
 
-def test_a_verdict_that_is_given_once_more_is_kept() -> None:
+def test_giving_the_same_verdict_again_keeps_it() -> None:
     verdicts = opened(NOTED)  # saved by an earlier run, another window or this one
     assert verdicts.choose("agree") == ()
     assert verdicts.is_repeated and verdicts.state_for(FIRST).wanted == NOTED
@@ -603,7 +603,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: D
 # ---- which images count as read
 
 
-def test_an_image_is_read_once_it_was_in_sight_for_a_while_or_judged(desk: Desk) -> None:
+def test_an_image_counts_as_read_after_two_seconds_or_a_verdict(desk: Desk) -> None:
     desk.rooms.outcomes[:] = [screened(1, 0.9), screened(2, 0.8), screened(3, 0.7), screened(4, 0.6)]
     desk.screen()
     desk.activate()
@@ -717,7 +717,7 @@ def test_the_image_that_replaced_the_open_one_is_opened_by_a_step_of_a_person(de
     assert "replaced" not in desk.notices
 
 
-def test_what_was_typed_before_the_file_was_overwritten_stays_with_its_image(desk: Desk) -> None:
+def test_a_note_typed_before_the_file_was_overwritten_stays_with_its_image(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     bar, before = desk.window.result_panel.verdict, screened(1, 0.9)
@@ -806,7 +806,7 @@ def test_a_verdict_of_the_run_before_is_not_taken_back(desk: Desk) -> None:
     assert "withdrawn" not in desk.notices and len(desk.rooms.session.judged) == 1
 
 
-def test_the_panel_says_what_reports_print_of_the_verdict(desk: Desk) -> None:
+def test_the_panel_shows_the_verdict_text_of_the_reports(desk: Desk) -> None:
     screen(desk)
     desk.open_row(1)
     panel = desk.window.result_panel.verdict

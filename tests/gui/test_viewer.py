@@ -191,7 +191,7 @@ def test_an_image_read_while_the_program_closes_is_ignored(desk: Desk, viewer: V
     assert (image.pyramid, image.problem) == (None, None)
 
 
-def test_a_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:
+def test_an_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:
     desk.bench.rows.open(None)
     assert desk.bench.image.row is None
     assert viewer.pyramid is None
@@ -219,7 +219,7 @@ def test_a_line_break_in_a_header_starts_no_corner_line(qapp: object, text: str)
 
 
 @pytest.mark.parametrize(("age_years", "text"), [(17.6, "17 y"), (76.99, "76 y"), (5.5, "5 y"), (3.0, "3 y")])
-def test_an_age_beside_the_image_is_in_completed_years(age_years: float, text: str) -> None:
+def test_the_age_on_the_image_is_in_completed_years(age_years: float, text: str) -> None:
     assert patient_lines(Translator(), ImageHeader(patient_age_years=age_years)) == (text,)
 
 
@@ -284,7 +284,7 @@ def test_keys_measure_from_the_middle_of_the_view_to_where_it_was_moved(desk: De
     assert viewer.accessibleDescription().endswith(" mm (plane not stated)")
 
 
-def test_a_line_that_was_begun_is_given_up_by_esc_and_by_another_image(desk: Desk, viewer: Viewer) -> None:
+def test_an_unfinished_line_is_discarded_by_escape_and_by_another_image(desk: Desk, viewer: Viewer) -> None:
     desk.qtbot.keyClick(viewer, Qt.Key.Key_M)
     for give_up in (lambda: desk.qtbot.keyClick(viewer, Qt.Key.Key_Escape), lambda: desk.open_row(2)):
         desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
@@ -360,7 +360,7 @@ def test_two_drags_measure_together_and_escape_gives_up_the_first_alone(
     assert len(viewer.state.lines) == 1
 
 
-def test_the_tool_in_use_has_its_button_in_sight_however_little_room_there_is(desk: Desk, viewer: Viewer) -> None:
+def test_the_button_of_the_active_tool_stays_visible_in_a_narrow_window(desk: Desk, viewer: Viewer) -> None:
     buttons = desk.window.tools.buttons
     desk.window.resize(1024, 700)
     desk.until(lambda: not buttons["tool_region"].isVisible())
@@ -487,7 +487,7 @@ def area(desk: Desk) -> ImageArea:
     return desk.window.area
 
 
-def test_the_kept_image_stays_while_the_list_goes_on(desk: Desk, area: ImageArea) -> None:
+def test_the_kept_image_stays_while_other_images_are_opened(desk: Desk, area: ImageArea) -> None:
     bench = desk.bench
     assert (bench.second_image.row.row_id, bench.image.row.row_id) == (1, 2)
     assert area.second_viewer.isVisible()

@@ -466,7 +466,7 @@ def test_files_with_nearly_the_same_name_are_painted_differently(table: Table) -
     assert table.painted("patient", place=0) != table.painted("patient", place=1)
 
 
-def test_hiding_patients_hides_them_at_once_and_a_new_list_shows_nothing_of_the_one_before(table: Table) -> None:
+def test_hidden_patient_names_disappear_at_once_from_painted_cells(table: Table) -> None:
     table.add(screened(1, 0.9))
     patient, found = table.painted("patient"), table.painted("class")
     table.switches.set(hide_patient=True)
@@ -530,7 +530,7 @@ def test_a_list_not_sorted_by_urgency_names_its_sort_column(listed: StoredList, 
     listed.settle()
 
 
-def test_a_film_of_an_earlier_day_is_marked_and_lies_below_the_one_of_today(
+def test_an_image_of_an_earlier_day_is_marked_and_listed_below_todays_image(
     listed: StoredList, model: WorkListModel
 ) -> None:
     header = replace(image_ref(1).header, patient_id="MRN-1", patient_birth_date="19570102")

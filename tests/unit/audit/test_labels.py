@@ -112,7 +112,7 @@ def test_a_faulty_table_is_refused_with_its_fault(tmp_path: Path, text: str | by
     assert said in problem(tmp_path, text)
 
 
-def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match=r"none.csv cannot be read: No such file"):
         labels_from_table(tmp_path / "none.csv", [])
 

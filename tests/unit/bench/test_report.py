@@ -26,7 +26,7 @@ def test_all_figures_are_in_one_file(tmp_path: Path) -> None:
     assert data["report"] == "bench-test" and data["x"] == [1.5] and data["program"].startswith("fieldray ")
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(StorageProblem):

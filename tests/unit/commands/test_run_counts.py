@@ -9,7 +9,7 @@ from fieldray.reasons import reason
 from tiny_models import tiny_model
 
 
-def test_the_two_classes_of_a_bare_model_count_all_images_and_read_first_stands_beside() -> None:
+def test_the_two_classes_of_a_bare_model_count_all_images() -> None:
     """As in the dissertation's demonstration: 11 and 5, of which 2 are to be read first."""
     run = PackSummary(tiny_model(manifest=LEGACY), "legacy")
     counted = [("abnormal", (), 11), ("normal", (), 3), ("normal", ("left_lung_unseen", "lungs_low"), 2)]

@@ -65,7 +65,7 @@ def test_an_image_compared_with_itself_has_no_regions() -> None:
     assert comparison_json(done)["regions"] == []
 
 
-def test_an_opacity_is_found_where_it_is(warp: np.ndarray) -> None:
+def test_an_added_opacity_is_found_at_its_position(warp: np.ndarray) -> None:
     current = moved(chest(), warp)
     rows, columns = np.nonzero(current.lungs)
     row, column = int(np.median(rows)), int(np.percentile(columns, 20))

@@ -349,7 +349,7 @@ def test_a_small_change_of_the_mask_moves_the_box_a_little() -> None:
     assert all(0 <= before - after <= 20 * 0.36 for before, after in itertools.pairwise(tops))
 
 
-def test_the_mask_has_the_images_size_and_its_outline_goes_around_both() -> None:
+def test_the_mask_has_the_images_size_and_an_outline_around_each_lung() -> None:
     found = lungs()
     mask = found.mask_of_image(rows=ROWS, columns=COLUMNS)
     assert mask[400, 100] and mask[400, 290] and not mask[400, 200]
@@ -360,7 +360,7 @@ def test_the_mask_has_the_images_size_and_its_outline_goes_around_both() -> None
 # ---- evidence
 
 
-def test_evidence_is_weighed_by_the_area_that_lies_in_the_lungs() -> None:
+def test_evidence_is_weighted_by_the_area_inside_the_lungs() -> None:
     # 2 x 2 cells over the image; all evidence in the upper left one: rows 0 to 400, columns 0 to 200. The lung in it
     # covers rows 200 to 400 and columns 50 to 150: a quarter.
     evidence = np.array([[3.0, 0.0], [0.0, 0.0]], np.float32)
@@ -503,7 +503,7 @@ def test_lungs_outside_both_halves_have_neutral_measurements() -> None:
     np.testing.assert_array_equal(facts, expected)
 
 
-def test_one_lung_of_three_cells_against_none() -> None:
+def test_measurements_of_one_small_lung_and_no_other() -> None:
     """Measurements compare mask values of any size; a missing lung counts as one cell."""
     is_lung = np.zeros((5, 4), bool)
     is_lung[1:4, 1] = True

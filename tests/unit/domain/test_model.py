@@ -58,7 +58,7 @@ def test_an_invalid_value_is_refused_by_name(make: Callable[[], object], words: 
         make()
 
 
-def test_a_gate_may_look_at_fewer_directions_than_there_are_features() -> None:
+def test_an_out_of_distribution_check_may_project_to_fewer_dimensions() -> None:
     narrow = OutOfDistributionCheck(mean=np.ones(3, np.float32), projection=np.eye(3, 2, dtype=np.float32), limit=1.0)
     # (4 - 1) and (5 - 1) count, the third feature does not: sqrt((9 + 16) / 2)
     assert narrow.distance(np.array([4, 5, 99], np.float32)) == pytest.approx(12.5**0.5)

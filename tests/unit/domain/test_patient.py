@@ -15,7 +15,7 @@ def earlier(*images: tuple[int, int]) -> list[bool]:
     return earlier_images(np.array(people, np.int64), np.array(days, np.int64)).tolist()
 
 
-def test_a_day_has_a_number_that_grows_by_one_a_day_whichever_way_it_is_written() -> None:
+def test_day_numbers_grow_by_one_a_day_in_every_date_format() -> None:
     assert day_number("20261201") - TODAY == 2
     assert day_number("2026.11.29") == day_number(" 2026-11-29") == TODAY
 

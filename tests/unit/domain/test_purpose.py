@@ -276,7 +276,7 @@ def test_codes_of_both_snomed_schemes() -> None:
     assert views_of("Left lateral") == {"LATERAL"}
 
 
-def test_a_pack_for_something_else_names_its_own() -> None:
+def test_a_pack_for_other_body_parts_lists_its_own_terms() -> None:
     rules = HeaderRules(body_parts=("HAND",), views=("OBLIQUE", "SWIMMER"))
     assert body_part_match(ImageHeader(body_part_examined="WRIST"), rules) == "accepted"
     assert body_part_match(ImageHeader(body_part_examined="TORAX"), rules) == "other"

@@ -152,7 +152,7 @@ def test_pillow_reads_a_lower_resolution_of_a_given_size(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("syntax", [JPEGLossless, JPEGLSLossless, JPEG2000Lossless, HTJ2KLossless, RLELossless])
-def test_colours_are_read_of_every_compression(syntax: UID, tmp_path: Path) -> None:
+def test_colour_images_of_every_compression_are_read(syntax: UID, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=syntax, photometric="RGB")
     np.testing.assert_array_equal(_read(path), IMAGE >> 4)
 

@@ -41,7 +41,7 @@ def _table(entries: NDArray[Any], *, first: int = 0, bits: int = 16) -> list[Dat
 # ---- rescale and Modality LUT
 
 
-def test_rescale_is_kept_as_numbers_and_the_window_follows_it(tmp_path: Path) -> None:
+def test_rescale_values_are_stored_and_applied_to_the_window(tmp_path: Path) -> None:
     # value = stored / 2 - 100; a window of 400 about 300 (LINEAR: 99.5 to 498.5) is 399 to 1197 in stored values
     changes = {"RescaleSlope": 0.5, "RescaleIntercept": -100, "WindowCenter": 300, "WindowWidth": 400}
     image = _read(tmp_path, changes=changes)

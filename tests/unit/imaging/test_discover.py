@@ -103,7 +103,7 @@ def test_frames_are_images_of_one_file(tmp_path: Path) -> None:
     assert len({ref.key for ref in refs}) == 3
 
 
-def test_studies_are_grouped_and_loose_files_stand_alone(tmp_path: Path) -> None:
+def test_files_are_grouped_by_study_and_other_files_stay_single(tmp_path: Path) -> None:
     for name, number in (("a.dcm", 1), ("b.dcm", 2), ("c.dcm", 1)):
         write_dicom(tmp_path / name, IMAGE, number=number)
     (tmp_path / "d.txt").write_text("x")

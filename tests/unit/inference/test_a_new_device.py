@@ -56,7 +56,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def test_the_command_line_runs_images_on_it(
+def test_the_screen_command_runs_images_on_the_device(
     images: Path, pack_options: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["screen", str(images), *pack_options, "--json", "-"]) == 0

@@ -126,7 +126,7 @@ def opening() -> OpenRequest:
     return OpenRequest(file=file, spec=spec, threads=1)
 
 
-def test_a_question_arrives_as_it_was_sent() -> None:
+def test_a_request_arrives_as_it_was_sent() -> None:
     asked = opening()
     arrived = decode_message(travelled(encode_message(asked)), OpenRequest)
     assert np.array_equal(arrived.file, asked.file)

@@ -131,7 +131,7 @@ def test_with_enough_disk_space_it_installs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_menu_entry_speaks_both_languages_and_starts_the_window() -> None:
+def test_the_menu_entry_has_both_languages_and_starts_the_window() -> None:
     entry = menu_entry((contents.ROOT / "installer/debian/fieldray.desktop").read_text(encoding="utf-8"))
     assert entry["exec"] == f"/{make_deb.INSTALL_FOLDER}/fieldray-window %F"
     assert entry["icon"] == "fieldray"

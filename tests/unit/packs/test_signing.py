@@ -86,7 +86,7 @@ def test_a_new_key_is_made_once_and_readable_by_its_owner_only(tmp_path: Path) -
         signing.load_or_create_key(path / "below.pem")
 
 
-def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_an_ed25519_key_is_refused(tmp_path: Path) -> None:
     other = generate_private_key(SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     for name, content in (("text.pem", b"no key"), ("other.pem", other)):
         (tmp_path / name).write_bytes(content)
@@ -100,7 +100,7 @@ def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
         assert caught.value.reason == reason("signing_key", path=tmp_path / name, detail=detail)
 
 
-def test_what_is_not_a_whole_fingerprint_is_refused() -> None:  # see test_naming
+def test_an_incomplete_fingerprint_is_refused() -> None:  # see test_naming
     with raises(UsageProblem, "fingerprint"):
         signing.require_fingerprint("0" * 63)
 

@@ -55,7 +55,7 @@ def test_the_mask_has_one_bit_per_pixel_of_the_image(tmp_path: Path) -> None:
     assert np.array_equal(mask, lungs().mask_of_image(rows=ROWS, columns=COLUMNS))
 
 
-def test_where_no_lungs_were_found_there_is_no_mask(tmp_path: Path) -> None:
+def test_without_found_lungs_no_mask_is_written(tmp_path: Path) -> None:
     for outcome in (image(lungs=None), failed()):
         assert not write_lungs(tmp_path / "a.png", outcome, inputs=())
     assert list(tmp_path.iterdir()) == []

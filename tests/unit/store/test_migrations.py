@@ -303,7 +303,7 @@ def test_every_version_has_a_migration() -> None:
     assert sorted(migrations.STEPS) == list(range(11, SCHEMA_VERSION))
 
 
-def test_a_person_is_told_that_the_store_is_updated_before_it_is(tmp_path: Path, fieldray: Fieldray) -> None:
+def test_a_message_precedes_the_migration_of_a_store(tmp_path: Path, fieldray: Fieldray) -> None:
     said = "Updating the results database"
     old = old_store(tmp_path, "one_pack")
     heard = list[Event]()
