@@ -1,4 +1,4 @@
-"""The history in the window, over a real store: runs opened, compared, saved again and deleted; files that are gone."""
+"""The history page on a real store: runs opened, compared, saved again and deleted; images whose files are missing."""
 
 from __future__ import annotations
 

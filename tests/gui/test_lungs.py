@@ -1,4 +1,4 @@
-"""The lungs in the window: outline, areas, evidence, notes."""
+"""Lung fields in the window: outline, areas, evidence inside the lungs, and notes."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_of_thousands_of_rows_only_the_visible_ones_are_read_and_drawn(desk: Des
         desk.until(lambda: desk.bench.image.row is not None)
     assert sum(inserted) == ROWS
     assert len(inserted) < ROWS / 10
-    # To draw every row once asks for more than 30 values a row; how often the rows in sight are drawn depends on time.
+    # Drawing every row once would request over 30 values a row; how often visible rows are drawn depends on time.
     assert 0 < times_called(calls, WorkListModel.data) < 5 * ROWS
     assert times_called(calls, WorkListRow.__post_init__) < ROWS / 4
     assert rows.rowCount() == ROWS

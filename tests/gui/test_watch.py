@@ -1,4 +1,4 @@
-"""A folder that is watched, as a reader sees it."""
+"""A watched folder in the window, from start to stop."""
 
 from __future__ import annotations
 

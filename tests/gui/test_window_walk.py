@@ -52,7 +52,7 @@ WAIT_S: Final = 20.0
 PAST_MODEL: Final = model_of()
 SIDE: Final = 32
 SMALL: Final = Image(pixels=np.zeros((SIDE, SIDE), np.uint8))
-FULL_BYTES: Final = 40 * 1024  # no file may grow beyond: the store's index of its log fits in, its pages do not
+FULL_BYTES: Final = 40 * 1024  # a limit of file sizes: the index of the store's log fits in, pages of the store do not
 # How much waiting work is done after an event: all; one task, on one channel; or one whose answer comes later.
 DONE: Final = ("all", "all", "all", "one", "unheard")
 NAMED: Final = ("DOE", "PX-10", "image-0")  # parts of the patients' names and numbers, and of their files

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Scores, limits, counts and times as texts for people."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_from_a_checkout_there_is_no_installed_window_program() -> None:
     assert child_command("fieldray.workers.image_worker:handle")[:2] == [sys.executable, "-I"]
 
 
-_NOWHERE = ":99"  # no server has this number, nor does Wayland name a screen so
+_NOWHERE = ":99"  # no X server has this number, and no Wayland display this name
 
 
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="X11 and Wayland")

@@ -130,7 +130,7 @@ def test_a_proposal_is_the_nearest_threshold_that_reaches_the_aim(rule: Counting
     assert own.value >= share and proposal.reaches_goal
     # The next score on the other side would no longer reach the aim.
     edge = rule.referral_score_at(proposal.threshold, POINT)
-    scores = {one[3] for one in counted(cases, rule.unit, 2.0) if one[3] >= 0 and not one[1]}  # read first: one[1]
+    scores = {one[3] for one in counted(cases, rule.unit, 2.0) if one[3] >= 0 and not one[1]}  # one[1]: read first
     if aim == "sensitivity":
         worse = min(score for score in scores if score >= edge) + 1e-9
     else:

@@ -1,4 +1,4 @@
-"""Reports as files and on the console."""
+"""Benchmark reports as files and on the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of classes at the end of a run."""
+"""The summary line of class counts at the end of a run."""
 
 from __future__ import annotations
 

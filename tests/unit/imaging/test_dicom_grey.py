@@ -89,7 +89,7 @@ def test_a_modality_table_is_applied(photometric: str, tmp_path: Path) -> None:
     image = _read(tmp_path, photometric=photometric, changes=changes)
     stored = 4095 - RAMP if photometric == "MONOCHROME1" else RAMP
     values = np.minimum(stored // 2, 1022)
-    # the negative begins at the table's own end, so that 0 is air
+    # MONOCHROME1 is inverted from the table's highest entry, so that air is 0
     np.testing.assert_array_equal(image.pixels, 1022 - values if photometric == "MONOCHROME1" else values)
 
 

@@ -55,7 +55,7 @@ def test_a_ramp_stays_a_ramp(side: int) -> None:
 
 
 def test_enlarging_interpolates() -> None:
-    # four columns 0, 60, 120, 180 to eight: centres at quarter and three quarters between theirs, ends held
+    # Columns 0, 60, 120, 180 become eight: their centres lie a quarter and three quarters between; the ends repeat.
     pixels = np.tile(np.array([0, 60, 120, 180], np.uint8), (4, 1))
     assert _plain(Image(pixels=pixels, window=AS_STORED))[3].tolist() == [0, 15, 45, 75, 105, 135, 165, 180]
 

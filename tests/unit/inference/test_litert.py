@@ -1,4 +1,4 @@
-"""One network in an interpreter."""
+"""One network file, run in the interpreter of LiteRT or TensorFlow Lite."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_a_store_that_was_removed_is_noticed_before_a_save_is_confirmed(path: Pa
         ):
             with raises(StorageProblem, "store_gone"):
                 act()
-    if event == "replaced":  # its changes were not taken for those of the backup
+    if event == "replaced":  # the removed store's changes were not applied to the backup
         with ResultQuery(path) as query:
             assert len(query.runs()) == 1
             assert query._all("PRAGMA integrity_check")[0][0] == "ok"
@@ -207,7 +207,7 @@ def test_programs_that_start_at_the_same_time_share_one_store(tmp_path: Path) ->
             program.stdin.write("\n")
             program.stdin.flush()
         assert [program.communicate()[1] for program in programs] == [""] * 3
-    # Two that close at the same moment may each leave the journal to the other: one alone clears it.
+    # Two programs that close at the same moment may each leave the journal to the other: one alone deletes it.
     for number in range(20):
         open_database(tmp_path / f"{number}.sqlite").close()
     assert sorted(place.suffix for place in tmp_path.iterdir()) == [".sqlite"] * 20

@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def held(path: Path) -> tuple[int, int, int]:
-    """Runs, results with a thumbnail, and verdicts of the newest run."""
+    """The number of runs, and of results with a thumbnail and verdicts in the newest run."""
     with HistoryQuery(path) as query:
         runs = query.runs()
         results = list(query.results(runs[0].run_id))

@@ -62,7 +62,7 @@ def test_a_crop_box_is_in_pixels_of_the_file_at_any_resolution() -> None:
     box = Box(top=32.0, left=64.0, rows=128.0, columns=96.0)
     first, second = to_network_input(full, CROPPED, box=box), to_network_input(half, CROPPED, box=box)
     assert first.pixel_map == second.pixel_map
-    # a column of the tensor is three of the file: averages of two cannot be divided exactly
+    # a column of the tensor is three of the file, which averages of two columns cannot give exactly
     assert np.abs(first.values.astype(int) - second.values.astype(int)).mean() < 1.5
 
 
