@@ -205,7 +205,7 @@ def dialogs(parent: QWidget, kind: type[Box]) -> list[Box]:
     return [box for box in parent.findChildren(kind) if box.isVisible()]
 
 
-def spoken() -> Iterator[tuple[str, str]]:
+def all_widget_texts() -> Iterator[tuple[str, str]]:
     """Every text of every widget, visible or not, with its place. Texts that a person edits are left out."""
     for widget in QApplication.allWidgets():
         name = f"{type(widget).__name__} in {type(widget.window()).__name__}"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from desk import Desk, dialogs, press, spoken, texts
+from desk import Desk, dialogs, press, all_widget_texts, texts
 from fake_rooms import SPEC, FakeRooms, failed, screened
 from PySide6.QtWidgets import QFileDialog, QInputDialog, QLineEdit, QMessageBox, QTableWidget, QWidget
 
@@ -203,7 +203,9 @@ def test_patients_files_and_folders_have_no_names_while_these_are_hidden(desk: D
     names = "Remembered", "Empty", "Reference-table", "图", "DOE", "image-00001", "scan-00009", "/images"
     for shows in (True, False, True):
         desk.window.toolbar.folders_menu.aboutToShow.emit()
-        desk.until(lambda shows=shows: {any(name in said for _, said in spoken()) for name in names} == {shows})
+        desk.until(
+            lambda shows=shows: {any(name in said for _, said in all_widget_texts()) for name in names} == {shows}
+        )
         desk.window.actions_by_name["hide_patient"].trigger()
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk, spoken
+from desk import Desk, all_widget_texts
 from fake_rooms import POINT, SPEC, FakeRooms, candidate, image_ref, model, screened
 from PySide6.QtCore import QEvent, QPoint, Qt
 from PySide6.QtGui import QHelpEvent
@@ -124,7 +124,7 @@ def settings(request: pytest.FixtureRequest, text: str) -> Settings:
 def assert_plain(text: str) -> int:
     """Check every existing widget; returns how many of their texts hold the hostile one."""
     met = 0
-    for where, said in spoken():
+    for where, said in all_widget_texts():
         own = said.replace(os.sep + "\u200b", os.sep)  # a path may be broken at these characters
         own = own.replace("\t", " ", int(where.startswith("text of a command")))  # the command's key follows the text
         assert forbidden_in(own.replace("\n", "")) == set(), where

@@ -424,7 +424,7 @@ class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]
 # ---- the window
 
 
-def mark(desk: Desk, row_id: int) -> object:
+def verdict_mark(desk: Desk, row_id: int) -> object:
     """The verdict's state in the list: "saved" and so on."""
     rows = desk.bench.rows
     return rows.data(rows.index_of(row_id).siblingAtColumn(COLUMN_KEYS.index("patient")), VERDICT_ROLE)
@@ -473,7 +473,7 @@ def test_a_note_stays_with_its_image_when_the_wheel_turns(desk: Desk, rooms: Fak
     desk.until(lambda: desk.bench.image.row.row_id == 2)
     assert (bar.note.text(), bar.note.isEnabled()) == ("", False) and desk.window.work_list.table.hasFocus()
     desk.until(lambda: stored(desk, 1) == Verdict(choice="agree", note="old scar"))
-    desk.until(lambda: (mark(desk, 1), mark(desk, 2)) == ("saved", None))
+    desk.until(lambda: (verdict_mark(desk, 1), verdict_mark(desk, 2)) == ("saved", None))
     assert set(rooms.session.verdicts) == {1}
 
 
@@ -501,7 +501,7 @@ def test_closing_waits_for_a_store_that_another_program_holds(desk: Desk) -> Non
     with ResultStore(desk.rooms.database) as other:
         other._all("BEGIN IMMEDIATE")
         desk.window.result_panel.verdict.buttons["agree"].click()
-        assert "Your verdict is being saved" in texts(desk.window.result_panel) and mark(desk, 1) == "saving"
+        assert "Your verdict is being saved" in texts(desk.window.result_panel) and verdict_mark(desk, 1) == "saving"
         desk.window.close()
         box = desk.dialog(QMessageBox)
         assert box.defaultButton().text() == "Keep the window open"
@@ -534,7 +534,7 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     bar.buttons["disagree"].click()
     session.may_judge.set()
     desk.until(lambda: "Your verdict could not be saved. The disk is full" in texts(bar))
-    assert bar.buttons["disagree"].isChecked() and mark(desk, 1) == "not_saved"
+    assert bar.buttons["disagree"].isChecked() and verdict_mark(desk, 1) == "not_saved"
     press(desk.window.banners, "Try again")
     desk.until(bar.retry_button.isVisible)
     desk.window.close()
@@ -560,7 +560,9 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     bar.keep_stored_verdict.click()
     desk.until(
         lambda: (
-            not bar.keep_stored_verdict.isVisible() and mark(desk, 1) is None and not desk.window.banners.isVisible()
+            not bar.keep_stored_verdict.isVisible()
+            and verdict_mark(desk, 1) is None
+            and not desk.window.banners.isVisible()
         )
     )
     assert not any(button.isChecked() for button in bar.buttons.values())
@@ -577,7 +579,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: D
     for window in (desk, second_desk):
         window.open_row(1)
     second_desk.window.result_panel.verdict.buttons["disagree"].click()
-    second_desk.until(lambda: mark(second_desk, 1) == "saved")
+    second_desk.until(lambda: verdict_mark(second_desk, 1) == "saved")
     type_note(second_desk, "scar")
     second_desk.window.work_list.choose(2)
     theirs = Verdict(choice="disagree", note="scar")
@@ -593,7 +595,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: D
         theirs,
     )
     getattr(bar, answer).click()
-    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.until(lambda: verdict_mark(desk, 1) == "saved")
     kept = AGREE if answer == "retry_button" else theirs
     assert stored(desk, 1) == kept
     second_desk.open_row(1)
@@ -615,7 +617,7 @@ def test_an_image_counts_as_read_after_two_seconds_or_a_verdict(desk: Desk) -> N
     go_on(desk, 3)
     assert unread(desk, 2) == [2]  # stepping past an image does not mark it as read
     desk.window.result_panel.verdict.buttons["agree"].click()
-    desk.until(lambda: mark(desk, 3) == "saved")
+    desk.until(lambda: verdict_mark(desk, 3) == "saved")
     desk.window.actions_by_name["unread"].trigger()
     desk.until_shown("counts as read")
     go_on(desk, 4)
@@ -712,7 +714,7 @@ def test_the_image_that_replaced_the_open_one_is_opened_by_a_step_of_a_person(de
         desk.window.work_list.choose(1)
     desk.until(lambda: desk.bench.image.is_visible and "DOE PERSON 050" in corner(desk))
     desk.window.actions_by_name["disagree"].trigger()
-    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.until(lambda: verdict_mark(desk, 1) == "saved")
     assert desk.rooms.session.judged[-1].facts.content_sha256 == another_patient(1).facts.content_sha256
     assert "replaced" not in desk.notices
 
@@ -722,7 +724,7 @@ def test_a_note_typed_before_the_file_was_overwritten_stays_with_its_image(desk:
     desk.open_row(1)
     bar, before = desk.window.result_panel.verdict, screened(1, 0.9)
     bar.buttons["agree"].click()
-    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.until(lambda: verdict_mark(desk, 1) == "saved")
     bar.note.setFocus()
     QTest.keyClicks(bar.note, "apex")
     overwrite(desk, 1, another_patient(1))
@@ -774,10 +776,10 @@ def test_a_double_click_on_a_verdict_gives_it_once(desk: Desk) -> None:
     for _ in range(2):
         QTest.mouseClick(bar.buttons["agree"], Qt.MouseButton.LeftButton)
     assert bar.buttons["agree"].isChecked() and "You already gave this verdict" in texts(bar)
-    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.until(lambda: verdict_mark(desk, 1) == "saved")
     assert stored(desk, 1) == AGREE and len(desk.rooms.session.judged) == 1
     bar.withdraw.click()
-    desk.until(lambda: mark(desk, 1) is None)
+    desk.until(lambda: verdict_mark(desk, 1) is None)
     assert stored(desk, 1) is None and not bar.withdraw.isVisible()
 
 
@@ -785,7 +787,7 @@ def test_the_last_verdict_is_taken_back_and_its_image_shown(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     desk.window.actions_by_name["agree"].trigger()
-    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.until(lambda: verdict_mark(desk, 1) == "saved")
     desk.open_row(2)
     desk.window.actions_by_name["undo"].trigger()
     desk.until_shown("Your verdict on DOE PERSON 001 was withdrawn.")
@@ -797,7 +799,7 @@ def test_a_verdict_of_the_run_before_is_not_taken_back(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     desk.window.actions_by_name["agree"].trigger()
-    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.until(lambda: verdict_mark(desk, 1) == "saved")
     desk.finish()
     desk.choose()
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
@@ -829,7 +831,7 @@ def test_undo_reverses_the_last_verdict_or_view_change(desk: Desk) -> None:
     viewer, undo = desk.window.viewer, desk.window.actions_by_name["undo"]
     desk.window.actions_by_name["zoom_in"].trigger()
     desk.window.actions_by_name["agree"].trigger()
-    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.until(lambda: verdict_mark(desk, 1) == "saved")
     zoomed = viewer.state
     undo.trigger()
     desk.until(lambda: stored(desk, 1) is None)
@@ -861,7 +863,7 @@ def test_keys_typed_into_the_search_give_no_verdict(desk: Desk) -> None:
     QTest.keyClick(search, Qt.Key.Key_Return)
     assert desk.window.work_list.table.hasFocus()
     desk.window.actions_by_name["agree"].trigger()
-    desk.until(lambda: mark(desk, 3) == "saved")
+    desk.until(lambda: verdict_mark(desk, 3) == "saved")
 
 
 def test_escape_in_a_note_discards_it_and_enter_keeps_it(desk: Desk) -> None:
@@ -870,7 +872,7 @@ def test_escape_in_a_note_discards_it_and_enter_keeps_it(desk: Desk) -> None:
     desk.open_row(1)
     bar = desk.window.result_panel.verdict
     bar.buttons["agree"].click()
-    desk.until(lambda: mark(desk, 1) == "saved")
+    desk.until(lambda: verdict_mark(desk, 1) == "saved")
     for key, note in ((Qt.Key.Key_Escape, ""), (Qt.Key.Key_Return, "apex")):
         bar.note.setFocus()
         QTest.keyClicks(bar.note, "apex")

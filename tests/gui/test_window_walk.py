@@ -20,7 +20,7 @@ from typing import Final
 
 import hypothesis
 import numpy as np
-from desk import dialogs, spoken, turn_wheel
+from desk import dialogs, all_widget_texts, turn_wheel
 from fake_rooms import SPEC, FakeRooms, screened
 from fake_rooms import model as model_of
 from hypothesis import strategies as st
@@ -231,7 +231,7 @@ class WindowWalk(RuleBasedStateMachine):
         """Texts of the window that name a patient, or a patient's file or folder, while names are hidden."""
         if not self.bench.switches.hide_patient:
             return []
-        said = [text for _, text in spoken()]
+        said = [text for _, text in all_widget_texts()]
         return [text for text in said for name in NAMED if name in text]
 
     def _boxes(self) -> list[QMessageBox]:

@@ -58,14 +58,14 @@ def reach(
     return AvailablePacks(pack_in_use=used(entry) if entry else None, ready=ready, is_settled=True)
 
 
-def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentStateMachine:
+def state_machine_with(pack: PackCandidate | None, *, default: str = "") -> IntentStateMachine:
     """A state machine that knows which pack is in use."""
     playbook = IntentStateMachine()
     playbook.update_packs(reach(pack), default=(default, ""))
     return playbook
 
 
-def looked(
+def answer_facts_request(
     playbook: IntentStateMachine, commands: Commands, known: RememberedPack | None = None, *, lacks_ages: bool = True
 ) -> Commands:
     """Answer the request for facts about a folder; the other commands must report given-up folders."""
@@ -78,8 +78,8 @@ def opened(
     pack: PackCandidate | None, known: RememberedPack | None = None, *, lacks_ages: bool = True
 ) -> tuple[IntentStateMachine, Commands]:
     """A folder was opened with a pack in use, and the facts about the folder were answered."""
-    playbook = seeing(pack)
-    return playbook, looked(playbook, playbook.open([ONE]), known, lacks_ages=lacks_ages)
+    playbook = state_machine_with(pack)
+    return playbook, answer_facts_request(playbook, playbook.open([ONE]), known, lacks_ages=lacks_ages)
 
 
 def question(playbook: IntentStateMachine) -> IntentQuestion:
@@ -88,13 +88,13 @@ def question(playbook: IntentStateMachine) -> IntentQuestion:
 
 
 def test_a_watch_stays_a_watch_through_questions_and_start() -> None:
-    playbook = seeing(None)
-    looked(playbook, playbook.open([ONE], watches=True))
+    playbook = state_machine_with(None)
+    answer_facts_request(playbook, playbook.open([ONE], watches=True))
     playbook.answer(question(playbook), CHILDREN)
     playbook.update_packs(reach(ADULTS), default=("", ""))  # a drive with another pack
     asked = question(playbook)
     assert (asked.kind, asked.intent.watches) == ("pack", True)
-    (run,) = looked(playbook, playbook.start([ONE]), lacks_ages=False)
+    (run,) = answer_facts_request(playbook, playbook.start([ONE]), lacks_ages=False)
     assert isinstance(run, StartIntendedRun) and run.intent.watches
     (look,) = playbook.start([ONE])
     assert isinstance(look, CollectFacts) and not look.intent.watches, "the watch has begun: this is another start"
@@ -119,8 +119,8 @@ def test_remembered_ages_do_not_hold_for_another_pack() -> None:
     known = RememberedPack("children", ages_confirmed=True)
     _, (run,) = opened(CHILDREN, known)
     assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
-    playbook = seeing(ADULTS)
-    looked(playbook, playbook.start([ONE]), known)
+    playbook = state_machine_with(ADULTS)
+    answer_facts_request(playbook, playbook.start([ONE]), known)
     assert question(playbook).kind == "ages" and question(playbook).intent.pack == used(ADULTS)
 
 
@@ -128,11 +128,11 @@ def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None
     playbook = IntentStateMachine()
     playbook.answer(None, CHILDREN)
     playbook.update_packs(reach(CHILDREN), default=("", ""))
-    looked(playbook, playbook.open([ONE]))
+    answer_facts_request(playbook, playbook.open([ONE]))
     assert question(playbook).kind == "ages"
     (run,) = playbook.answer(question(playbook), True)
     assert isinstance(run, StartIntendedRun)
-    looked(playbook, playbook.open([OTHER]))  # the choice was for one folder
+    answer_facts_request(playbook, playbook.open([OTHER]))  # the choice was for one folder
     assert question(playbook).kind == "pack"
 
 
@@ -140,13 +140,13 @@ def test_a_card_before_the_folder_does_not_overrule_the_remembered_pack() -> Non
     playbook = IntentStateMachine()
     playbook.answer(None, CHILDREN)
     playbook.update_packs(reach(CHILDREN), default=("", ""))
-    assert looked(playbook, playbook.open([ONE]), RememberedPack("adults"), lacks_ages=False) == ()
+    assert answer_facts_request(playbook, playbook.open([ONE]), RememberedPack("adults"), lacks_ages=False) == ()
     assert question(playbook).kind == "pack"
 
 
 def test_a_declined_question_is_followed_by_the_cards_whatever_the_default_is() -> None:
-    playbook = seeing(CHILDREN, default="children")
-    looked(playbook, playbook.open([ONE]))
+    playbook = state_machine_with(CHILDREN, default="children")
+    answer_facts_request(playbook, playbook.open([ONE]))
     assert playbook.answer(question(playbook), None) == ()
     playbook.update_packs(reach(CHILDREN), default=("children", ""))
     assert question(playbook).kind == "pack"
@@ -318,7 +318,9 @@ def test_known_ages_hold_for_further_packs_that_accept_all_of_them(
 ) -> None:
     playbook = IntentStateMachine()
     playbook.update_packs(with_others(first, *others), default=(first.signed_id, ""))
-    commands = looked(playbook, playbook.open([ONE]), RememberedPack(first.signed_id, ages_confirmed=True))
+    commands = answer_facts_request(
+        playbook, playbook.open([ONE]), RememberedPack(first.signed_id, ages_confirmed=True)
+    )
     if asked is not None:
         assert (question(playbook).kind, question(playbook).intent.ages_years, commands) == ("ages", asked, ())
         commands = playbook.answer(question(playbook), True)
@@ -330,7 +332,7 @@ def test_known_ages_hold_for_further_packs_that_accept_all_of_them(
 def test_a_pack_ticked_during_the_age_question_changes_the_question() -> None:
     playbook, _ = opened(None)
     playbook.update_packs(reach(YOUTHS), default=("", ""))
-    looked(playbook, playbook.start([ONE]))
+    answer_facts_request(playbook, playbook.start([ONE]))
     first = question(playbook)
     assert (first.kind, first.intent.ages_years) == ("ages", (15, 95))
     playbook.update_packs(with_others(YOUTHS, ADULTS), default=("", ""))

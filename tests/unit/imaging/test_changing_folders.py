@@ -62,7 +62,9 @@ def found(refs: Iterable[ImageRef], top: Path) -> list[Row]:
     return [(name, None if code == "not_an_image" and not name.endswith(".dcm") else code) for name, code in rows]
 
 
-def through(top: Path, act: Callable[[], object], *, after: str = "a/1.png", paths: Sequence[Path] = ()) -> list[Row]:
+def rows_while(
+    top: Path, act: Callable[[], object], *, after: str = "a/1.png", paths: Sequence[Path] = ()
+) -> list[Row]:
     """All rows of a search of `top`, or of these paths; `act` is called after the file `after` was listed."""
     refs = []
     for ref in discover(paths or [top]):
@@ -77,7 +79,7 @@ def through(top: Path, act: Callable[[], object], *, after: str = "a/1.png", pat
 
 
 def test_a_file_moved_into_an_already_listed_folder_is_found(folder: Path) -> None:
-    rows = through(folder, lambda: (folder / "c" / "1.png").rename(folder / "a" / "moved.png"))
+    rows = rows_while(folder, lambda: (folder / "c" / "1.png").rename(folder / "a" / "moved.png"))
     assert rows == [("a/1.png", None), ("b/1.png", None), ("a/moved.png", None)]
 
 
@@ -87,7 +89,7 @@ def test_added_files_are_found_with_their_new_folders(folder: Path) -> None:
         write(folder / "0.png")
         write(folder / ".hidden")
 
-    rows = through(folder, act, after="c/1.png")
+    rows = rows_while(folder, act, after="c/1.png")
     assert sorted(rows[3:]) == [("0.png", None), ("0/new/2.png", None)]
 
 
@@ -108,7 +110,7 @@ def test_a_search_ends_although_files_are_added_all_the_time(tmp_path: Path) -> 
 
 
 def test_a_folder_that_was_renamed_is_found_under_its_new_name(folder: Path) -> None:
-    rows = through(folder, lambda: (folder / "b").rename(folder / "z"))
+    rows = rows_while(folder, lambda: (folder / "b").rename(folder / "z"))
     assert rows == [("a/1.png", None), ("b", "folder_not_read"), ("c/1.png", None), ("z/1.png", None)]
 
 
@@ -121,7 +123,7 @@ def test_a_folder_that_replaces_a_file_is_searched(folder: Path) -> None:
             place.mkdir()
             write(place / "inner.png")
 
-        rows = through(folder, act, after=after)
+        rows = rows_while(folder, act, after=after)
         assert (f"{name}/inner.png", None) in rows
 
 
@@ -131,7 +133,7 @@ def test_a_file_that_replaces_a_folder_is_listed_once(folder: Path) -> None:
         (folder / "c").rmdir()
         write(folder / "c")
 
-    assert through(folder, act) == [("a/1.png", None), ("b/1.png", None), ("c", None)]
+    assert rows_while(folder, act) == [("a/1.png", None), ("b/1.png", None), ("c", None)]
 
 
 def test_a_link_is_listed_only_if_its_file_is_outside_the_folder(folder: Path, tmp_path: Path) -> None:
@@ -179,9 +181,9 @@ def test_a_replaced_index_is_reported_and_a_deleted_one_is_not(folder: Path, tmp
         (folder / name / "1.png").rename(folder / name / "ONE")
     index = write_index(folder / "DICOMDIR", [("A", "ONE")])
     other = write_index(tmp_path / "DICOMDIR", [("A", "ONE"), ("B", "ONE")])
-    changed = through(folder, lambda: other.replace(index), after="a/ONE", paths=[index])
+    changed = rows_while(folder, lambda: other.replace(index), after="a/ONE", paths=[index])
     assert changed[-1] == ("DICOMDIR", "changed")
-    gone = through(folder, index.unlink, after="a/ONE", paths=[index])
+    gone = rows_while(folder, index.unlink, after="a/ONE", paths=[index])
     assert gone == [("a/ONE", None), ("b/ONE", None)]
 
 
@@ -221,7 +223,7 @@ def test_a_pulled_out_drive_is_one_row(drive: Path) -> None:
 def test_a_lost_file_or_folder_is_one_row_and_costs_no_other_image(
     lost: str, line: Row, images: int, drive: Path
 ) -> None:
-    rows = through(drive, lambda: (drive / lost).rename(drive.with_name("elsewhere")), after=LATER)
+    rows = rows_while(drive, lambda: (drive / lost).rename(drive.with_name("elsewhere")), after=LATER)
     assert [row for row in rows if row[1]] == [line]
     assert len(rows) == images + 1
 
@@ -237,12 +239,12 @@ def test_an_empty_mount_point_counts_as_a_lost_drive(drive: Path, tmp_path: Path
         drive.symlink_to(other)
 
     with tempfile.TemporaryDirectory(dir=memory) as other:
-        assert through(drive, unmount, after=LATER)[4:] == [(".", "folder_lost")]
+        assert rows_while(drive, unmount, after=LATER)[4:] == [(".", "folder_lost")]
 
 
 def test_a_path_that_vanishes_before_its_search_is_one_row(drive: Path) -> None:
     second, third = drive / "study-1", drive / "study-2" / "1.dcm"
-    rows = through(
+    rows = rows_while(
         drive,
         lambda: (shutil.rmtree(second), third.unlink()),
         after="study-0/9.dcm",
@@ -273,5 +275,5 @@ def test_an_index_whose_drive_is_pulled_out_is_one_row(drive: Path) -> None:
     references = [("study-0", f"{number}.dcm") for number in range(10)] + [("GONE", f"{n}") for n in range(50)]
     index, away = write_index(drive / "DICOMDIR", references), drive.with_name("x")
     for paths in ([index], [drive]):
-        assert through(drive, lambda: drive.rename(away), after=LATER, paths=paths)[4:] == [(".", "folder_lost")]
+        assert rows_while(drive, lambda: drive.rename(away), after=LATER, paths=paths)[4:] == [(".", "folder_lost")]
         away.rename(drive)

@@ -102,7 +102,7 @@ def stamps() -> FileStamper:
     return FileStamper(KEY, now_s=lambda: LATER)
 
 
-def now(stamps: FileStamper, path: Path) -> bytes:
+def stamp_of_file(stamps: FileStamper, path: Path) -> bytes:
     with open_file(path) as stream:
         return stamps.stamp_of_stream(path, stream)
 
@@ -116,7 +116,7 @@ def test_a_file_read_whole_an_open_one_and_a_hashed_one_have_the_same_stamp(
     ref = ImageRef(path=path)
     found = stamps.stamp_of_data(path, *read_bytes_and_state(ref))
     assert len(found) == 16
-    assert now(stamps, path) == found
+    assert stamp_of_file(stamps, path) == found
     assert hash_file(ref, stamps=stamps) == (hashlib.sha256(data).hexdigest(), found)
 
 
@@ -176,12 +176,12 @@ def test_the_stamp_of_a_small_file_covers_all_of_it(stamps: FileStamper) -> None
 def test_a_forged_modification_time_is_noticed_by_the_status_change_time(stamps: FileStamper, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(DATA)
-    known, before = now(stamps, path), path.stat()
+    known, before = stamp_of_file(stamps, path), path.stat()
     time.sleep(0.02)  # a tick of the file system's clock
     path.write_bytes(changed(50_000))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    assert now(stamps, path) != known
+    assert stamp_of_file(stamps, path) != known
 
 
 @pytest.mark.parametrize(("age_s", "has_stamp"), [(9.0, False), (11.0, True), (-60.0, False)])

@@ -75,7 +75,7 @@ def dies_on(level: int) -> Any:
     return lambda levels: DIED if level in levels else None
 
 
-def hang(device: Behaviour, asked: Callable[[], Future[Prediction]]) -> Future[Prediction]:
+def start_hanging_image(device: Behaviour, asked: Callable[[], Future[Prediction]]) -> Future[Prediction]:
     """Start an image on the device and wait until it hangs there; `may_run` lets it continue."""
     device.may_run.clear()
     device.is_running.clear()
@@ -236,7 +236,7 @@ def test_a_cancel_ends_waiting_for_a_slow_start_or_a_hanging_image(ask: Ask) -> 
         is_over.clear()
         edgetpu.may_start.set()
         assert engine.next_device(MODEL) == "edgetpu"
-        hanging = hang(edgetpu, lambda: ask(engine, 2, is_cancelled=is_over.is_set))
+        hanging = start_hanging_image(edgetpu, lambda: ask(engine, 2, is_cancelled=is_over.is_set))
         unrun = ask(engine, 3, is_cancelled=is_over.is_set)
         is_over.set()
         assert all(isinstance(future.exception(WAIT_S), Cancelled) for future in (hanging, unrun))
@@ -267,7 +267,7 @@ def test_opening_another_model_fails_waiting_images_and_ends_the_running_one(ask
     edgetpu = Behaviour()
     second = tiny_model(labels=2, manifest=tiny_manifest(labels=2, version="2.0.0"))
     with serving_engine_of(edgetpu) as engine:
-        running = hang(edgetpu, lambda: ask(engine, 1))
+        running = start_hanging_image(edgetpu, lambda: ask(engine, 1))
         waiting = [ask(engine, level) for level in (2, 3)]
         engine.open(second)
         assert {problem(future) for future in waiting} == {"again_other_pack"}
@@ -321,7 +321,7 @@ def test_the_device_of_a_closed_model_stops_and_publishes_nothing_more() -> None
 def test_closing_fails_waiting_images_and_finishes_the_running_one(ask: Ask) -> None:
     edgetpu = Behaviour()
     engine = serving_engine_of(edgetpu)
-    running = hang(edgetpu, lambda: ask(engine, 1))
+    running = start_hanging_image(edgetpu, lambda: ask(engine, 1))
     waiting = ask(engine, 2)
     closing = threading.Thread(target=engine.close)
     closing.start()
@@ -337,7 +337,7 @@ def test_closing_fails_waiting_images_and_finishes_the_running_one(ask: Ask) -> 
 def test_closing_ends_a_hanging_image(ask: Ask) -> None:
     slow = Behaviour()
     engine = serving_engine_of(slow)
-    hanging = hang(slow, lambda: ask(engine, 1))
+    hanging = start_hanging_image(slow, lambda: ask(engine, 1))
     engine.close()
     assert problem(hanging) == "engine_closed"
     assert slow.closes == 1

@@ -38,7 +38,7 @@ from tiny_models import tiny_model
 SPEC = run_spec()
 
 
-def meanwhile(folder: Path) -> None:
+def finish_another_run(folder: Path) -> None:
     """Let another run screen 100 images, as time for the first run to make a mistake."""
     Run(folder, [f"dark{number}.png" for number in range(100)], as_new_run=True, database=folder / "other.sqlite").finish()
 
@@ -158,7 +158,7 @@ def test_an_outcome_is_committed_before_it_is_published(tmp_path: Path) -> None:
     assert seen == run.names
 
 
-class Grouped:
+class RunWithGroupedSaves:
     """A run of 20 images whose first event waits until several outcomes are ready, which are then saved together.
 
     stored  the names in the store at each published image
@@ -185,7 +185,7 @@ class Grouped:
 
 
 def test_outcomes_saved_together_are_committed_before_the_first_is_published(tmp_path: Path) -> None:
-    grouped = Grouped(tmp_path)
+    grouped = RunWithGroupedSaves(tmp_path)
     told = grouped.run.finish().names
     assert all(set(told[: number + 1]) <= names for number, names in enumerate(grouped.stored))
     assert grouped.stored[0] == {told[0]}  # the first one waited for no other
@@ -193,7 +193,7 @@ def test_outcomes_saved_together_are_committed_before_the_first_is_published(tmp
 
 
 def test_a_cancel_loses_no_outcome_that_is_saved_with_others(tmp_path: Path) -> None:
-    grouped = Grouped(tmp_path, cancels_at=2)
+    grouped = RunWithGroupedSaves(tmp_path, cancels_at=2)
     run = grouped.run.finish()
     assert (run.states[-1], set(run.names)) == ("cancelled", grouped.names_in_store())
     assert len(run.names) < 20
@@ -261,10 +261,10 @@ def test_a_pause_finishes_started_images_and_begins_no_other(tmp_path: Path) -> 
     run.listener = listen
     run.batch.start()
     assert paused.wait(10)
-    meanwhile(tmp_path)
+    finish_another_run(tmp_path)
     done = len(run.names)
     assert done < 30  # a few were already being screened
-    meanwhile(tmp_path)
+    finish_another_run(tmp_path)
     assert len(run.names) == done
     assert run.batch.state == "paused"
     run.listener = lambda event: None
@@ -306,7 +306,7 @@ def test_only_a_few_images_are_taken_from_an_endless_search(tmp_path: Path) -> N
     run = Run(tmp_path, [], discover=discover, engine=FakeEngine(answer=lambda over: (asked.set(), never(over))))
     run.batch.start()
     assert asked.wait(10)
-    meanwhile(tmp_path)
+    finish_another_run(tmp_path)
     assert found < 30
     run.batch.cancel()
     assert run.batch.join(5)

@@ -38,7 +38,7 @@ ADULTS = set_up_pack(tiny_model(manifest=tiny_manifest(accepted=HeaderRules(ages
 Change = Callable[[Path], None]
 
 
-class Meanwhile:
+class WorkersThatChangeFiles:
     """Real workers; before a file is opened for the first time, the test changes the file."""
 
     def __init__(self, pool: Workers, changes: Mapping[str, Change]) -> None:
@@ -103,7 +103,7 @@ class Screening:
             [folder],
             [ADULTS],
             engine=FakeEngine(),
-            workers=Meanwhile(pool, changes or {}),
+            workers=WorkersThatChangeFiles(pool, changes or {}),
             database=self.database,
             publish=self._publish,
             options=BatchOptions(as_new_run=as_new_run),

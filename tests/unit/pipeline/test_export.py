@@ -230,7 +230,7 @@ def test_a_vanished_folder_is_reported_with_a_reason(tmp_path: Path) -> None:
 SETTINGS = Settings({"decoders": 1})
 
 
-def quiet(_done: int, _total: int) -> None:
+def ignore_progress(_done: int, _total: int) -> None:
     """A progress handler that does nothing."""
 
 
@@ -300,13 +300,13 @@ def test_an_error_of_the_other_process_is_raised_here(tmp_path: Path, database: 
         export_in_child(
             ExportRequest(database=database, run_id=1, folder=tmp_path, formats=("csv",)),
             settings=SETTINGS,
-            progress=quiet,
+            progress=ignore_progress,
         )
     with pytest.raises(StorageProblem):
         export_in_child(
             ExportRequest(database=database, run_id=1, folder=tmp_path, formats=("csv",), spec=run_spec(paths=("/b",))),
             settings=SETTINGS,
-            progress=quiet,
+            progress=ignore_progress,
         )
 
 
@@ -316,7 +316,7 @@ def test_a_lost_export_process_is_reported(tmp_path: Path, database: Path) -> No
         export_in_child(
             ExportRequest(database=database, run_id=1, folder=tmp_path, formats=("csv",)),
             settings=SETTINGS,
-            progress=quiet,
+            progress=ignore_progress,
             child=child,
         )
 

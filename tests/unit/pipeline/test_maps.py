@@ -24,7 +24,7 @@ from stores import keep
 from tiny_models import tiny_manifest
 
 
-class Again(FakeReaders):
+class RereadingReaders(FakeReaders):
     """Reads an image again: unchanged, or with another content for the file named `changed`."""
 
     def __init__(self, *, changed: str = "", problem: Exception | None = None) -> None:
@@ -46,7 +46,7 @@ def image(name: str) -> ScreenedOutcome:
     return replace(screened(image_ref(name)), facts=facts, lungs=lungs())
 
 
-def maps(tmp_path: Path, readers: Again, *outcomes: Outcome) -> tuple[int, int]:
+def maps(tmp_path: Path, readers: RereadingReaders, *outcomes: Outcome) -> tuple[int, int]:
     database = tmp_path / "results.sqlite"
     run_id = keep(database, outcomes)
     heard: list[int] = []
@@ -63,7 +63,7 @@ def names(tmp_path: Path) -> list[str]:
 
 def test_every_image_with_something_to_show_gets_its_maps(tmp_path: Path) -> None:
     outcomes = [image(f"{number}.dcm") for number in range(5)]
-    assert maps(tmp_path, Again(), *outcomes, refused(), failed()) == (5, 0)
+    assert maps(tmp_path, RereadingReaders(), *outcomes, refused(), failed()) == (5, 0)
     suffixes = ("lungs.png", "map.json", "map.npy", "overlay.png")
     assert names(tmp_path) == sorted(f"{number}.dcm.{suffix}" for number in range(5) for suffix in suffixes)
     facts = json.loads((tmp_path / "maps" / "0.dcm.map.json").read_text())
@@ -73,14 +73,14 @@ def test_every_image_with_something_to_show_gets_its_maps(tmp_path: Path) -> Non
 def test_an_image_refused_for_its_lungs_still_gets_their_map(tmp_path: Path) -> None:
     turned = lungs(rotated_90=0.9)
     outcome = replace(refused(), facts=image("a").facts, reason=turned.refusal, lungs=turned)
-    assert maps(tmp_path, Again(), outcome) == (1, 0)
+    assert maps(tmp_path, RereadingReaders(), outcome) == (1, 0)
     assert names(tmp_path) == ["side.dcm.lungs.png"]
 
 
 def test_a_file_that_changed_or_cannot_be_read_has_no_overlay_and_is_counted(tmp_path: Path) -> None:
-    assert maps(tmp_path, Again(changed="b.dcm"), image("a.dcm"), image("b.dcm")) == (2, 1)
+    assert maps(tmp_path, RereadingReaders(changed="b.dcm"), image("a.dcm"), image("b.dcm")) == (2, 1)
     assert "b.dcm.overlay.png" not in names(tmp_path) and "b.dcm.map.npy" in names(tmp_path)
-    broken = Again(problem=WorkerProblem(reason("readers_not_started", detail="no memory")))
+    broken = RereadingReaders(problem=WorkerProblem(reason("readers_not_started", detail="no memory")))
     assert maps(tmp_path / "more", broken, image("a.dcm")) == (1, 1)
 
 
@@ -88,10 +88,10 @@ def test_a_foreign_file_in_the_way_ends_the_writing_of_maps(tmp_path: Path) -> N
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps" / "a.dcm.lungs.png").write_text("precious")
     with pytest.raises(UsageProblem):
-        maps(tmp_path, Again(), image("a.dcm"))
+        maps(tmp_path, RereadingReaders(), image("a.dcm"))
     assert (tmp_path / "maps" / "a.dcm.lungs.png").read_text() == "precious"
 
 
 def test_closed_readers_end_the_writing_of_maps(tmp_path: Path) -> None:
     with pytest.raises(PoolClosed):
-        maps(tmp_path, Again(problem=PoolClosed()), image("a.dcm"))
+        maps(tmp_path, RereadingReaders(problem=PoolClosed()), image("a.dcm"))

@@ -41,7 +41,7 @@ SETUP = set_up_pack(tiny_model())
 
 
 @pytest.fixture(autouse=True)
-def _old_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def _allow_stamps_of_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow stamps for new files: the files of these tests were made a moment ago."""
     monkeypatch.setattr("fieldray.imaging.source._MARGIN_S", -3600.0)
 

@@ -50,7 +50,9 @@ def screen(
     )
 
 
-def wished(finder: FakeFinder | None, *, overrules: bool = False, turns: bool = False, **options: Any) -> Outcome:
+def screen_overruled(
+    finder: FakeFinder | None, *, overrules: bool = False, turns: bool = False, **options: Any
+) -> Outcome:
     """Screen as a person asks who overrules the refusal or has the image turned."""
     return screen(finder, overrides=Overrides(overrules=overrules, turns=turns), **options)
 
@@ -169,7 +171,7 @@ class Coarse(PaintedFile):
         return Image(pixels=pixels, step=2, is_approximate=True, full_rows=128, full_columns=128)
 
 
-class Wandering(FakeFinder):
+class FinderThatMovesDown(FakeFinder):
     """Finds the lungs four cells lower each time."""
 
     asked = 0
@@ -180,7 +182,7 @@ class Wandering(FakeFinder):
 
 
 def test_a_second_reading_finds_the_lungs_again() -> None:
-    finder = Wandering(MASK)
+    finder = FinderThatMovesDown(MASK)
     close = FakeEngine(scores=[112 / 255, 1.0])  # the first is close to the operating point
     outcome = screen(None, workers=LungReaders(finder, open_file=Coarse), engine=close)
     assert (outcome.status, finder.asked) == ("screened", 2) and "read_twice" in outcome.facts.notes
@@ -196,8 +198,8 @@ class Swapped(LungReaders):
 
 
 def test_a_file_that_changed_before_it_is_turned_fails() -> None:
-    readers = Swapped(Looks(*3 * ({"rotated_90": 0.9},), {}))
-    outcome = wished(None, workers=readers, turns=True)
+    readers = Swapped(ScriptedChecks(*3 * ({"rotated_90": 0.9},), {}))
+    outcome = screen_overruled(None, workers=readers, turns=True)
     assert (outcome.status, outcome.reason.code, len(readers.turns)) == ("failed", "changed", 2)
     assert outcome.facts.content_sha256 == "1" * 64
 
@@ -209,35 +211,35 @@ def codes(outcome: Outcome) -> list[str]:
 @pytest.mark.parametrize(("scores", "code"), REFUSED)
 def test_an_overruled_lung_refusal_is_screened_uncropped_with_notes(scores: dict[str, float], code: str) -> None:
     cropped = model(input=InputSpec(height=64, width=64, crop="lungs"), requires=(PackRequirement(kind="lung-fields"),))
-    outcome = wished(FakeFinder(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
+    outcome = screen_overruled(FakeFinder(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
     # neither notes nor the crop of a mask that is not trusted
     assert codes(outcome) == ["screened_anyway", code]
     assert outcome.facts.pixel_map.to_image(64, 64) == (outcome.facts.rows, outcome.facts.columns)
     assert outcome.lungs.evidence_inside is None
-    assert codes(wished(FakeFinder(MASK), overrules=True)) == []
+    assert codes(screen_overruled(FakeFinder(MASK), overrules=True)) == []
 
 
 def test_an_overruled_out_of_distribution_refusal_is_screened_with_notes() -> None:
     gate = OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     alone = replace(model(ood_gate=gate), lungs=None)
     far = FakeEngine(features=2.1)
-    assert codes(wished(None, engine=far, of=alone, overrules=True)) == ["screened_anyway", "unlike_training"]
-    both = wished(FakeFinder(MASK, frontal_chest=0.01), engine=far, of=model(ood_gate=gate), overrules=True)
+    assert codes(screen_overruled(None, engine=far, of=alone, overrules=True)) == ["screened_anyway", "unlike_training"]
+    both = screen_overruled(FakeFinder(MASK, frontal_chest=0.01), engine=far, of=model(ood_gate=gate), overrules=True)
     assert codes(both) == ["screened_anyway", "not_frontal_chest", "unlike_measured"]
 
 
 def test_a_wrong_header_can_be_overruled_except_age_and_modality() -> None:
     wrong = ImageHeader(modality="DX", view_position="LL", body_part_examined="HAND", patient_age_years=40.0)
-    assert codes(wished(FakeFinder(MASK), header=wrong)) == ["body_part"]
-    overruled = wished(FakeFinder(MASK), header=wrong, overrules=True)
+    assert codes(screen_overruled(FakeFinder(MASK), header=wrong)) == ["body_part"]
+    overruled = screen_overruled(FakeFinder(MASK), header=wrong, overrules=True)
     assert codes(overruled) == ["screened_anyway", "body_part", "view"]
     children = model(accepted=replace(tiny_manifest().accepted, ages_years=(1, 5)))
-    assert codes(wished(FakeFinder(MASK), header=wrong, of=children, overrules=True)) == ["age"]
+    assert codes(screen_overruled(FakeFinder(MASK), header=wrong, of=children, overrules=True)) == ["age"]
     tomogram = replace(wrong, modality="CT")
-    assert codes(wished(FakeFinder(MASK), header=tomogram, overrules=True)) == ["modality"]
+    assert codes(screen_overruled(FakeFinder(MASK), header=tomogram, overrules=True)) == ["modality"]
 
 
-class Looks(FakeFinder):
+class ScriptedChecks(FakeFinder):
     """Gives the test's scores for each reading, and for the two halves of a refused image."""
 
     def __init__(self, *said: dict[str, float]) -> None:
@@ -261,21 +263,21 @@ class Looks(FakeFinder):
 def test_a_wrongly_turned_image_is_corrected_and_its_lungs_found_again(
     scores: dict[str, float], turn: Correction, notes: list[str]
 ) -> None:
-    readers = LungReaders(Looks(*3 * (scores,), {"mirrored": 0.9}))
-    outcome = wished(None, workers=readers, turns=True)
+    readers = LungReaders(ScriptedChecks(*3 * (scores,), {"mirrored": 0.9}))
+    outcome = screen_overruled(None, workers=readers, turns=True)
     assert codes(outcome) == [*notes, "perhaps_mirrored"]
     assert (outcome.ref.turn, readers.turns, outcome.lungs.refusal) == (turn, [Correction(), turn], None)
 
 
 def test_an_image_refused_after_turning_stays_refused_unturned() -> None:
     turned, nothing = 3 * ({"rotated_90": 0.9},), 3 * ({"frontal_chest": 0.01},)
-    outcome = wished(Looks(*turned, *nothing), turns=True)
+    outcome = screen_overruled(ScriptedChecks(*turned, *nothing), turns=True)
     assert (outcome.status, outcome.reason.code, outcome.ref.turn) == ("refused", "rotated", Correction())
     assert outcome.lungs.rotation_degrees == 90
-    again = wished(Looks(*turned, *nothing), turns=True, overrules=True)
+    again = screen_overruled(ScriptedChecks(*turned, *nothing), turns=True, overrules=True)
     assert codes(again) == ["turned_back", "screened_anyway", "not_frontal_chest"]
     assert again.ref.turn == Correction(90)
-    assert codes(wished(Looks(*nothing), turns=True)) == ["not_frontal_chest"]
+    assert codes(screen_overruled(ScriptedChecks(*nothing), turns=True)) == ["not_frontal_chest"]
 
 
 NO_CHEST = {"frontal_chest": 0.01}
@@ -287,7 +289,7 @@ def test_a_chest_recognised_in_one_half_is_screened_and_read_first(
     of_whole: dict[str, float], of_halves: tuple[dict[str, float], ...], unseen: str
 ) -> None:
     """The left half and its mirror image look like a chest; the other half shows no lung."""
-    outcome = screen(Looks(of_whole, *of_halves))
+    outcome = screen(ScriptedChecks(of_whole, *of_halves))
     assert (outcome.status, outcome.lungs.unseen) == ("screened", (unseen,))
     assert codes(outcome) == [f"{unseen}_lung_not_found"]
     assert (outcome.lungs.left_share if unseen == "left" else outcome.lungs.right_share) == 0

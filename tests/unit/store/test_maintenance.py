@@ -26,7 +26,7 @@ from stores import AGREE, SPEC, change, image
 COUNT = 16
 
 
-def nothing(_: float) -> None:
+def ignore_progress(_: float) -> None:
     """A progress handler that does nothing."""
 
 
@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> Path:
     return place
 
 
-def held(path: Path) -> tuple[int, int, int]:
+def stored_counts(path: Path) -> tuple[int, int, int]:
     """The number of runs, and of results with a thumbnail and verdicts in the newest run."""
     with HistoryQuery(path) as query:
         runs = query.runs()
@@ -70,7 +70,7 @@ def test_a_check_counts_results_verdicts_and_pictures(path: Path) -> None:
     assert database_size(path) == sum(file.stat().st_size for file in path.parent.iterdir())
     assert shares and all(0 <= share <= 1 for share in shares)
     delete_all_pictures(path)
-    assert check(path, progress=nothing)["pictures"] == 0
+    assert check(path, progress=ignore_progress)["pictures"] == 0
 
 
 def test_a_check_finds_an_index_that_does_not_match_its_table(path: Path) -> None:
@@ -82,17 +82,17 @@ def test_a_check_finds_an_index_that_does_not_match_its_table(path: Path) -> Non
         " WHERE name = 'images_by_content'",
     )
     with raises(StorageProblem, "database_damaged"):
-        check(path, progress=nothing)
+        check(path, progress=ignore_progress)
     repair(path)
-    assert check(path, progress=nothing)["answers"] == COUNT
+    assert check(path, progress=ignore_progress)["answers"] == COUNT
 
 
 def test_a_check_reports_damaged_pictures(path: Path) -> None:
     pictures_path(path).write_bytes(b"nonsense" * 2000)
     with raises(StorageProblem, "pictures_damaged"):
-        check(path, progress=nothing)
+        check(path, progress=ignore_progress)
     assert renew_pictures(path) is not None
-    assert check(path, progress=nothing)["pictures"] == 0
+    assert check(path, progress=ignore_progress)["pictures"] == 0
 
 
 # ---- compact
@@ -110,7 +110,7 @@ def test_compacting_frees_unused_space(path: Path) -> None:
     freed_bytes, is_whole = compact(path)
     assert is_whole
     assert freed_bytes == before - sum(file.stat().st_size for file in path.parent.iterdir()) > 50_000
-    assert check(path, progress=nothing)["pictures"] == 4
+    assert check(path, progress=ignore_progress)["pictures"] == 4
 
 
 def test_compacting_during_a_read_reports_that_not_all_space_was_freed(
@@ -133,9 +133,9 @@ def test_deleting_pictures_leaves_no_bytes_of_them_and_all_results(path: Path) -
         assert (deleted, is_overwritten) == (COUNT, True)
         assert freed_bytes > COUNT * 5000
         assert not any(b"of a patient" in file.read_bytes() for file in path.parent.iterdir())
-        assert held(path) == (1, 0, 1)
+        assert stored_counts(path) == (1, 0, 1)
         add(window, "01")  # images that are screened again get pictures again
-    assert held(path) == (2, 2, 1)
+    assert stored_counts(path) == (2, 2, 1)
 
 
 # ---- backup and restore
@@ -157,7 +157,7 @@ def test_a_backup_is_consistent_although_the_run_continues(path: Path, tmp_path:
     with HistoryQuery(tmp_path / "out" / "results.sqlite") as copy:
         assert [run.run_id for run in copy.runs()] == [run_id, 1]
         assert (len(list(copy.results(1))), copy.counts(run_id)) == (COUNT, {})
-    assert check(tmp_path / "out" / "results.sqlite", progress=nothing)["pictures"] == COUNT
+    assert check(tmp_path / "out" / "results.sqlite", progress=ignore_progress)["pictures"] == COUNT
 
 
 def test_a_backup_overwrites_no_file(path: Path, tmp_path: Path) -> None:
@@ -165,18 +165,20 @@ def test_a_backup_overwrites_no_file(path: Path, tmp_path: Path) -> None:
     place.parent.mkdir()
     place.write_bytes(b"mine")
     with pytest.raises(UsageProblem):
-        backup(path, tmp_path / "out", has_pictures=True, progress=nothing)
+        backup(path, tmp_path / "out", has_pictures=True, progress=ignore_progress)
     assert [file.name for file in place.parent.iterdir()] == [place.name]
-    assert backup(path, tmp_path / "out", has_pictures=False, progress=nothing) == (place.with_name("results.sqlite"),)
+    assert backup(path, tmp_path / "out", has_pictures=False, progress=ignore_progress) == (
+        place.with_name("results.sqlite"),
+    )
     assert place.read_bytes() == b"mine"
     with pytest.raises(UsageProblem):
-        backup(tmp_path / "nowhere.sqlite", tmp_path / "out", has_pictures=False, progress=nothing)
+        backup(tmp_path / "nowhere.sqlite", tmp_path / "out", has_pictures=False, progress=ignore_progress)
 
 
 @pytest.fixture
 def copied(path: Path, tmp_path: Path) -> Path:
     """A folder with a backup of the store."""
-    backup(path, tmp_path / "backup", has_pictures=True, progress=nothing)
+    backup(path, tmp_path / "backup", has_pictures=True, progress=ignore_progress)
     return tmp_path / "backup"
 
 
@@ -186,7 +188,7 @@ def test_a_restore_brings_back_results_and_keeps_the_replaced_store(path: Path, 
         add(store, "77")
     replaced = restore(path, copied)
     assert replaced == path.with_name("results.replaced-1.sqlite")
-    assert held(path) == (1, COUNT, 1)
+    assert stored_counts(path) == (1, COUNT, 1)
     with HistoryQuery(replaced) as query:
         assert query.counts(2) == {"abnormal": 1}
     assert not list(path.parent.glob("*.new*"))
@@ -196,7 +198,7 @@ def test_a_restore_brings_back_results_and_keeps_the_replaced_store(path: Path, 
 def test_a_restore_works_on_a_computer_without_results(copied: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.sqlite"
     assert restore(path, copied) is None
-    assert held(path) == (1, COUNT, 1)
+    assert stored_counts(path) == (1, COUNT, 1)
     if sys.platform != "win32":
         assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
         assert copied.stat().st_mode & 0o777 == 0o700
@@ -209,14 +211,14 @@ def test_a_manual_copy_of_open_files_can_be_restored(path: Path, tmp_path: Path)
         shutil.copytree(path.parent, by_hand)
     assert by_hand.joinpath("results.sqlite-wal").stat().st_size > 0
     restore(tmp_path / "new" / "results.sqlite", by_hand)
-    assert held(tmp_path / "new" / "results.sqlite") == (2, 1, 1)
+    assert stored_counts(tmp_path / "new" / "results.sqlite") == (2, 1, 1)
 
 
 def mark_as_damaged(path: Path) -> None:
     """Make the store contain an invalid verdict, and read it, so that the store is marked as damaged."""
     change(path, "UPDATE verdicts SET choice = 'perhaps'")
     with pytest.raises(StorageProblem):
-        check(path, progress=nothing)
+        check(path, progress=ignore_progress)
 
 
 @pytest.mark.parametrize(
@@ -235,14 +237,14 @@ def test_a_restore_replaces_a_damaged_store(path: Path, copied: Path, harm: Call
     assert replaced == (path.with_name("results.damaged-1.sqlite") if before else None)
     assert replaced is None or replaced.read_bytes() == before
     assert not damage_mark_path(path).exists()
-    assert (check(path, progress=nothing)["answers"], repair(path)) == (COUNT, None)
-    assert held(path) == (1, COUNT, 1)
+    assert (check(path, progress=ignore_progress)["answers"], repair(path)) == (COUNT, None)
+    assert stored_counts(path) == (1, COUNT, 1)
 
 
 def test_a_restore_replaces_damaged_pictures(path: Path, copied: Path) -> None:
     pictures_path(path).write_bytes(b"no pictures" * 2000)
     restore(path, copied)
-    assert (held(path), check(path, progress=nothing)["pictures"]) == ((1, COUNT, 1), COUNT)
+    assert (stored_counts(path), check(path, progress=ignore_progress)["pictures"]) == ((1, COUNT, 1), COUNT)
 
 
 def test_the_log_of_a_deleted_store_is_not_applied_to_the_backup(path: Path, copied: Path) -> None:
@@ -254,8 +256,8 @@ def test_the_log_of_a_deleted_store_is_not_applied_to_the_backup(path: Path, cop
     path.with_name("results.sqlite-wal").write_bytes(log)  # as a killed program leaves it
     assert restore(path, copied) is None
     assert path.with_name("results.lost-1.sqlite-wal").read_bytes() == log
-    assert held(path) == (1, COUNT, 1)
-    assert check(path, progress=nothing)["answers"] == COUNT
+    assert stored_counts(path) == (1, COUNT, 1)
+    assert check(path, progress=ignore_progress)["answers"] == COUNT
 
 
 @pytest.mark.parametrize(
@@ -297,11 +299,11 @@ def test_an_open_store_is_not_replaced(path: Path, copied: Path, monkeypatch: py
 
 def test_a_store_shown_by_a_window_is_not_replaced(path: Path, copied: Path) -> None:
     """A window refers to results by rows, but opens the file only for reading. A killed window prevents nothing."""
-    before, lock, other = held(path), SessionLock(path), SessionLock(path)
+    before, lock, other = stored_counts(path), SessionLock(path), SessionLock(path)
     lock.release()
     with raises(StorageProblem, "store_in_use"):
         restore(path, copied)
-    assert held(path) == before
+    assert stored_counts(path) == before
     other.release()
     for _ in range(2):
         path.with_name(f"{path.name}.session-1-1.lock").write_text("1")
@@ -335,8 +337,8 @@ def test_a_store_opened_during_a_restore_is_the_restored_one(
     restore(path, copied)
     run.join(20)
     assert saved.is_set()
-    assert check(path, progress=nothing)["answers"] == COUNT + 1
-    assert held(path) == (2, 1, 1)
+    assert check(path, progress=ignore_progress)["answers"] == COUNT + 1
+    assert stored_counts(path) == (2, 1, 1)
 
 
 def test_two_restores_at_once_do_not_mix(
@@ -353,7 +355,7 @@ def test_two_restores_at_once_do_not_mix(
     copyfile = shutil.copyfile
     monkeypatch.setattr("fieldray.store.maintenance.shutil.copyfile", again)
     assert restore(new, copied) == new.with_name("results.replaced-1.sqlite")
-    assert check(new, progress=nothing)["answers"] == COUNT
+    assert check(new, progress=ignore_progress)["answers"] == COUNT
     assert {file.name for file in new.parent.iterdir()} == {
         "results.sqlite", "results.replaced-1.sqlite", "results.pictures.sqlite"
     }  # fmt: skip
@@ -371,7 +373,7 @@ def test_a_backup_of_a_damaged_store_fails_and_marks_the_damage(
     data[-8192:] = b"\xa5" * 8192
     place.write_bytes(data)
     with pytest.raises(StorageProblem) as problem:
-        backup(path, tmp_path / "out", has_pictures=True, progress=nothing)
+        backup(path, tmp_path / "out", has_pictures=True, progress=ignore_progress)
     code = "pictures_damaged" if is_of_pictures else "database_damaged"
     assert (problem.value.reason.code, dict(problem.value.reason.parameters)["path"]) == (code, str(place))
     assert damage_mark_path(place).exists()
