@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from desk import Desk, dialogs, press, all_widget_texts, texts
+from desk import Desk, all_widget_texts, dialogs, press, texts
 from fake_rooms import SPEC, FakeRooms, failed, screened
 from PySide6.QtWidgets import QFileDialog, QInputDialog, QLineEdit, QMessageBox, QTableWidget, QWidget
 

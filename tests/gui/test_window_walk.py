@@ -20,7 +20,7 @@ from typing import Final
 
 import hypothesis
 import numpy as np
-from desk import dialogs, all_widget_texts, turn_wheel
+from desk import all_widget_texts, dialogs, turn_wheel
 from fake_rooms import SPEC, FakeRooms, screened
 from fake_rooms import model as model_of
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""One network file, run in the interpreter of LiteRT or TensorFlow Lite."""
+"""One network file, run in the LiteRT interpreter."""
 
 from __future__ import annotations
 
