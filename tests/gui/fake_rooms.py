@@ -267,7 +267,7 @@ class FakeSession:
     verdict_problem: FieldrayError | None = None
     keeps_refused: bool = False  # a refused verdict is stored all the same
     image: Image | None = None  # the pixels of every image; if None, each image has its own
-    overrides: list[tuple[int, Overrides]] = field(default_factory=list)
+    overrides: list[tuple[int, RefusalOverrides]] = field(default_factory=list)
     again: Outcome | FieldrayError | None = None
     may_screen: threading.Event = field(default_factory=threading.Event)
     is_closed: bool = False
@@ -341,7 +341,7 @@ class FakeSession:
         if isinstance(self.again, FieldrayError):
             raise self.again
         assert self.again is not None
-        if isinstance(self.again, RefusedOutcome) and overrides != Overrides():  # a refusal is not stored
+        if isinstance(self.again, RefusedOutcome) and overrides != RefusalOverrides():  # a refusal is not stored
             return self.again
         with ResultStore(self.database) as store:
             image = store.replace_result(row_id, self.again, run=store.run(self.batches[-1].run_id))

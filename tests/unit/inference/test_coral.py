@@ -194,7 +194,9 @@ def test_a_board_is_found_by_its_driver(tmp_path: Path) -> None:
         (ChildDied(None, ""), False, "coral_stopped"),
     ],
 )
-def test_exits_of_the_edgetpu_process_become_reasons(error: ChildDied | ChildTimeout, is_model_loaded: bool, code: str) -> None:
+def test_exits_of_the_edgetpu_process_become_reasons(
+    error: ChildDied | ChildTimeout, is_model_loaded: bool, code: str
+) -> None:
     assert explain_exit(lambda: (EDGETPU,), error, is_model_loaded=is_model_loaded, timeout_s=3.0).code == code
 
 

@@ -40,7 +40,9 @@ SPEC = run_spec()
 
 def finish_another_run(folder: Path) -> None:
     """Let another run screen 100 images, as time for the first run to make a mistake."""
-    Run(folder, [f"dark{number}.png" for number in range(100)], as_new_run=True, database=folder / "other.sqlite").finish()
+    Run(
+        folder, [f"dark{number}.png" for number in range(100)], as_new_run=True, database=folder / "other.sqlite"
+    ).finish()
 
 
 def refs(names: Sequence[str]) -> list[ImageRef]:

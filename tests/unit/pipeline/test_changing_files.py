@@ -168,7 +168,9 @@ def test_a_file_swapped_after_discovery_is_judged_by_its_new_header(
 
 
 @pytest.mark.parametrize("as_new_run", [True, False])
-def test_the_result_of_a_swapped_file_is_not_reused_for_another_image(images: Path, pool: Workers, as_new_run: bool) -> None:
+def test_the_result_of_a_swapped_file_is_not_reused_for_another_image(
+    images: Path, pool: Workers, as_new_run: bool
+) -> None:
     image(images / "a.dcm")
     Screening(images, pool, {"a.dcm": become(child)})
     for again in (Screening(images, pool, as_new_run=as_new_run), Screening(images, pool)):

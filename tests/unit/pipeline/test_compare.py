@@ -101,7 +101,7 @@ def test_a_file_with_a_problem_from_discovery_is_not_read(plain: PairComparer) -
     ("scores", "code"), [({"frontal_chest": 0.01}, "not_frontal_chest"), ({"inverted": 0.9}, "inverted")]
 )
 def test_lung_checks_refuse_as_in_screening(scores: dict[str, float], code: str) -> None:
-    with comparer(readers=ChestReaders(FakeFinder(MASK, **scores))) as one:
+    with comparer(workers=ChestReaders(FakeFinder(MASK, **scores))) as one:
         problem = one.compare(named("a-1.png"), named("a-2.png")).comparison.problem
     assert (problem.reason.code, problem.image) == (code, "prior")
 

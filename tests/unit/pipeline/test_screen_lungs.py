@@ -54,7 +54,7 @@ def screen_overruled(
     finder: FakeFinder | None, *, overrules: bool = False, turns: bool = False, **options: Any
 ) -> Outcome:
     """Screen as a person asks who overrules the refusal or has the image turned."""
-    return screen(finder, overrides=Overrides(overrules=overrules, turns=turns), **options)
+    return screen(finder, overrides=RefusalOverrides(overrules=overrules, turns=turns), **options)
 
 
 def test_the_lung_fields_are_part_of_the_result() -> None:

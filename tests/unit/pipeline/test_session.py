@@ -353,7 +353,9 @@ def test_screening_a_refused_image_anyway_replaces_it_and_keeps_its_verdict(open
         assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
         assert query.run(first.run_id).state == "finished"
     assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}
-    back = opened.session.screen_again(first.row_id, judged=found, overrides=Overrides())  # a person withdraws it
+    back = opened.session.screen_again(
+        first.row_id, judged=found, overrides=RefusalOverrides()
+    )  # a person withdraws it
     assert isinstance(back, RefusedOutcome) and stored(opened, first.row_id).outcome.category == "refused"
     assert stored(opened, first.row_id).verdict == disagree
 
