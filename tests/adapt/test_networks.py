@@ -43,10 +43,11 @@ from fieldray_adapt.networks.specification import (
     weight_axes,
     weight_shapes,
 )
+from fieldray_adapt.recipes.classifier import NetworkChoice
 from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
 from fieldray_adapt.training.keras_engine import build_network, set_weights
-from fieldray_adapt.training.steps import recipe_specification
+from fieldray_adapt.training.steps import recipe_specification, starting_weights
 from shipped_packs import CHILDREN_BEFORE, MODELS
 from tiny_recipe import RECIPE, adapted, draw, read_recipe
 
@@ -249,6 +250,23 @@ def test_a_network_recovered_from_a_pack_gives_the_scores_of_the_pack() -> None:
     # The remaining difference is the rounding between layers in the pack's int8 network.
     differences = np.abs(np.asarray(scores.predict_on_batch(golden.inputs.astype(np.float32) / 255)) - golden.scores)
     assert differences.mean() < 0.03 and differences.max() < 0.1
+
+
+@pytest.mark.adapt
+def test_a_width_below_1_keeps_the_pack_channels_with_the_largest_weights() -> None:
+    recipe = read_recipe(MODELS / "recipes" / "pneumonia-paediatric-quick.toml")
+    choice = NetworkChoice(kind="resnet50", weights=str(CHILDREN_BEFORE), last_stride=1)
+    whole = replace(recipe, network=choice)
+    known, kept = (recipe_specification(one) for one in (whole, replace(whole, network=replace(choice, width=0.5))))
+    expected = {name: -(-count // 2) for name, count in known.channels.items() if name != known.label_set}
+    assert {**kept.channels, known.label_set: 1} == {**expected, known.label_set: 1}
+    before = starting_weights(whole, known)["conv1/kernel"]
+    after = starting_weights(replace(whole, network=replace(choice, width=0.5)), kept)["conv1/kernel"]
+    sizes = np.abs(before).mean((0, 1, 2))
+    largest = np.sort(np.argsort(-sizes, kind="stable")[: after.shape[-1]])
+    np.testing.assert_array_equal(after, before[..., largest])
+    with pytest.raises(UsageProblem, match="must be at most 1 for a network that starts from a pack"):
+        recipe_specification(replace(whole, network=replace(choice, width=1.5)))
 
 
 @pytest.mark.adapt

@@ -253,6 +253,12 @@ def test_random_starting_weights_have_no_share_in_the_final_weights(tmp_path: Pa
     assert [line for line in found if "training.start_share needs a network with starting weights" in line]
 
 
+def test_epochs_on_a_teacher_need_a_teacher(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "images", count=40)
+    found = _problems(tmp_path, FIRST + "[training]\nteacher_epochs = 3\n")
+    assert [line for line in found if "training.teacher_epochs needs a teacher" in line]
+
+
 @table
 class Census:
     """A fake kind of recipe that no other module knows: it counts files."""

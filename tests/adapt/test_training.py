@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from fieldray_adapt.networks.specification import (
 )
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, ClassifierTraining, NetworkChoice, PackTexts
 from fieldray_adapt.recipes.shared import LabelRule, Source
+from fieldray_adapt.run import Run
+from fieldray_adapt.training import steps
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, draw_balanced, train, train_groups
 from fieldray_adapt.training.engine_interface import Batch, EngineSettings
 from fieldray_adapt.training.loop import (
@@ -36,7 +39,7 @@ from fieldray_adapt.training.loop import (
     distillation_targets,
     train_on_arrays,
 )
-from fieldray_adapt.training.steps import recipe_specification, starting_weights
+from fieldray_adapt.training.steps import recipe_specification, starting_weights, train_recipe
 from fieldray_adapt.training.teacher import efficientnet_lite0, read_teacher_weights, teacher_targets
 from tiny_recipe import Killed, bright_or_dark
 
@@ -142,6 +145,34 @@ def test_the_head_of_starting_weights_is_copied_where_it_becomes_part_of_the_net
     two_labels = _recipe_from(path, 2, start_share=0.4)
     with pytest.raises(UsageProblem, match="needs starting weights of a network with as many labels"):
         starting_weights(two_labels, recipe_specification(two_labels))
+
+
+@pytest.mark.adapt
+def test_a_training_learns_the_teacher_first_and_then_the_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[str, int, list[float]]] = []
+
+    def note(_network: object, weights: Weights, **given: Any) -> tuple[Weights, list[EpochFigures]]:
+        trained.append((given["folder"].name, given["options"].schedule.epochs, given["training"].targets[:, 0]))
+        return {**weights, "class_maps/bias": weights["class_maps/bias"] + 1}, []
+
+    recipe = _recipe_from(tmp_path / "weights.npz", 1, start_share=0.0)
+    settings = replace(recipe.training, teacher=tmp_path / "lite0.npz", teacher_epochs=2, epochs=5)
+    recipe = replace(recipe, run=tmp_path, training=settings)
+    save_weights(tmp_path / "weights.npz", initial_weights(recipe_specification(recipe), seed=3))
+    samples = bright_or_dark(8, source=recipe.data[0].name)
+    scores = replace(samples, targets=np.full_like(samples.targets, 0.25))
+    monkeypatch.setattr(
+        steps, "teacher_targets", lambda *_, teacher_share, **__: scores if teacher_share == 1 else None
+    )
+    monkeypatch.setattr(steps, "train", note)
+    run = Run(recipe=recipe, progress=lambda *_: None)
+    weights, _ = train_recipe(run, training=samples, validation=samples, folder=tmp_path / "train")
+    assert [(name, epochs) for name, epochs, _ in trained] == [("teacher", 2), ("train", 5)]
+    assert (trained[0][2] == 0.25).all() and (trained[1][2] == samples.targets[:, 0]).all()
+    start = starting_weights(recipe, recipe_specification(recipe))["class_maps/bias"]
+    np.testing.assert_allclose(weights["class_maps/bias"], start + 2)
 
 
 def test_a_killed_training_resumes_to_the_same_result(tmp_path) -> None:
@@ -364,12 +395,18 @@ def test_a_label_that_other_patients_contradict_counts_for_less(file: Path, tmp_
     samples = Samples(images=images, targets=targets, sources=("a",) * 40, patients=tuple(f"p{n}" for n in range(40)))
     rows: list[tuple[str, int, int]] = []
     cache = tmp_path / "seen.npz"
-    found = teacher_targets(samples, file, cache=cache, progress=lambda *row: rows.append(row)).targets[:, 0]
+    found = teacher_targets(
+        samples, file, teacher_share=0.5, cache=cache, progress=lambda *row: rows.append(row)
+    ).targets[:, 0]
     assert np.isnan(found[2])
     right = np.array([0, 1, *range(3, 40)])
     doubt = np.abs(found[right] - targets[right, 0])
     assert doubt[:2].min() > 2 * doubt[2:].max()
     assert ((found[right] > 0.5) == (targets[right, 0] > 0.5)).all()
     assert rows[-1] == ("teacher", 40, 40)
-    again = teacher_targets(samples, file, cache=cache, progress=lambda *row: pytest.fail(str(row))).targets[:, 0]
+    scores = teacher_targets(samples, file, teacher_share=1.0, cache=cache, progress=lambda *_: None).targets[:, 0]
+    np.testing.assert_allclose((scores + targets[:, 0]) / 2, found, atol=1e-6)
+    again = teacher_targets(
+        samples, file, teacher_share=0.5, cache=cache, progress=lambda *row: pytest.fail(str(row))
+    ).targets[:, 0]
     assert np.array_equal(again, found, equal_nan=True)

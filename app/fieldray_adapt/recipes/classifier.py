@@ -127,7 +127,13 @@ class NetworkChoice:
     kind: Literal["resnet50", "resnet34", "mobilenet", "vgg16", "vgg19", "squeezenet", "googlenet"] = key(
         "Architecture of the network.", default="resnet50"
     )
-    width: float = key("Factor for the number of channels of every hidden layer.", default=1.0, above=0, high=2)
+    width: float = key(
+        "Factor for the number of channels of every hidden layer. For starting weights from a pack, at most 1: each "
+        "layer keeps the channels with the largest weights.",
+        default=1.0,
+        above=0,
+        high=2,
+    )
     blocks: tuple[int, ...] = key(
         "Number of blocks in each stage of a ResNet; [3, 4, 6, 3] by default. [3, 4, 6] leaves out the last "
         "stage, so that class maps have twice the side.",
@@ -216,9 +222,15 @@ class ClassifierTraining:
     )
     teacher: Path | None = key(
         "File with the weights of an EfficientNet-Lite0 (.npz with PyTorch's names). A logistic regression on the "
-        "EfficientNet's features, fitted without the image's patient, predicts the label of each image. The training "
-        "target is the mean of label and prediction.",
+        "EfficientNet's features, fitted without the image's patient, predicts the label of each image. Without "
+        "teacher_epochs, the training target is the mean of label and prediction.",
         default=None,
+    )
+    teacher_epochs: int = key(
+        "Number of epochs of a first training, in which the teacher's predictions are the only targets. The training "
+        "on the labels starts from that network. 0: no first training.",
+        default=0,
+        low=0,
     )
     seed: int = key("Seed of all random numbers: initial weights, order of images, augmentation.", default=0)
     engine: EngineName = key(
@@ -397,6 +409,11 @@ class ClassifierRecipe(PackRecipe):
                 "training.start_share",
                 "needs a network with starting weights",
             ),
+            (
+                not self.training.teacher_epochs or self.training.teacher is not None,
+                "training.teacher_epochs",
+                "needs a teacher",
+            ),
         )
 
     @property
@@ -459,6 +476,8 @@ def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
         del training["networks"]
     if not recipe.training.start_share:  # the key is absent, as in earlier versions
         del training["start_share"]
+    if not recipe.training.teacher_epochs:  # the key is absent, as in earlier versions
+        del training["teacher_epochs"]
     return {
         "input": asdict(recipe.input),
         "network": network,

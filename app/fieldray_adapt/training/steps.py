@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,6 +44,7 @@ from fieldray_adapt.networks.specification import (
     parameter_count,
     save_network,
 )
+from fieldray_adapt.prune.selection import select_in_one_shot
 from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe, ClassifierTraining, NetworkChoice
 from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
@@ -115,9 +117,12 @@ def train_recipe(
     `work_name` is the name of the work in progress reports. See `classifier.train_groups`.
     """
     recipe, specification = run.recipe, recipe_specification(run.recipe)
+    start = starting_weights(recipe, specification)
+    if recipe.training.teacher_epochs:
+        start = _train_on_teacher(run, start, training=training, validation=validation, folder=folder / "teacher")
     return train_groups(
         specification,
-        starting_weights(recipe, specification),
+        start,
         training=training_samples(run, training),
         validation=validation,
         options=replace(training_options(recipe, specification), start_share=recipe.training.start_share),
@@ -127,16 +132,36 @@ def train_recipe(
     )
 
 
-def training_samples(run: Run, samples: Samples) -> Samples:
+def training_samples(run: Run, samples: Samples, *, teacher_share: float | None = None) -> Samples:
     """Return only the images whose source has a share above 0, from which training draws batches.
 
-    If the recipe names a teacher, the target of an image is the mean of the label and the teacher's score. Raises as
+    If the recipe names a teacher, each target is a mean of the label and the teacher's score. `teacher_share` (0..1) is
+    the weight of the score. By default, the weight is 0 if the recipe has the key `teacher_epochs`, else 0.5. Raises as
     `teacher.teacher_targets`.
     """
+    settings = run.recipe.training
     drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
-    if not (teacher := run.recipe.training.teacher):
+    weight = (0.0 if settings.teacher_epochs else 0.5) if teacher_share is None else teacher_share
+    if not settings.teacher or not weight:
         return drawn
-    return teacher_targets(drawn, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
+    cache = run.folder("data") / "teacher.npz"
+    return teacher_targets(drawn, settings.teacher, teacher_share=weight, cache=cache, progress=run.progress)
+
+
+def _train_on_teacher(run: Run, weights: Weights, *, training: Samples, validation: Samples, folder: Path) -> Weights:
+    """Train a network on the teacher's predictions alone, for `teacher_epochs`. Returns the trained weights."""
+    specification = recipe_specification(run.recipe)
+    options = training_options(run.recipe, specification)
+    trained, _ = train(
+        specification,
+        dict(weights),
+        training=training_samples(run, training, teacher_share=1.0),
+        validation=validation,
+        options=replace(options, schedule=replace(options.schedule, epochs=run.recipe.training.teacher_epochs)),
+        folder=folder,
+        progress=partial(run.report_epoch, folder, work_name="epochs on the teacher's predictions"),
+    )
+    return trained
 
 
 def training_options(recipe: ClassifierRecipe, specification: Specification | None = None) -> TrainingOptions:
@@ -173,8 +198,11 @@ def recipe_specification(recipe: ClassifierRecipe) -> Specification:
     Raises UsageProblem (`recipe_key`) for invalid numbers of channels.
     """
     choice, whole = recipe.network, full_width_network(recipe)
-    if (pack := Path(choice.weights)).is_dir():
-        return whole.with_channels(_channels_of_pack(pack, whole, choice))
+    if Path(choice.weights).is_dir():
+        known = _network_of_pack(recipe)
+        return known.with_channels(
+            {name: math.ceil(count * choice.width) for name, count in known.channels.items() if name != known.label_set}
+        )
     scaled = whole.scaled(choice.width) if choice.width != 1 else whole
     unknown = set(choice.channels) - set(scaled.channels) | (set(choice.channels) & {scaled.label_set})
     if unknown or not all(count >= 1 for count in choice.channels.values()):
@@ -198,22 +226,25 @@ def full_width_network(recipe: ClassifierRecipe) -> Specification:
     )
 
 
-def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:
-    """Return the numbers of channels, by channel set, of the pack from which the recipe's network starts.
+def _network_of_pack(recipe: ClassifierRecipe) -> Specification:
+    """Return the specification of the pack's network from which the recipe's network starts.
 
-    Raises UsageProblem (`recipe_key`) if the recipe sets a width or numbers of channels.
+    Raises UsageProblem (`recipe_key`) if the recipe sets numbers of channels, or a width above 1.
     """
-    if choice.width != 1 or choice.channels:
-        detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
-        raise UsageProblem(reason("recipe_key", key="network.width", detail=detail))
-    return channels_from_pack(pack, whole)
+    choice, whole = recipe.network, full_width_network(recipe)
+    if choice.width > 1 or choice.channels:
+        key, detail = "network.channels", "cannot be chosen for a network that starts from a pack"
+        if not choice.channels:
+            key, detail = "network.width", "must be at most 1 for a network that starts from a pack"
+        raise UsageProblem(reason("recipe_key", key=key, detail=detail))
+    return whole.with_channels(channels_from_pack(Path(choice.weights), whole))
 
 
 def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> Weights:
     """Return the weights with which a recipe's training starts: random, or copied from the key `network.weights`.
 
     Only arrays of equal name and shape are copied; all others are random. The head is copied only if the recipe has the
-    key `start_share`, because the head of another task helps nothing unless it becomes part of the final weights.
+    key `start_share` or `teacher_epochs`, because the head of another task helps nothing.
 
     Raises UsageProblem: `weights_unfit` if no array could be copied, `data_unreadable` if the file cannot be read,
     `recipe_key` if the recipe has the key `start_share` and the head has another number of labels.
@@ -221,24 +252,42 @@ def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> 
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == NO_WEIGHTS:
         return weights
-    found = _other_weights(Path(source), specification)
+    found = _other_weights(recipe)
     head = {key: array for key, array in found.items() if key.startswith(f"{HEAD_LAYER}/")}
     if not copy_matching({key: array for key, array in found.items() if key not in head}, weights):
         raise UsageProblem(reason("weights_unfit", path=source))
-    if recipe.training.start_share and not copy_matching(head, weights):
+    keeps_head = recipe.training.start_share or recipe.training.teacher_epochs
+    if keeps_head and not copy_matching(head, weights) and recipe.training.start_share:
         detail = "needs starting weights of a network with as many labels"
         raise UsageProblem(reason("recipe_key", key="training.start_share", detail=detail))
     return weights
 
 
-def _other_weights(path: Path, specification: Specification) -> Weights:
+def _other_weights(recipe: ClassifierRecipe) -> Weights:
+    path = Path(recipe.network.weights)
     if path.is_dir():
-        return weights_from_pack(path, specification)
+        return _weights_of_pack(recipe)
     try:
         return load_weights(path)
     except (OSError, StorageProblem) as problem:
         detail = getattr(problem, "strerror", None) or "no file of weights"
         raise UsageProblem(reason("data_unreadable", path=path, detail=detail)) from problem
+
+
+def _weights_of_pack(recipe: ClassifierRecipe) -> Weights:
+    """Return the weights of the pack's network, of which only the channels with the largest weights are kept.
+
+    The share of the channels is the recipe's key `network.width`.
+    """
+    known, width = _network_of_pack(recipe), recipe.network.width
+    found = weights_from_pack(Path(recipe.network.weights), known)
+    if width == 1:
+        return found
+    weights = initial_weights(known, seed=recipe.training.seed)
+    copied = [key for key, array in found.items() if copy_matching({key: array}, weights)]
+    keep = select_in_one_shot(known, weights, kind="magnitude", share=width)
+    kept = keep_channels(known, weights, keep=keep)[1]
+    return {key: kept[key] for key in copied}
 
 
 def training_start_digest(network: NetworkChoice, training: ClassifierTraining) -> str:

@@ -120,8 +120,10 @@ def _name_in_file(key: str) -> str:
     return f"{kernel}.weight" if part == "kernel" else f"{norm}.{_PARTS[part]}"
 
 
-def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: Progress) -> Samples:
-    """Return a copy of `samples` in which each target is the mean of the label and the teacher's score, 0..1.
+def teacher_targets(
+    samples: Samples, teacher: Path, *, teacher_share: float, cache: Path, progress: Progress
+) -> Samples:
+    """Return a copy of `samples` in which each target is a mean of the label and the teacher's score, 0..1.
 
     Unknown targets are not changed.
 
@@ -129,6 +131,8 @@ def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: P
     ----------
     teacher
         The file of the teacher's weights.
+    teacher_share
+        The weight of the teacher's score in the mean, 0..1. The label has the rest.
     cache
         The file in which the teacher's features of the images are stored for later calls.
 
@@ -142,7 +146,8 @@ def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: P
     folds = np.array([int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % _FOLDS for name in samples.patients])
     targets = samples.targets.copy()
     for label in range(targets.shape[1]):
-        targets[:, label] = (targets[:, label] + _answers(seen, samples.targets[:, label], folds)) / 2
+        scores = _answers(seen, samples.targets[:, label], folds)
+        targets[:, label] = (1 - teacher_share) * targets[:, label] + teacher_share * scores
     return replace(samples, targets=targets)
 
 
