@@ -1,1 +1,1 @@
-{"key": "yihyrbKtwLfhjsciUQAAL9M9CzkklP8hgJkh/dMgSao=", "signature": "az9Ce+hHhPl60QH+YRpoaz3Nyn4G4rWs0utWUgS8kNfC4HuPBwShQWuF1WmRt76Hy7SDoIhJVhP9E+W2MIsnCQ=="}
+{"key": "IOzpF+YQmH92l5AZ2t3GDVEjvnU+pvqAKOzjfrEqXyc=", "signature": "Ib3EvvGBNrcIC4E2GagICcZdC8ltwZHPoZQbHEfJyiAXT1rVX5+UYMObM4JeDPzAl/pc9I5bxOFH67kQ043SBw=="}

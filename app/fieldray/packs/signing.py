@@ -282,7 +282,7 @@ def _is_higher(version: str, *, than: str | None) -> bool:
 
 
 BUILTIN_PACKS: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.5.1": "f707c8736cbff733dcd5b327795176abacd37bb4aaa79239365aa0efbb9cd998",
+    "adult-normal-abnormal-0.6.0": "7c90b020b15388d8ac96f593722273e32f913d390b12018e49aa2f573e25714a",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
     "lung-fields-2.0.1": "7416ebbb5d1a94e660c2ebe3a4270bc63052a16b9ace8996a182340c251463a3",
     "pneumonia-paediatric-1.4.0": "cf8cd4d6a1ef8e617e219066f40036cbd30e7ab65e10470e9dcfb554b1592d54",
@@ -291,4 +291,4 @@ BUILTIN_PACKS: Final[Mapping[str, str]] = {
 # The lung-field pack for every classifier that does not require another one. No such classifier loads without it.
 BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
 # The key that signed the expected answers of the constancy test (`assets/constancy.json`).
-CONSTANCY_SIGNER: Final = "43ab-6d95-f03f-2d6b-05a2-9a53-e1f5-05f9-9541-43db-6e9d-ecea-5b91-a236-cc0b-fea9"
+CONSTANCY_SIGNER: Final = "3fe9-a914-5c8c-75ed-8c2e-ed9a-449f-1c7c-63ee-d61f-65ff-097e-6767-cc8f-2490-f34f"
