@@ -26,7 +26,7 @@ ROOT: Final = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT.parent / "app")]
 
-from attack.packs import BROKEN, MakePack, after_writing, array, given  # noqa: E402
+from attack.packs import BROKEN, MakePack, after_writing, with_array, with_values  # noqa: E402
 from fieldray.errors import PackProblem  # noqa: E402
 from fieldray.packs.verified import manifest_files, read_pack  # noqa: E402
 from packs_factory import make_lung_fields, make_pack  # noqa: E402
@@ -126,40 +126,40 @@ GOOD: Final[Mapping[str, tuple[str, MakePack]]] = {
 
 BAD: Final[Mapping[str, tuple[str, MakePack]]] = {
     **{f"bad-without-{name}": (f"no {name}", without(name)) for name in _REQUIRED},
-    "bad-format-old": ("format 1", given(schema_version=1)),
-    "bad-format-new": ("format 3", given(schema_version=3)),
-    "bad-format-true": ("format true", given(schema_version=True)),
-    "bad-kind": ("a kind nobody knows", given(kind="oracle")),
-    "bad-kind-other": ("a classifier that calls itself a lung-field pack", given(kind="lung-fields")),
-    "bad-unknown-key": ("a key nobody knows", given(threshhold=0.5)),
-    "bad-unknown-key-below": ("a key nobody knows in `input`", given("input", gamma=2)),
-    "bad-no-english": ("no English name", given(names={"uk": "Малий"})),
+    "bad-format-old": ("format 1", with_values(schema_version=1)),
+    "bad-format-new": ("format 3", with_values(schema_version=3)),
+    "bad-format-true": ("format true", with_values(schema_version=True)),
+    "bad-kind": ("a kind nobody knows", with_values(kind="oracle")),
+    "bad-kind-other": ("a classifier that calls itself a lung-field pack", with_values(kind="lung-fields")),
+    "bad-unknown-key": ("a key nobody knows", with_values(threshhold=0.5)),
+    "bad-unknown-key-below": ("a key nobody knows in `input`", with_values("input", gamma=2)),
+    "bad-no-english": ("no English name", with_values(names={"uk": "Малий"})),
     "bad-language": (
         "a language in another spelling",
         changed(lambda document: document["names"].update({"EN_us": "x"})),
     ),
-    "bad-id": ("an id in capitals", given(id="Tiny")),
-    "bad-side": ("an input of 4 pixels", given("input", height=4)),
-    "bad-side-text": ("a height that is text", given("input", height="64")),
-    "bad-channels": ("an input of 2 channels", given("input", channels=2)),
-    "bad-margin": ("a margin of a half", given("input", margin=0.5)),
+    "bad-id": ("an id in capitals", with_values(id="Tiny")),
+    "bad-side": ("an input of 4 pixels", with_values("input", height=4)),
+    "bad-side-text": ("a height that is text", with_values("input", height="64")),
+    "bad-channels": ("an input of 2 channels", with_values("input", channels=2)),
+    "bad-margin": ("a margin of a half", with_values("input", margin=0.5)),
     "bad-outputs-meet": (
         "two outputs with one index",
-        given("outputs", scores=0, class_maps=0),
+        with_values("outputs", scores=0, class_maps=0),
     ),
-    "bad-labels-none": ("no labels", given(labels=[])),
+    "bad-labels-none": ("no labels", with_values(labels=[])),
     "bad-labels-twice": ("a label twice", changed(lambda document: document["labels"].append(document["labels"][0]))),
     "bad-point-label": (
         "an operating point for a label that is not there",
-        given("operating_points", 0, label="nobody"),
+        with_values("operating_points", 0, label="nobody"),
     ),
     "bad-point-band": (
         "a threshold outside its band",
-        given("operating_points", 0, unsure_low=0.9, unsure_high=0.95),
+        with_values("operating_points", 0, unsure_low=0.9, unsure_high=0.95),
     ),
     "bad-point-local": (
         "an operating point with a name kept for the site's own",
-        given("operating_points", 0, name="local:mine"),
+        with_values("operating_points", 0, name="local:mine"),
     ),
     "bad-point-twice": (
         "an operating point twice",
@@ -167,42 +167,42 @@ BAD: Final[Mapping[str, tuple[str, MakePack]]] = {
     ),
     "bad-class-names": (
         "a class called like one of the program",
-        given(class_names={"abnormal": {"en": "Normal"}, "normal": {"en": "None found"}}),
+        with_values(class_names={"abnormal": {"en": "Normal"}, "normal": {"en": "None found"}}),
     ),
     "bad-class-names-meet": (
         "two classes whose names look alike",
-        given(class_names={"abnormal": {"en": "Signs"}, "normal": {"en": "Ѕigns"}}),
+        with_values(class_names={"abnormal": {"en": "Signs"}, "normal": {"en": "Ѕigns"}}),
     ),
-    "bad-name-unseen": ("a name that nobody can see", given(names={"en": "\u3164"})),
-    "bad-threshold": ("a threshold of 1.5", given("operating_points", 0, threshold=1.5)),
+    "bad-name-unseen": ("a name that nobody can see", with_values(names={"en": "\u3164"})),
+    "bad-threshold": ("a threshold of 1.5", with_values("operating_points", 0, threshold=1.5)),
     "bad-calibration-label": (
         "a calibration for a label that is not there",
         changed(lambda document: document["calibration"].update(nobody={"slope": 1, "intercept": 0})),
     ),
     "bad-calibration-slope": (
         "a slope of -1",
-        given(calibration={"opacity": {"slope": -1, "intercept": 0}}),
+        with_values(calibration={"opacity": {"slope": -1, "intercept": 0}}),
     ),
-    "bad-ages": ("the oldest is younger than the youngest", given("accepted", ages_years=[9, 3])),
+    "bad-ages": ("the oldest is younger than the youngest", with_values("accepted", ages_years=[9, 3])),
     "bad-no-card": ("no model card", changed(lambda document: document["files"].pop("card"))),
     "bad-no-golden-file": (
         "a self-test without its scores",
         changed(lambda document: document["files"].pop("golden_scores")),
     ),
-    "bad-size-vast": ("a model of a terabyte", given("files", "litert", size_bytes=2**40)),
+    "bad-size-vast": ("a model of a terabyte", with_values("files", "litert", size_bytes=2**40)),
     "bad-hash-capitals": (
         "a SHA-256 in capitals",
-        given("files", "litert", sha256="A" * 64),
+        with_values("files", "litert", sha256="A" * 64),
     ),
     "bad-names-meet": (
         "two files whose names differ in case only",
-        given("files", "card", name="MODEL.tflite"),
+        with_values("files", "card", name="MODEL.tflite"),
     ),
-    "bad-name-device": ("a file named for a device", given("files", "litert", name="NUL.tflite")),
-    "bad-name-manifest": ("a file called as the description", given("files", "litert", name="manifest.json")),
-    "bad-vast": ("a description of more than 128 KiB", given("metrics", x="y" * 2**17)),
+    "bad-name-device": ("a file named for a device", with_values("files", "litert", name="NUL.tflite")),
+    "bad-name-manifest": ("a file called as the description", with_values("files", "litert", name="manifest.json")),
+    "bad-vast": ("a description of more than 128 KiB", with_values("metrics", x="y" * 2**17)),
     "bad-card": ("a model card that is no text", lambda folder: with_file(folder, "MODEL_CARD.md", b"\xff\xfe#")),
-    "bad-golden-cut": ("golden inputs that are cut", array("golden_inputs.npy", b"\x93NUMPY\x01\x00")),
+    "bad-golden-cut": ("golden inputs that are cut", with_array("golden_inputs.npy", b"\x93NUMPY\x01\x00")),
     "bad-lungs-order": (
         "a lung-field pack with its checks in another order",
         lungs(lambda document: document["checks"].reverse()),

@@ -183,7 +183,7 @@ def test_a_board_is_found_by_its_driver(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_open", "code"),
+    ("error", "is_model_loaded", "code"),
     [
         (ChildTimeout("late"), True, "coral_no_answer"),
         (ChildDied(-signal.SIGABRT, ""), True, "coral_stopped"),
