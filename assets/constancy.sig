@@ -1,1 +1,1 @@
-{"key": "IOzpF+YQmH92l5AZ2t3GDVEjvnU+pvqAKOzjfrEqXyc=", "signature": "Ib3EvvGBNrcIC4E2GagICcZdC8ltwZHPoZQbHEfJyiAXT1rVX5+UYMObM4JeDPzAl/pc9I5bxOFH67kQ043SBw=="}
+{"key": "IOzpF+YQmH92l5AZ2t3GDVEjvnU+pvqAKOzjfrEqXyc=", "signature": "AYrTmXQJJV70Eg2ukp6gUrpx0fc1AIdny5qHwHlJICg3e1zXWYv2xKpxYuaKybGHZs3Pro9TTSldKFqU9o+/Cg=="}

@@ -286,7 +286,7 @@ BUILTIN_PACKS: Final[Mapping[str, str]] = {
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
     "lung-fields-2.0.1": "7416ebbb5d1a94e660c2ebe3a4270bc63052a16b9ace8996a182340c251463a3",
     "pneumonia-paediatric-1.4.0": "cf8cd4d6a1ef8e617e219066f40036cbd30e7ab65e10470e9dcfb554b1592d54",
-    "tuberculosis-adult-0.2.5": "55730c39d1a08cb7bac84beb0fa29b49f0b126daa17c61dd978d1ebe7f77777c",
+    "tuberculosis-adult-0.4.0": "b61028aca982ec86213918c12dd602d26f1b9cdd450898e5d6f893e71158de2d",
 }
 # The lung-field pack for every classifier that does not require another one. No such classifier loads without it.
 BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
