@@ -71,8 +71,9 @@ def control_text(*, version: str, depends: list[str], installed_kb: int) -> str:
         "Recommends: shared-mime-info, desktop-file-utils, hicolor-icon-theme, fonts-dejavu-core\n"
         "Section: science\nPriority: optional\n"
         "Description: offline screening of chest X-rays (research use only)\n"
-        " Sorts chest X-rays on an ordinary PC with a model pack from a USB drive, without\n"
-        " any network connection. Moves to a Coral USB Accelerator when one is plugged in.\n"
+        " Sorts chest X-rays by urgency on an ordinary PC, without any network connection.\n"
+        " Uses the included model packs or packs from a USB drive, and a Coral USB\n"
+        " Accelerator if one is plugged in.\n"
         " .\n"
         " Research use only. Not for diagnostic use.\n"
     )

@@ -305,7 +305,7 @@ def use_portable(trial: InstallTrial) -> None:
     folder = f"{place}/{trial.portable_archive.name.removesuffix('.tar.xz')}"
     done = trial.root.run(f"{folder}/fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
     verify(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
-    verify(trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray is in the menu now\. .*",))
+    verify(trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray was added to the menu\. .*",))
     entry = trial.root.inside(f"{user.home}/.local/share/applications/fieldray.desktop")
     if f'Exec="{folder}/fieldray-window" %F' not in entry.read_text(encoding="utf-8").splitlines():
         raise UnexpectedResult(f"the menu entry does not start {folder}/fieldray-window")
@@ -313,7 +313,7 @@ def use_portable(trial: InstallTrial) -> None:
     if validated.returncode or validated.stdout:
         raise UnexpectedResult(validated.stdout + validated.stderr)
     taken_out = trial.root.run("sh", f"{folder}/add-to-menu", "--remove", user=user)
-    verify(taken_out, output=(r"Fieldray is no longer in the menu\. .*",))
+    verify(taken_out, output=(r"Fieldray was removed from the menu\. .*",))
 
 
 STEPS: Final[tuple[Step, ...]] = (

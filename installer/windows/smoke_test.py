@@ -232,7 +232,7 @@ def other_folders_are_taken_or_refused(world: SetupTest) -> None:
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("not ours")
     with world.nothing_changes():
-        assert "holds something else" in world.setup("1.0", "/D=C:\\Foreign", expect=5)
+        assert "contains other files" in world.setup("1.0", "/D=C:\\Foreign", expect=5)
         assert "too long" in world.setup("1.0", "/D=C:\\" + "x" * 130, expect=5)
         assert "with its drive" in world.setup("1.0", "/D=C:\\", expect=5)
     shutil.rmtree(foreign)
@@ -256,7 +256,7 @@ def a_disk_without_room_leaves_the_old_program(world: SetupTest) -> None:
     if os.geteuid() != 0:
         raise NotTried("needs root to mount a small disk")
     with _small_disk(world, "e", "size=512k"):
-        assert "not enough room" in world.setup("1.0", "/D=E:\\Fieldray", expect=4)
+        assert "not enough space" in world.setup("1.0", "/D=E:\\Fieldray", expect=4)
     with _small_disk(world, "f", "size=64m,nr_inodes=31") as disk:  # room for one program, not for files of a second
         world.setup("1.0", "/D=F:\\Fieldray")
         world.expect_program("1.0", disk / "Fieldray")

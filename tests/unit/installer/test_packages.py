@@ -193,11 +193,11 @@ def test_the_portable_program_adds_and_removes_its_menu_entry(tmp_path: Path, fr
         command = ["sh", folder / "add-to-menu", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    assert "in the menu now" in run()
+    assert "added to the menu" in run()
     entry = home / ".local/share/applications/fieldray.desktop"
     # quoted as the desktop entry specification asks: a backslash before $, doubled because the value is a string
     wanted = f"{tmp_path}/Мої програми & 100%% \\\\$HOME/fieldray-window"
     assert menu_entry(entry.read_text(encoding="utf-8"))["exec"] == f'"{wanted}" %F'
-    assert "no longer" in run("--remove")
+    assert "removed from" in run("--remove")
     assert not entry.exists()
     assert (folder / "fieldray").exists()
