@@ -52,7 +52,7 @@ def screen_on_three_computers(
         def begin(number: int, name: str, *words: str) -> subprocess.Popen[bytes]:
             command = computers.command(number, python_command("fieldray.__main__", *words, *encrypted))
             process = cluster_runs.start_logged_command(command, folder / name / "home", folder / f"{name}.txt")
-            ends.callback(_end, process)
+            ends.callback(_end_process, process)
             return process
 
         begin(0, "scheduler", "cluster", "start", "--host", computers.address(0), "--network", f"{SUBNET}.0/24")
@@ -86,7 +86,7 @@ def screen_on_three_computers(
     return {**figures, "sent_mb": sent_mb, **faults, "sentences": sentences}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(20)

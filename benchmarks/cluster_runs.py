@@ -146,7 +146,7 @@ def read_newest_run(home: Path) -> ImageResults:
     `home` is the user data folder, which has the results database.
     """
     with ResultQuery(home / "results.sqlite") as query:
-        return {row.outcome.ref.key: _said(row.outcome) for row in query.results(query.runs()[0].run_id)}
+        return {row.outcome.ref.key: _comparable(row.outcome) for row in query.results(query.runs()[0].run_id)}
 
 
 def count_differences(first: ImageResults, second: ImageResults) -> int:
@@ -171,7 +171,7 @@ def faults_sentence(counts: Mapping[str, int]) -> str:
     return f"Lost {counts['lost']}, doubled {counts['doubled']}, other decisions {counts['differing']}."
 
 
-def _said(outcome: Outcome) -> tuple[str, str, str]:
+def _comparable(outcome: Outcome) -> tuple[str, str, str]:
     found = (
         json.dumps([(each.label, each.score, each.decision) for each in outcome.findings])
         if isinstance(outcome, ScreenedOutcome)

@@ -23,7 +23,7 @@ from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.mask import Mask
 
 Part = Literal["choose", "measure"]
-_LARGEST: Final = 0.08  # largest displacement, as a share of the image's width
+_MAX_DISPLACEMENT: Final = 0.08  # largest displacement, as a share of the image's width
 _GREY_NOISE: Final = 2.0  # standard deviation in grey levels (0..255)
 _RADII_PX: Final = (12.0, 40.0)
 _CONTRASTS: Final = (0.03, 0.10)
@@ -120,7 +120,7 @@ def random_displacement(generator: np.random.Generator) -> Displacement:
     field = np.stack(fields, axis=-1)
     largest = np.hypot(field[..., 0], field[..., 1]).max()
     share = generator.uniform(0.5, 1.0)
-    return np.asarray(field * (share * _LARGEST * FRAME_SIDE / largest), np.float32)
+    return np.asarray(field * (share * _MAX_DISPLACEMENT * FRAME_SIDE / largest), np.float32)
 
 
 def make_warped_copy(image: FramedImage, generator: np.random.Generator) -> WarpedCopy:

@@ -41,7 +41,7 @@ from fieldray.workers.readiness import ModelReadiness
 
 _MIN_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
-_AT_ONCE: Final = 20
+_IMAGES_PER_BATCH: Final = 20
 
 Notify = Callable[[str], None]
 
@@ -176,7 +176,7 @@ def compare(
     refs = itertools.islice((ref for ref in discover([folder]) if ref.problem is None), max_images)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place, ThreadPoolExecutor(cores) as threads:
         written = [kind for kind in IMAGE_KINDS.values() if kind.name in kinds or not kinds]
-        both = functools.partial(_both, place=Path(place), program=program, kinds=written)
+        both = functools.partial(_screen_both, place=Path(place), program=program, kinds=written)
         for batch in _batches(refs):
             notify(f"from image {batch[0][0] + 1}")
             for kind, outcomes in threads.map(both, batch):
@@ -184,7 +184,7 @@ def compare(
     return compared
 
 
-def _both(
+def _screen_both(
     item: tuple[int, ImageRef], *, place: Path, program: SingleImageScreener, kinds: Sequence[ImageKind]
 ) -> tuple[str, tuple[Outcome, ...]]:
     """Screen an image at reduced and at full resolution. Returns the kind of file, and both outcomes.
@@ -238,7 +238,7 @@ def _label_of(outcome: Outcome, label: str) -> tuple[float, Decision]:
 
 def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
     numbered = enumerate(refs)
-    while batch := list(itertools.islice(numbered, _AT_ONCE)):
+    while batch := list(itertools.islice(numbered, _IMAGES_PER_BATCH)):
         yield batch
 
 

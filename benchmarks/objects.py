@@ -112,7 +112,7 @@ def _training(model: Any) -> TrainFunction:
     return lambda images: model.train_on_batch(images, np.arange(len(images), dtype=np.float32)[:, np.newaxis] % 2)
 
 
-def _own(specification: Any) -> TrainFunction:
+def _own_network(specification: Any) -> TrainFunction:
     return _training(build_network(specification, outputs=("scores",)))
 
 
@@ -123,11 +123,11 @@ def _densenet() -> TrainFunction:
 
 _NETWORKS: Final[Mapping[str, Callable[[], TrainFunction]]] = {
     "none (loading alone)": lambda: lambda _images: None,
-    "VGG-16": lambda: _own(vgg16(**_SHAPE)),
-    "ResNet-101": lambda: _own(resnet50(blocks=(3, 4, 23, 3), **_SHAPE)),
+    "VGG-16": lambda: _own_network(vgg16(**_SHAPE)),
+    "ResNet-101": lambda: _own_network(resnet50(blocks=(3, 4, 23, 3), **_SHAPE)),
     "DenseNet-121": _densenet,
-    "ResNet-18": lambda: _own(resnet34(blocks=(2, 2, 2, 2), **_SHAPE)),
-    "SqueezeNet": lambda: _own(squeezenet(**_SHAPE)),
+    "ResNet-18": lambda: _own_network(resnet34(blocks=(2, 2, 2, 2), **_SHAPE)),
+    "SqueezeNet": lambda: _own_network(squeezenet(**_SHAPE)),
 }
 
 

@@ -25,7 +25,7 @@ from fieldray.store.results import ResultStore
 
 _CELLS: Final = 14
 _LUNG_SIDE: Final = 128
-_AT_ONCE: Final = 2000
+_IMAGES_PER_SAVE: Final = 2000
 _FAMILY: Final = ("Adeyemi", "Brandt", "Chen", "Duarte", "Eriksen", "Farouk", "Garcia", "Havel", "Ivanenko", "Jansen")
 _GIVEN: Final = ("Ana", "Boris", "Carla", "Dmytro", "Elif", "Finn", "Grace", "Hugo", "Iryna", "Jun")
 
@@ -60,10 +60,10 @@ class SyntheticRun:
         """
         with ResultStore(database) as store:
             run_id = store.open_run(self.spec)
-            for start in range(0, count, _AT_ONCE):
-                images = [([outcome], ()) for outcome in self.outcomes(start, min(start + _AT_ONCE, count))]
+            for start in range(0, count, _IMAGES_PER_SAVE):
+                images = [([outcome], ()) for outcome in self.outcomes(start, min(start + _IMAGES_PER_SAVE, count))]
                 store.save_all(run_id, images, spec=self.spec)
-                progress(min(start + _AT_ONCE, count))
+                progress(min(start + _IMAGES_PER_SAVE, count))
             store.set_state(run_id, "cancelled")
         return run_id
 

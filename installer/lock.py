@@ -35,8 +35,8 @@ _HEAD: Final = """\
 def main() -> int:
     """Write all lock files and return 0. Raises CalledProcessError if uv fails."""
     parser = argparse.ArgumentParser(description="Lock the versions and hashes of all dependencies.")
-    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="move these to their newest version")
-    parser.add_argument("--upgrade", action="store_true", help="move everything to its newest version")
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="upgrade these packages to their newest version")
+    parser.add_argument("--upgrade", action="store_true", help="upgrade all packages to their newest version")
     options = parser.parse_args()
     program = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if program is None:
@@ -47,16 +47,16 @@ def main() -> int:
     return 0
 
 
-def write_lock(program: str, name: str, extras: Sequence[str], how: Sequence[str]) -> None:
+def write_lock(program: str, name: str, extras: Sequence[str], uv_options: Sequence[str]) -> None:
     """Resolve the dependencies of some extras of pyproject.toml, and write them with hashes to the lock file `name`.
 
-    `program` is the path of uv. `how` are further options of `uv pip compile`, such as the systems to lock for.
+    `program` is the path of uv. `uv_options` are further options of `uv pip compile`, such as the systems to lock for.
     Raises subprocess.CalledProcessError with the output of the resolver.
     """
     lock = ROOT / name
     chosen = [f"--extra={extra}" for extra in extras]
     subprocess.run(
-        [program, "pip", "compile", "pyproject.toml", *chosen, *how, "--output-file", name, "--quiet",
+        [program, "pip", "compile", "pyproject.toml", *chosen, *uv_options, "--output-file", name, "--quiet",
          f"--python-version={_OLDEST_PYTHON}", "--fork-strategy=fewest", "--generate-hashes",
          "--no-header", "--no-emit-index-url", "--no-emit-find-links"],
         cwd=ROOT, env=_environment(), check=True,

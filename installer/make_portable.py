@@ -36,7 +36,7 @@ def build(frozen: Path, output: Path, *, icons: Path) -> Path:
         made = Path(scratch) / target.name
         with tarfile.open(made, "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
             for path in (root, *sorted(root.rglob("*"))):
-                archive.add(path, path.relative_to(scratch).as_posix(), recursive=False, filter=_owned_by_nobody)
+                archive.add(path, path.relative_to(scratch).as_posix(), recursive=False, filter=_owned_by_root)
         made.replace(target)
     return target
 
@@ -50,7 +50,7 @@ def lay_out(root: Path, frozen: Path, *, icons: Path) -> None:
     shutil.copyfile(icons / "fieldray-256.png", root / "share" / "fieldray.png")
 
 
-def _owned_by_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     """Return an archive entry with the user and group of root, and (also for links) with the time of the build."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"

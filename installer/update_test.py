@@ -54,9 +54,9 @@ class Update:
 
         Returns the output of commands about this work, as `shown_data` does.
         """
-        self._said("packs", "default", PACK)
-        self._said("packs", "trust", _KEY)
-        self._said("demo", "drawn", "--pack", PACK, "--no-window", "--folder", "/home/iryna/images")
+        self._output_of("packs", "default", PACK)
+        self._output_of("packs", "trust", _KEY)
+        self._output_of("demo", "drawn", "--pack", PACK, "--no-window", "--folder", "/home/iryna/images")
         with contextlib.closing(sqlite3.connect(self._home / "results.sqlite")) as database, database:
             database.execute(_VERDICTS)  # only the window gives verdicts
         command = (PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "/home/iryna/killed.jsonl")
@@ -76,12 +76,12 @@ class Update:
         A result has score, threshold, verdict and file. Class names and notes are left out, because a later version may
         have other words.
         """
-        runs = json.loads("\n".join(self._said("history", "list", "--json", "-", program=program)))["runs"]
-        listed = self._said("history", "show", str(min(run["run"] for run in runs)), program=program)
+        runs = json.loads("\n".join(self._output_of("history", "list", "--json", "-", program=program)))["runs"]
+        listed = self._output_of("history", "show", str(min(run["run"] for run in runs)), program=program)
         return {
             "runs": runs,
             "results": [" ".join(found) for line in listed for found in _RESULT.findall(line)],
-            "keys": [line for line in self._said("packs", "trust", program=program) if _KEY in line],
+            "keys": [line for line in self._output_of("packs", "trust", program=program) if _KEY in line],
         }
 
     def require_kept(self, before: dict[str, Any], program: str = PROGRAM) -> None:
@@ -141,7 +141,7 @@ class Update:
     def _run(self, *arguments: str, program: str = PROGRAM) -> CommandResult:
         return self._trial.root.run(program, *arguments, user=self._user, limit_s=_LIMIT_S)
 
-    def _said(self, *arguments: str, program: str = PROGRAM) -> tuple[str, ...]:
+    def _output_of(self, *arguments: str, program: str = PROGRAM) -> tuple[str, ...]:
         done = self._run(*arguments, program=program)
         if done.code:
             raise UnexpectedResult("\n".join([f"{done.command} ended with {done.code}", *done.output, *done.errors]))

@@ -72,12 +72,12 @@ class SystemCalls:
     """The system calls of a task.
 
     `families` counts the socket calls by address family ("AF_INET"). `programs` is the number of started programs,
-    `places` are the paths of connected unix sockets, and `io_rings` is the number of io_uring rings.
+    `socket_paths` are the paths of connected unix sockets, and `io_rings` is the number of io_uring rings.
     """
 
     families: Counter[str]
     programs: int
-    places: frozenset[str]
+    socket_paths: frozenset[str]
     io_rings: int
 
     @property
@@ -96,7 +96,7 @@ def read_trace(text: str) -> SystemCalls:
     return SystemCalls(
         families=families,
         programs=programs,
-        places=frozenset(_UNIX_PATH.findall(text)),
+        socket_paths=frozenset(_UNIX_PATH.findall(text)),
         io_rings=len(_RINGS.findall(text)),
     )
 
@@ -227,7 +227,7 @@ def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
     import psutil
 
     deadline = time.monotonic() + _TIMEOUT_S
-    while _kept(home) < _IMAGES and process.poll() is None:
+    while _result_count(home) < _IMAGES and process.poll() is None:
         if time.monotonic() > deadline:
             raise TimeoutError("the window kept no results")
         time.sleep(0.5)
@@ -239,7 +239,7 @@ def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
         named[0].send_signal(signal.SIGTERM)
 
 
-def _kept(home: Path) -> int:
+def _result_count(home: Path) -> int:
     with contextlib.suppress(sqlite3.Error), contextlib.closing(_database(home)) as database:
         return int(database.execute("SELECT count(*) FROM answers").fetchone()[0])
     return 0
@@ -318,7 +318,7 @@ def main() -> int:
 
 
 def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[list[str], list[dict[str, object]]]:
-    failures, figures, places = [], [], set()
+    failures, figures, socket_paths = [], [], set()
     sys.stdout.write(f"{'':26} programs   unix  netlink  INTERNET  exit, exit without network\n")
     frozen = options.frozen.resolve() if options.frozen else None
     tasks = watched_tasks(folder, frozen, display=display, quick=options.quick)
@@ -331,7 +331,7 @@ def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[lis
         figures.append(
             {"work": work.name, "internet": seen.internet, "families": dict(seen.families), "exit": [code, alone]}
         )
-        places |= seen.places
+        socket_paths |= seen.socket_paths
         if seen.internet:
             failures.append(f"{work.name}: {dict(seen.families)}")
         if code or alone:
@@ -341,7 +341,7 @@ def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[lis
     sys.stdout.write(_row("(one that calls home)", control, ("", "")) + "\n")
     if not control.internet:
         failures.append("a program that calls home was not seen")
-    sys.stdout.write(f"unix sockets led to: {', '.join(sorted(places)) or 'nothing'}\n")
+    sys.stdout.write(f"unix sockets led to: {', '.join(sorted(socket_paths)) or 'nothing'}\n")
     if frozen:
         found = find_telemetry_files(frozen)
         sys.stdout.write(f"files and modules that could report home: {', '.join(found) or 'none'}\n")

@@ -44,10 +44,10 @@ def main() -> int:
         os.environ["QT_QPA_PLATFORM"] = "offscreen"
     with tempfile.TemporaryDirectory() as home:
         os.environ["FIELDRAY_HOME"] = home
-        return _take(options, Path(home))
+        return _take_pictures(options, Path(home))
 
 
-def _take(options: argparse.Namespace, home: Path) -> int:
+def _take_pictures(options: argparse.Namespace, home: Path) -> int:
     from PySide6.QtWidgets import QApplication
 
     from fieldray.desktop.application import Application

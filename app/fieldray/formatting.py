@@ -19,7 +19,7 @@ from fieldray.domain.purpose import class_distributions
 from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, Verdict, VerdictChoice
 from fieldray.translation import Translator
 
-_MOST_DIGITS: Final = 17  # significant decimal digits of a float
+_MAX_DIGITS: Final = 17  # significant decimal digits of a float
 DICOM_DATE: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
 
 
@@ -259,7 +259,7 @@ def score_digits(score: float, point: OperatingPoint | None, *, min_digits: int)
         )
 
     min_digits = border_digits(point.threshold, min_digits=min_digits) if point else min_digits
-    return next((digits for digits in range(min_digits, _MOST_DIGITS) if reads_right(digits)), _MOST_DIGITS)
+    return next((digits for digits in range(min_digits, _MAX_DIGITS) if reads_right(digits)), _MAX_DIGITS)
 
 
 def border_digits(border: float, *, min_digits: int) -> int:
@@ -268,9 +268,9 @@ def border_digits(border: float, *, min_digits: int) -> int:
     A threshold must be displayed as 0 or 1 only if it is exactly 0 or 1.
     """
     wide = (
-        digits for digits in range(min_digits, _MOST_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1)
+        digits for digits in range(min_digits, _MAX_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1)
     )
-    return next(wide, _MOST_DIGITS)
+    return next(wide, _MAX_DIGITS)
 
 
 def score_text(translator: Translator, score: float, point: OperatingPoint | None, *, min_digits: int = 2) -> str:

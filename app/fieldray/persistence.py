@@ -304,8 +304,8 @@ def sync_folder(folder: Path) -> None:
 # A link is not followed, because the lock would empty the link's target.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 _LOCKED_BYTE: Final = 1024  # behind the text, because on Windows a locked byte cannot be read
-_LONGEST: Final = 200
-_MOST_FILES: Final = 1000  # maximum number of lock files that are deleted during the wait
+_MAX_HOLDER_BYTES: Final = 200
+_MAX_LOCK_FILES: Final = 1000  # maximum number of lock files that are deleted during the wait
 _ASK_AGAIN_S: Final = 0.01
 _HELD_ERRNO: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})  # flock; msvcrt.locking
 
@@ -339,7 +339,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
             self._take(flags, until_s=time.monotonic() + wait_s)
             with contextlib.suppress(OSError):
                 os.ftruncate(self._handle, 0)
-                os.write(self._handle, holder.encode("ascii", errors="replace")[:_LONGEST])
+                os.write(self._handle, holder.encode("ascii", errors="replace")[:_MAX_HOLDER_BYTES])
         except BaseException:
             self.release()
             raise
@@ -376,7 +376,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
 
         If the file was deleted before it was locked, the file that replaced it is locked instead.
         """
-        for _ in range(_MOST_FILES):
+        for _ in range(_MAX_LOCK_FILES):
             self._handle = os.open(self._path, flags, 0o600)
             self._wait(until_s)
             if self._is_at_its_path():
@@ -406,7 +406,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
             return False
 
     def _holder(self) -> str:
-        text = os.read(self._handle, _LONGEST).decode("ascii", errors="replace")
+        text = os.read(self._handle, _MAX_HOLDER_BYTES).decode("ascii", errors="replace")
         return text.strip("\0 \n") or "?"
 
 

@@ -21,7 +21,7 @@ from fieldray.persistence import exclusive_writer, require_regular_file, write_a
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
 
-_MOST_FOLDERS: Final = 8
+_MAX_FOLDERS: Final = 8
 Value = str | int | float | bool
 
 
@@ -152,7 +152,7 @@ class Settings:
     def remember_folders(self, opened: Sequence[str]) -> None:
         """Store the opened folders, if the settings allow this. An empty sequence deletes all stored folders."""
         kept = (*opened, *self.folders) if opened and self["keep_folders"] else ()
-        self.set("folders", json.dumps(list(dict.fromkeys(kept))[:_MOST_FOLDERS]))
+        self.set("folders", json.dumps(list(dict.fromkeys(kept))[:_MAX_FOLDERS]))
 
     def save(self, path: Path | None = None) -> None:
         """Write the values changed since the last call into the file. All other content of the file stays unchanged.

@@ -256,7 +256,7 @@ def compile_pack(
     description = structs.replace(
         signed.description,
         files=manifest_files(contents),
-        minimum_edgetpu_runtime=placement.least_runtime,
+        minimum_edgetpu_runtime=placement.min_runtime,
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
     parent = output_folder or folder.resolve().parent

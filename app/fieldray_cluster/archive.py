@@ -242,7 +242,7 @@ class ArchiveDriver:
             self._give(client, pool, address)
         wait_for_any(client, [task.future for task in self._tasks.values()])
         for address in [address for address, task in self._tasks.items() if task.future.done()]:
-            self._take(client, pool, address)
+            self._take_answer(client, pool, address)
         now_s = time.monotonic()
         for address in [address for address, task in self._tasks.items() if now_s > task.until_s]:
             self._give_up(pool, address)
@@ -288,7 +288,7 @@ class ArchiveDriver:
         self._left.remove(piece)
         return piece
 
-    def _take(self, client: Client, pool: WorkerRegistry, address: str) -> None:
+    def _take_answer(self, client: Client, pool: WorkerRegistry, address: str) -> None:
         """Fetch a worker's answer about a piece, send the worker the next piece, and store the results.
 
         The answer is fetched before the next piece is sent. Otherwise the answer would be lost if the worker died.

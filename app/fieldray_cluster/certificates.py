@@ -45,7 +45,7 @@ def make_certificates(folder: Path, *, days: int = VALID_DAYS) -> tuple[Path, ..
     there = [name for name in CERTIFICATE_FILES if (folder / name).exists()]
     if there:
         raise UsageProblem(reason("cluster_certificates_there", folder=folder, name=there[0]))
-    contents = _made(days)
+    contents = _make_certificates(days)
     try:
         make_private_folder(folder)
         for name, data in contents.items():
@@ -109,7 +109,7 @@ def _key_usage(*uses: str) -> KeyUsage:
     return KeyUsage(**{use: use in uses for use in _KEY_USES})
 
 
-def _made(days: int) -> dict[str, bytes]:
+def _make_certificates(days: int) -> dict[str, bytes]:
     """Make certificates (RFC 5280) and keys, valid for `days` days. Returns the contents of the files by file name."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

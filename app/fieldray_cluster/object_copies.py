@@ -24,7 +24,7 @@ from fieldray_adapt.files import report_damage, write_atomically
 from fieldray_cluster.object_server import ObjectServer, address_to_path
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 
-_AT_ONCE: Final = 256  # after this number of objects, the states of all copies are written
+_OBJECTS_PER_SAVE: Final = 256  # after this number of objects, the states of all copies are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _copy_all(
         else:
             kept[address] = wanted[address]
         progress(number, len(wanted))
-        if number % _AT_ONCE == 0:
+        if number % _OBJECTS_PER_SAVE == 0:
             write_atomically(part, json.dumps(kept).encode())
     write_atomically(part, json.dumps(kept).encode())
     return problems

@@ -109,7 +109,7 @@ COMPILED = fake_compile(tiny_model_bytes(), (1, 5000), (2, 300), oldest_runtime=
 def test_a_compiled_file_gives_exact_figures() -> None:
     placement = read_placement(COMPILED)
     assert placement.compiled and placement.subgraphs == 1 and placement.mapped_count == 1
-    assert (placement.cached_bytes, placement.streamed_bytes, placement.least_runtime) == (5000, 300, 14)
+    assert (placement.cached_bytes, placement.streamed_bytes, placement.min_runtime) == (5000, 300, 14)
     assert "exact" in describe_placement(placement) and "version 14" in describe_placement(placement)
 
 

@@ -490,7 +490,7 @@ def test_a_cell_is_painted_to_its_edge_at_every_pixel_ratio(table: Table, ratio:
 
 
 def test_thousands_of_cells_are_not_all_kept(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fieldray.desktop.worklist_delegate._MOST_KEPT", 30)
+    monkeypatch.setattr("fieldray.desktop.worklist_delegate._MAX_CACHED", 30)
     table.add(*(screened(number, 0.9) for number in range(1, 40)))
     for place in range(39):
         table.painted("score", place=place)

@@ -23,7 +23,7 @@ def test_local_sockets_are_counted_separately() -> None:
     seen = read_trace(QUIET)
     assert seen.internet == 0
     assert (seen.families["AF_UNIX"], seen.families["AF_NETLINK"], seen.programs) == (3, 1, 1)
-    assert seen.places == {'@"/tmp/.X11-unix/X0"'}
+    assert seen.socket_paths == {'@"/tmp/.X11-unix/X0"'}
 
 
 @pytest.mark.parametrize(

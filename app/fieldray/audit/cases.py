@@ -55,7 +55,7 @@ _FILE_SUFFIX: Final = re.compile(r"\.[a-z][a-z0-9]{1,4}$", re.IGNORECASE)  # not
 _SEPARATOR_LINE: Final = re.compile(
     rf'"?sep=([{re.escape(_SEPARATORS)}])"?[{re.escape(_SEPARATORS)}]*\r?\n', re.IGNORECASE
 )
-_ALIKE: Final = 0.8
+_MIN_NAME_SIMILARITY: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def truth_by_class(names: set[str], *, positive: Sequence[str], usual: ClassName
         unknown = [name for name, text in spelt.items() if text not in positives | negatives]
         if len(set(spelt.values())) == 2 and len({spelt[name] for name in unknown}) == 1:
             # "normal" and "tuberculosis": the unusual name is the other class. "normall" may be a misspelling.
-            if difflib.get_close_matches(spelt[unknown[0]], positives | negatives, n=1, cutoff=_ALIKE):
+            if difflib.get_close_matches(spelt[unknown[0]], positives | negatives, n=1, cutoff=_MIN_NAME_SIMILARITY):
                 raise UsageProblem(reason("audit_which_positive", known=listed, command_option="--positive"))
             found |= dict.fromkeys(unknown, not any(found.values()))
         elif unknown:

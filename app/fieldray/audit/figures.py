@@ -33,7 +33,7 @@ _Z: Final = 1.959964
 _LARGEST_BINS: Final = 10
 _IMAGES_PER_BIN: Final = 20
 _AGE_GROUPS: Final = ((0, 18), (18, 40), (40, 65), (65, 200))
-_MOST_IMAGES: Final = 1_000_000
+_MAX_IMAGES: Final = 1_000_000
 _ALWAYS: Final = frozenset({"abnormal", "unsure", "normal", "refused"})
 _EACH_IMAGE: Final = CountingRule()
 _NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
@@ -377,7 +377,7 @@ def images_needed_for_interval(value: float) -> int:
         inner = value * (1 - value) / number + _Z**2 / (4 * number**2)
         return _Z / (1 + _Z**2 / number) * math.sqrt(inner) <= MAX_INTERVAL_HALF_WIDTH
 
-    return 1 + bisect_left(range(1, _MOST_IMAGES), True, key=is_enough)
+    return 1 + bisect_left(range(1, _MAX_IMAGES), True, key=is_enough)
 
 
 def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessedUnits]:

@@ -457,7 +457,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackSummary]) -> 
             is_first = False
         cells = (_cells(found.get(position), pack, widths[position]) for position, pack in enumerate(packs))
         yield "  ".join((*cells, console_cell(next(iter(found.values())).image)))
-        said = {position: list(_said(answer)) for position, answer in found.items()}
+        said = {position: list(_reason_and_notes(answer)) for position, answer in found.items()}
         of_all = [text for text in next(iter(said.values())) if all(text in texts for texts in said.values())]
         left = "" if len(packs) > 1 else f"{'':<{max(widths) + 12}}"
         yield from (f"{left}    {text}" for text in of_all)
@@ -477,7 +477,7 @@ def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount
         return query.count_results_of_run(run_id)
 
 
-def _said(result: ResultBrief) -> Iterator[str]:
+def _reason_and_notes(result: ResultBrief) -> Iterator[str]:
     """Yield the reason why an image was not suitable or failed, then the notes on the result."""
     if result.reason:
         yield result.reason.text + (" (--turn)" if can_be_turned(result.reason) else "")

@@ -244,14 +244,14 @@ _ROUNDS: Final = (
     _MatchingRound(template_px=48, search_px=10, step_px=24, stiffness=0.3, outline_weight=0.0),
 )
 _EXCLUSION_PX: Final = 6
-_AT_ONCE: Final = 24  # templates per call: more would not fit the CPU's cache and be slower
-_LEAST_PEAK: Final = 0.3
-_LEAST_DIFFERENCE: Final = 0.02
-_FARTHEST_PX: Final = 3.0  # maximum distance of a match from the relaxed mesh, unless the median is large
+_TEMPLATES_PER_CALL: Final = 24  # templates per call: more would not fit the CPU's cache and be slower
+_MIN_PEAK_NCC: Final = 0.3
+_MIN_PEAK_LEAD: Final = 0.02
+_MAX_MESH_DISTANCE_PX: Final = 3.0  # maximum distance of a match from the relaxed mesh, unless the median is large
 _DEVIATIONS: Final = 3.0
 _REJECTIONS: Final = 4
-_LEAST_MATCHES: Final = 6
-_LEAST_TEXTURE: Final = 0.15  # local deviation, as a share of the deviation of the whole image
+_MIN_MATCHES: Final = 6
+_MIN_TEXTURE: Final = 0.15  # local deviation, as a share of the deviation of the whole image
 _SIMILARITY_PX: Final = 12.0
 
 
@@ -303,7 +303,7 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRou
             correlate(cut_squares(padded, part, 2 * around), cut_squares(current, part, 2 * half)),
             exclusion_px=_EXCLUSION_PX,
         )
-        for part in np.array_split(corners, max(1, len(corners) // _AT_ONCE))
+        for part in np.array_split(corners, max(1, len(corners) // _TEMPLATES_PER_CALL))
     ]
     rows, columns = subpixel_bias(cut_squares(np.pad(current, ((1, 1), (1, 1), (0, 0))), corners, 2 * half + 2))
     peaks = join_peaks(found)
@@ -318,7 +318,7 @@ def cut_squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
 def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray[np.bool_]:
     energy = np.square(image - image.mean(axis=(0, 1))).sum(axis=2)
     local = blur(energy, half / 2)[positions[:, 0].clip(0, FRAME_SIDE - 1), positions[:, 1].clip(0, FRAME_SIDE - 1)]
-    return np.asarray(local > _LEAST_TEXTURE**2 * energy.mean())
+    return np.asarray(local > _MIN_TEXTURE**2 * energy.mean())
 
 
 def are_peaks_credible(found: Peaks) -> NDArray[np.bool_]:
@@ -326,7 +326,7 @@ def are_peaks_credible(found: Peaks) -> NDArray[np.bool_]:
 
     A credible peak is high, clearly above the second value, and not at the border of the search area.
     """
-    alike = (found.highest >= _LEAST_PEAK) & (found.highest - found.second_highest >= _LEAST_DIFFERENCE)
+    alike = (found.highest >= _MIN_PEAK_NCC) & (found.highest - found.second_highest >= _MIN_PEAK_LEAD)
     return np.asarray(alike & ~found.is_at_border)
 
 
@@ -336,7 +336,7 @@ def _affine(positions: Points, targets: Points, is_good: NDArray[np.bool_], *, o
     The method is iteratively reweighted least squares with Cauchy weights. Returns `otherwise` if there are too few
     matches, or if the mapping mirrors or stretches too much.
     """
-    if is_good.sum() < _LEAST_MATCHES:
+    if is_good.sum() < _MIN_MATCHES:
         return otherwise
     known = np.column_stack([positions, np.ones(len(positions))])[is_good]
     wanted, weights = targets[is_good], np.ones(int(is_good.sum()))
@@ -378,7 +378,7 @@ def _relaxed(
         errors = np.linalg.norm(points + moved - targets, axis=1)[: len(is_good)]
         if not is_good.any():
             break
-        limit = max(_FARTHEST_PX, _DEVIATIONS * 1.48 * float(np.median(errors[is_good])))
+        limit = max(_MAX_MESH_DISTANCE_PX, _DEVIATIONS * 1.48 * float(np.median(errors[is_good])))
         nearer = is_good & (errors <= limit)
         if (nearer == is_good).all():
             break
@@ -407,13 +407,13 @@ def local_similarity(first: Grey, second: Grey) -> Grey:
 
 # ---- whether the alignment can be believed, and the change
 
-_LEAST_LUNGS: Final = 0.04  # share of the frame
+_MIN_LUNG_SHARE: Final = 0.04  # share of the frame
 
 
 def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
     """Align two framed images and find the change. Images that cannot be compared give a result with the reason."""
     for name, image in (("prior", prior), ("current", current)):
-        if image.lungs.mean() < _LEAST_LUNGS:
+        if image.lungs.mean() < _MIN_LUNG_SHARE:
             problem = ComparisonProblem(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
             return PairComparison(prior=prior, current=current, problem=problem)
     alignment, overlay = align(prior, current)
@@ -435,7 +435,7 @@ def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
     return PairComparison(prior=prior, current=current, aligned=aligned, reliability=figure)
 
 
-_LEAST_IN_LUNGS: Final = 12
+_MIN_MATCHES_IN_LUNGS: Final = 12
 # Weights of `reliability`, from logistic regression on 80 pairs of one patient and 80 pairs of two patients of the
 # choosing part. The minimum rejects 93 % of the pairs of two patients.
 _SIMILAR, _KEPT, _AFTER = 1.0, 0.67, 0.1
@@ -461,7 +461,7 @@ def reliability(alignment: Alignment, overlay: Placement, lungs: Mask) -> float:
 def kept_match_share(alignment: Alignment, lungs: Mask) -> float:
     """Return which share of the matches in the lungs was kept, 0..1; 0 if there are too few matches."""
     inside = [match.is_kept for match in alignment.matches if lungs[round(match.row), round(match.column)]]
-    return float(np.mean(inside)) if len(inside) >= _LEAST_IN_LUNGS else 0.0
+    return float(np.mean(inside)) if len(inside) >= _MIN_MATCHES_IN_LUNGS else 0.0
 
 
 def alignment_problem(alignment: Alignment, overlay: Placement, lungs: Mask) -> Reason | None:
@@ -489,13 +489,13 @@ BAND_NOISE_FLOORS: Final = {(8.0, 20.0): 0.02, (14.0, 35.0): 0.02, (22.0, 55.0):
 # Multiple of the noise at which a region begins. On 15 stable pairs of the choosing part, a multiple of 4.5 gave 1.1
 # regions per pair, and 5 gives 0.8.
 MIN_REGION_STRENGTH: Final = 5.0
-_LEAST_AREA_PX: Final = 60
-_MOST_REGIONS: Final = 20
+_MIN_REGION_PX: Final = 60
+_MAX_REGIONS: Final = 20
 _ERODED_PX: Final = 4.0
 _STAYS: Final = 0.85
 _GAUSSIAN: Final = 1.4826  # standard deviations in a median absolute deviation
-_LEAST_INSIDE_PX: Final = 2000
-_LEAST_DEVIATION: Final = 1.0  # grey levels
+_MIN_LUNG_PX: Final = 2000
+_MIN_DEVIATION: Final = 1.0  # grey levels
 
 
 def compared_area(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Mask:
@@ -530,7 +530,7 @@ def _normalised(image: NDArray[Any], inside: Mask) -> Grey:
     """Normalise an image to zero mean and unit deviation inside the lungs."""
     grey = image.astype(np.float32)
     values = grey[inside]
-    normal: Grey = (grey - values.mean()) / max(float(values.std()), _LEAST_DEVIATION)
+    normal: Grey = (grey - values.mean()) / max(float(values.std()), _MIN_DEVIATION)
     return normal
 
 
@@ -548,7 +548,7 @@ def measure_change(prior: FramedImage, current: FramedImage, displacement: Displ
     """
     inside = compared_area(prior, current, displacement)
     strongest = np.zeros(inside.shape, np.float32)
-    if inside.sum() < _LEAST_INSIDE_PX:
+    if inside.sum() < _MIN_LUNG_PX:
         return strongest
     for band, average in averaged_differences(warp(prior.pixels, displacement), current, inside).items():
         strength = (average / max(BAND_NOISE_FLOORS[band], robust_deviation(average, inside))).astype(np.float32)
@@ -562,7 +562,7 @@ def change_regions(change: Grey) -> tuple[ChangeRegion, ...]:
     A region extends as far as the change is at least `WEAKEST_SHOWN_CHANGE`.
     """
     found = [*_regions(change, sign=1), *_regions(change, sign=-1)]
-    return tuple(sorted(found, key=lambda region: -abs(region.strength))[:_MOST_REGIONS])
+    return tuple(sorted(found, key=lambda region: -abs(region.strength))[:_MAX_REGIONS])
 
 
 def _regions(change: Grey, *, sign: int) -> list[ChangeRegion]:
@@ -572,7 +572,7 @@ def _regions(change: Grey, *, sign: int) -> list[ChangeRegion]:
     for number in np.unique(labels[signed >= MIN_REGION_STRENGTH]):
         part = labels == number
         area = int(part.sum())
-        if number == 0 or area < _LEAST_AREA_PX:
+        if number == 0 or area < _MIN_REGION_PX:
             continue
         rows, columns = np.flatnonzero(part.any(axis=1)), np.flatnonzero(part.any(axis=0))
         box = Box(

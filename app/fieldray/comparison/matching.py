@@ -37,7 +37,7 @@ COARSE_SIGMA_PX: Final = 8.0
 # Standard deviation of the Gaussian window for local mean and deviation, in pixels of a frame of 512.
 LOCAL_SIGMA_PX: Final = 32.0
 _REACH: Final = 3.5  # half width of a Gaussian filter, in standard deviations
-_LEAST_DEVIATION: Final = 2.0  # grey levels: flatter parts are noise, which must not look like structure
+_MIN_DEVIATION: Final = 2.0  # grey levels: flatter parts are noise, which must not look like structure
 
 
 def band_pass(image: NDArray[Any], *, fine_px: float = FINE_SIGMA_PX, coarse_px: float = COARSE_SIGMA_PX) -> Grey:
@@ -66,7 +66,7 @@ def normalise_locally(image: NDArray[Any]) -> Grey:
     grey = image.astype(np.float32)
     centred = grey - blur(grey, LOCAL_SIGMA_PX)
     deviation = np.sqrt(blur(np.square(centred), LOCAL_SIGMA_PX).clip(0, None))
-    normal: Grey = (centred / np.maximum(deviation, _LEAST_DEVIATION)).astype(np.float32, copy=False)
+    normal: Grey = (centred / np.maximum(deviation, _MIN_DEVIATION)).astype(np.float32, copy=False)
     return normal
 
 
@@ -288,7 +288,7 @@ _STRETCH: Final = 0.02
 _BEND: Final = 0.2
 MIN_JACOBIAN: Final = 0.15
 _STIFFER: Final = 2.0
-_MOST_TRIES: Final = 16
+_MAX_TRIES: Final = 16
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -340,7 +340,7 @@ def relax_mesh(
     basis = (down[:, :, None] * across[:, None, :]).reshape(len(points), -1)  # (n, nodes * nodes)
     pull = targets - rest.map_points(points)
     straight = rest.displacement()
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_TRIES):
         matrix = basis.T @ (weights[:, None] * basis) + stiffness * _springs()
         nodes = np.linalg.solve(matrix, np.matmul(basis.T, weights[:, None] * pull))
         field: Displacement = np.add(straight, _over_frame(np.asarray(nodes, np.float64)))

@@ -262,7 +262,7 @@ class AuditPage(Page):
     def _make_buttons(self, report: AuditReport) -> QHBoxLayout:
         text, export = self._translator.text, icon("export", self._theme)
         self.save_button = push_button(text("Save the report…"), partial(self._save, report), icon=export)
-        self.take_button = push_button(text("Use as local operating point…"), partial(self._take, report))
+        self.take_button = push_button(text("Use as local operating point…"), partial(self._offer_local_point, report))
         return row_layout(None, self.save_button, self.take_button, 1)
 
     def _make_disagreements(self, audit: AuditText) -> QWidget:
@@ -285,7 +285,7 @@ class AuditPage(Page):
         save, mode = partial(self._auditing.save, report, language=translator.language), QFileDialog.FileMode.Directory
         ask_for_paths(self, title, mode, lambda paths: save(paths[0]), translator)
 
-    def _take(self, report: AuditReport) -> None:
+    def _offer_local_point(self, report: AuditReport) -> None:
         dialog = LocalPointDialog(AuditText(report, self._translator).proposal(), self._translator, self)
         dialog.accepted.connect(
             lambda: self._auditing.adopt_proposal(dialog.name.text().strip(), dialog.person.text().strip())

@@ -124,7 +124,7 @@ class Controller(QObject):
     def _connect(self) -> None:
         self.event_bridge.published.connect(self.handle_event)
         self.screening.started.connect(self._run_started)
-        self.screening.started.connect(self._look_for_folders)
+        self.screening.started.connect(self._remember_opened_folders)
         self.packs.model_changed.connect(self._note_other_pack)
         self.screening.idle.connect(self.packs.fall_back_to_default)
         self.image.changed.connect(self._image_changed)
@@ -359,7 +359,7 @@ class Controller(QObject):
         for key in ("other_pack", "taken_back"):
             self.notice_board.withdraw(key)
 
-    def _look_for_folders(self) -> None:
+    def _remember_opened_folders(self) -> None:
         """Add those opened paths that are folders to the recently opened folders, if the setting allows this.
 
         Names of opened files are never stored.

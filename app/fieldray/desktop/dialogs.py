@@ -50,7 +50,7 @@ from fieldray.typed_json import parse_json
 
 _WIDTH: Final = 560  # width of a dialog that is as high as its page needs
 _FRAME: Final = 40  # maximum size of the frame that the system draws around a window
-_LEAST_DIALOG: Final = 480
+_MIN_DIALOG_WIDTH: Final = 480
 _FORM_MARGIN: Final = 8
 DIALOG_MARGINS: Final[Margins] = (24, 20, 24, 16)
 
@@ -60,7 +60,7 @@ def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
     room = dialog.screen().availableSize() - QSize(_FRAME, 2 * _FRAME)
     behind = dialog.parentWidget()
     if behind is not None:
-        room = room.boundedTo(QSize(max(behind.width() - _FRAME, _LEAST_DIALOG), room.height()))
+        room = room.boundedTo(QSize(max(behind.width() - _FRAME, _MIN_DIALOG_WIDTH), room.height()))
     dialog.resize(QSize(width, height).boundedTo(room))
 
 

@@ -36,10 +36,10 @@ from fieldray.pipeline.history import comparison_blocks, plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
-_MOST_ROWS: Final = 1000
+_MAX_ROWS: Final = 1000
 _FIRST_COLUMNS: Final = (0, 1)
 _TABLE_HEIGHT: Final = 420
-_LEAST_HEIGHT: Final = 160
+_MIN_HEIGHT: Final = 160
 _ANY_TIME: Final = -1
 _SEARCH_WIDTH: Final = 260
 
@@ -144,7 +144,7 @@ class HistoryPage(Page):
         cells = [self._cells(found) for found in self._listed]
         headings = (text("Run"), text("Pack"), text("Images"), *classes, text("Verdicts"), text("Folder"))
         table = read_only_table(headings, cells, max_height=_TABLE_HEIGHT)
-        table.setFixedHeight(max(_LEAST_HEIGHT, table.minimumHeight()))
+        table.setFixedHeight(max(_MIN_HEIGHT, table.minimumHeight()))
         table.setWordWrap(False)
         table.setAccessibleName(text("History of runs"))
         for column, category in enumerate(WORK_LIST_ORDER, 3):
@@ -292,7 +292,7 @@ class HistoryPage(Page):
         self._compared = found = self._runs.comparison
         if found is None:
             return
-        pairs = found.pairs[:_MOST_ROWS]
+        pairs = found.pairs[:_MAX_ROWS]
         said, moves, changes = comparison_blocks(found, self._translator, pairs=pairs)
         parts: list[QWidget] = [label(said.title, role="title"), *map(label, said.sentences)]
         if pairs:
@@ -301,11 +301,11 @@ class HistoryPage(Page):
                 table.setAccessibleName(said.title)
             tables[1].cellActivated.connect(lambda row, column: self._open_side(pairs[row], column))
             parts += [tables[0], label(text("To see an image, double-click the row."), role="muted"), tables[1]]
-        if len(found.pairs) > _MOST_ROWS:
+        if len(found.pairs) > _MAX_ROWS:
             most = text(
                 "The first {count} images are shown. To list all images, run: fieldray history compare {first} "
                 "{second}",
-                count=_MOST_ROWS,
+                count=_MAX_ROWS,
                 first=found.first.run_id,
                 second=found.second.run_id,
             )

@@ -444,7 +444,7 @@ def dragged_window(start: Window, by: Point, *, gain: float) -> Window:
 
 # ---- overlays of a comparison: the aligned prior image, the difference, the grid
 
-_MOST_PIXELS: Final = 1024  # longer side of an aligned prior image, as much as a screen shows
+_MAX_ALIGNED_SIDE: Final = 1024  # longer side of an aligned prior image, as much as a screen shows
 _BAND_ROWS: Final = 16
 _MESH_STEP: Final = 32
 
@@ -482,7 +482,7 @@ def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: 
     aligned, first, second = pair.aligned, pair.prior, pair.current
     if aligned is None or first is None or second is None:
         raise ValueError("nothing of this pair may be laid over each other")
-    step, here, there = -(-max(rows, columns) // _MOST_PIXELS), second.pixel_map, first.pixel_map
+    step, here, there = -(-max(rows, columns) // _MAX_ALIGNED_SIDE), second.pixel_map, first.pixel_map
     shrink = step / here.row_scale * there.row_scale  # pixels of the prior image for one pixel of the result
     pixels = _bent(prior, pair, shape=(-(-rows // step), -(-columns // step)), step=step, shrink=shrink)
     image = replace(prior.image, pixels=pixels, full_rows=0, full_columns=0, spacing_mm=None, step=1)

@@ -133,7 +133,7 @@ _VERDICTS: Final = (*VERDICT_VALUES, "withdraw")
 _ON_IMAGE: Final = (*_VERDICTS, "copy", "print")  # commands that need an image in sight
 _ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_image")  # a key that is held down triggers these commands once
 
-_LEAST_BETWEEN_PRESSES_MS: Final = 30  # a finger is slower
+_MIN_BETWEEN_PRESSES_MS: Final = 30  # a finger is slower
 
 
 class HeldKeys:
@@ -157,7 +157,7 @@ class HeldKeys:
         A repeat follows the release of the key faster than a finger can press.
         """
         released_ms = self._released_ms.get(event.key())
-        return released_ms is not None and event.timestamp() - released_ms < _LEAST_BETWEEN_PRESSES_MS
+        return released_ms is not None and event.timestamp() - released_ms < _MIN_BETWEEN_PRESSES_MS
 
 
 # The letters of the Ukrainian layout on the keys of the Latin letters.

@@ -100,7 +100,7 @@ class OpenImage(QObject):
         if ref.problem is not None and not ref.problem_is_refusal:
             self._not_read(row, ref.problem)
             return
-        seen = _seen(row)
+        seen = _network_input_of(row)
         self._background.run_with_services(
             lambda services: _pyramids(services.session.read_image(ref, content_sha256=content), seen),
             channel=self._channel,
@@ -184,7 +184,7 @@ class OpenImage(QObject):
             self._show_kept(row, why, None, None)
             return
         self._background.run_with_services(
-            lambda services: _kept(services.session, row.outcome),
+            lambda services: _stored_picture(services.session, row.outcome),
             channel=self._channel,
             newest_only=True,
             done=lambda kept: self._show_kept(row, why, *kept),
@@ -197,7 +197,7 @@ class OpenImage(QObject):
             self._has_loaded(row)
 
 
-def _seen(row: WorkListRow) -> tuple[InputSpec, Box | None] | None:
+def _network_input_of(row: WorkListRow) -> tuple[InputSpec, Box | None] | None:
     """Return the specification of the network's input, and the region of a row's image that the network saw.
 
     The region is None for the whole image. Returns None without a pack, or if lungs that the network needs were not
@@ -224,7 +224,7 @@ def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[
     return pyramid_of(image), pyramid_of(Image(pixels=tensor.values[0, :, :, 0]))
 
 
-def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | None]:
+def _stored_picture(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | None]:
     """Return the preview or thumbnail stored with a result, and the notice to show with the picture.
 
     The picture is None if none is stored.
@@ -243,7 +243,7 @@ def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | 
 
 # ---- a preview enlarged to the size of the image, so that overlays and measurements have the right positions
 
-_MOST_PIXELS: Final = 2**26
+_MAX_ENLARGED_PIXELS: Final = 2**26
 _AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # a preview contains grey levels as displayed
 
 
@@ -252,7 +252,7 @@ def enlarge_preview(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Py
 
     Returns None if the image would have no pixel, or more than 67 million.
     """
-    if min(rows, columns) < 1 or rows * columns > _MOST_PIXELS:
+    if min(rows, columns) < 1 or rows * columns > _MAX_ENLARGED_PIXELS:
         return None
     grey = np.ascontiguousarray(pixels)
     small = QImage(grey.tobytes(), grey.shape[1], grey.shape[0], grey.shape[1], QImage.Format.Format_Grayscale8)

@@ -21,7 +21,7 @@ from fieldray.formatting import file_name, format_dicom_date, format_number, for
 from fieldray.translation import Translator
 
 _MARGIN: Final = 12
-_LEAST_HALF: Final = 100  # width in points that each of two texts side by side needs
+_MIN_HALF_WIDTH: Final = 100  # width in points that each of two texts side by side needs
 _LEGEND: Final = (120, 8)
 _FILE_NAME: Final = 30  # maximum number of letters in a line
 
@@ -48,15 +48,15 @@ def corner_texts(
     named = () if format_person_name(header.patient_name) else textwrap.wrap(file_name(ref), _FILE_NAME)
     return {
         TOP_LEFT: () if hides_names else (*named, *patient_lines(translator, header)),
-        TOP_RIGHT: _kept(
+        TOP_RIGHT: _without_empty(
             (
                 format_dicom_date(translator, header.study_date),
                 "" if hides_names else header.study_description,
                 header.modality,
             )
         ),
-        BOTTOM_LEFT: _kept((view_label(header), _size_line(translator, pyramid))),
-        BOTTOM_RIGHT: _kept(
+        BOTTOM_LEFT: _without_empty((view_label(header), _size_line(translator, pyramid))),
+        BOTTOM_RIGHT: _without_empty(
             (
                 translator.text("The display is not calibrated for diagnosis"),
                 translator.text("Image file without DICOM data") if ref.kind in ("png", "jpeg") else "",
@@ -76,7 +76,7 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
     box = area.adjusted(_MARGIN, _MARGIN, -_MARGIN, -_MARGIN)
     half = box.width() // 2 - _MARGIN
     for corner, lines in corners.items():
-        is_narrow = half < _LEAST_HALF and corner in (BOTTOM_LEFT, BOTTOM_RIGHT)
+        is_narrow = half < _MIN_HALF_WIDTH and corner in (BOTTOM_LEFT, BOTTOM_RIGHT)
         if is_narrow and corner == BOTTOM_LEFT:
             continue
         width = box.width() if is_narrow else half
@@ -150,7 +150,8 @@ def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...
     sex = sex_label(translator, header)
     years = header.patient_age_years
     age = "" if years is None else translator.plural("{count} y", "{count} y", int(years))
-    return _kept((format_person_name(header.patient_name), header.patient_id, "  ".join(_kept((sex, age)))))
+    sex_and_age = "  ".join(_without_empty((sex, age)))
+    return _without_empty((format_person_name(header.patient_name), header.patient_id, sex_and_age))
 
 
 def _size_line(translator: Translator, pyramid: Pyramid) -> str:
@@ -162,7 +163,7 @@ def _size_line(translator: Translator, pyramid: Pyramid) -> str:
     return f"{size}  " + translator.text("{spacing} mm/px", spacing=step)
 
 
-def _kept(lines: tuple[str, ...]) -> tuple[str, ...]:
+def _without_empty(lines: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 

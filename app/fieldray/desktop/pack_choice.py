@@ -468,7 +468,7 @@ class AdditionalPacks(QObject):
                 done=lambda model: self._loaded(candidate, model),
                 failed=lambda error: self._failed(candidate, error.reason),
             )
-        self._take(entry for entry in self.ticked_packs if entry[0].folder != candidate.folder)
+        self._set_additional_packs(entry for entry in self.ticked_packs if entry[0].folder != candidate.folder)
 
     def remove_unsuitable(self, used: Model | None, here: Collection[Path] | None) -> None:
         """Remove the additional packs that no longer fit the pack in use, or are no longer available.
@@ -481,14 +481,14 @@ class AdditionalPacks(QObject):
         """
         self._used, self._here = used, here
         if self.ticked_packs:
-            self._take(self.ticked_packs)
+            self._set_additional_packs(self.ticked_packs)
 
     def _loaded(self, candidate: PackCandidate, model: Model) -> None:
         if candidate in self.loading and not is_same_pack(model, candidate):
             self._failed(candidate, reason("pack_another_there", pack=candidate.pack_name))
         elif candidate in self.loading:  # otherwise a person has removed the pack
             self.loading = tuple(entry for entry in self.loading if entry is not candidate)
-            self._take((*self.ticked_packs, (candidate, model)))
+            self._set_additional_packs((*self.ticked_packs, (candidate, model)))
             self._background.run_with_services(
                 lambda services: services.library.warnings(model),
                 channel="packs",
@@ -508,7 +508,7 @@ class AdditionalPacks(QObject):
         )
         self.changed.emit()
 
-    def _take(self, entries: Iterable[tuple[PackCandidate, Model]]) -> None:
+    def _set_additional_packs(self, entries: Iterable[tuple[PackCandidate, Model]]) -> None:
         """Set the additional packs.
 
         Left out are the pack in use, packs on disconnected drives, and packs for other ages.

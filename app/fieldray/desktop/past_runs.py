@@ -420,7 +420,7 @@ def _post_saved(board: NoticeBoard, folder: Path, count: int) -> None:
 
 # ---- load of this computer during a run, and time per image next to other programs
 
-_MOST_SAMPLES: Final = 600  # about one sample for each point of the screen
+_MAX_SAMPLES: Final = 600  # about one sample for each point of the screen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,9 +490,9 @@ class ComputerLoad(RunOperations):
             return
         measured = LoadSample(at_s=at_s, fps=speed.fps_now, cpu_percent=speed.cpu_percent, memory_mb=speed.memory_mb)
         self.samples.append(measured)
-        if len(self.samples) > _MOST_SAMPLES:
+        if len(self.samples) > _MAX_SAMPLES:
             del self.samples[1::2]
-            self._apart_s = 2 * at_s / _MOST_SAMPLES
+            self._apart_s = 2 * at_s / _MAX_SAMPLES
         self.sampled.emit()
 
     # ---- inside

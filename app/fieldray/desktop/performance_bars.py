@@ -16,7 +16,7 @@ _BAR: Final = 14
 _SHAPE: Final = 11
 _GAP: Final = 5
 _BETWEEN: Final = 14
-_LEAST_WIDTH: Final = 220
+_MIN_WIDTH: Final = 220
 
 
 class PerformanceBars(QWidget):
@@ -43,11 +43,11 @@ class BarStrip(QWidget):
         self._bar, self._theme = bar, theme
         self.setAccessibleName(bar.alt_text)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self.setMinimumWidth(_LEAST_WIDTH)
-        self.setMaximumWidth(3 * _LEAST_WIDTH)
+        self.setMinimumWidth(_MIN_WIDTH)
+        self.setMaximumWidth(3 * _MIN_WIDTH)
 
     def sizeHint(self) -> QSize:
-        return QSize(_LEAST_WIDTH, _BAR + _GAP + self.fontMetrics().height() + _GAP)
+        return QSize(_MIN_WIDTH, _BAR + _GAP + self.fontMetrics().height() + _GAP)
 
     def minimumSizeHint(self) -> QSize:
         return self.sizeHint()

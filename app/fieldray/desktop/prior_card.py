@@ -41,7 +41,7 @@ from fieldray.translation import Translator
 
 _MODES: Final = ("side_by_side", "swipe", "blink", "difference")
 _MAP_HEIGHT: Final = 132
-_MOST_REGIONS: Final = 12
+_MAX_REGIONS: Final = 12
 
 
 class PriorCard(QWidget):
@@ -94,7 +94,7 @@ class PriorCard(QWidget):
             translator.text("Stop comparing") if comparing.is_on else translator.text("Compare with prior image (E)")
         )
         self.start.setEnabled(comparing.is_on or bool(comparing.priors))
-        self.state_label.setText(self._said())
+        self.state_label.setText(self._priors_text())
         self._show_priors(row)
         is_pair = comparing.is_on and comparing.prior is not None and second_row is not None
         for widget in (self.score_label, self.maps):
@@ -107,7 +107,7 @@ class PriorCard(QWidget):
         self.region_label.setVisible(bool(found))
         self._strength.setVisible(comparing.overlays is not None)
 
-    def _said(self) -> str:
+    def _priors_text(self) -> str:
         comparing, translator = self._comparing, self._translator
         if comparing.priors:
             return translator.plural(
@@ -161,7 +161,7 @@ class PriorCard(QWidget):
         if pair is None or pair.aligned is None:
             return ()
         alignment, regions = pair.aligned.alignment, pair.aligned.regions
-        text, more = translator.text, len(regions) - _MOST_REGIONS
+        text, more = translator.text, len(regions) - _MAX_REGIONS
         values = alignment.similarity_before, alignment.similarity_after
         before, after = (format_number(translator, value, digits=2) for value in values)
         return (
@@ -176,7 +176,7 @@ class PriorCard(QWidget):
                 rejected=alignment.rejected_count,
             ),
             region_count(translator, len(regions)),
-            *(region_sentence(translator, region, index) for index, region in enumerate(regions[:_MOST_REGIONS], 1)),
+            *(region_sentence(translator, region, index) for index, region in enumerate(regions[:_MAX_REGIONS], 1)),
             *([translator.plural("and {count} more", "and {count} more", more)] if more > 0 else []),
         )
 

@@ -48,7 +48,7 @@ from fieldray.reports.document import FindingText, Scale, finding_texts
 from fieldray.translation import Translator
 
 EVIDENCE_NOTE: Final = "evidence_outside"
-_LEAST_WIDTH: Final = 260
+_MIN_WIDTH: Final = 260
 _MARK: Final = 34
 _FOCUS_FRAME: Final = 2  # width of the focus frame in the style sheet
 
@@ -123,7 +123,7 @@ class ResultPanel(QScrollArea):
         controller.comparing.changed.connect(self._fit_width)  # after the refresh of the card about prior images
         self._image.screening_changed.connect(self._show_screening)
         self._connect_switches()
-        self.setMinimumWidth(_LEAST_WIDTH)
+        self.setMinimumWidth(_MIN_WIDTH)
         self.refresh()
 
     def refresh(self) -> None:
@@ -179,7 +179,7 @@ class ResultPanel(QScrollArea):
     def _fit_width(self) -> None:
         """Set the width of the panel so that the longest words of the language are not cut."""
         bar = self.verticalScrollBar().sizeHint().width() + 2 * _FOCUS_FRAME
-        self.setMinimumWidth(max(_LEAST_WIDTH, self._page.minimumSizeHint().width() + bar))
+        self.setMinimumWidth(max(_MIN_WIDTH, self._page.minimumSizeHint().width() + bar))
 
     # ---- widgets that are kept
 

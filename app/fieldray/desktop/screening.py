@@ -144,7 +144,7 @@ class ScreeningController(QObject):
         """Pause the run if it is running. Resume the run if it is paused."""
         if self.can_stop:
             is_running = self.state == "running"
-            self._tell(lambda batch: batch.pause() if is_running else batch.resume())
+            self._call_run(lambda batch: batch.pause() if is_running else batch.resume())
 
     def stop(self) -> None:
         """Stop the run. Its results are kept, and the Start button continues the run."""
@@ -152,7 +152,7 @@ class ScreeningController(QObject):
             if not self.watches:  # after watching, waiting folders are screened
                 self._name_waiting()
             self._enter("stopping")
-            self._tell(lambda batch: batch.cancel())
+            self._call_run(lambda batch: batch.cancel())
 
     # ---- events
 
@@ -262,7 +262,7 @@ class ScreeningController(QObject):
         for command in commands:
             match command:
                 case CollectFacts():
-                    self._look(command.intent)
+                    self._collect_facts(command.intent)
                 case UsePack():
                     use = self.packs.use if command.is_by_card else self.packs.use_earlier_choice
                     use(command.candidate, point=command.point)
@@ -277,7 +277,7 @@ class ScreeningController(QObject):
             self._seen = self.question
             self.question_changed.emit()
 
-    def _look(self, intent: Intent) -> None:
+    def _collect_facts(self, intent: Intent) -> None:
         """Collect the facts about an intent's paths in the background, because the disk may be slow."""
         self.background.run_with_services(
             lambda services: (
@@ -385,7 +385,7 @@ class ScreeningController(QObject):
     def _ask(self, work: Callable[[Services], object]) -> None:
         self.background.run_with_services(work, channel="run")
 
-    def _tell(self, act: Callable[[Batch], object]) -> None:
+    def _call_run(self, act: Callable[[Batch], object]) -> None:
         """Call a method of the active run in the background. Several calls are carried out in order.
 
         act  function that calls the method

@@ -254,7 +254,7 @@ class ReadMarks(QObject):
         self._background, self._board, self._image, self._why_not = background, background.notice_board, image, why_not
         self.is_image_covered = False
         self._soon = QTimer(self, singleShot=True, interval=_READ_MS)
-        self._soon.timeout.connect(self._look)
+        self._soon.timeout.connect(self._mark_read_if_visible)
         image.changed.connect(self._soon.stop)
         image.replaced.connect(self._soon.stop)
         image.loaded.connect(self._soon.start)
@@ -290,7 +290,7 @@ class ReadMarks(QObject):
             failed=partial(self._not_noted, row, is_read),
         )
 
-    def _look(self) -> None:
+    def _mark_read_if_visible(self) -> None:
         is_looked_at = QApplication.activeWindow() is not None and QApplication.activeModalWidget() is None
         if is_looked_at and not self.is_image_covered:
             self.mark_read()
@@ -311,7 +311,7 @@ class ReadMarks(QObject):
 _CHOICES: Final[tuple[VerdictChoice, ...]] = get_args(VerdictChoice)
 _LONGEST_NOTE: Final = 500
 _PATIENCE_MS: Final = 400  # most verdicts are saved by then, without a question
-_MOST_NAMED: Final = 8
+_MAX_LISTED_VERDICTS: Final = 8
 
 
 class VerdictBar(QWidget):
@@ -402,9 +402,9 @@ class VerdictBar(QWidget):
         text = self._translator.text
         if given.has_conflict:
             theirs = text(
-                "Another window changed the verdict on this image: {verdict}.", verdict=self._said(given.stored)
+                "Another window changed the verdict on this image: {verdict}.", verdict=self._verdict_text(given.stored)
             )
-            return theirs, text("Your verdict is not saved: {verdict}.", verdict=self._said(given.wanted))
+            return theirs, text("Your verdict is not saved: {verdict}.", verdict=self._verdict_text(given.wanted))
         assert given.problem is not None
         said = (
             text("Your verdict could not be saved.") if given.wanted else text("Your verdict could not be withdrawn.")
@@ -424,7 +424,7 @@ class VerdictBar(QWidget):
         named = text("To print your name too, enter your name in the settings.")
         return said if reader or verdict is None else f"{said} {named}"
 
-    def _said(self, verdict: Verdict | None) -> str:
+    def _verdict_text(self, verdict: Verdict | None) -> str:
         if verdict is None:
             return self._translator.text("no verdict")
         return self._names[verdict.choice] + (f" ({verdict.note})" if verdict.note else "")
@@ -460,8 +460,8 @@ def close_when_saved(
 
     def refresh() -> None:
         lost = list(judging.verdicts.unsaved())
-        lines = [judging.sentence(translator, *each) for each in lost[:_MOST_NAMED]]
-        box.setInformativeText(without_markup(*lines, *(["…"] if len(lost) > _MOST_NAMED else [])))
+        lines = [judging.sentence(translator, *each) for each in lost[:_MAX_LISTED_VERDICTS]]
+        box.setInformativeText(without_markup(*lines, *(["…"] if len(lost) > _MAX_LISTED_VERDICTS else [])))
         if not lost:
             box.done(0)
             close()

@@ -44,12 +44,12 @@ _RAIL: Final = 10  # width in pixels of the line that groups a patient's images
 _GAP: Final = 8
 _SHAPE: Final = 14
 _BETWEEN: Final = " · "
-_LEAST_NUMBER: Final = 5  # minimum number of characters of a cut Patient ID
+_MIN_PATIENT_ID_CHARACTERS: Final = 5  # minimum number of characters of a cut Patient ID
 CLASS_PADDING: Final = 2 * _GAP + _SHAPE + 6 + 4
 SMALL_CLASS_PADDING: Final = 2 * _GAP + 2
 SHAPE_COLUMN_WIDTH: Final = 48
 _SYNTHETIC: Final = frozenset({"image", "patient", "class"})
-_MOST_KEPT: Final = 400
+_MAX_CACHED: Final = 400
 _SELECTED: Final = QStyle.StateFlag.State_Selected
 
 
@@ -119,7 +119,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._paint_cell(onto, QRect(0, 0, rect.width(), rect.height()), cell)
             onto.end()
             self._kept[look] = known
-            if len(self._kept) > _MOST_KEPT:
+            if len(self._kept) > _MAX_CACHED:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(look)
         painter.drawPixmap(rect.topLeft(), known)
@@ -241,7 +241,7 @@ class WorkListDelegate(QStyledItemDelegate):
                 parts = longer
         room = width - measure.horizontalAdvance(_joined(["", *parts[1:]]) + _BETWEEN)
         shown = measure.elidedText(number, Qt.TextElideMode.ElideMiddle, room)
-        return _joined([shown if shown == number or len(shown) >= _LEAST_NUMBER else "", *parts[1:]])
+        return _joined([shown if shown == number or len(shown) >= _MIN_PATIENT_ID_CHARACTERS else "", *parts[1:]])
 
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkListRow, font: QFont) -> None:
         mark = QRectF(box.x(), box.center().y() - _SHAPE / 2, _SHAPE, _SHAPE)

@@ -442,7 +442,7 @@ class WorkListModel(QAbstractTableModel):
         self._is_reading, self._rests_until_s = False, time.monotonic() + _REST * seconds
         self._board.withdraw("list")
         self._is_new = False
-        self._take(found, is_whole=limit is None or len(found.row_ids) < limit)
+        self._show_rows(found, is_whole=limit is None or len(found.row_ids) < limit)
         if self._is_reading:  # a new request was sent meanwhile
             return
         if not self.is_fully_read:
@@ -454,7 +454,7 @@ class WorkListModel(QAbstractTableModel):
         self._is_reading = self.reads_other_list = False
         self._board.post_error("list", error)
 
-    def _take(self, found: WorkListRows, *, is_whole: bool) -> None:
+    def _show_rows(self, found: WorkListRows, *, is_whole: bool) -> None:
         """Show the list that was read: a new list, or the current list with other rows or another order.
 
         is_whole  whether the list has all rows

@@ -39,8 +39,8 @@ from fieldray.translation import Translator
 
 _states = itertools.count()
 _ROWS_CHANNEL: Final = "rows"
-_MOST_KEPT: Final = 256
-_MOST_WAITING: Final = 3
+_MAX_CACHED_ROWS: Final = 256
+_MAX_WAITING_REQUESTS: Final = 3
 
 
 class RowCache(QObject):
@@ -61,9 +61,9 @@ class RowCache(QObject):
         super().__init__(parent)
         self._background, self._board = background, background.notice_board
         self.manifests: Sequence[Manifest | None] = ()  # manifests of the run's packs, by position
-        self._kept: deque[WorkListRow] = deque(maxlen=_MOST_KEPT)
+        self._kept: deque[WorkListRow] = deque(maxlen=_MAX_CACHED_ROWS)
         self._alive: weakref.WeakValueDictionary[int, WorkListRow] = weakref.WeakValueDictionary()
-        self._waiting: deque[Sequence[int]] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[Sequence[int]] = deque(maxlen=_MAX_WAITING_REQUESTS)
         self._is_reading = False
         self._outdated: set[int] = set()  # images screened again while their rows were being read
         self._gone: set[int] = set()
@@ -98,7 +98,7 @@ class RowCache(QObject):
         """Return the row of a stored image. If no row is in memory, a new row is made."""
         row = self._alive.get(image.row_id)
         if row is None:
-            row, *others = (self._made(answer) for answer in image.results)
+            row, *others = (self._row_of(answer) for answer in image.results)
             row.other_rows = tuple(others)
             self._alive[image.row_id] = row
         return row
@@ -106,7 +106,7 @@ class RowCache(QObject):
     def replace(self, image: StoredImage) -> bool:
         """Replace the rows of an image that was screened again. Returns whether the image's row is in memory."""
         is_held = image.row_id in self._alive  # most images are not in sight and need no row
-        return self._replace(image.row_id, [self._made(answer) for answer in image.results] if is_held else ())
+        return self._replace(image.row_id, [self._row_of(answer) for answer in image.results] if is_held else ())
 
     def replace_result(self, before: WorkListRow, outcome: Outcome) -> bool:
         """Replace the row of a result after its image was screened again.
@@ -117,7 +117,7 @@ class RowCache(QObject):
         made.position = before.position
         return self._replace(before.row_id, [made])
 
-    def _made(self, answer: StoredResult) -> WorkListRow:
+    def _row_of(self, answer: StoredResult) -> WorkListRow:
         manifest = self.manifests[answer.position] if answer.position < len(self.manifests) else None
         return WorkListRow(
             answer.row_id,
@@ -173,7 +173,7 @@ class RowCache(QObject):
         for image in found:
             if image.row_id not in self._outdated:  # an outdated row is read again when painted
                 # Another window may have screened the image again.
-                self._renew(image.row_id, [self._made(answer) for answer in image.results])
+                self._renew(image.row_id, [self._row_of(answer) for answer in image.results])
                 self._kept.append(self.row_of(image))
         gone = set(asked) - {image.row_id for image in found}
         self._gone |= gone

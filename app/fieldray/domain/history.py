@@ -363,7 +363,7 @@ class ResultOrder:
 
 # What begins in a row of a list by patient: nothing new, another study of one patient, or another patient.
 SAME_STUDY, NEW_STUDY, NEW_PATIENT = range(3)
-_MOST_OF_A_PATIENT: Final = 1000
+_MAX_IMAGES_OF_PATIENT: Final = 1000
 
 
 class PatientGroup(NamedTuple):
@@ -387,7 +387,7 @@ def group_at(begins: NDArray[np.uint8], position: int) -> PatientGroup | None:
     """
     if position >= len(begins):
         return None
-    ahead = begins[position + 1 : position + _MOST_OF_A_PATIENT]
+    ahead = begins[position + 1 : position + _MAX_IMAGES_OF_PATIENT]
     others = np.flatnonzero(ahead == NEW_PATIENT)
     return PatientGroup(
         group_start=int(begins[position]),

@@ -20,8 +20,8 @@ THIRDS_PER_LUNG: Final = 3
 UNDECIDED: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
 _DARKER: Final = 25  # percentile that stands for the grey of a third, below the white of ribs and vessels
 _AIR: Final = 10  # percentile of a lung's grey that stands for air
-_LEAST_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
-_MOST: Final = 3.0  # limit of a fact's absolute value
+_MIN_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
+_MAX_FACT: Final = 3.0  # limit of a fact's absolute value
 RELATIVE_WHITENESS: Final = 4  # position of the fact: how much whiter a third is than the same third of the other lung
 WHITENESS: Final = 5  # position of the fact: how white a third is
 
@@ -59,7 +59,7 @@ def features_of_thirds(
     undecided = split_into_halves((shares >= UNDECIDED[0]) & (shares <= UNDECIDED[1]), middle)
     airs = [_percentile(of[lung], _AIR) for of, lung in zip(greys, lungs, strict=True) if lung.any()]
     air = float(min(airs, default=0.0))
-    contrast = max(around - air, _LEAST_CONTRAST)
+    contrast = max(around - air, _MIN_CONTRAST)
     areas, heights = np.log(lungs.sum(axis=(1, 2)).clip(1)), np.log(lungs.any(axis=2).sum(axis=1).clip(1))
     facts = np.zeros((2, THIRDS_PER_LUNG, len(WEIGHTS)))
     for third, (area, lateral) in enumerate(split_into_thirds(lungs)):
@@ -71,7 +71,7 @@ def features_of_thirds(
             of_grey = white[here] - white[there], white[here]
             whole = areas[here] - areas[there], heights[here] - heights[there]
             facts[here, third] = lung[here], lung[there], doubt[here], doubt[there], *of_grey, *whole
-    return facts.clip(-_MOST, _MOST)
+    return facts.clip(-_MAX_FACT, _MAX_FACT)
 
 
 def _percentile(levels: NDArray[np.uint8], percent: float) -> float:

@@ -39,25 +39,25 @@ READ_FIRST_CODES: Final = frozenset(
 ROTATION_DEGREES: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.
-_LEAST_LUNG_SHARE: Final = 0.03
-_LEAST_PART: Final = 0.1  # parts of the mask smaller than this share of the largest part are no lung
+_MIN_LUNG_SHARE: Final = 0.03
+_MIN_PART: Final = 0.1  # parts of the mask smaller than this share of the largest part are no lung
 # A lateral part above this share of the largest part stays: it may be a lung, and one of the two largest parts an arm.
 _MAX_LATERAL_PART: Final = 0.5
-_LEAST_ABOVE: Final = 0.5  # maximum share of a lateral part's columns that either of the two largest parts also has
+_MAX_SHARED_COLUMNS: Final = 0.5  # share of a lateral part's columns that either of the two largest parts also has
 _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is both lungs grown together
 _BORDER: Final = 0.01  # distance to the border, as a share of the image's side, that counts as touching
 _ACROSS: Final = 0.15  # how far lungs must reach past the image's middle on both sides, as a share of the width
-_LEAST_TOUCH: Final = 0.05  # share of a side that must be touched; less is only the tip of a complete lung
+_MIN_TOUCH: Final = 0.05  # share of a side that must be touched; less is only the tip of a complete lung
 _FAR_SMALLER: Final = 0.5  # a lung with less than this share of the other lung's area counts as not seen
-_LEAST_OF_COVERED: Final = 0.15  # share of the image that a lung and its mirror image cover (`find_one_lung`)
-_MOST_UNDECIDED_OF_COVERED: Final = 0.4  # maximum; mirrored halves of a chest on its side have more
+_MIN_MIRRORED_LUNGS: Final = 0.15  # share of the image that a lung and its mirror image cover (`find_one_lung`)
+_MAX_MIRRORED_UNDECIDED: Final = 0.4  # like `_MAX_UNDECIDED`; mirrored halves of a chest on its side have more
 # An image that the check `frontal_chest` doubts still counts as a chest if the mask shows two lungs: large, on both
 # sides, with few undecided cells. Lungs full of pneumonia give such a mask, hands and heads do not (decisions/0055).
-_LEAST_FRONTAL: Final = 0.025  # score of the check
-_LEAST_OF_TWO: Final = 0.2  # share of the image's area
-_LEAST_OF_SMALLER: Final = 0.06
-_LEAST_ACROSS: Final = 0.6  # share of the image's width
-_MOST_UNDECIDED: Final = 0.8  # undecided cells, divided by the cells in the lungs
+_MIN_FRONTAL_SCORE: Final = 0.025  # score of the check
+_MIN_BOTH_LUNGS: Final = 0.2  # share of the image's area
+_MIN_SMALLER_LUNG: Final = 0.06
+_MIN_LUNGS_WIDTH: Final = 0.6  # share of the image's width
+_MAX_UNDECIDED: Final = 0.8  # undecided cells, divided by the cells in the lungs
 _OF_THIRDS: Final[tuple[LungMeasure, ...]] = ("upper", "middle", "lower")
 _MAX_EVIDENCE_LIMIT: Final = 0.75  # a larger share of the evidence inside the lungs never gets a note
 
@@ -262,7 +262,7 @@ def evaluate_lung_output(
     areas = _areas(pixel_map, fields.shape, rows=rows, columns=columns) / (rows * columns)
     first, second = _sides(parts, areas)
     is_doubted = scores["frontal_chest"] < rules.thresholds["frontal_chest"]
-    looks_so = scores["frontal_chest"] >= _LEAST_FRONTAL and _are_two_lungs(first, second, quantised, parts)
+    looks_so = scores["frontal_chest"] >= _MIN_FRONTAL_SCORE and _are_two_lungs(first, second, quantised, parts)
     is_frontal_chest = not is_doubted or header_says_chest or looks_so
     passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
     turned = [name for name in ROTATION_DEGREES if name in passed]  # only chests have a known rotation
@@ -272,7 +272,7 @@ def evaluate_lung_output(
     unseen, unseen_by = _unseen(left, right, doubt=doubt, white=white) if is_frontal_chest else ((), None)
     return LungFields(
         is_frontal_chest=is_frontal_chest,
-        found=is_frontal_chest and first + second >= _LEAST_LUNG_SHARE,
+        found=is_frontal_chest and first + second >= _MIN_LUNG_SHARE,
         left_share=left,
         right_share=right,
         unseen=unseen,
@@ -333,9 +333,9 @@ def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, seen: Side) ->
     """
     output = replace(output, scores={**output.scores, "mirrored": 0.0})  # equal halves show no mirroring
     both, shares = evaluate_lung_output(output, rules), output.shares
-    if both.refusal or both.unseen or both.left_share + both.right_share < _LEAST_OF_COVERED:
+    if both.refusal or both.unseen or both.left_share + both.right_share < _MIN_MIRRORED_LUNGS:
         return None
-    if _undecided(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), both.mask) > _MOST_UNDECIDED_OF_COVERED:
+    if _undecided(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), both.mask) > _MAX_MIRRORED_UNDECIDED:
         return None
     is_seen = np.arange(shares.shape[1]) < shares.shape[1] // 2
     kept = np.where(is_seen if seen == "left" else ~is_seen, shares, np.float32(0))
@@ -410,7 +410,7 @@ def remove_non_lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[ND
     parts = components(shares >= threshold)
     sizes = np.bincount(parts.reshape(-1))
     sizes[0] = 0
-    is_other = (sizes < _LEAST_PART * sizes.max()) | _lie_laterally(parts, sizes)
+    is_other = (sizes < _MIN_PART * sizes.max()) | _lie_laterally(parts, sizes)
     is_other[0] = not sizes.any()  # part 0 (the soft edge) is kept if there is any lung
     if not is_other.any():
         return shares, parts
@@ -430,11 +430,11 @@ def _lie_laterally(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
     first, second, *others = np.argsort(-sizes, kind="stable")
     filled = {number: np.flatnonzero((parts == number).any(axis=0)) for number in (first, second)}
     for number in others:
-        if not _LEAST_PART * sizes[first] <= sizes[number] < _MAX_LATERAL_PART * sizes[first]:
+        if not _MIN_PART * sizes[first] <= sizes[number] < _MAX_LATERAL_PART * sizes[first]:
             continue
         columns = np.flatnonzero((parts == number).any(axis=0))
         shared = [np.mean((columns >= own[0]) & (columns <= own[-1])) for own in filled.values()]
-        is_lateral[number] = max(shared) < _LEAST_ABOVE
+        is_lateral[number] = max(shared) < _MAX_SHARED_COLUMNS
     return is_lateral
 
 
@@ -459,12 +459,12 @@ def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts
 
     first, second  shares of the image's area on both sides
     """
-    if first + second < _LEAST_OF_TWO or min(first, second) < _LEAST_OF_SMALLER:
+    if first + second < _MIN_BOTH_LUNGS or min(first, second) < _MIN_SMALLER_LUNG:
         return False
     is_lung = parts > 0
     filled = np.flatnonzero(is_lung.any(axis=0))
     across = (filled[-1] - filled[0] + 1) / is_lung.shape[1]
-    return bool(across >= _LEAST_ACROSS and _undecided(shares, is_lung) <= _MOST_UNDECIDED)
+    return bool(across >= _MIN_LUNGS_WIDTH and _undecided(shares, is_lung) <= _MAX_UNDECIDED)
 
 
 def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
@@ -503,8 +503,8 @@ def _unseen(
     doubt        the measurement of the check `frontal_chest`, if the check did not recognise a chest; else None
     white        lungs with a white third
     """
-    if left + right < _LEAST_LUNG_SHARE:
-        return get_args(LungSide), LungMeasurement("area", left + right, _LEAST_LUNG_SHARE)
+    if left + right < _MIN_LUNG_SHARE:
+        return get_args(LungSide), LungMeasurement("area", left + right, _MIN_LUNG_SHARE)
     if doubt:
         return get_args(LungSide), doubt
     if len(white) > 1:
@@ -549,7 +549,7 @@ def column_between_lungs(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> fl
 
 
 def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
-    """Return the sides of the image at which the mask touches more than `_LEAST_TOUCH` of the side's length."""
+    """Return the sides of the image at which the mask touches more than `_MIN_TOUCH` of the side's length."""
     rows, columns = np.flatnonzero(areas.any(axis=1)), np.flatnonzero(areas.any(axis=0))
     seen = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     deep, wide = (max(1, round(_BORDER * side)) for side in seen.shape)
@@ -559,7 +559,7 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
         "left": np.any(seen[:, :wide], axis=1),
         "right": np.any(seen[:, -wide:], axis=1),
     }
-    return tuple(side for side in SIDES if strips[side].mean() > _LEAST_TOUCH)
+    return tuple(side for side in SIDES if strips[side].mean() > _MIN_TOUCH)
 
 
 def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap) -> dict[str, Any]:

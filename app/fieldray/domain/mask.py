@@ -226,7 +226,7 @@ def _in_image(point: Point, pixel_map: PixelMap) -> Point:
 # ---- compression for the database
 
 
-_MOST_CELLS: Final = 2**22  # the largest input that a network may have
+_MAX_CELLS: Final = 2**22  # the largest input that a network may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class CompressedShares:
 @lru_cache(maxsize=4)  # the shares of an image are needed several times
 def _unpacked(kept: CompressedShares) -> Shares:
     size = kept.rows * kept.columns
-    if min(kept.rows, kept.columns) < 1 or size > _MOST_CELLS or not 0 < kept.threshold <= 255:
+    if min(kept.rows, kept.columns) < 1 or size > _MAX_CELLS or not 0 < kept.threshold <= 255:
         raise ValueError(f"no mask has {kept.rows} x {kept.columns} cells from {kept.threshold} on")
     data, bits = _decompressed(kept.data, 2 * size), (size + 7) // 8
     mask = np.unpackbits(np.frombuffer(data, np.uint8, bits), count=size).reshape(kept.rows, kept.columns) > 0

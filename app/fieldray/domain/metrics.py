@@ -42,12 +42,12 @@ from numpy.typing import ArrayLike, NDArray
 from fieldray.domain.model import Calibration, Estimate
 
 # exp(700) is about 1e304, near the largest float64. Beyond, the sigmoid is 0 or 1 to any useful precision.
-_FARTHEST: Final = 700.0
+_MAX_EXPONENT: Final = 700.0
 
 
 def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
     """Return 1 / (1 + exp(-x)) of logits, as float64 in 0..1 with the shape of `logits`. Logits may be infinite."""
-    return np.asarray(1 / (1 + np.exp(np.minimum(-np.asarray(logits, np.float64), _FARTHEST))))
+    return np.asarray(1 / (1 + np.exp(np.minimum(-np.asarray(logits, np.float64), _MAX_EXPONENT))))
 
 
 Scores = NDArray[np.float64]

@@ -300,7 +300,7 @@ def search_members(
     ref = ImageRef(path=question.ref.path)
     try:
         with opener(ref.path) as stream:
-            return _some(open_archive(stream), ref, question.after_member, is_own_report)
+            return _next_members(open_archive(stream), ref, question.after_member, is_own_report)
     except OSError as error:
         raise file_problem(error) from error
     except MemoryError as error:
@@ -331,12 +331,12 @@ def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> It
         after = part.last_member
 
 
-def _some(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_report: IsOwnReport) -> FoundMembers:
+def _next_members(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_report: IsOwnReport) -> FoundMembers:
     names = _candidate_members(archive)
     begin = 0 if after is None else bisect_right(names, after)
     due_s, found, looked_at = time.monotonic() + _ANSWER_S, list[ImageRef](), 0
     for name in names[begin : begin + _ANSWER_MEMBERS]:
-        found += _found(archive, replace(ref, member=name), is_own_report)[:1]
+        found += _images_in(archive, replace(ref, member=name), is_own_report)[:1]
         looked_at += 1
         if time.monotonic() > due_s:
             break
@@ -370,7 +370,7 @@ def _may_be_image(archive: ZipArchive, name: str) -> bool:
         return False
 
 
-def _found(archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport) -> list[ImageRef]:
+def _images_in(archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport) -> list[ImageRef]:
     try:
         found = _identified(archive, ref, is_own_report)
     except InputProblem as error:

@@ -55,18 +55,18 @@ KEYWORDS: Final = (
     "ViewPosition",
 )
 _DECIMALS: Final = ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth")
-_NARROWEST: Final = 1e-3
+_MIN_WINDOW_WIDTH: Final = 1e-3
 # In modality values: a narrower window over fractions is used unchanged (see `_windows`).
 _NARROW: Final = 16.0
 _SLOPES: Final = (1e-9, 1e9)
-_MOST_WAYS: Final = 8
+_MAX_WINDOWS: Final = 8
 # Share of each side that is left out when a window is tested on the middle of the image.
 _MARGIN: Final = 0.15
 _SAMPLE_SIDE: Final = 128
 _TAILS: Final = (5.0, 95.0)
-_LEAST_LEVELS: Final = 16
-_LEAST_BETWEEN: Final = 0.08
-_LONGEST: Final = 8.0  # a larger ratio of a pixel's sides is an error of the header
+_MIN_RANGE_OF_LEVELS: Final = 16
+_MIN_SHARE_BETWEEN: Final = 0.08
+_MAX_PIXEL_ASPECT: Final = 8.0  # a larger ratio of a pixel's sides is an error of the header
 _SQUARE: Final = 0.01  # relative difference of the sides up to which a pixel counts as square
 
 Pixels = NDArray[Any]
@@ -364,7 +364,7 @@ def _central_sample(stage: _ModalityPixels) -> NDArray[np.float32]:
 
 def _all_of(values: NDArray[np.float32]) -> Window:
     low, high = np.percentile(values, _TAILS)
-    return Window(float(low + high) / 2, max(float(high - low), _NARROWEST), "LINEAR_EXACT")
+    return Window(float(low + high) / 2, max(float(high - low), _MIN_WINDOW_WIDTH), "LINEAR_EXACT")
 
 
 def _shows_something(shown: NDArray[np.float32]) -> bool:
@@ -374,7 +374,8 @@ def _shows_something(shown: NDArray[np.float32]) -> bool:
     """
     dark, bright = percentiles(shown, _TAILS)
     lowest, highest = shown.min() + 1, shown.max() - 1
-    return bool(bright - dark >= _LEAST_LEVELS and np.mean((shown > lowest) & (shown < highest)) >= _LEAST_BETWEEN)
+    between = np.mean((shown > lowest) & (shown < highest))
+    return bool(bright - dark >= _MIN_RANGE_OF_LEVELS and between >= _MIN_SHARE_BETWEEN)
 
 
 def _windows(dataset: Dataset, stage: _ModalityPixels) -> list[Window | None]:
@@ -388,7 +389,7 @@ def _windows(dataset: Dataset, stage: _ModalityPixels) -> list[Window | None]:
     found: list[Window | None] = []
     pairs = zip(numbers_or_none(dataset, "WindowCenter"), numbers_or_none(dataset, "WindowWidth"), strict=False)
     is_stated = has_value(dataset, "WindowCenter") and has_value(dataset, "WindowWidth")
-    for center, width in list(pairs)[: is_stated * _MOST_WAYS]:
+    for center, width in list(pairs)[: is_stated * _MAX_WINDOWS]:
         if center is None or width is None or width <= 0:
             found.append(None)
             continue
@@ -396,7 +397,7 @@ def _windows(dataset: Dataset, stage: _ModalityPixels) -> list[Window | None]:
         is_exact = named in ("SIGMOID", "LINEAR_EXACT") or width <= 1 or is_of_fractions
         less = 0.0 if is_exact else 1.0
         middle = (center - less / 2 - stage.offset) / stage.scale
-        extent = max((width - less) / abs(stage.scale), _NARROWEST)
+        extent = max((width - less) / abs(stage.scale), _MIN_WINDOW_WIDTH)
         found.append(Window(middle, extent, function) if isfinite(middle + extent) else None)
     return found
 
@@ -408,7 +409,7 @@ def _voi_luts(dataset: Dataset, stage: _ModalityPixels) -> list[NDArray[np.uint1
     """
     values = np.arange(256 if stage.pixels.dtype == np.uint8 else 65536) * stage.scale + stage.offset
     tables: list[NDArray[np.uint16] | None] = []
-    for item in sequence_items(dataset, "VOILUTSequence")[:_MOST_WAYS]:
+    for item in sequence_items(dataset, "VOILUTSequence")[:_MAX_WINDOWS]:
         table = _table(item, dataset, is_signed=bool(values.min() < 0))
         if table is None:
             tables.append(None)
@@ -495,7 +496,7 @@ def pixel_aspect(dataset: Dataset) -> float:
     """
     keywords = ("PixelSpacing", "ImagerPixelSpacing", "PixelAspectRatio")
     height, width = next(filter(None, (_two_sides(dataset, keyword) for keyword in keywords)), (1.0, 1.0))
-    is_plausible = 1 / _LONGEST <= height / width <= _LONGEST
+    is_plausible = 1 / _MAX_PIXEL_ASPECT <= height / width <= _MAX_PIXEL_ASPECT
     return height / width if is_plausible and abs(height / width - 1) > _SQUARE else 1.0
 
 

@@ -36,7 +36,7 @@ from fieldray.reasons import reason
 
 MAX_READS: Final = 400_000
 # Maximum bytes of an element with texts or decimal numbers, each of which becomes an object.
-MAX_TEXT_LETTERS: Final = 2**13
+_MAX_TEXT_BYTES: Final = 2**13
 # Each item becomes an object of a kilobyte. Each record of an index file may contain one more item, an icon.
 _MAX_ITEMS: Final = 2 * MAX_INDEX_RECORDS
 _ITEM: Final = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00")
@@ -90,7 +90,7 @@ class BoundedStream:
         self._bytes_left -= wanted
         if self._reads_left < 0 or self._bytes_left < 0:
             raise HeaderTooLong("the header is longer than a header may be")
-        if wanted > MAX_TEXT_LETTERS and self._element.startswith(_CHARACTER_SETS):
+        if wanted > _MAX_TEXT_BYTES and self._element.startswith(_CHARACTER_SETS):
             raise ValueError("more character sets than there are")  # pydicom converts character sets at once
         data = self.raw.read(wanted)
         if wanted == _ELEMENT_BYTES:
@@ -116,7 +116,7 @@ _UNCOMPRESSED: Final = frozenset({ImplicitLittle, ExplicitVRLittleEndian, Explic
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 _TEXT_LIMIT: Final = 200
 # Maximum bytes of any other element, such as a lookup table.
-_LONGEST_VALUE: Final = 2**18
+_MAX_BINARY_BYTES: Final = 2**18
 _NO_NUMBER: Final = 2**31
 _OF_BYTES: Final = frozenset(["OB", "OW", "UN"])
 _OF_WORDS: Final = frozenset(["US", "UL", "SS", "SL"])
@@ -550,7 +550,7 @@ def _raw(dataset: Dataset, keyword: str) -> RawDataElement | None:
 
 def _is_too_long(raw: RawDataElement) -> bool:
     kind = raw.VR or dictionary_VR(raw.tag)
-    return len(raw.value or b"") > (_LONGEST_VALUE if kind in _BINARY else MAX_TEXT_LETTERS)
+    return len(raw.value or b"") > (_MAX_BINARY_BYTES if kind in _BINARY else _MAX_TEXT_BYTES)
 
 
 def _sequence(raw: RawDataElement, dataset: Dataset) -> Any:

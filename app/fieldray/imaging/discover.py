@@ -39,9 +39,9 @@ from fieldray.reasons import Reason, reason
 
 # Errors of reading from a device that was removed. EIO is left out, because it can mean a single bad sector.
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
-_ALONE: Final = 3  # a DICOMDIR that lacks all files, and at least this number, was copied without its files
-_MOST_NAMED: Final = 3
-_MOST_LOOKS: Final = 10  # maximum listings of a folder, because a device may never stop writing
+_MIN_MISSING_FILES: Final = 3  # a DICOMDIR that lacks all files, and at least this number, was copied without its files
+_MAX_NAMED_BINS: Final = 3
+_MAX_LISTINGS: Final = 10  # maximum listings of a folder, because a device may never stop writing
 
 ListMembers = Callable[[ImageRef], Iterator[ImageRef]]
 IsKnown = Callable[[Path, BinaryIO], bool]
@@ -150,7 +150,7 @@ class _Search:
         self._is_own_report = is_own_report
         self._is_known = is_known
         self._seen: set[str] = set()
-        self._way: list[Folder] = []  # folders from the given path down to the current entry
+        self._open_folders: list[Folder] = []  # folders from the given path down to the current entry
         self._links: list[Path] = []
         self._listed: dict[Path, tuple[Path, frozenset[str]]] = {}  # folder: (given path above it, names)
         self._containers: dict[Path, FileState | None] = {}
@@ -164,8 +164,8 @@ class _Search:
     def run(self, tops: Sequence[tuple[Path, bool]], notify: Callable[[Reason], None]) -> Iterator[ImageRef]:
         self._tops = tuple(os.path.realpath(path) for path, _ in tops)
         for path, is_folder in tops:
-            yield from self._met(path, self._under(path, is_folder=is_folder))
-        yield from self._again()
+            yield from self._under_top(path, self._under(path, is_folder=is_folder))
+        yield from self._added_meanwhile()
         for path, _ in tops:
             if path not in self._fruitful:
                 notify(reason("no_image_in", path=path))
@@ -174,31 +174,32 @@ class _Search:
         if self._own_reports:
             notify(reason("own_reports", count=self._own_reports))
         if self._bins:
-            names = ", ".join(sorted(set(self._bins))[:_MOST_NAMED])
+            names = ", ".join(sorted(set(self._bins))[:_MAX_NAMED_BINS])
             notify(reason("bins_left_out", count=len(self._bins), several=names))
 
-    def _met(self, top: Path, refs: Iterator[ImageRef]) -> Iterator[ImageRef]:
+    def _under_top(self, top: Path, refs: Iterator[ImageRef]) -> Iterator[ImageRef]:
         self._top = top
         for ref in refs:
             self._fruitful.add(top)
             yield ref
 
-    def _again(self) -> Iterator[ImageRef]:
+    def _added_meanwhile(self) -> Iterator[ImageRef]:
         """Yield images that were added after their folder was listed.
 
         Yield a problem for each replaced zip file or index.
         """
-        for _ in range(_MOST_LOOKS):
-            came = [(top, entry) for folder, (top, _) in list(self._listed.items()) for entry in self._came(folder)]
-            for top, (path, is_folder) in came:
-                yield from self._met(top, self._under(path, is_folder=is_folder))
-            if not came:
+        for _ in range(_MAX_LISTINGS):
+            listed = list(self._listed.items())
+            added = [(top, entry) for folder, (top, _) in listed for entry in self._new_entries(folder)]
+            for top, (path, is_folder) in added:
+                yield from self._under_top(top, self._under(path, is_folder=is_folder))
+            if not added:
                 break
         for path, state in self._containers.items():
             if _is_another(path, state):
                 yield ref_with_problem(ImageRef(path=path), Unreadable(reason("changed")))
 
-    def _came(self, path: Path) -> list[tuple[Path, bool]]:
+    def _new_entries(self, path: Path) -> list[tuple[Path, bool]]:
         """Return the new entries of a folder since the last listing. An entry is (path, whether it is a folder)."""
         try:
             folder = Folder.from_path(path)
@@ -220,30 +221,31 @@ class _Search:
             yield from self._file(link, is_link=True)
 
     def _walk(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
-        self._way = []
+        self._open_folders = []
         visited: tuple[Path, bool] | None = (top, is_folder)
         while visited:
             path, is_folder = visited
             try:
                 yield from self._folder(path) if is_folder else self._file(path)
             except _FolderLost as lost:
-                yield ref_with_problem(ImageRef(path=self._way[lost.depth].path), Unreadable(reason("folder_lost")))
-                del self._way[lost.depth :]
+                path = self._open_folders[lost.depth].path
+                yield ref_with_problem(ImageRef(path=path), Unreadable(reason("folder_lost")))
+                del self._open_folders[lost.depth :]
             visited = self._next()
 
     def _next(self) -> tuple[Path, bool] | None:
-        while self._way:
-            if entry := self._way[-1].next_entry():
+        while self._open_folders:
+            if entry := self._open_folders[-1].next_entry():
                 return entry
-            self._way.pop()
+            self._open_folders.pop()
         return None
 
     def _folder(self, path: Path) -> Iterator[ImageRef]:
         try:
             folder = Folder.from_path(path)
-            if folder.is_cyclic(self._way):
+            if folder.is_cyclic(self._open_folders):
                 return
-            self._way.append(folder)
+            self._open_folders.append(folder)
             if path not in self._listed:
                 self._bins += folder.recycle_bins
                 self._hidden[self._top] = self._hidden.get(self._top, 0) + folder.hidden
@@ -251,22 +253,22 @@ class _Search:
         except NotADirectoryError:  # a file has replaced the folder
             yield from self._file(path)
         except OSError as error:
-            self._check_way(error)
+            self._check_open_folders(error)
             why = reason("folder_not_read", detail=error.strerror or type(error).__name__)
             yield ref_with_problem(ImageRef(path=path), Unreadable(why))
 
-    def _check_way(self, error: OSError) -> None:
+    def _check_open_folders(self, error: OSError) -> None:
         """Raise _FolderLost if a folder above the current entry cannot be read any more.
 
         If the innermost folder can be listed, all folders above can be listed, too. For most errors only the innermost
         folder is tested, because a drive may contain thousands of files that cannot be opened.
         """
-        if self._way and self._way[-1].is_lost():
-            for depth, folder in enumerate(self._way):
+        if self._open_folders and self._open_folders[-1].is_lost():
+            for depth, folder in enumerate(self._open_folders):
                 if folder.is_lost():
                     raise _FolderLost(depth) from error
-        if self._way and error.errno in _DEVICE_GONE:
-            raise _FolderLost(len(self._way) - 1) from error
+        if self._open_folders and error.errno in _DEVICE_GONE:
+            raise _FolderLost(len(self._open_folders) - 1) from error
 
     def _file(self, path: Path, *, is_link: bool = False) -> Iterator[ImageRef]:
         try:
@@ -283,7 +285,7 @@ class _Search:
                 self._seen.add(real)
                 yield from self._content(path)
         except OSError as error:
-            self._check_way(error)
+            self._check_open_folders(error)
             yield ref_with_problem(ImageRef(path=path), file_problem(error))
 
     def _real(self, path: Path) -> str:
@@ -292,8 +294,8 @@ class _Search:
         The operating system is asked only once for each folder.
         """
         parent, name = os.path.split(path)
-        if self._way and parent == str(self._way[-1].path):
-            return os.path.join(self._way[-1].real_path, name)  # noqa: PTH118 - a path object takes ten times as long
+        if self._open_folders and parent == str(self._open_folders[-1].path):
+            return os.path.join(self._open_folders[-1].real_path, name)  # noqa: PTH118 - a path object takes ten times as long
         return os.path.realpath(path)
 
     def _linked(self, link: Path, real: str) -> Iterator[ImageRef]:
@@ -328,8 +330,8 @@ class _Search:
     def _index(self, index: Path, found: IndexFound) -> Iterator[ImageRef]:
         """Yield the images in the files that a DICOMDIR lists. Files outside the DICOMDIR's folder are not opened."""
         top, own, names = os.path.realpath(index.parent), os.path.realpath(index), CaseInsensitiveNames()
-        if not self._way:  # the given path is the index itself
-            self._way = [Folder(index.parent)]
+        if not self._open_folders:  # the given path is the index itself
+            self._open_folders = [Folder(index.parent)]
         missing, is_alone, is_empty = list[Path](), True, True
         for components in found.references:
             if any(map(is_system_name, components)):
@@ -347,10 +349,10 @@ class _Search:
                 missing, is_alone = [], False
                 yield from self._file(path)
             elif str(path) not in self._seen:
-                self._check_way(FileNotFoundError())
+                self._check_open_folders(FileNotFoundError())
                 self._seen.add(str(path))
                 missing.append(path)
-        if is_alone and len(missing) >= _ALONE:  # one message for all missing files
+        if is_alone and len(missing) >= _MIN_MISSING_FILES:  # one message for all missing files
             yield ref_with_problem(ImageRef(path=index), Unreadable(reason("index_alone", count=len(missing))))
             return
         yield from map(_missing, missing)

@@ -44,7 +44,7 @@ _FRAME_MARKERS: Final = frozenset({*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDA)})
 _PROGRESSIVE: Final = 0xC2
 _LOSSLESS: Final = 0xC3
-_MOST_ROWS: Final = 65_500  # maximum of libjpeg-turbo
+_MAX_ROWS: Final = 65_500  # maximum of libjpeg-turbo
 RESTART_MARKERS: Final = range(0xD0, 0xD8)
 START_OF_SCAN: Final = 0xDA
 _INTERVAL: Final = 0xDD
@@ -169,7 +169,7 @@ def extend_jpeg(data: bytes) -> ExtendedJpeg:
     scanned = next((data[start + 2] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN), 0)
     components, at, block = data[frame.start + 7], frame.start + 3, _unit_size(data, frame)[0]
     below = -(-frame.rows // block) * block
-    if frame.process == _PROGRESSIVE or scanned != components or not 0 < below <= _MOST_ROWS - block:
+    if frame.process == _PROGRESSIVE or scanned != components or not 0 < below <= _MAX_ROWS - block:
         return ExtendedJpeg(data, frame.rows, 0, 0)
     stated = data[:at] + (below + block).to_bytes(2, "big") + data[at + 2 :]
     return ExtendedJpeg(stated, frame.rows, below + block // 2, 1 << (frame.bits - 1))

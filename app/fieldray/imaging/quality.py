@@ -37,31 +37,31 @@ from fieldray.reasons import Reason, reason
 
 MIN_SIDE_PX: Final = 64
 MAX_ASPECT_RATIO: Final = 2.5
-_LEAST_CONTRAST: Final = 0.01
-_LEAST_LEVELS: Final = 4
+_MIN_CONTRAST: Final = 0.01
+_MIN_LEVELS: Final = 4
 # Displayed difference, of 255, between dark and bright areas. In a blank image noise gives a far smaller difference.
-_LEAST_SHOWN: Final = 64
+_MIN_DISPLAYED_CONTRAST: Final = 64
 # Minimum of the empty lower part, as a share of the rows. Lungs reach the empty part if they come nearer than
-# `_NEAR_LOWER_PART` (share of the rows) over more than `_MOST_OF_WIDTH` of the width. Of 158 images of adults cut at
+# `_NEAR_LOWER_PART` (share of the rows) over more than `_MAX_NEAR_WIDTH` of the width. Of 158 images of adults cut at
 # 85 % of the height of their lungs, 143 are recognised; at 93 %, 137. Of 141 images collimated by 6 % of their rows
 # below the lungs, none is recognised.
-_LEAST_LOWER_PART: Final = 0.05
+_MIN_LOWER_PART: Final = 0.05
 _LARGE_LOWER_PART: Final = 0.1  # if the lungs are not known
 _NEAR_LOWER_PART: Final = 0.05
-_MOST_OF_WIDTH: Final = 0.02
+_MAX_NEAR_WIDTH: Final = 0.02
 _ONE_GREY: Final = 0.02  # spread of one grey, as a share of the range of values
 _ONE_ROW: Final = 0.99  # share of a row's pixels that must have one grey
 _SAMPLED: Final = 256  # rows and columns
 # Minimum ratio of fine to coarse roughness. The minimum over 1,074 ordinary images (224 to 1024 pixels) is 0.293. Of
 # these images blurred by a Gaussian of 15 of 1024 pixels, or shrunk to 64 pixels, 999 in 1,000 are below 0.28. Of the
 # images shrunk and enlarged again, 994 in 1,000 are below 0.28.
-_LEAST_DETAIL: Final = 0.28
+_MIN_DETAIL: Final = 0.28
 _FINE_SIDE: Final = 128
 _COARSER: Final = 4
 # Limits for notes on how well an image was taken. Of 600 ordinary images of adults, 4 get the note *tilted* and 7 the
 # note *low*. Of 100 images turned by 15 degrees, 92 get the note *tilted*.
-_LEAST_HIGH: Final = 0.65  # height of the lungs divided by their width
-_MOST_OF_ONE_GREY: Final = 0.08  # maximum share of the lungs with one grey; at most 0.04 in an image without clipping
+_MIN_HEIGHT_BY_WIDTH: Final = 0.65  # height of the lungs divided by their width
+_MAX_SHARE_OF_ONE_GREY: Final = 0.08  # share of the lungs with one grey; at most 0.04 in an image without clipping
 _TILTS: Final = np.array(sorted(range(-24, 25, 4), key=abs))  # degrees; of equal fits the smallest counts
 _TILTED: Final = 12
 _SHIFTS: Final = (-0.06, 0.0, 0.06)  # of the axis, as shares of the lungs' width
@@ -134,12 +134,12 @@ def _is_blank(image: Image) -> bool:
     low, high = percentiles(means, (1.0, 99.0))
     zero = -image.value_offset / image.value_scale
     greatest = min(float(means.max()), float(np.abs(means - zero).max()))
-    if high - low >= max(_LEAST_LEVELS, _LEAST_CONTRAST * greatest):
+    if high - low >= max(_MIN_LEVELS, _MIN_CONTRAST * greatest):
         return False
-    if high - low < _LEAST_LEVELS or image.window is None:
+    if high - low < _MIN_LEVELS or image.window is None:
         return True
     black, white = apply_window(np.array([low, high], np.float32), image.window)
-    return bool(white - black < _LEAST_SHOWN)
+    return bool(white - black < _MIN_DISPLAYED_CONTRAST)
 
 
 def lung_quality(image: Image, lungs: LungFields) -> tuple[QualityNote, ...]:
@@ -158,13 +158,13 @@ def lung_quality(image: Image, lungs: LungFields) -> tuple[QualityNote, ...]:
     if smaller >= _BOTH * larger and abs(_tilt(mask, cells)) >= _TILTED:
         found.append("lungs_tilted")
     high, wide = (np.ptp(rows) + 1) * cells.row_scale, (np.ptp(columns) + 1) * cells.column_scale
-    if not lungs.unseen and high < _LEAST_HIGH * wide:
+    if not lungs.unseen and high < _MIN_HEIGHT_BY_WIDTH * wide:
         found.append("lungs_low")
     limits = np.array(image.pixels.shape)[:, None] - 1
     grey = image.pixels[tuple((np.stack((down, across)) / image.step).astype(np.intp).clip(0, limits))]
     counts = np.bincount(np.rint(grey).astype(np.uint16))
     often = int(counts.argmax())
-    if len(rows) >= 500 and counts[often] > _MOST_OF_ONE_GREY * len(rows):
+    if len(rows) >= 500 and counts[often] > _MAX_SHARE_OF_ONE_GREY * len(rows):
         least, most = int(np.flatnonzero(counts)[0]), len(counts) - 1
         position = (often - least) / max(1, most - least)
         found.append("lungs_black" if position < 0.02 else "lungs_white" if position > 0.98 else "lungs_few_greys")
@@ -191,7 +191,7 @@ def _runs_into_lower_part(image: Image, lungs: LungFields) -> bool:
     share, rows = _empty_share(image), image.size[0]
     down, _ = cell_edges(lungs.pixel_map, lungs.mask.shape)
     reaches = lungs.mask & (down[1:, None] >= (1 - share - _NEAR_LOWER_PART) * rows)
-    return bool(share >= _LEAST_LOWER_PART and reaches.any(axis=0).mean() > _MOST_OF_WIDTH)
+    return bool(share >= _MIN_LOWER_PART and reaches.any(axis=0).mean() > _MAX_NEAR_WIDTH)
 
 
 def _empty_share(image: Image) -> float:
@@ -218,7 +218,7 @@ def _has_little_detail(image: Image) -> bool:
     fine = thumbnail(image, _FINE_SIDE).astype(np.float32)
     rows, columns = (side // _COARSER * _COARSER for side in fine.shape)
     coarse = fine[:rows, :columns].reshape(rows // _COARSER, _COARSER, columns // _COARSER, _COARSER).mean(axis=(1, 3))
-    return _roughness(fine) < _LEAST_DETAIL * _roughness(coarse)
+    return _roughness(fine) < _MIN_DETAIL * _roughness(coarse)
 
 
 def _roughness(grey: NDArray[np.float32]) -> float:
@@ -271,7 +271,7 @@ def are_empty_folders(paths: Sequence[Path]) -> bool:
 
 
 _WITHOUT_AGE: Final = (".png", ".jpg", ".jpeg", ".zip")
-_MOST_NAMES: Final = 20_000
+_MAX_FILE_NAMES: Final = 20_000
 
 
 def may_lack_ages(paths: Sequence[Path]) -> bool:
@@ -286,6 +286,6 @@ def may_lack_ages(paths: Sequence[Path]) -> bool:
         for _, folders, names in os.walk(path):
             folders[:] = [name for name in folders if not is_system_name(name)]
             seen += len(names)
-            if seen > _MOST_NAMES or any(name.lower().endswith(_WITHOUT_AGE) for name in names):
+            if seen > _MAX_FILE_NAMES or any(name.lower().endswith(_WITHOUT_AGE) for name in names):
                 return True
     return False

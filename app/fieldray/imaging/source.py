@@ -98,7 +98,7 @@ _HEAD_BYTES: Final = 4096  # the header of an ordinary file
 _BLOCK_BYTES: Final = 1024
 _BLOCKS: Final = 4  # between the beginning and the end
 _WHOLE_BYTES: Final = _HEAD_BYTES + (_BLOCKS + 1) * _BLOCK_BYTES
-_AT_ONCE_BYTES: Final = 2**16
+_MAX_SMALL_FILE_BYTES: Final = 2**16
 _STAMP_BYTES: Final = 16
 _MARGIN_S: Final = 10.0  # two seconds for coarse clocks, the rest for a server's clock that differs
 
@@ -161,7 +161,7 @@ class FileStamper:
 
 def _part_of(stream: BinaryIO, size: int) -> ReadPart:
     """Return a function that reads parts of an open file. A small file is read whole at once, which is faster."""
-    if size <= _AT_ONCE_BYTES:
+    if size <= _MAX_SMALL_FILE_BYTES:
         data = _read(stream, 0, size)
         return lambda offset, length: data[offset : offset + length]
     return lambda offset, length: _read(stream, offset, length)
@@ -301,7 +301,7 @@ class Folder:
 # ---- the files that a DICOMDIR names
 
 
-_MOST_COMPONENTS: Final = 32  # parts of a name; the standard allows 8 (PS3.10 8.5)
+_MAX_COMPONENTS: Final = 32  # parts of a name; the standard allows 8 (PS3.10 8.5)
 _STEM: Final = "/"  # marks a stem among names, because no name begins with a slash
 _ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an extension, and a version
 
@@ -317,7 +317,7 @@ def find_file_any_case(folder: Path, components: Sequence[str], names: CaseInsen
     names       finds the entries of folders in any letter case
     """
     path, parts = folder, path_components("/".join(components))
-    if len(parts) > _MOST_COMPONENTS:
+    if len(parts) > _MAX_COMPONENTS:
         return None
     for name in parts:
         if name == ".." or set(name) & set(':\0<>|"'):

@@ -371,13 +371,13 @@ def _table(data: bytes, start: int) -> int:
 
 
 def _number(data: bytes, table: int, field: int, form: str) -> int:
-    place = _place(data, table, field)
+    place = _field_offset(data, table, field)
     return _unpacked(form, data, place) if place else 0
 
 
 def _vector(data: bytes, table: int, field: int) -> tuple[int, int]:
     """Return offset and length of a FlatBuffers vector. Raises struct.error if the vector ends past the data."""
-    place = _place(data, table, field)
+    place = _field_offset(data, table, field)
     if not place:
         return 0, 0
     start = _table(data, place)
@@ -387,7 +387,7 @@ def _vector(data: bytes, table: int, field: int) -> tuple[int, int]:
     return start + 4, length
 
 
-def _place(data: bytes, table: int, field: int) -> int:
+def _field_offset(data: bytes, table: int, field: int) -> int:
     """Return the offset of a field of a FlatBuffers table; 0 if the table lacks the field."""
     fields, entry = table - _unpacked("<i", data, table), 4 + 2 * field
     offset = _unpacked("<H", data, fields + entry) if entry < _unpacked("<H", data, fields) else 0

@@ -412,12 +412,12 @@ class DeviceWatch:
     def _watch(self) -> None:
         while not self._ends.is_set():
             try:
-                self._look()
+                self._check_devices()
             except Exception:
                 log.exception("looking for the Edge TPU failed; the next look may not")
             self._ends.wait(self._pace.interval_s)
 
-    def _look(self) -> None:
+    def _check_devices(self) -> None:
         devices, now_s = self._find_devices(), time.monotonic()
         change = self._steady.observe(devices, now_s)
         if change:

@@ -214,7 +214,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         The CPU is returned while images wait for the other devices. Raises BackendProblem if the model is not open
         (again_other_pack) or can never run. Raises Cancelled if `is_cancelled` returns True.
         """
-        runner = self._next(model, is_cancelled)
+        runner = self._next_runner(model, is_cancelled)
         return runner.name if runner else CPU.name
 
     def run(
@@ -234,7 +234,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         while True:
             asked = _Input(values[0], Future())
             with self._changed:
-                runner = self._next(model, is_cancelled, falls_back=True, spares_devices=tries > 0)
+                runner = self._next_runner(model, is_cancelled, falls_back=True, spares_devices=tries > 0)
                 if runner is None:
                     return None
                 runner.inputs.append(asked)
@@ -308,14 +308,14 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         for cpu in self._cpus.values():
             cpu.close()
         for runner in (*self._former, *self._runners):
-            self._end(runner)
+            self._wait_for_end(runner)
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- the choice of the device for an image; every caller holds the lock
 
-    def _next(
+    def _next_runner(
         self,
         model: Model,
         is_cancelled: Callable[[], bool],
@@ -470,7 +470,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     def _serve(self, runner: _Runner) -> None:
         if former := runner.previous:
-            self._end(former)  # the former runner releases the device when it ends
+            self._wait_for_end(former)  # the former runner releases the device when it ends
             runner.previous = None
         delay_s = 0.0
         while self._pause(runner, delay_s):
@@ -574,7 +574,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         with self._changing():
             runner.status = status
 
-    def _end(self, runner: _Runner) -> None:
+    def _wait_for_end(self, runner: _Runner) -> None:
         """Wait for the end of a stopped runner; kill a process that does not end by itself."""
         if runner.status.state == "starting":
             runner.abort()

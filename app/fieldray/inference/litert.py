@@ -80,7 +80,7 @@ _TYPES: Final = (np.uint8, np.int8, np.float32)
 _UNKNOWN_OPERATOR: Final = re.compile(r"unresolved custom op: ([\w-]+)")
 # Maximum number of values of one output. The values of every image are sent to the program and stored with the result.
 # Maps of 256 x 256 for 64 labels fit.
-_MOST_VALUES: Final = 2**22
+_MAX_VALUES: Final = 2**22
 _NO_XNNPACK: Final = "failed to create XNNPACK runtime"
 
 Array = NDArray[Any]
@@ -285,8 +285,8 @@ def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
             "features": size == info.shape[-1],
             "mask": len(info.shape) == 4 and info.shape[3] in (1, 2),
         }[role]
-        if size > _MOST_VALUES:
-            _bad(f"its output for {role} has {size} values, at most {_MOST_VALUES} are taken")
+        if size > _MAX_VALUES:
+            _bad(f"its output for {role} has {size} values, at most {_MAX_VALUES} are taken")
         if info.dtype not in _TYPES or info.shape[:1] != (1,) or not is_right:
             _bad(f"its output for {role} is {info.dtype.__name__} {info.shape}, the pack has {labels} labels")
 

@@ -184,7 +184,7 @@ class PackLibrary:
         pack, trust = self._admitted(folder, allow_older=allow_older)
         self._require_own_name(pack.manifest, trust, named=signer)
         require_classifier(pack.manifest.description)
-        lungs = self._whole(*self._lung_fields(folder, pack.manifest, trust=trust))
+        lungs = self._load_first_trusted(*self._lung_fields(folder, pack.manifest, trust=trust))
         return self.site_points.add_to_model(replace(pack.model, trust=trust, lungs=lungs))
 
     def install(self, folder: Path, *, allow_older: bool = False, signer: str = "") -> Path:
@@ -363,9 +363,9 @@ class PackLibrary:
         Returns None if no lung-field pack ships. Raises PackProblem if files of the shipped pack are damaged or
         missing, because otherwise the pack's checks of an image would be omitted silently.
         """
-        return self._whole(_LUNGS, self._shipped_lung_folders())
+        return self._load_first_trusted(_LUNGS, self._shipped_lung_folders())
 
-    def _whole(self, companion: str, folders: Sequence[Path]) -> Model | None:
+    def _load_first_trusted(self, companion: str, folders: Sequence[Path]) -> Model | None:
         """Load the first of several companion packs that is complete and trusted; None if `folders` is empty.
 
         companion  the name of the required pack, for messages

@@ -96,8 +96,8 @@ def is_file_name(text: str) -> bool:
 DRIVE_FOLDER: Final = "fieldray"
 LEGACY_CPU_NAME: Final = "chest_resnet50_grayscale_fp32.tflite"
 LEGACY_EDGETPU_NAME: Final = "chest_resnet50_grayscale_uint8_edgetpu.tflite"
-_MOST: Final = 100
-_MOST_ENTRIES: Final = 10_000  # folders are searched repeatedly, and a hostile drive may hold any number of entries
+_MAX_PACKS: Final = 100
+_MAX_ENTRIES: Final = 10_000  # folders are searched repeatedly, and a hostile drive may hold any number of entries
 
 
 def pack_folders(folder: Path) -> tuple[Path, ...]:
@@ -120,10 +120,10 @@ def packs_in(folder: Path) -> tuple[Path, ...]:
     At most 10,000 entries are examined, and at most 100 packs returned. Raises OSError.
     """
     with os.scandir(folder) as entries:
-        seen = (entry for entry in itertools.islice(entries, _MOST_ENTRIES) if not entry.name.startswith("."))
+        seen = (entry for entry in itertools.islice(entries, _MAX_ENTRIES) if not entry.name.startswith("."))
         names = sorted(entry.name for entry in seen if entry.is_dir(follow_symlinks=False))
     packs = (folder / name for name in names if is_pack(folder / name))
-    return tuple(itertools.islice(packs, _MOST))
+    return tuple(itertools.islice(packs, _MAX_PACKS))
 
 
 def is_pack(folder: Path) -> bool:

@@ -36,7 +36,7 @@ SITE_POINTS_FILE_NAME: Final = "site_points.json"
 _LARGEST_BYTES: Final = 1 << 20
 REMEMBERED_PACKS_FILE_NAME: Final = "folders.json"
 _LARGEST_FOLDERS_BYTES: Final = 4 << 20
-_MOST_FOLDERS: Final = 10_000
+_MAX_FOLDERS: Final = 10_000
 
 _Text = Annotated[str, Meta(min_length=1, max_length=200)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -262,7 +262,7 @@ class RememberedPacks:
             make_folder(self._path.parent)
             with exclusive_writer(self._path):
                 known = {digest: entry for digest, entry in self._known().items() if digest not in digests}
-                latest = [*known.items(), *((digest, chosen) for digest in digests)][-_MOST_FOLDERS:]
+                latest = [*known.items(), *((digest, chosen) for digest in digests)][-_MAX_FOLDERS:]
                 write_atomically(self._path, msgspec.json.encode(dict(latest)))
         except OSError as error:
             raise storage_problem(error, self._path) from error

@@ -48,7 +48,7 @@ _PROGRESS_EVERY_S: Final = 0.2
 _SPEED_EVERY_S: Final = 0.5
 _UNDER_WAY: Final = 6  # images in progress for each thread: waiting, being screened, or waiting to be saved
 _TOGETHER: Final = 3  # maximum number of images saved together, for each thread
-_MOST_WAIT_S: Final = 0.05  # maximum time that an outcome waits for others, to be saved together
+_MAX_WAIT_S: Final = 0.05  # maximum time that an outcome waits for others, to be saved together
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -323,7 +323,7 @@ class Batch:
                 yield item
                 continue
             self._arrived += 1
-            until_s = until_s if together else time.monotonic() + _MOST_WAIT_S
+            until_s = until_s if together else time.monotonic() + _MAX_WAIT_S
             together.append(item)
             if is_first or len(together) >= _TOGETHER * self._threads or self._arrived >= self._found:
                 yield self._leaving(together)

@@ -58,7 +58,7 @@ FRAME_INPUT: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", i
 MIN_SIDE_PX: Final = 256
 _LONGEST_S: Final = 30.0
 _MEMORY_LIMIT_MB: Final = 1536
-_MOST_FRAMES: Final = 64
+_MAX_FRAMES: Final = 64
 _WORKERS: Final = 2  # one for each image of a pair
 
 
@@ -331,7 +331,7 @@ class PriorFinder:
         If the file has several images, the first usable image is read. If the pack cannot screen the image, the outcome
         is that of `unscreened_outcome`. Raises InputProblem, UsageProblem.
         """
-        refs = tuple(itertools.islice(discover([path], members=_no_members), _MOST_FRAMES))
+        refs = tuple(itertools.islice(discover([path], members=_no_members), _MAX_FRAMES))
         usable = next((ref for ref in refs if ref.problem is None), None)
         if usable is not None:
             return self._screened(usable, current)

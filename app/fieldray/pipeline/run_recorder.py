@@ -87,7 +87,7 @@ def require_all_stored(store: ResultQuery, run_id: int, *, saved: int) -> None:
 
 
 _UNLIKE: Final = "unlike_measured"
-_LEAST_FAILED: Final = 2  # for a single file, the work list shows the reason
+_MIN_FAILED: Final = 2  # for a single file, the work list shows the reason
 
 
 class RunRecorder:
@@ -148,7 +148,7 @@ class RunRecorder:
     def _most_failed(self) -> Notes:
         """Return a note with the most frequent reason for failures, if most files of the run failed; else no note."""
         failed, number = self._failures.total(), self._packs[0].images
-        if failed < _LEAST_FAILED or 2 * failed <= number:
+        if failed < _MIN_FAILED or 2 * failed <= number:
             return ()
         (code, _), *_others = self._failures.most_common(1)
         return (reason("most_failed", count=failed, of=number, why=self._why_failed[code].text),)
@@ -209,9 +209,9 @@ def image_events(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageD
 
 
 _BUNDLE: Final = 256
-_MOST_WAIT_S: Final = 0.2  # maximum delay until results appear
-_MOST_RUNS: Final = 8  # number of runs searched for a file, the newest first
-_AT_ONCE: Final = 1024
+_MAX_WAIT_S: Final = 0.2  # maximum delay until results appear
+_MAX_RUNS: Final = 8  # number of runs searched for a file, the newest first
+_STAMPS_PER_QUERY: Final = 1024
 _ANY_ANSWER: Final = 2**63 - 1
 
 
@@ -300,7 +300,7 @@ class ResultsByStamp:
             return opened.setdefault(pack.run_id, _FilesOfRun(query, pack.run_id)), pack.position
 
         self._packs = [
-            [files(one) for one in (PackOfRun(run_id, position), *_packs_with_equal_key(known, pack)[:_MOST_RUNS])]
+            [files(one) for one in (PackOfRun(run_id, position), *_packs_with_equal_key(known, pack)[:_MAX_RUNS])]
             for position, pack in enumerate(packs)
         ]
         self._stamps, self._hand_over = stamps, hand_over
@@ -323,7 +323,7 @@ class ResultsByStamp:
         if len(stamps) > 1 or not (stamp := stamps.pop()) or self._stamps.stamp_of_stream(path, stream) != stamp:
             return False
         if not self._waiting:
-            self._due_s = time.monotonic() + _MOST_WAIT_S
+            self._due_s = time.monotonic() + _MAX_WAIT_S
         self._waiting.append([(row_id, result_id) for row_id, result_id, _ in found])
         if len(self._waiting) >= _BUNDLE or time.monotonic() > self._due_s:
             self.flush()
@@ -377,9 +377,9 @@ class _FilesOfRun:
         position  position of the pack in the run
         """
         if not (self._first <= key and (self._is_end or key <= self._last)):
-            found = self._query.image_stamps(self._run_id, key, limit=_AT_ONCE)
+            found = self._query.image_stamps(self._run_id, key, limit=_STAMPS_PER_QUERY)
             self._known = {one.key: one for one in found}
-            self._first, self._is_end = key, len(found) < _AT_ONCE
+            self._first, self._is_end = key, len(found) < _STAMPS_PER_QUERY
             self._last = found[-1].key if found else key
         image = self._known.get(key)
         if image is None or position not in image.results:

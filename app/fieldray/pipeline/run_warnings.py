@@ -16,7 +16,7 @@ from fieldray.domain.run import PackOfRun, Run
 from fieldray.reasons import Reason, reason
 from fieldray.store.work_list import HistoryQuery
 
-_MOST_COMPARED: Final = 20_000  # images of each side; more images change a distribution little
+_MAX_COMPARED_IMAGES: Final = 20_000  # images of each side; more images change a distribution little
 
 
 def drifts_of(
@@ -30,10 +30,10 @@ def drifts_of(
     """
     label = label or (manifest.labels[0].code if manifest else "")
     limit = measured_evidence_limit(manifest) if manifest else None
-    of_run = query.drift_samples(PackOfRun(run.run_id, position), limit=_MOST_COMPARED)
+    of_run = query.drift_samples(PackOfRun(run.run_id, position), limit=_MAX_COMPARED_IMAGES)
     now = drift.drift_histograms(of_run, label, evidence_limit=limit)
     of_pack = drift.reference_histograms(manifest.metrics, label) if manifest else {}
-    samples = query.earlier_drift_samples(run, position, limit=_MOST_COMPARED)
+    samples = query.earlier_drift_samples(run, position, limit=_MAX_COMPARED_IMAGES)
     previous = drift.drift_histograms(samples, label, evidence_limit=limit)
     return (
         *drift.compare_histograms(now, of_pack, against="pack"),

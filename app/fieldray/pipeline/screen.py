@@ -132,9 +132,9 @@ class _ImageScreening:
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcome of each pack. Raises as `screen_with_packs`."""
-        return [self._outcome(number, seen) for number, seen in enumerate(self._seen())]
+        return [self._outcome(number, seen) for number, seen in enumerate(self._pack_results())]
 
-    def _seen(self) -> Sequence[AnalysisResult]:
+    def _pack_results(self) -> Sequence[AnalysisResult]:
         """Return the worker's result for each pack.
 
         If an error prevents the analysis, the results contain the error's reason.

@@ -107,7 +107,7 @@ class FolderWatch:
         first_s = 0.0
         while True:
             began_s = self._clock()
-            due = self._look()
+            due = self._files_to_screen()
             looked_s = self._clock()
             first_s = first_s or looked_s
             pause_s = min(max(_PAUSES_S[0], _EFFORT * (looked_s - began_s)), _PAUSES_S[1])
@@ -140,7 +140,7 @@ class FolderWatch:
 
     # ---- inside
 
-    def _look(self) -> dict[str, float]:
+    def _files_to_screen(self) -> dict[str, float]:
         """List the folders. Returns the files to screen now, each with the time since which the file is unchanged."""
         listed, links = dict[str, int](), list[str]()
         missing = [lost for folder in self._folders if (lost := self._list(str(folder), listed, links))]

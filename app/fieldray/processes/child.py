@@ -57,7 +57,7 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-_MOST_STAGES: Final = 64  # maximum number of stages and questions in one call; more mean an endless loop
+_MAX_STAGES: Final = 64  # maximum number of stages and questions in one call; more mean an endless loop
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # By default glibc returns every block above 128 KB to the system. Fresh pages then cost up to a quarter of the time to
 # read an image. With these settings blocks below 32 MB (glibc's maximum) are kept, up to 128 MB in all.
@@ -277,7 +277,7 @@ class Child:
         if not self._is_ready:
             return None
         write_message(requests, message)
-        for _ in range(_MOST_STAGES):
+        for _ in range(_MAX_STAGES):
             answer = read_message(answers)
             if answer is None or not ({STAGE, QUESTION} & answer.body.keys()):
                 return answer

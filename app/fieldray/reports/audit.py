@@ -23,10 +23,10 @@ from fieldray.reports.document import (
     shorten_path,
 )
 
-_MOST_OF_A_PATH: Final = 240
-_MOST_OF_A_CELL: Final = 120
-_MOST_OF_A_SENTENCE: Final = 1200
-_MOST_OF_A_REASON: Final = 90
+_MAX_PATH_CHARACTERS: Final = 240
+_MAX_CELL_CHARACTERS: Final = 120
+_MAX_SENTENCE_CHARACTERS: Final = 1200
+_MAX_REASON_CHARACTERS: Final = 90
 
 
 class AuditText(AuditWords):
@@ -70,8 +70,8 @@ class AuditText(AuditWords):
             positives=missed.positives,
             negatives=missed.negatives,
         )
-        why = self.translator.reason(missed.reason)
-        return Figure(text("Not assessed: {reason}", reason=shorten(why, max_letters=_MOST_OF_A_REASON)), counts, "–")
+        why = shorten(self.translator.reason(missed.reason), max_letters=_MAX_REASON_CHARACTERS)
+        return Figure(text("Not assessed: {reason}", reason=why), counts, "–")
 
     def _agreement(self, found: Agreement) -> Figure:
         text = self.translator.text
@@ -405,7 +405,7 @@ class AuditText(AuditWords):
                 widths=(98.0, 30.0, 50.0),
             ),
             BulletList(
-                text("Notes on the figures"), tuple(shorten(one, max_letters=_MOST_OF_A_SENTENCE) for one in said)
+                text("Notes on the figures"), tuple(shorten(one, max_letters=_MAX_SENTENCE_CHARACTERS) for one in said)
             ),
         )
 
@@ -432,7 +432,7 @@ class AuditText(AuditWords):
                 text("Missed") if case.truth else text("Falsely referred"),
                 "–" if case.score is None else score_text(self.translator, case.score, point, min_digits=3),
                 "",
-                shorten_path(case.image, max_letters=_MOST_OF_A_PATH),
+                shorten_path(case.image, max_letters=_MAX_PATH_CHARACTERS),
                 category_label(self.translator, case.category, self.report.subject),
             )
             for case in found
@@ -455,4 +455,4 @@ class AuditText(AuditWords):
 
 
 def _rows(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(shorten(cell, max_letters=_MOST_OF_A_CELL) for cell in row) for row in rows)
+    return tuple(tuple(shorten(cell, max_letters=_MAX_CELL_CHARACTERS) for cell in row) for row in rows)

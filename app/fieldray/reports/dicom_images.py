@@ -41,7 +41,7 @@ from fieldray.reports.images import has_map, image_as_shown, legend
 from fieldray.reports.wording import Wording
 
 SIDE: Final = 1280  # longer side of the image in a capture, in pixels
-_LEAST_WIDTH: Final = 800
+_MIN_WIDTH: Final = 800
 _PANEL: Final = 256
 _EDGE: Final = 20
 _SIZES: Final = (17, 15, 14, 13, 12, 11, 10)  # possible font sizes of the words, in pixels
@@ -79,7 +79,7 @@ def layout_of(rows: int, columns: int) -> CaptureLayout:
     """
     scale = SIDE / max(rows, columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
-    wide = max(_LEAST_WIDTH, width + width % 2)
+    wide = max(_MIN_WIDTH, width + width % 2)
     return CaptureLayout(left=(wide - width) // 2, width=width, height=height, columns=wide, rows=height + _PANEL)
 
 

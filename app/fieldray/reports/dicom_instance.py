@@ -31,7 +31,7 @@ from fieldray.formatting import DICOM_DATE
 from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, shown_header
 
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
-_MOST_LETTERS: Final = 64
+_MAX_UID_CHARACTERS: Final = 64
 # UID of Fieldray as the writer of files (PS3.10 7.1), a random UUID.
 IMPLEMENTATION: Final = "2.25.156473418905120768331905466712349075822"
 # Storage classes of X-rays with several frames (PS3.4 B.5). Only references to these classes may name a frame.
@@ -43,7 +43,7 @@ _OF_FRAMES: Final = frozenset(
 
 def is_valid_uid(uid: str) -> bool:
     """Return whether a text is a valid DICOM UID (DICOM PS3.5, section 9.1)."""
-    return len(uid) <= _MOST_LETTERS and _PATTERN.fullmatch(uid) is not None
+    return len(uid) <= _MAX_UID_CHARACTERS and _PATTERN.fullmatch(uid) is not None
 
 
 def derived_uid(*parts: object) -> str:

@@ -43,7 +43,7 @@ OWN_SCHEME: Final = "99FIELDRAY"
 UNITLESS: Final = ("1", "UCUM", "no units")
 PERCENT: Final = ("%", "UCUM", "percent")
 SOURCE: Final = ("121112", "DCM", "Source of Measurement")
-_MOST_TEXT: Final = 1024
+_MAX_TEXT_CHARACTERS: Final = 1024
 
 Code = tuple[str, str, str]
 
@@ -95,7 +95,7 @@ def text_item(relationship: str, name: Code, text: str) -> Dataset:
     relationship  relationship to the item that contains this item, such as "CONTAINS"
     name          concept name of the item
     """
-    return content_item(relationship, "TEXT", name, TextValue=make_visible(text)[:_MOST_TEXT] or "-")
+    return content_item(relationship, "TEXT", name, TextValue=make_visible(text)[:_MAX_TEXT_CHARACTERS] or "-")
 
 
 def comment_item(text: str) -> Dataset:
@@ -314,7 +314,7 @@ def evidence_of(source: Source) -> Dataset:
 
 _PRIOR: Final = ("prior", OWN_SCHEME, "Prior image compared")
 _STUDY_DATE: Final = ("111060", "DCM", "Study Date")
-_MOST_REGIONS: Final = 50
+_MAX_REGIONS: Final = 50
 
 
 def prior_source(pair: PairRecord) -> Source | None:
@@ -355,7 +355,7 @@ def _pair_comments(pair: PairRecord) -> list[str]:
         f"Compared with an image of study date {date}.",
         *(doubt.text for doubt in pair_warnings(pair)),
         *why,
-        *(_region(number, region) for number, region in enumerate(pair.regions[:_MOST_REGIONS], 1)),
+        *(_region(number, region) for number, region in enumerate(pair.regions[:_MAX_REGIONS], 1)),
     ]
 
 

@@ -54,7 +54,7 @@ _STRETCH: Final = re.compile(f"[{_LEFTWARDS}](?:\\W*[{_LEFTWARDS}])*")
 _LEFT_TO_RIGHT_MARK: Final = "\u200e"
 _NEVER_DRAWN: Final = frozenset({*range(0x20), 0x7F})
 _Part = TypeVar("_Part", bound=PDFObject)
-_MOST_LINES: Final = 4096  # number of texts whose lines are cached
+_MAX_CACHED_TEXTS: Final = 4096  # number of texts whose lines are cached
 _BREAKING: Final = frozenset("\n\r\f\u00ad")  # break characters other than spaces
 
 
@@ -209,7 +209,7 @@ def _unicode_map(codes: Mapping[int, int]) -> bytes:
 _MARKS: Final = "-_/\\"
 
 
-@lru_cache(_MOST_LINES)
+@lru_cache(_MAX_CACHED_TEXTS)
 def break_lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | None:
     """Break a text into lines, as `FPDF.multi_cell` does.
 

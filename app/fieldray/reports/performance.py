@@ -115,7 +115,7 @@ def _sentence(translator: Translator, measured: Mapping[bool, ClassDistribution]
     if True in measured:
         return _elsewhere(translator, values, category)
     return " ".join(
-        [translator.text("The pack was not fully tested at another hospital."), _own(translator, values, category)]
+        [translator.text("The pack was not fully tested at another hospital."), _own_text(translator, values, category)]
     )
 
 
@@ -147,7 +147,7 @@ def _elsewhere(translator: Translator, values: Mapping[str, str], category: Cate
     )
 
 
-def _own(translator: Translator, values: Mapping[str, str], category: Category | None) -> str:
+def _own_text(translator: Translator, values: Mapping[str, str], category: Category | None) -> str:
     text = translator.text
     if category is None:
         return text(

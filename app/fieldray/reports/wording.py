@@ -71,8 +71,8 @@ from fieldray.reports.pair_wording import comparison_notice, gap_of_images, regi
 from fieldray.reports.performance import performance_of
 from fieldray.translation import Translator
 
-_MOST_OF_A_NOTE: Final = 2000
-_MOST_REGIONS: Final = 12
+_MAX_NOTE_CHARACTERS: Final = 2000
+_MAX_REGIONS: Final = 12
 _WIDTHS: Final = (10.0, 36.0, 19.0, 38.0, 40.0, 15.0, 20.0)  # widths of the list of all images, in mm
 _WIDTHS_WITH_PACKS: Final = (9.0, 30.0, 19.0, 28.0)  # widths of the first columns if columns of several packs follow
 
@@ -234,7 +234,7 @@ class Wording:
 
     def _reasons(self, outcome: Outcome) -> str:
         said = (*([why] if (why := reason_of(outcome)) else []), *override_notes(outcome))
-        return " ".join(self._said(why, outcome) for why in said)
+        return " ".join(self._reason_text(why, outcome) for why in said)
 
     def run_fields(self) -> tuple[Field, ...]:
         """Return the number and the time of the run, as labels with values."""
@@ -301,7 +301,7 @@ class Wording:
             patient=self._person(header),
             patient_fields=self._about_patient(header),
             image_fields=self._about_image(outcome),
-            read_first_reason=self._said(why, outcome) if why else "",
+            read_first_reason=self._reason_text(why, outcome) if why else "",
             findings=finding_texts(self.translator, outcome, self._stored.manifest),
             remarks=self._remarks(outcome),
             verdict=self._about_verdict(result.verdict),
@@ -310,7 +310,7 @@ class Wording:
             alt_text=self.translator.text("Chest X-ray as shown by the program. Result: {word}.", word=word),
         )
 
-    def _said(self, why: Reason, outcome: Outcome) -> str:
+    def _reason_text(self, why: Reason, outcome: Outcome) -> str:
         """Return a reason as text. Unless a person asked for names, a pseudonym replaces the path of the image."""
         if not self._is_named:
             key = outcome.ref.key
@@ -389,16 +389,16 @@ class Wording:
 
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
         if not isinstance(outcome, ScreenedOutcome):
-            return self._said(outcome.reason, outcome), advice_text(self.translator, outcome.category)
+            return self._reason_text(outcome.reason, outcome), advice_text(self.translator, outcome.category)
         notes = (note for note in notes_of(outcome) if note != reason_of(outcome))
         is_found = outcome.lungs is not None and outcome.lungs.found
         of_lungs = lung_sentences(self.translator, outcome.lungs) if outcome.lungs and is_found else ()
-        return (*filter(None, of_lungs), *(self._said(note, outcome) for note in notes))
+        return (*filter(None, of_lungs), *(self._reason_text(note, outcome) for note in notes))
 
     def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:
         text, reader = self.translator.text, shorten(self._stored.options.reader)
         given = Field(text("Verdict of the reader"), verdict_line(self.translator, verdict, reader=reader))
-        note = shorten(verdict.note, max_letters=_MOST_OF_A_NOTE) if verdict else ""
+        note = shorten(verdict.note, max_letters=_MAX_NOTE_CHARACTERS) if verdict else ""
         return _filled((given, Field(text("Note on the verdict"), note)))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
@@ -423,14 +423,14 @@ class Wording:
         likeness = text(
             "Similarity inside the lungs: {value}.", value=format_number(self.translator, pair.similarity, digits=2)
         )
-        shown = enumerate(pair.regions[:_MOST_REGIONS], 1)
+        shown = enumerate(pair.regions[:_MAX_REGIONS], 1)
         regions = (region_sentence(self.translator, region, count) + "." for count, region in shown)
         return " ".join((likeness, region_count(self.translator, len(pair.regions)), *regions))
 
     def _caption(self, outcome: Outcome, problem: Reason | None) -> str:
         text = self.translator.text
         if problem is not None:
-            why = self._said(problem, outcome)
+            why = self._reason_text(problem, outcome)
             return text("The image could not be read for this report: {reason}", reason=why)
         colours = text(
             "The colours show which parts of the image influenced the score. The colours do not outline a lesion."
@@ -441,7 +441,7 @@ class Wording:
             and outcome.class_maps is not None
             and self._stored.manifest is not None
         )
-        overrides = (self._said(note, outcome) for note in override_notes(outcome))  # a capture has no other words
+        overrides = (self._reason_text(note, outcome) for note in override_notes(outcome))  # a capture has no others
         parts = (*overrides, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("The display is not calibrated for diagnosis")) if part)
 

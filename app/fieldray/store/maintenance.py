@@ -80,7 +80,7 @@ log = logging.getLogger(__name__)
 
 _PAGES: Final = 2048  # pages copied at once: 16 MB
 _LAST_ID: Final = 2**62  # highest valid row number; SQLite could assign none after its maximum
-_MOST_GAP: Final = 10_000_000  # row numbers tried after damage; a damaged number may be huge
+_MAX_GAP: Final = 10_000_000  # row numbers tried after damage; a damaged number may be huge
 _LAST_VERSION: Final = 1000  # a higher number means a damaged file
 # UnicodeDecodeError is raised if the message of SQLite's error quotes damaged bytes.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -472,7 +472,7 @@ def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
         for (row_id,) in found:
             yield (last := row_id)
     except _UNREADABLE:
-        yield from range(last + 1, min(_last_id(source, table), last + _MOST_GAP) + 1)
+        yield from range(last + 1, min(_last_id(source, table), last + _MAX_GAP) + 1)
 
 
 def _last_id(source: sqlite3.Connection, table: str) -> int:
@@ -508,7 +508,7 @@ def _keep_numbers(source: sqlite3.Connection, target: sqlite3.Connection) -> Non
     named = (("runs", "run_id", "images"), ("images", "image_id", "answers"), ("answers", "answer_id", "verdicts"))
     for table, name, others in named:
         last = target.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0]
-        most = last + _MOST_GAP
+        most = last + _MAX_GAP
         given_out = f"SELECT MAX(seq) FROM sqlite_sequence WHERE name = '{table}' AND seq <= ?"
         for query in (given_out, f"SELECT MAX({name}) FROM {others} WHERE {name} <= ?"):
             for known in (source, target):

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MOST_PREVIEW_BYTES: Final = PREVIEW_SIDE**2  # no preview JPEG is larger
+_MAX_PREVIEW_BYTES: Final = PREVIEW_SIDE**2  # no preview JPEG is larger
 _COLUMNS: Final = "content_sha256, frame, thumbnail, thumbnail_columns, preview"
 _ADD: Final = f"""
     INSERT INTO pictures ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)
@@ -141,7 +141,7 @@ class Pictures:
         """
         query = """SELECT preview FROM pictures WHERE content_sha256 = ? AND frame = ?
                    AND typeof(preview) = 'blob' AND length(preview) <= ?"""
-        found = self._all(query, (content, frame, _MOST_PREVIEW_BYTES))
+        found = self._all(query, (content, frame, _MAX_PREVIEW_BYTES))
         return found[0][0] if found else None
 
     def _all(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:

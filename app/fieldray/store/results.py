@@ -150,14 +150,14 @@ class ResultQuery:
 
     def runs(self) -> tuple[Run, ...]:
         """Return all runs in the database, the newest run first."""
-        return self._made(self._run_of, self._all(f"SELECT * FROM {RUNS_WITH_PACKS} ORDER BY id DESC"))
+        return self._convert(self._run_of, self._all(f"SELECT * FROM {RUNS_WITH_PACKS} ORDER BY id DESC"))
 
     def run(self, run_id: int) -> Run:
         """Return the run with this id. Raises UsageProblem (history_no_run) if the database has no such run."""
         rows = self._all(f"SELECT * FROM {RUNS_WITH_PACKS} WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
         if not rows:
             raise UsageProblem(reason("history_no_run", run=run_id))
-        return self._made(self._run_of, rows)[0]
+        return self._convert(self._run_of, rows)[0]
 
     def _run_of(self, row: sqlite3.Row) -> Run:
         return with_live_state(self.path, run_of(row))
@@ -210,8 +210,8 @@ class ResultQuery:
         return self._kinds(self._all(bookkeeping.COUNT_RESULTS_OF_LAST_PASS, run_id=run_id))
 
     def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultCount, ...], ...]:
-        number = 1 + max((row["position"] for row in rows), default=-1)
-        return tuple(self._made(result_count, [row for row in rows if row["position"] == one]) for one in range(number))
+        packs = range(1 + max((row["position"] for row in rows), default=-1))
+        return tuple(self._convert(result_count, [row for row in rows if row["position"] == one]) for one in packs)
 
     def number_of_images(self, run_id: int) -> int:
         """Return the number of present images of a run that have a result."""
@@ -228,17 +228,17 @@ class ResultQuery:
     def absent_images(self, run_id: int) -> tuple[str, ...]:
         """Return the names of images that an earlier pass of a run saw, and the last complete pass did not find."""
         query = "SELECT image_key FROM images WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
-        return self._made(lambda row: image_key_text(row["image_key"]), self._all(query, run_id))
+        return self._convert(lambda row: image_key_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, result_id: int, outcome: Outcome) -> Verdict | None:
         """Return the verdict on an outcome, or None. The row of the result may contain a newer outcome."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, result_id, result_hash(outcome))
-        return self._made(verdict_of, rows)[0] if rows else None
+        return self._convert(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
         """Return verdicts, from any run, on other content or another result of this run's images, the oldest first."""
-        return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
+        return self._convert(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
         """Return the highest row id of an image assigned so far; 0 in an empty database."""
@@ -272,7 +272,7 @@ class ResultQuery:
 
     def image_stamps(self, run_id: int, first: bytes, *, limit: int) -> tuple[ImageStamps, ...]:
         """Return the file stamps of at most `limit` images of a run, in the order of their keys, from `first` on."""
-        rows = self._made(with_checked_types, self._all(bookkeeping.SELECT_STAMPS, run_id, first, limit))
+        rows = self._convert(with_checked_types, self._all(bookkeeping.SELECT_STAMPS, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
             ImageStamps(
@@ -299,9 +299,9 @@ class ResultQuery:
         def made(row: sqlite3.Row) -> StoredResult:
             return stored_result_of(row, kept.get((row["content_sha256"], row["frame"])), looks_inside=looks_inside)
 
-        return self._made(made, rows)
+        return self._convert(made, rows)
 
-    def _made(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
+    def _convert(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
         """Convert each row with `make`. An invalid row counts as damage of the file. Raises StorageProblem."""
         with invalid_rows_as_damage(self.path):
             return tuple(map(make, rows))
@@ -451,7 +451,7 @@ class ResultStore(ResultQuery):
         """Return the secret key from which this database's file stamps are made; the key is created on first use."""
         self._all(bookkeeping.INSERT_STAMP_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
         rows = self._all(bookkeeping.SELECT_STAMP_KEY)
-        (key,) = self._made(lambda row: bookkeeping.valid_stamp_key(row["value"]), rows)
+        (key,) = self._convert(lambda row: bookkeeping.valid_stamp_key(row["value"]), rows)
         return key
 
     def reuse_results(self, run_id: int, taken: ReusedResults) -> tuple[int, ...]:
@@ -527,7 +527,7 @@ class ResultStore(ResultQuery):
         """Return the reader's verdict on a result, and whether the result was read, as fields of `StoredResult`."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ?"
         rows = self._all(query, result_id, judged)
-        (verdict,) = self._made(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
+        (verdict,) = self._convert(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
         return {"is_read": bool(rows), "verdict": verdict}
 
     def _list(self, run_id: int, image: StoredImage) -> None:

@@ -151,7 +151,7 @@ def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -
         "decode_ms": facts.decode_ms,
         "backend": screened.backend if screened else None,
         "inference_ms": screened.inference_ms if screened else None,
-        "findings": compact_json(_found(screened.findings, points) if screened else []),
+        "findings": compact_json(_stored_findings(screened.findings, points) if screened else []),
         "class_maps": None if maps is None else maps.astype(np.float32).tobytes(),
         "notes": compact_json(list(map(stored_reason_of, notes_of(outcome)))),
         "details": compact_json(_details(outcome.ref, facts, screened)),
@@ -175,7 +175,7 @@ def _details(ref: ImageRef, facts: ReadFacts, screened: ScreenedOutcome | None) 
     )
 
 
-def _found(findings: Sequence[Finding], points: Sequence[OperatingPoint]) -> list[StoredFinding]:
+def _stored_findings(findings: Sequence[Finding], points: Sequence[OperatingPoint]) -> list[StoredFinding]:
     of_run = {point.label: point for point in points}
 
     def point(finding: Finding) -> OperatingPoint | Literal[1] | None:

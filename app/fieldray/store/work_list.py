@@ -80,7 +80,7 @@ _HAS_ACCENTS: Final = f"CAST({_SEARCHED} AS TEXT) GLOB '*[^ -~]*'"
 _UNDIVIDED: Final = str.maketrans(
     {"ґ": "г", "ł": "l", "ø": "o", "đ": "d", "ı": "i"} | dict.fromkeys("'`\u2018\u2019\u02bc\u02b9")
 )
-_MOST_WORDS: Final = 8
+_MAX_WORDS: Final = 8
 _YEAR_FIRST: Final = re.compile(r"([0-9]{4})[-./]([0-9]{2})(?:[-./]([0-9]{2}))?")
 _DAY_FIRST: Final = re.compile(r"([0-9]{1,2})[./]([0-9]{1,2})[./]([0-9]{4})")
 _OWNED: Final = np.dtype([("id", np.int64), ("person", np.int64), ("study", np.int64), ("day", np.int64)])
@@ -97,7 +97,7 @@ _JUDGED: Final = """
 _WITH_VERDICT: Final = "AND choice IS NOT NULL"
 _CONTRADICTED: Final = "AND choice IN ({})".format(", ".join(f"'{choice}'" for choice in CONTRADICTING_CHOICES))
 _STUDY_ROWS: Final = (16, 256, 4096)  # rows read at a time; the next study is most often near
-_MOST_OF_A_PATIENT: Final = 500
+_MAX_IMAGES_OF_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
     SELECT image_id FROM work_list INDEXED BY work_list_by_patient_id
     WHERE patient_id = :key AND patient_id != x'' AND (rank != :failed OR run_id IS :run_id)
@@ -144,7 +144,7 @@ _BRIEFS: Final = """
 """
 
 _IN_ORDER: Final = f"SELECT image_id FROM work_list INDEXED BY work_list_by_class WHERE run_id = ? ORDER BY {_BY_CLASS}"
-_AT_ONCE: Final = 256
+_POSITIONS_PER_QUERY: Final = 256
 
 # The identity of an image when runs are compared: its bytes, or its path if the bytes were not read.
 _IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
@@ -152,7 +152,7 @@ _SAMPLES = """SELECT category, findings, grey, lungs FROM answers JOIN images ON
             WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
 
 
-_MOST_SITES: Final = 100
+_MAX_SITES: Final = 100
 _SEPARATOR: Final = os.fsencode(os.sep)
 _AFTER_SEPARATOR: Final = bytes([_SEPARATOR[0] + 1])  # the keys of a folder's content are below: folder + this byte
 
@@ -287,7 +287,7 @@ class HistoryQuery(ResultQuery):
         """
         number = patient_id.strip()
         asked = {"key": sort_key(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
-        rows = self._all(_OF_A_PATIENT, most=_MOST_OF_A_PATIENT, **asked)
+        rows = self._all(_OF_A_PATIENT, most=_MAX_IMAGES_OF_PATIENT, **asked)
         found = self.images([row["image_id"] for row in rows])
         return tuple(image for image in found if image.ref.header.patient_id.strip() == number)
 
@@ -311,13 +311,13 @@ class HistoryQuery(ResultQuery):
         counts: defaultdict[int, Counter[Category]] = defaultdict(Counter)
         backends: defaultdict[int, Counter[str]] = defaultdict(Counter)
         verdicts: defaultdict[int, Counter[VerdictChoice]] = defaultdict(Counter)
-        for row in self._made(with_checked_types, self._all(_COUNTS)):
+        for row in self._convert(with_checked_types, self._all(_COUNTS)):
             with invalid_rows_as_damage(self.path):
                 counts[row["run_id"]][category_of(row["rank"])] += row["number"]
         for query, sign in ((_BACKENDS, 1), (_BACKENDS_ABSENT, -1)):
-            for row in self._made(with_checked_types, self._all(query)):
+            for row in self._convert(with_checked_types, self._all(query)):
                 backends[row["run_id"]][row["backend"] or ""] += sign * row["number"]
-        for row in self._made(with_checked_types, self._all(_CHOICES)):
+        for row in self._convert(with_checked_types, self._all(_CHOICES)):
             verdicts[row["run_id"]][row["choice"]] += row["number"]
         gone = {row["run_id"]: row["number"] for row in self._all(_ABSENT)}
         return tuple(
@@ -341,7 +341,7 @@ class HistoryQuery(ResultQuery):
         """
         counted = self._all(_BY_DAY, since_s, WORK_LIST_ORDER.index("not_an_image"))
         days = {str(row["day"]): Counter({"images": int(row["number"])}) for row in counted}
-        for row in self._made(dict, self._all(_NOTES_BY_DAY, since_s)):
+        for row in self._convert(dict, self._all(_NOTES_BY_DAY, since_s)):
             codes = {note.code for note in reasons_of(row["notes"])} & QUALITY_CODES
             days.setdefault(row["day"], Counter()).update(dict.fromkeys(codes, row["number"]))
         return days
@@ -355,7 +355,7 @@ class HistoryQuery(ResultQuery):
         """
         for page in self._pages(run_id):
             of_image = defaultdict[int, list[ResultBrief]](list)
-            for brief in self._made(brief_of, self._all(_BRIEFS, json.dumps(list(page)))):
+            for brief in self._convert(brief_of, self._all(_BRIEFS, json.dumps(list(page)))):
                 if position in (None, brief.position):
                     of_image[brief.row_id].append(brief)
             for row_id in page:
@@ -371,7 +371,7 @@ class HistoryQuery(ResultQuery):
         """
         inside = os.fsencode(folder) if folder else b""
         ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
-        return self._made(tally_of, self._all(_TALLIES, inside, *ends, since_s, until_s))
+        return self._convert(tally_of, self._all(_TALLIES, inside, *ends, since_s, until_s))
 
     def images_in_order(self, run_id: int) -> Iterator[StoredImage]:
         """Yield the images of a run in the order of its work list, the most urgent image first.
@@ -391,8 +391,8 @@ class HistoryQuery(ResultQuery):
             row_ids = self._numbers(_IN_ORDER, run_id)
             _, is_earlier = self._owned(run_id, row_ids, is_all=True)
         positions = earlier_days_last(is_earlier)
-        for start in range(0, len(positions), _AT_ONCE):
-            some = positions[start : start + _AT_ONCE]
+        for start in range(0, len(positions), _POSITIONS_PER_QUERY):
+            some = positions[start : start + _POSITIONS_PER_QUERY]
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
 
     def shared_instances(self, run_id: int, *, position: int = 0) -> int:
@@ -423,7 +423,7 @@ class HistoryQuery(ResultQuery):
                are left out
         """
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
-        return self._made(sample_of, self._all(query, *pack_in_run, limit))
+        return self._convert(sample_of, self._all(query, *pack_in_run, limit))
 
     def earlier_drift_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
         """Return the values by which drift is measured, from earlier runs over the folders of a run.
@@ -434,7 +434,7 @@ class HistoryQuery(ResultQuery):
         position  position of the pack in the run
         limit     maximum number of images; the newest images are used
         """
-        sites = [os.fsencode(site) for site in dict.fromkeys(map(origin_folder, run.spec.paths))][:_MOST_SITES]
+        sites = [os.fsencode(site) for site in dict.fromkeys(map(origin_folder, run.spec.paths))][:_MAX_SITES]
         ends = [end for site in sites for end in (site, site + _SEPARATOR, site + _AFTER_SEPARATOR)]
         here = " OR ".join(["image_key = ? OR (image_key >= ? AND image_key < ?)"] * len(sites)) or "0"
         query = f"""{_SAMPLES} AND (answers.run_id, position) IN (
@@ -444,7 +444,7 @@ class HistoryQuery(ResultQuery):
                     GROUP BY {_IDENTITY} ORDER BY answers.id DESC LIMIT ?"""
         pack = run.spec.packs[position]
         asked = pack.model_sha256, pack.settings_hash, run.run_id, *ends, run.run_id, limit
-        return self._made(sample_of, self._all(query, *asked))
+        return self._convert(sample_of, self._all(query, *asked))
 
 
 def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
@@ -496,7 +496,7 @@ def _search_condition(words: Sequence[str]) -> tuple[str, dict[str, bytes]]:
     the stored text has accents, the word is compared with the text without accents as well.
     """
     terms, values = list[str](), dict[str, bytes]()
-    for place, word in enumerate(words[:_MOST_WORDS]):
+    for place, word in enumerate(words[:_MAX_WORDS]):
         forms = dict.fromkeys((word, *_dates_in(word)))
         names = {f"text_{place}_{number}": form for number, form in enumerate(forms)}
         values |= {name: form.encode("utf-8", "surrogatepass") for name, form in names.items()}

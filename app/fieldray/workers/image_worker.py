@@ -204,14 +204,14 @@ class ImageWorker:
             unread = calls.AnalysisResult(problem=error.reason, is_refusal=isinstance(error, Unusable))
             return (unread,) * len(questions)
         shared = _Shared(file, opened_s=time.perf_counter() - began_s)
-        return tuple(self._seen(number, question, shared) for number, question in enumerate(questions))
+        return tuple(self._analyse_with_pack(number, question, shared) for number, question in enumerate(questions))
 
-    def _seen(self, number: int, question: calls.AnalyseRequest, shared: _Shared) -> calls.AnalysisResult:
+    def _analyse_with_pack(self, number: int, question: calls.AnalyseRequest, shared: _Shared) -> calls.AnalysisResult:
         file, pack = shared.file, self._packs[question.pack] if self._packs else _LoadedPack(None, None)
         facts = ReadFacts(content_sha256=file.content_sha256, stamp=file.stamp)
         view = _PackAnalysis(number, question, pack, shared, calls.AnalysisResult(facts=facts), read_s=shared.opened_s)
         try:
-            self._look(view)
+            self._analyse_view(view)
         except InputProblem as error:
             if isinstance(error, Unusable) and error.reason.code != "modality":
                 self._picture(view)
@@ -238,7 +238,7 @@ class ImageWorker:
         announce("inference")
         return classifier.network.run(question.values)
 
-    def _look(self, view: _PackAnalysis) -> None:
+    def _analyse_view(self, view: _PackAnalysis) -> None:
         self._identify(view)
         asked = view.question.detail
         details: tuple[Detail, ...] = ("needed", "finer") if asked == "needed" else (asked,)
@@ -470,7 +470,7 @@ with contextlib.suppress(BackendProblem):
 _worker: Final = ImageWorker()
 
 
-def _look(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
+def _analyse_for_each(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
     seen = _worker.analyse_for_each(questions)
     lower_priority()  # after the first image, a run must not slow down other programs
     return seen
@@ -478,7 +478,7 @@ def _look(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResu
 
 handle: Final = handler_of(
     (calls.LOAD, _worker.load),
-    (calls.ANALYSE, _look),
+    (calls.ANALYSE, _analyse_for_each),
     (calls.RUN, _worker.run),
     (calls.READ_IMAGE, lambda question: _file(question).read_for_display(None)),
     (calls.READ_SHOWN_IMAGE, _shown),

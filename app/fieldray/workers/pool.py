@@ -47,7 +47,7 @@ _HEAD_START_S: Final = 0.5
 _TRIES: Final = 2
 _TRIES_IN_CLASSIFIER: Final = 3
 _KILLED: Final = -9  # SIGKILL by the system, short of memory. This pool kills only processes without a call
-_MOST_WORKERS: Final = 8
+_MAX_WORKERS: Final = 8
 # Memory for the networks of a pack, in addition to the image. The shipped packs need 560 MB.
 _NETWORKS_MB: Final = 768
 # Open files: for each worker (pipes, and the results database in two threads), and for all else with a margin.
@@ -167,7 +167,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         is_cancelled   function that returns whether the image is no longer wanted; `analyse_for_each` then raises
                        PoolClosed
         """
-        ask = partial(self._look_for_each, run_elsewhere=run_elsewhere, is_cancelled=is_cancelled)
+        ask = partial(self._analyse_in_one_child, run_elsewhere=run_elsewhere, is_cancelled=is_cancelled)
         try:
             return ask(questions)
         except _LostInClassifier as error:
@@ -177,14 +177,14 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 why = seen.problem or error.reason
                 return (replace(seen, problem=why, stage=seen.stage if seen.problem else "inference", values=None),)
 
-        def look_alone(number: int) -> AnalysisResult:
+        def analyse_alone(number: int) -> AnalysisResult:
             run = run_elsewhere and (lambda _, values: run_elsewhere(number, values))
             (seen,) = self.analyse_for_each([questions[number]], run_elsewhere=run, is_cancelled=is_cancelled)
             return seen
 
-        return tuple(map(look_alone, range(len(questions))))  # the other packs' networks may run without a crash
+        return tuple(map(analyse_alone, range(len(questions))))  # the other packs' networks may run without a crash
 
-    def _look_for_each(
+    def _analyse_in_one_child(
         self,
         questions: Sequence[tuple[AnalyseRequest, Model | None]],
         *,
@@ -494,7 +494,7 @@ def number_of_workers(settings: Settings) -> int:
 
     More than eight would waste memory, because the disk and the parent process limit the speed.
     """
-    return settings.integer("decoders") or min(usable_cores(), _MOST_WORKERS)
+    return settings.integer("decoders") or min(usable_cores(), _MAX_WORKERS)
 
 
 def open_workers(settings: Settings, size: int) -> Workers:

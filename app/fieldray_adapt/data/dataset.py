@@ -48,8 +48,8 @@ from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.engine_interface import averaging_matrix
 
 _THUMBNAIL_SIDE: Final = 32
-_ALIKE: Final = 0.998
-_COMPARED_AT_ONCE: Final = 1024
+_MIN_COPY_CORRELATION: Final = 0.998
+_COMPARED_PER_STEP: Final = 1024
 _JUDGED: Final = ("validation", "test")
 
 
@@ -109,7 +109,7 @@ def find_duplicates(
     same = frozenset(_exact(digests))
     exact, near = (
         tuple(pair for pair in pairs if files[pair[0]] != files[pair[1]] or _is_across(pair, parts))
-        for pairs in (sorted(same), (pair for pair in _near(images) if pair not in same))
+        for pairs in (sorted(same), (pair for pair in _nearly_equal_pairs(images) if pair not in same))
     )
     pairs = exact + near
     across = [pair for pair in pairs if _is_across(pair, parts)]
@@ -138,14 +138,14 @@ def _exact(digests: Sequence[str]) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _near(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...]:
+def _nearly_equal_pairs(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...]:
     small = thumbnails(images, side=min(_THUMBNAIL_SIDE, *images.shape[1:3])).astype(np.float32)
     small -= small.mean(axis=1, keepdims=True)
     small /= np.maximum(np.linalg.norm(small, axis=1, keepdims=True), 1e-6)
     pairs = []
-    for start in range(0, len(small), _COMPARED_AT_ONCE):
-        alike = small[start : start + _COMPARED_AT_ONCE] @ small[start:].T
-        firsts, seconds = np.nonzero(np.triu(alike, 1) > _ALIKE)
+    for start in range(0, len(small), _COMPARED_PER_STEP):
+        alike = small[start : start + _COMPARED_PER_STEP] @ small[start:].T
+        firsts, seconds = np.nonzero(np.triu(alike, 1) > _MIN_COPY_CORRELATION)
         pairs += [(start + int(first), start + int(second)) for first, second in zip(firsts, seconds, strict=True)]
     return tuple(pairs)
 
@@ -413,10 +413,10 @@ DATA_STEP: Final = Step(
 )
 
 
-_MOST: Final = 20
-_FEW: Final = 3
+_MAX_PROBLEMS: Final = 20
+_MAX_SHOWN_ALIKE: Final = 3
 _VARIES: Final = re.compile(r"\S*[\d./\\]\S*")
-_SHORTEST_WORD: Final = 4
+_MIN_WORD_LETTERS: Final = 4
 
 
 def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[Problem]:
@@ -436,7 +436,7 @@ def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[P
         rows += found
         problems += wrong
         problems += _single_class(recipe.pack_labels, source, found, ("data", number))
-        problems += _first(list(_misspelt(recipe, source, found)), ("data", number))
+        problems += _grouped_problems(list(_misspelt(recipe, source, found)), ("data", number))
     for key in ("ood_images", "elsewhere"):
         source = getattr(recipe.evaluation, key)
         problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
@@ -472,10 +472,10 @@ def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[l
     details = [found.text for found in wrong]
     missing = [row for row in rows if every_image and not row.path.is_file()]
     files = [f"names an image that is not there: {row.path} ({row.origin})" for row in missing]
-    return rows, [*_first(details, at, lead="cannot be used: "), *_first(files, at)]
+    return rows, [*_grouped_problems(details, at, lead="cannot be used: "), *_grouped_problems(files, at)]
 
 
-def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
+def _grouped_problems(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
     """Yield a problem for each of `details`. The text of each problem starts with `lead`.
 
     Details that differ only in file names and numbers become one problem with a count. Otherwise one wrong pattern
@@ -484,12 +484,12 @@ def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[
     groups: dict[str, list[str]] = {}
     for detail in details:
         groups.setdefault(_VARIES.sub("", detail), []).append(detail.removesuffix("."))  # further words may follow
-    for alike in list(groups.values())[:_MOST]:
-        shown = alike if len(alike) <= _FEW else alike[:1]
+    for alike in list(groups.values())[:_MAX_PROBLEMS]:
+        shown = alike if len(alike) <= _MAX_SHOWN_ALIKE else alike[:1]
         more = f" (and {len(alike) - 1} more like it)" if len(alike) > len(shown) else ""
         yield from (Problem(at, lead + detail + more) for detail in shown)
-    if len(groups) > _MOST:
-        yield Problem(at, f"has {sum(map(len, list(groups.values())[_MOST:]))} more problems of this kind")
+    if len(groups) > _MAX_PROBLEMS:
+        yield Problem(at, f"has {sum(map(len, list(groups.values())[_MAX_PROBLEMS:]))} more problems of this kind")
 
 
 def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: Location) -> Iterator[Problem]:
@@ -533,7 +533,7 @@ def _one_keystroke_apart(first: str, second: str) -> bool:
     Words with fewer than four letters may differ only in case.
     """
     one, other = sorted((first.casefold(), second.casefold()), key=len)
-    if one == other or len(one) < _SHORTEST_WORD:
+    if one == other or len(one) < _MIN_WORD_LETTERS:
         return one == other
     start = next((index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
     rest, other_rest = one[start:], other[start:]
@@ -561,17 +561,18 @@ def _cells(row: Row, column: str) -> frozenset[str]:
 def _split_problems(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[Problem]:
     rows = _with_copies_known(rows)
     alike = [found.text for found in find_similar_patients(rows, recipe.split)]
-    yield from _first(alike, ("split",), lead="is no split by patient: ")
+    yield from _grouped_problems(alike, ("split",), lead="is no split by patient: ")
     try:
         require_matching_table(rows, recipe.split)
         parts = assign_parts(rows, recipe.split, recipe.data)
     except UsageProblem as problem:
         yield Problem(("split",), f"cannot be made: {problem.reason.text.removesuffix('.')}")
         return
-    yield from _first([found.text for found in find_leaks(rows, parts)], ("split",), lead="is no split by patient: ")
+    leaks = [found.text for found in find_leaks(rows, parts)]
+    yield from _grouped_problems(leaks, ("split",), lead="is no split by patient: ")
     used = leave_out_unevaluated(rows, parts, recipe.data)
     empty = [found.text for found in missing_classes(used, label_targets(rows, recipe.labels), recipe.labels)]
-    yield from _first(empty, ("split",), lead="leaves a part without a class: ")
+    yield from _grouped_problems(empty, ("split",), lead="leaves a part without a class: ")
 
 
 def _with_copies_known(rows: Sequence[Row]) -> list[Row]:

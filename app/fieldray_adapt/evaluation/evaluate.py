@@ -469,7 +469,7 @@ def _age_group(years: float | None) -> str:
 _THUMBNAIL_SIDE: Final = 16
 _BORDER_SHARE: Final = 0.06
 _BORDER_POINTS: Final = 64
-_MOST_IMAGES: Final = 4000
+_MAX_IMAGES: Final = 4000
 _RIDGE: Final = 30.0
 
 
@@ -517,7 +517,7 @@ def shortcut_scores(
     evaluated_pixels
         The features (n, values) of the n images to score.
     """
-    chosen = np.random.default_rng(0).permutation(len(training_pixels))[:_MOST_IMAGES]
+    chosen = np.random.default_rng(0).permutation(len(training_pixels))[:_MAX_IMAGES]
     mean, spread = training_pixels[chosen].mean(0), training_pixels[chosen].std(0) + 1e-6
     if len(np.unique(truth[chosen])) < 2:
         return np.full(len(evaluated_pixels), 0.5)  # nothing can be learned from one class

@@ -171,7 +171,7 @@ def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) ->
         chests = np.concatenate([images for images, _ in validation.chests.values()])
         refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
         thresholds = choose_check_thresholds(
-            _some(chests, _VALIDATION_CHESTS), refusable, predict, unchanged_share=recipe.evaluation.keeps
+            _evenly_spaced(chests, _VALIDATION_CHESTS), refusable, predict, unchanged_share=recipe.evaluation.keeps
         )
     test = data.check_images("test", {}, side=recipe.input.height)
     if test is None:
@@ -213,7 +213,7 @@ def measure_check_rates(
     `images` are upright chest images (n, side, side) uint8. Returns three kinds of shares: images that are accepted,
     copies whose rotation, inversion or mirroring is noticed, and images for which a check gives a false alarm.
     """
-    images, limits = _some(images, max_images), np.array([thresholds[name] for name in LUNG_CHECKS])
+    images, limits = _evenly_spaced(images, max_images), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes = {
         "rotated_90": partial(reorient, turns=1),
         "rotated_180": partial(reorient, turns=2),
@@ -238,7 +238,7 @@ def _kinds(images: ImagesForChecks) -> list[str]:
 def _ood_images_of(images: ImagesForChecks, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
     """Return out-of-distribution images of a kind, such as "fractal". Equal arguments give equal images."""
     if kind == "files":
-        return _some(images.ood_images, _OOD_IMAGES)
+        return _evenly_spaced(images.ood_images, _OOD_IMAGES)
     generator, settings = np.random.default_rng(len(kind)), recipe.checks_augmentation
     return np.stack([images.draw_ood_image(settings, generator=generator, kind=kind) for _ in range(_OOD_IMAGES)])
 
@@ -247,7 +247,7 @@ def _share(hits: NDArray[np.bool_]) -> Share:
     return share_of_hits(hits, patients=[str(index) for index in range(len(hits))])
 
 
-def _some(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
+def _evenly_spaced(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
     """Return at most `count` of the images, chosen at equal distances in the array."""
     if len(images) <= count:
         return images

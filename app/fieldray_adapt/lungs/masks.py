@@ -20,7 +20,7 @@ from fieldray_adapt.lungs.recipe import MaskSource
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
 _NEAR_AN_END: Final = 0.16
 """How far a mask pixel may be from black or white, as a share of the brightest value. JPEG files blur masks."""
-_MOST_GREY: Final = 0.02
+_MAX_GREY_SHARE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
     if not highest:
         return "is empty: there is no lung in it"
     between = (values > highest * _NEAR_AN_END) & (values < highest * (1 - _NEAR_AN_END))
-    if between.mean() > _MOST_GREY:
+    if between.mean() > _MAX_GREY_SHARE:
         return "is a grey image, not a mask of black and white: perhaps image and mask are swapped"
     if values[:: max(1, rows - 1), :: max(1, columns - 1)].min() > highest * (1 - _NEAR_AN_END):
         return "is white in all four corners, where no lung is: perhaps it is inverted"

@@ -118,7 +118,7 @@ PUBLISHED_LEVELS: Final = 4
 """Number of steps down in the published U-Net."""
 PUBLISHED_MARGIN: Final = 92
 """Number of pixels by which the published U-Net's mask is smaller than the input at each of the four borders."""
-_LEAST_BOTTOM: Final = 8
+_MIN_BOTTOM_SIDE: Final = 8
 
 
 def published_mask_side(side: int) -> int:
@@ -129,7 +129,7 @@ def published_mask_side(side: int) -> int:
     size = side
     for _ in range(PUBLISHED_LEVELS):
         size -= 4
-        if size % 2 or size < _LEAST_BOTTOM:
+        if size % 2 or size < _MIN_BOTTOM_SIDE:
             near = [fit for fit in range(188, side + 17, 16) if abs(fit - side) < 16]
             raise ValueError(f"an input of {side} pixels does not halve evenly; {near or [188]} would")
         size //= 2

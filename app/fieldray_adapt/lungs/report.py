@@ -48,7 +48,7 @@ def report_step(run: Run) -> StepFacts:
     """Write report.html: training figures, fit of the masks, and pictures of the best, median and worst masks."""
     metrics = run.read("evaluate", "metrics.json", LungFigures)
     history, recipe = run.read("train", HISTORY_NAME, list[EpochFigures]), lung_recipe_of(run)
-    curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_seen(row)] for row in history]
+    curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_dice_cells(row)] for row in history]
     masks = [
         Table(rows=[fit_row(*item) for item in found.items()], head=FIT_COLUMNS, caption=name)
         for name, found in metrics.masks.items()
@@ -67,7 +67,7 @@ def report_step(run: Run) -> StepFacts:
     return write_run_page(run, f"Lung fields: {recipe.pack.id} {recipe.pack.version}", sections)
 
 
-def _seen(row: EpochFigures) -> list[str]:
+def _dice_cells(row: EpochFigures) -> list[str]:
     return ["-" if value is None else str(value) for value in (row.dice, row.least_dice, row.frontal)]
 
 

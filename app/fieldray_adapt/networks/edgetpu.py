@@ -74,7 +74,7 @@ class Placement:
         Size of the weights kept on the chip, and size of the weights sent over USB for every image.
     estimate_ms
         Estimated milliseconds per image on USB 3; None without operators on the Edge TPU, and for a compiled file.
-    least_runtime
+    min_runtime
         Lowest version of the Edge TPU runtime that can run the compiled file; None for a forecast.
     """
 
@@ -85,7 +85,7 @@ class Placement:
     cached_bytes: int
     streamed_bytes: int
     estimate_ms: float | None
-    least_runtime: int | None = None
+    min_runtime: int | None = None
 
     @property
     def mapped_count(self) -> int:
@@ -173,7 +173,7 @@ class _File:
             cached_bytes=sum(cached for _, cached, _ in packages),
             streamed_bytes=sum(streamed for *_, streamed in packages),
             estimate_ms=None,
-            least_runtime=max(oldest for oldest, *_ in packages),
+            min_runtime=max(oldest for oldest, *_ in packages),
         )
 
     def is_custom(self, row: Any) -> bool:
@@ -274,13 +274,13 @@ def describe_placement(placement: Placement) -> str:
     lines += [f"  on the CPU: {count} x {why}" for why, count in placement.left_on_cpu.items()]
     if placement.estimate_ms is not None:
         lines.append(f"About {placement.estimate_ms:.1f} ms per image on USB 3: an estimate, not measured")
-    if placement.least_runtime is not None:
-        lines.append(f"Needs the Edge TPU runtime version {placement.least_runtime} or later")
+    if placement.min_runtime is not None:
+        lines.append(f"Needs the Edge TPU runtime version {placement.min_runtime} or later")
     return "\n".join(lines)
 
 
 COMPILER_PROGRAM: Final = "edgetpu_compiler"
-_LEAST_RUNTIME: Final = 13
+_MIN_RUNTIME: Final = 13
 """The version of the Edge TPU runtime for which files are compiled: the lowest version that clinics use."""
 _TIMEOUT_S: Final = 600
 
@@ -302,7 +302,7 @@ def compile_for_edgetpu(data: bytes, *, compiler: Path) -> tuple[bytes, Placemen
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
         source = Path(folder) / "model.tflite"
         source.write_bytes(data)
-        command = [str(compiler), "--min_runtime_version", str(_LEAST_RUNTIME), "--show_operations"]
+        command = [str(compiler), "--min_runtime_version", str(_MIN_RUNTIME), "--show_operations"]
         text = _run([*command, "--out_dir", folder, str(source)])
         made = source.with_name("model_edgetpu.tflite")
         if not made.is_file():

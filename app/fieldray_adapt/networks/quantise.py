@@ -207,7 +207,7 @@ def _ranges(
     return found
 
 
-_LARGEST: Final = 127
+_MAX_INT8: Final = 127
 
 
 def correct_rounding(
@@ -263,7 +263,7 @@ def _mean_shift(
         scaled = kernel * weights[f"{layer.name}/gamma"] / np.sqrt(weights[f"{layer.name}/variance"] + epsilon)
         kernel = scaled.astype(np.float32, copy=False)
     axes = tuple(range(kernel.ndim - 1))
-    scale = np.abs(kernel).max(axes) / _LARGEST
+    scale = np.abs(kernel).max(axes) / _MAX_INT8
     scale = np.where(scale > 0, scale, 1)
     error = np.rint(kernel / scale) * scale - kernel
     if layer.kind == "depthwise":

@@ -33,7 +33,7 @@ from fieldray_adapt.training.steps import full_width_network
 
 _CLOSE: Final = 0.05
 _SHORTCUT_AUC: Final = 0.65
-_FEW: Final = 100  # with fewer test images of a class, Wilson's interval of a share of 90 % exceeds +/- 6 %
+_MIN_TEST_IMAGES: Final = 100  # with fewer test images of a class, Wilson's interval of a share of 90 % exceeds +/- 6 %
 _MANY_REFUSED: Final = 0.05
 # Finds the section "Edge TPU". In a card without it, finds the position before the section "Data", or the end.
 _EDGETPU: Final = re.compile(r"^## Edge TPU\n.*?(?=^## |\Z)|(?=^## Data$)|\Z", re.MULTILINE | re.DOTALL)
@@ -239,7 +239,7 @@ def find_warnings(results: ClassifierFigures, *, meanings: Mapping[str, str]) ->
         if best > _SHORTCUT_AUC or best > area - _CLOSE:
             which = "pack_shortcut_close" if best > area - _CLOSE else "pack_shortcut"
             found.append(reason(which, label=meanings[code], area=f"{best:.2f}", own=f"{area:.2f}"))
-        if (fewer := min(test.positive, test.negative)) < _FEW:
+        if (fewer := min(test.positive, test.negative)) < _MIN_TEST_IMAGES:
             found.append(reason("pack_few_images", label=meanings[code], count=fewer))
     refused = max(share.value for share in results.gate.refused)
     if refused > _MANY_REFUSED:

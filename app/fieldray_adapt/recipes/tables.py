@@ -85,11 +85,11 @@ class Key:
     def problem(self, value: Any) -> str | None:
         """Return the problem with a value of this key, in words; None if valid. The value must have the right type."""
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, int | float) and not self._holds(number):
+            if isinstance(number, int | float) and not self._allows(number):
                 return f"must be {self.allowed_range}, not {number}"
         return self.check(value) if self.check else None
 
-    def _holds(self, number: float) -> bool:
+    def _allows(self, number: float) -> bool:
         return (
             (self.low is None or number >= self.low)
             and (self.high is None or number <= self.high)
@@ -289,7 +289,7 @@ class _Reading:
                 return self._wrong(at, f"must be a table of keys, not {value}")
             items = {name: self.value(arguments[1], item, (*at, name), Key()) for name, item in value.items()}
             return _WRONG if any(item is _WRONG for item in items.values()) else items
-        return self._whole(kind, value, at, key.keys)
+        return self._table_or_scalar(kind, value, at, key.keys)
 
     def _of_union(self, kinds: tuple[Any, ...], value: object, at: Location, key: Key) -> Any:
         try:
@@ -298,7 +298,7 @@ class _Reading:
             return self._wrong(at, str(problem))
         return self.value(chosen, value, at, Key(keys=key.keys))
 
-    def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
+    def _table_or_scalar(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
         """Parse an inner table, or one number, text or path. Returns `_WRONG` for a wrong value, as `value`."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
@@ -348,9 +348,9 @@ class _Reading:
             for name, item in value.items()
             if name in known
         }
-        return _WRONG if len(self._problems) > before else self._made(kind, read, at)
+        return _WRONG if len(self._problems) > before else self._instance(kind, read, at)
 
-    def _made(self, kind: Any, values: Mapping[str, Any], at: Location) -> Any:
+    def _instance(self, kind: Any, values: Mapping[str, Any], at: Location) -> Any:
         try:
             return kind(**values)
         except KeyProblems as found:

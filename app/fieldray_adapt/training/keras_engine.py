@@ -183,7 +183,7 @@ class KerasGradients:
         return loss, tape.gradient(loss, [self._variables[name] for name in self._trained])
 
 
-_LEAST_KNOWN: Final = 1e-6
+_MIN_KNOWN_WEIGHT: Final = 1e-6
 
 
 class KerasState:
@@ -273,7 +273,7 @@ def _losses(settings: EngineSettings) -> Any:
     def binary(targets: Any, logits: Any) -> Any:
         known = ops.cast(ops.logical_not(ops.isnan(targets)), "float32") * weights
         each = ops.binary_crossentropy(ops.nan_to_num(targets), ops.cast(logits, "float32"), from_logits=True)
-        return ops.sum(each * known) / ops.maximum(ops.sum(known), _LEAST_KNOWN)
+        return ops.sum(each * known) / ops.maximum(ops.sum(known), _MIN_KNOWN_WEIGHT)
 
     return binary
 

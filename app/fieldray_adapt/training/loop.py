@@ -129,7 +129,7 @@ class Checkpoint:
         if not self.path.is_file():
             return False
         with open_arrays(self.path) as arrays:
-            return _stored(arrays).key == _whole_key(kind, fingerprint)
+            return _stored(arrays).key == _key_with_engine_name(kind, fingerprint)
 
     def restore(self, engine: Checkpointable, *, fingerprint: str) -> CheckpointContent | None:
         """Load the stored state of a training into the engine. Returns averaged weights, figures and number of steps.
@@ -141,7 +141,7 @@ class Checkpoint:
             return None
         with open_arrays(self.path) as arrays:
             course = _stored(arrays)
-            if course.key != _whole_key(type(engine), fingerprint):
+            if course.key != _key_with_engine_name(type(engine), fingerprint):
                 return None
             parts: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "optimiser": {}, "more": {}}
             for name in set(arrays) - {"facts"}:
@@ -159,7 +159,7 @@ class Checkpoint:
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
         found["more"] = dict(content.arrays)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
-        facts = json.dumps({**to_builtins(content.progress), "key": _whole_key(type(engine), fingerprint)})
+        facts = json.dumps({**to_builtins(content.progress), "key": _key_with_engine_name(type(engine), fingerprint)})
         save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
 
 
@@ -173,7 +173,7 @@ def remove_checkpoints(folder: Path) -> None:
         path.unlink()
 
 
-def _whole_key(kind: type, key: str) -> str:
+def _key_with_engine_name(kind: type, key: str) -> str:
     return f"{kind.__name__} {key}"
 
 
@@ -332,7 +332,7 @@ def cosine_learning_rate(
 
 _BATCH: Final = 500
 _WARM_UP_SHARE: Final = 0.05
-_MOST_PARTS: Final = 20
+_MAX_PARTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -408,7 +408,7 @@ class _FitTask:
     @property
     def parts(self) -> int:
         """The number of parts into which the training is divided. All parts have about the same number of steps."""
-        return min(self.count, _MOST_PARTS)
+        return min(self.count, _MAX_PARTS)
 
     def steps(self, epoch: int) -> Iterator[float]:
         """Perform the training steps of a part, and yield the loss of each step (see `TrainingTask.steps`)."""

@@ -195,13 +195,13 @@ def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: P
         read = layer_reader(efficientnet_lite0(), read_teacher_weights(teacher), _READ)
         for start in range(0, len(missing), _BATCH):
             chosen = missing[start : start + _BATCH]
-            known |= zip([names[index] for index in chosen], _seen(read, images[chosen]), strict=True)
+            known |= zip([names[index] for index in chosen], _teacher_features(read, images[chosen]), strict=True)
             progress("teacher", start + len(chosen), len(missing))
         save_arrays(cache, {"teacher": key, "names": list(known), "features": np.stack(list(known.values()))})
     return np.stack([known[name] for name in names]).astype(np.float32)
 
 
-def _seen(read: Callable[[Batch], dict[str, Batch]], images: NDArray[np.uint8]) -> NDArray[np.float16]:
+def _teacher_features(read: Callable[[Batch], dict[str, Batch]], images: NDArray[np.uint8]) -> NDArray[np.float16]:
     """Compute the teacher's features (n, f) of images. `read` runs the teacher on a batch of images."""
     grey = [
         np.asarray(Image.fromarray(image[..., 0]).resize((TEACHER_SIDE, TEACHER_SIDE), Image.Resampling.BILINEAR))

@@ -15,7 +15,7 @@ from fieldray_adapt.networks.specification import INPUT, Layer, Specification, W
 from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings, averaging_matrix
 
 _MOMENTUM: Final = 0.1
-_LEAST_KNOWN: Final = 1e-6
+_MIN_KNOWN_WEIGHT: Final = 1e-6
 _SLOTS: Final = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -127,7 +127,7 @@ class TorchEngine:
         if self._settings.label_weights:
             known = known * torch.tensor(self._settings.label_weights, device=known.device)
         losses = functional.binary_cross_entropy_with_logits(logits, torch.nan_to_num(targets), reduction="none")
-        return (losses * known).sum() / known.sum().clamp(min=_LEAST_KNOWN)
+        return (losses * known).sum() / known.sum().clamp(min=_MIN_KNOWN_WEIGHT)
 
     def _logits(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return values[self._specification.outputs["logits"]].float()

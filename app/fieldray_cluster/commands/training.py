@@ -37,7 +37,7 @@ _USUAL_SERVER: Final[ServerKind] = "distributed"
 _MAX_WORKERS: Final = 10_000
 _MAX_WORKERS_PLACED: Final = 1000
 """Largest number of workers for which `adapt estimate` computes a placement of whole tensors on servers."""
-_LARGEST: Final = 1e9
+_MAX_NUMBER: Final = 1e9
 """Largest accepted value of an option: a time in seconds, or a factor by which a worker is slower."""
 
 
@@ -202,10 +202,10 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
 def _number(*, above: float = -math.inf, minimum: float = -math.inf) -> Callable[[str], float]:
     def number(text: str) -> float:
         with contextlib.suppress(ValueError):
-            if above < float(text) <= _LARGEST and float(text) >= minimum:
+            if above < float(text) <= _MAX_NUMBER and float(text) >= minimum:
                 return float(text)
         least_said = f"above {above:g}" if above > minimum else f"from {minimum:g}"
-        raise argparse.ArgumentTypeError(f"a number {least_said} to {_LARGEST:g} is needed, not {text}")
+        raise argparse.ArgumentTypeError(f"a number {least_said} to {_MAX_NUMBER:g} is needed, not {text}")
 
     return number
 

@@ -36,7 +36,7 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 SERVERS: Final[tuple[ServerKind, ...]] = get_args(ServerKind)
 
 # The smallest number of workers with this share of the best speed-up is reported, because machines cost money.
-_MOST: Final = 0.9
+_SUFFICIENT_SHARE: Final = 0.9
 # Smaller differences of speed-ups are rounding errors.
 _NO_GAIN: Final = 1e-9
 
@@ -364,7 +364,7 @@ def best_choice_sentences(
     best = _fastest(known)
     if best.speed_up > 1 + _NO_GAIN:
         yield _sentence("estimate_best", best)
-        enough = [one for one in known if one.speed_up >= _MOST * best.speed_up]
+        enough = [one for one in known if one.speed_up >= _SUFFICIENT_SHARE * best.speed_up]
         least = min(one.workers for one in enough)
         if least < best.workers:
             yield _sentence("estimate_fewest", _fastest([one for one in enough if one.workers == least]))

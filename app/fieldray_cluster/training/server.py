@@ -217,7 +217,7 @@ class ParameterServer:
         with self._changed:
             self._require_newest(connection)
             if update.number >= self._done[update.worker]:
-                (self._wait_for_all if self._plan.is_synchronous else self._take)(connection, update, gradient)
+                (self._wait_for_all if self._plan.is_synchronous else self._apply_push)(connection, update, gradient)
             self._fetched[update.worker] = self._version
             return self._version, self._shard.state.values
 
@@ -280,7 +280,7 @@ class ParameterServer:
         self._pushed.clear()
         self._update(mean, pushes[0][0].learning_rate, [push.loss for push, _ in pushes if push.weight])
 
-    def _take(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> None:
+    def _apply_push(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> None:
         self._wait_in(connection, lambda: self._may_update(push.worker))
         self._staleness[self._version - push.version] += 1
         self._done[push.worker] += 1

@@ -247,7 +247,7 @@ class _Session:
             for control in self._controls:
                 control.send({"epoch": number - self._first_epoch})
             for control, runs in zip(self._controls, self._runs, strict=True):
-                message = control.receive(meanwhile=self._look)
+                message = control.receive(meanwhile=self._replace_lost_workers)
                 found.append(message.header)
                 if "steps" not in message.header:
                     raise ConnectionError("the server has ended")
@@ -297,7 +297,7 @@ class _Session:
             self._registry.refresh(at_once=True)
             raise EnvironmentProblem(reason("training_host_busy", host=host_of(host))) from error
 
-    def _look(self) -> None:
+    def _replace_lost_workers(self) -> None:
         """Look once for lost workers, and replace them. Raises EnvironmentProblem, UsageProblem."""
         self._registry.refresh()
         there = self._registry.workers

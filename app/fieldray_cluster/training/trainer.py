@@ -76,7 +76,7 @@ ARRAYS_NAME: Final = "arrays.npz"
 
 
 @dataclass(slots=True)
-class _Divided:
+class _DividedState:
     """The state of a training with several workers, in the form that a checkpoint stores."""
 
     layout: WeightLayout
@@ -174,7 +174,7 @@ class DividedTrainer:
         total, first, average = sum(stage.epochs for stage in stages), 0, Weights()
         checkpoint = Checkpoint(folder / CHECKPOINT_NAME)
         kinds = range(len(stages))
-        resumed = next((n for n in reversed(kinds) if checkpoint.holds(_Divided, fingerprint=digest(key, n))), 0)
+        resumed = next((n for n in reversed(kinds) if checkpoint.holds(_DividedState, fingerprint=digest(key, n))), 0)
         with temporary_arrays(folder / ARRAYS_NAME, data) as sha256, self._open() as client:
             course = _ClusterTraining(client, self._plan, checkpoint, self._say)
             for number, stage in enumerate(stages):
@@ -236,7 +236,7 @@ class _ClusterTraining:
         `validated` adds the figures on validation images to an epoch's figures. `progress` is called after each epoch.
         """
         layout = WeightLayout.from_weights(weights)
-        divided = _Divided(layout, ShardState.initial(layout.vector(weights)))
+        divided = _DividedState(layout, ShardState.initial(layout.vector(weights)))
         if kept := self._checkpoint.restore(divided, fingerprint=key):
             self.history = list(kept.progress.history)
             self._trained_s = (self.history[-1].time_s or 0.0) if self.history else 0.0

@@ -255,7 +255,7 @@ class TaskRunner:
             work.future = None  # the task waits for another node
             self._registry.exclude_node(node_name(result.outcome.node), result.node_problem)
             self._registry.refresh(at_once=True)
-            self._again(work)
+            self._submit_again(work)
             return None
         if result and result.node_problem:
             outcome = replace(result.outcome, was_stopped=True)
@@ -283,10 +283,10 @@ class TaskRunner:
             work.attempts += 1
         if work.attempts > policy.retries or work.lost_workers >= policy.lost_workers or spec.stop_file.exists():
             return False
-        self._again(work)
+        self._submit_again(work)
         return True
 
-    def _again(self, work: _Work) -> None:
+    def _submit_again(self, work: _Work) -> None:
         work.spec = replace(work.spec, number=work.spec.number + 1)
         self._submit(work)
 

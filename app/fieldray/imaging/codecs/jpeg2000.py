@@ -25,7 +25,7 @@ _TILE_PART: Final = b"\xff\x90"
 _END: Final = b"\xff\xd9"
 # Next to a sharp white edge, a low-pass filter exceeds the highest value a little.
 _OVERSHOOT: Final = 1.1
-_MOST_LEVELS: Final = 7
+_MAX_LEVELS: Final = 7
 
 
 def bits_and_levels_of(source: bytes) -> tuple[int, int]:
@@ -79,7 +79,7 @@ def decode_reduced_jpeg2000(frame: Frame, needed: TargetSize) -> tuple[NDArray[n
     (stated, levels), bits = bits_and_levels_of(frame.codestream), frame.bits_stored
     if stated < bits or (stated > bits and frame.is_lossless):
         return None  # at a lower resolution, bits above the stored ones cannot be separated from them
-    steps = [1 << level for level in range(min(levels, _MOST_LEVELS) + 1)]
+    steps = [1 << level for level in range(min(levels, _MAX_LEVELS) + 1)]
     step = largest_reduction(frame.rows, frame.columns, needed, oversampling=WAVELET_OVERSAMPLING, steps=steps)
     if step == 1:
         return None
