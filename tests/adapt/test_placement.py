@@ -193,7 +193,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     shipped, mine, said = write_tiny_pack(tmp_path / "shipped"), tmp_path / "mine", list[str]()
     compiler, key = fake_compiler(tmp_path, COMPILED), tmp_path / "signing.pem"
     blind = BackendKind(entry=CPU, open=lambda: Blind(CPU))
-    none = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",))
+    none = edgetpu_kind(find_devices=lambda: (), libraries=("libfieldray-none.so.1",))
     compiled = partial(compile_pack, signing_key=key, say=said.append, compiler=compiler, kinds=(none, cpu_kind()))
     with pytest.raises(UsageProblem, match="so the pack was not changed"):
         compiled(shipped, output_folder=None)
