@@ -309,13 +309,13 @@ def _check_classifier(recipe: ClassifierRecipe) -> list[Problem]:
         try:
             recipe_specification(recipe)
         except UsageProblem as found:
-            problems.append(Problem(("network",), f"does not fit: {found.reason.text}"))
+            problems.append(Problem(("network",), f"cannot be used: {found.reason.text}"))
     return problems
 
 
 def _check_study(recipe: StudyRecipe) -> list[Problem]:
     file = recipe.data.file
-    return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which is not there")]
+    return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which does not exist")]
 
 
 def _perform_study(recipe: StudyRecipe, step: str, say: LineHandler, progress: Progress) -> None:

@@ -157,7 +157,7 @@ def test_no_card_is_made_of_data_with_a_leak(tmp_path: Path, leak: Callable[[Pat
     (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
     with pytest.raises(UsageProblem) as problem:
         adapted("run", tmp_path / "recipe.toml")
-    assert "is no split by patient" in "\n".join(problem.value.lines)  # type: ignore[attr-defined]
+    assert "puts a patient into several parts" in "\n".join(problem.value.lines)  # type: ignore[attr-defined]
     assert not list(tmp_path.rglob("*CARD*"))
 
 

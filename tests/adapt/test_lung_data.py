@@ -78,7 +78,7 @@ def test_two_folders_with_files_of_the_same_name(tmp_path: Path, data: Path) -> 
     assert ([pair.mask.name for pair in pairs], wrong) == (["0.png", "1.png", "2.png"], [])
     (tmp_path / "mask" / "1.png").unlink()
     _, (missing,) = find_pairs(source)
-    assert "film/1.png" in missing.text.replace("\\", "/") and "the mask 1.png is not there" in missing.text
+    assert "film/1.png" in missing.text.replace("\\", "/") and "the mask 1.png does not exist" in missing.text
 
 
 def test_a_recipe_without_faults_has_none(tmp_path: Path, data: Path) -> None:
@@ -97,17 +97,17 @@ def test_masks_that_cannot_be_used_are_named_with_file_and_row(tmp_path: Path, d
     found = "\n".join(_problems(tmp_path))
     assert "line 10: the mask mask8.png is white in all four corners" in found
     assert "lungs.csv, line 2: the mask mask0.png is empty" in found
-    assert "line 3: the mask mask1.png has 32 x 16 pixels, its image 32 x 32" in found
-    assert "line 4: the mask mask2.png is a grey image" in found
-    assert "line 5: the mask mask3.png is not there" in found
+    assert "line 3: the mask mask1.png has 32 x 16 pixels, but the image has 32 x 32" in found
+    assert "line 4: the mask mask2.png is not black and white" in found
+    assert "line 5: the mask mask3.png does not exist" in found
     assert "line 6: the mask mask4.png cannot be read" in found
-    assert "line 7: the image film5.png is not there" in found
+    assert "line 7: the image film5.png does not exist" in found
 
 
 def test_one_image_of_two_patients_would_be_on_two_sides(tmp_path: Path, data: Path) -> None:
     shutil.copy(data / "lungs" / "film0.png", data / "lungs" / "film7.png")
     (line,) = _problems(tmp_path)
-    assert "line 9: film7.png is also lungs.csv, line 2, there of the patient person0" in line
+    assert "line 9: the image film7.png is listed twice, first as lungs.csv, line 2 of the patient person0" in line
     assert "two parts of the split" in line
 
 
@@ -134,7 +134,7 @@ def test_a_column_with_a_typo_and_a_table_without_rows(tmp_path: Path, data: Pat
         ("[pack]\n", 'network = { kind = "published" }\n[pack]\n', "188 and steps of 16"),
         ("[pack]\n", "input = { height = 250, width = 250 }\n[pack]\n", "end with the size"),
         ("[pack]\n", 'input = { height = 224, width = 224, fit = "pad" }\n[pack]\n', "whole image"),
-        ("[split]\n", '[split]\ntable = "split.csv"\n', "is for a network that goes on from another"),
+        ("[split]\n", '[split]\ntable = "split.csv"\n', "is not possible for lung fields"),
     ],
 )
 def test_recipes_that_do_not_fit_together(tmp_path: Path, data: Path, said: str, instead: str, complaint: str) -> None:

@@ -152,7 +152,7 @@ ROWS = CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "start
 def test_missing_requirements_of_a_training_are_named_before_it_begins(tmp_path: Path) -> None:
     draw_folders(tmp_path / "images", count=40)
     found = _problems(tmp_path, FIRST + '[training]\nteacher = "lite0.npz"\n')
-    assert [line for line in found if "training.teacher names" in line and "which is not there" in line]
+    assert [line for line in found if "training.teacher names" in line and "which does not exist" in line]
     found = _problems(tmp_path, FIRST + "share = 0\n")
     assert [line for line in found if "training part of the data has no positive images" in line]
 
@@ -181,7 +181,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     (tmp_path / "rows.csv").write_text(TABLE)
     _grey(tmp_path, "a", "b")
     found = _problems(tmp_path, CSV)
-    assert found[0].startswith("line 5: network.weights names") and "start.npz, which is not there" in found[0]
+    assert found[0].startswith("line 5: network.weights names") and "start.npz, which does not exist" in found[0]
     assert "line 9: data[1] cannot be used" in found[1] and "no column named label" in found[1]
     assert "The columns are: path, lable, patient, split" in found[1]
     assert "line 14: data[2] cannot be used" in found[2] and "the folder does not exist" in found[2]
@@ -194,14 +194,16 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     assert [line for line in _problems(tmp_path, ROWS) if "missing.png" in line and "rows.csv, line 4" in line]
     _grey(tmp_path, "missing")
     found = _problems(tmp_path, ROWS)
-    unheard_of = "labels[1].positive names very sick, which no image has; there are healthy, sick"
+    unheard_of = "labels[1].positive names very sick, which no image has. Known: healthy, sick"
     assert [line for line in found if unheard_of in line]
     assert [line for line in found if "p1 is in two parts" in line and "rows.csv, line 2" in line]
     assert sum("leaves a part without a class" in line for line in found) == 4
     (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label").replace("healthy", "sick") + "d.png,sick\n")
     found = _problems(tmp_path, ROWS)
     assert [
-        line for line in found if "(the table has only the class sick, from rows.csv, line 2 on, classes: sick)" in line
+        line
+        for line in found
+        if "(the table has only the class sick, first row: rows.csv, line 2, classes: sick)" in line
     ]
     assert [line for line in found if "line 5: it has another number of cells" in line]
 
@@ -240,7 +242,11 @@ def test_each_group_of_averaged_networks_needs_images_of_both_classes(tmp_path: 
     draw_folders(tmp_path / "ill", count=4, classes=("sick",))
     other = '[[data]]\npath = "ill"\nevaluated = false\n'
     text = FIRST + other + "[training]\naverage_sources = true\n"
-    assert [line for line in _problems(tmp_path, text) if "has one class of sick alone in the group ill" in line]
+    assert [
+        line
+        for line in _problems(tmp_path, text)
+        if "has only positive or only negative images of the label sick in the group ill" in line
+    ]
     found = _problems(tmp_path, text.replace("evaluated = false", "evaluated = false\nshare = 0"))
     assert [line for line in found if "must draw from every group" in line]
     (tmp_path / "recipe.toml").write_text(text.replace("evaluated = false", 'evaluated = false\ngroup = "images"'))
@@ -395,7 +401,7 @@ def test_a_table_becomes_a_dataclass() -> None:
         ({"kind": "a", "inner": {"size": 2}, "either": {"file": 3}}, "either.file must be a path, not 3"),
         (
             {"kind": "a", "inner": {"size": 2}, "either": {"file": "~nobody-of-that-name/x"}},
-            "either.file begins with the home of a user who is not known here: ~nobody-of-that-name/x",
+            "either.file begins with the home folder of an unknown user: ~nobody-of-that-name/x",
         ),
         ({"kind": "a", "inner": {"size": 2}, "limit": "x"}, 'limit must be a number, not "x"'),
         ({"kind": "a", "inner": {"size": 2}, "pair": [1]}, "pair must be a list of 2, not of 1"),

@@ -442,11 +442,11 @@ def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[P
         problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
     weights, teacher = Path(recipe.network.weights), recipe.training.teacher
     if recipe.network.weights != NO_WEIGHTS and not weights.exists():
-        problems.append(Problem(("network", "weights"), f"names {weights}, which is not there"))
+        problems.append(Problem(("network", "weights"), f"names {weights}, which does not exist"))
     if teacher and not teacher.is_file():
-        problems.append(Problem(("training", "teacher"), f"names {teacher}, which is not there"))
+        problems.append(Problem(("training", "teacher"), f"names {teacher}, which does not exist"))
     if recipe.lungs is not None and not (recipe.lungs / MANIFEST_NAME).is_file():
-        problems.append(Problem(("lungs",), f"names {recipe.lungs}, which is no pack"))
+        problems.append(Problem(("lungs",), f"names {recipe.lungs}, which is not a pack"))
     # The checks below would report the consequences of an unreadable table as further problems.
     return problems or [
         *_class_problems(recipe.labels, rows),
@@ -464,14 +464,15 @@ def _single_class_groups(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Itera
         targets = label_targets([row for row in rows if row.source in shares], recipe.pack_labels)
         for column, label in enumerate(recipe.pack_labels):
             if len({value for value in targets[:, column] if value in (0, 1)}) < 2:
-                yield Problem(("data",), f"has one class of {label.code} alone in the group {group}")
+                text = f"has only positive or only negative images of the label {label.code} in the group {group}"
+                yield Problem(("data",), text)
 
 
 def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[list[Row], list[Problem]]:
     rows, wrong = find_rows(source)
     details = [found.text for found in wrong]
     missing = [row for row in rows if every_image and not row.path.is_file()]
-    files = [f"names an image that is not there: {row.path} ({row.origin})" for row in missing]
+    files = [f"names an image that does not exist: {row.path} ({row.origin})" for row in missing]
     return rows, [*_grouped_problems(details, at, lead="cannot be used: "), *_grouped_problems(files, at)]
 
 
@@ -505,9 +506,10 @@ def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Ro
         named = {name for label in labels for name in (*label.positive, *label.negative)}
         found = set().union(*(row.classes for row in rows))
         classes = ", ".join(sorted(found & named or found)[:8])
-        span = f"from {rows[0].origin} on, classes: {classes}"
+        span = f"first row: {rows[0].origin}, classes: {classes}"
         only = f"the table has only the class {classes}, " if len(found) == 1 else ""
-        yield Problem(at, f"has images of one side of every label only ({only}{span}); set evaluated = false")
+        found_only = "has, for each label, only positive or only negative images"
+        yield Problem(at, f"{found_only} ({only}{span}). Set evaluated = false")
 
 
 def _misspelt(recipe: ClassifierRecipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:
@@ -551,7 +553,7 @@ def _class_problems(labels: Sequence[LabelRule], rows: Sequence[Row]) -> Iterato
         for key in ("positive", "negative"):
             for value in sorted(set(getattr(label, key)) - known):
                 some = ", ".join(sorted(known)[:12])
-                yield Problem(("labels", number, key), f"names {value}, which no image has; there are {some or 'none'}")
+                yield Problem(("labels", number, key), f"names {value}, which no image has. Known: {some or 'none'}")
 
 
 def _cells(row: Row, column: str) -> frozenset[str]:
@@ -561,7 +563,7 @@ def _cells(row: Row, column: str) -> frozenset[str]:
 def _split_problems(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[Problem]:
     rows = _with_copies_known(rows)
     alike = [found.text for found in find_similar_patients(rows, recipe.split)]
-    yield from _grouped_problems(alike, ("split",), lead="is no split by patient: ")
+    yield from _grouped_problems(alike, ("split",), lead="puts a patient into several parts: ")
     try:
         require_matching_table(rows, recipe.split)
         parts = assign_parts(rows, recipe.split, recipe.data)
@@ -569,7 +571,7 @@ def _split_problems(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[P
         yield Problem(("split",), f"cannot be made: {problem.reason.text.removesuffix('.')}")
         return
     leaks = [found.text for found in find_leaks(rows, parts)]
-    yield from _grouped_problems(leaks, ("split",), lead="is no split by patient: ")
+    yield from _grouped_problems(leaks, ("split",), lead="puts a patient into several parts: ")
     used = leave_out_unevaluated(rows, parts, recipe.data)
     empty = [found.text for found in missing_classes(used, label_targets(rows, recipe.labels), recipe.labels)]
     yield from _grouped_problems(empty, ("split",), lead="leaves a part without a class: ")

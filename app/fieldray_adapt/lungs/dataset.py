@@ -117,13 +117,13 @@ def find_lung_problems(recipe: LungRecipe) -> list[Problem]:
         pairs += found
         problems += [Problem(("masks", number), f"cannot be used: {one.text}") for one in wrong[:_REPORTED]]
     problems += [Problem(("masks",), f"cannot be used: {one.text}") for one in find_repeated_images(pairs)]
-    problems += [Problem(("masks",), f"is no split by patient: {one}") for one in _shared_patients(pairs)]
+    problems += [Problem(("masks",), f"puts a patient into several parts: {one}") for one in _shared_patients(pairs)]
     for key, sources in (("chests", recipe.chests), ("ood_images", recipe.ood_images)):
         for number, images in enumerate(sources):
             wrong = find_rows(images)[1]
             problems += [Problem((key, number), f"cannot be used: {one.text}") for one in wrong[:_REPORTED]]
     if not problems and (empty := _empty_parts(recipe, pairs)):
-        problems.append(Problem(("split",), f"leaves no image with a mask for {empty}"))
+        problems.append(Problem(("split",), f"gives no image with a mask to: {empty}"))
     return problems
 
 
@@ -131,7 +131,7 @@ def _shared_patients(pairs: Sequence[ImageMaskPair]) -> Iterator[str]:
     learnt = {pair.row.patient for pair in pairs if not pair.evaluate_only and pair.row.patient}
     for pair in pairs:
         if pair.evaluate_only and pair.row.patient in learnt:
-            yield f"the patient {pair.row.patient} of {pair.row.origin} is also trained on"
+            yield f"the patient {pair.row.patient} of {pair.row.origin} is also used for training"
 
 
 def _empty_parts(recipe: LungRecipe, pairs: Sequence[ImageMaskPair]) -> str:

@@ -86,10 +86,10 @@ def find_repeated_images(pairs: Sequence[ImageMaskPair]) -> Iterator[Reason]:
         if first is pair:
             continue
         if first.row.person != pair.row.person or first.evaluate_only != pair.evaluate_only:
-            detail = f"{pair.row.path.name} is also {first.row.origin}, there of the patient {first.row.patient}: it "
-            yield pair.problem(detail + "would be in two parts of the split")
+            detail = f"the image {pair.row.path.name} is listed twice, first as {first.row.origin} of the patient "
+            yield pair.problem(f"{detail}{first.row.patient}, so it would be in two parts of the split")
         else:
-            yield pair.problem(f"{pair.row.path.name} is also {first.row.origin}")
+            yield pair.problem(f"the image {pair.row.path.name} is listed twice, first as {first.row.origin}")
 
 
 def read_mask(path: Path) -> NDArray[np.bool_]:
@@ -143,7 +143,7 @@ def _of_folders(source: MaskSource, wrong: ProblemCallback) -> Iterator[ImageMas
 def _problem_of(pair: ImageMaskPair) -> Reason | None:
     for path, what in ((pair.row.path, "the image"), (pair.mask, "the mask")):
         if not path.is_file():
-            return pair.problem(f"{what} {path.name} is not there")
+            return pair.problem(f"{what} {path.name} does not exist")
     try:
         values, size = _values(pair.mask), _size(pair.row.path)
     except (OSError, ValueError) as error:
@@ -168,15 +168,15 @@ def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
     """
     rows, columns = values.shape
     if size is not None and size != (rows, columns):
-        return f"has {columns} x {rows} pixels, its image {size[1]} x {size[0]}"
+        return f"has {columns} x {rows} pixels, but the image has {size[1]} x {size[0]}"
     highest = int(values.max())
     if not highest:
-        return "is empty: there is no lung in it"
+        return "is empty (it shows no lung)"
     between = (values > highest * _NEAR_AN_END) & (values < highest * (1 - _NEAR_AN_END))
     if between.mean() > _MAX_GREY_SHARE:
-        return "is a grey image, not a mask of black and white: perhaps image and mask are swapped"
+        return "is not black and white; perhaps image and mask are exchanged"
     if values[:: max(1, rows - 1), :: max(1, columns - 1)].min() > highest * (1 - _NEAR_AN_END):
-        return "is white in all four corners, where no lung is: perhaps it is inverted"
+        return "is white in all four corners; perhaps the mask is inverted"
     return ""
 
 

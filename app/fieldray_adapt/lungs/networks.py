@@ -131,7 +131,7 @@ def published_mask_side(side: int) -> int:
         size -= 4
         if size % 2 or size < _MIN_BOTTOM_SIDE:
             near = [fit for fit in range(188, side + 17, 16) if abs(fit - side) < 16]
-            raise ValueError(f"an input of {side} pixels does not halve evenly; {near or [188]} would")
+            raise ValueError(f"a side of {side} pixels cannot be halved in each step; possible: {near or [188]}")
         size //= 2
     return side - 2 * PUBLISHED_MARGIN
 

@@ -97,7 +97,7 @@ class LungNetwork:
         """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         return (
             (len(self.channels) == len(COMPACT_CHANNELS), "channels", f"needs {len(COMPACT_CHANNELS)} numbers"),
-            (not self.region or self.kind == "compact", "region", "is for the compact network"),
+            (not self.region or self.kind == "compact", "region", "needs the compact network"),
         )
 
 
@@ -196,19 +196,19 @@ class LungRecipe(PackRecipe):
         spec, side = self.input, self.input.height
         is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
         return (
-            (any(not source.evaluate_only for source in self.masks), "masks", "must have a source to learn from"),
-            (self.network.region or not self.region_sources, "masks", "that show the region need network.region"),
-            (spec.height == spec.width and spec.channels == 1, "input", "must be square and grey"),
-            (is_whole, "input", "must hold the whole image: fit stretch, no margin, no crop"),
-            (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
-            (self.split.table is None, "split.table", "is for a network that goes on from another"),
+            (any(not source.evaluate_only for source in self.masks), "masks", "must have a source for training"),
+            (self.network.region or not self.region_sources, "masks", "with shows = region need network.region"),
+            (spec.height == spec.width and spec.channels == 1, "input", "must be square, with one channel"),
+            (is_whole, "input", "must contain the whole image: fit = stretch, no margin, no crop"),
+            (self.split.by == "random", "split.by", "must be random for lung fields"),
+            (self.split.table is None, "split.table", "is not possible for lung fields"),
             (
                 self.training.stages[-1].side == side,
                 "training.stages",
                 "must end with the size of the input",
             ),
             *((_fits(self.network, stage.side), "training.stages", _wanted(self.network)) for stage in _stages(self)),
-            (self.network.kind == "compact" or not self.chests, "chests", "need the compact network, which has checks"),
+            (self.network.kind == "compact" or not self.chests, "chests", "need the compact network"),
         )
 
 

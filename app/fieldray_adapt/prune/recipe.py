@@ -145,7 +145,7 @@ class StudyRecipe:
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}
             holds = run.name not in above and run.continues in above and run.teacher in above
-            text = f"must have different names, and continue and learn from runs above them; {run.name} does not"
+            text = f"must have different names, and may continue or learn only from earlier runs; {run.name} does not"
             yield holds, "runs", text
         if self.scratch:
             yield set(self.scratch.runs) <= set(names), "scratch", "must name runs of this study"

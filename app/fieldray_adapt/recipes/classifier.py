@@ -167,8 +167,8 @@ class NetworkChoice:
     def validity_rules(self) -> ValidityRules:
         """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         return (
-            (self.is_residual or not self.blocks, "blocks", "is for a resnet50 or resnet34"),
-            (self.is_residual or self.last_stride == 2, "last_stride", "is for a resnet50 or resnet34"),
+            (self.is_residual or not self.blocks, "blocks", "needs a resnet50 or resnet34"),
+            (self.is_residual or self.last_stride == 2, "last_stride", "needs a resnet50 or resnet34"),
         )
 
     @property

@@ -47,7 +47,7 @@ def pattern_problem(pattern: str) -> str | None:
             else "needs a group in (parentheses): what the first one matches is the patient"
         )
     except re.error as error:
-        return f"is no regular expression: {error}"
+        return f"is not a valid regular expression: {error}"
 
 
 def pack_id_problem(name: str) -> str | None:
@@ -144,10 +144,10 @@ class LabelRule:
         is_age, both = self.column == "age", sorted(set(self.positive) & set(self.negative))
         return (
             (bool(self.code.strip()), "code", "must not be empty"),
-            (bool(self.positive) != is_age, "positive", "is needed for every column but age, and only there"),
-            (is_age == (self.above_years is not None), "above_years", "belongs to the column age, which needs it"),
-            (self.column == "classes" or self.auxiliary, "column", "may differ for auxiliary labels only"),
-            (not both, "negative", f"holds classes that are positive too: {', '.join(both)}"),
+            (bool(self.positive) != is_age, "positive", "is needed, except for the column age"),
+            (is_age == (self.above_years is not None), "above_years", "is for the column age, and is needed there"),
+            (self.column == "classes" or self.auxiliary, "column", "must be classes, unless the label is auxiliary"),
+            (not both, "negative", f"contains classes that are also positive: {', '.join(both)}"),
         )
 
 
@@ -252,8 +252,8 @@ class Split:
     def validity_rules(self) -> ValidityRules:
         """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
         return (
-            (self.table is None or self.by == "random", "table", "is for a split by random"),
-            (self.table is None or not self.cross_folds, "table", "is not for a cross-validation, which has folds"),
+            (self.table is None or self.by == "random", "table", "needs by = random"),
+            (self.table is None or not self.cross_folds, "table", "is not possible with a cross-validation"),
             (self.validation_share + self.test_share < 1, "test_share", "and validation_share leave none to train on"),
             (self.by != "fold" or bool(self.validation_folds), "validation_folds", "is needed for a split by fold"),
             (self.by != "fold" or bool(self.test_folds), "test_folds", "is needed for a split by fold"),

@@ -325,7 +325,7 @@ class _Reading:
             try:
                 return Path(value).expanduser()
             except RuntimeError:
-                return self._wrong(at, f"begins with the home of a user who is not known here: {value}")
+                return self._wrong(at, f"begins with the home folder of an unknown user: {value}")
         if type(value) is not kind:
             shown = f'"{value}"' if isinstance(value, str) else value  # quotes show that "12" is a text
             return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {shown}")

@@ -396,4 +396,4 @@ def _input_problems(experiment: Mapping[str, Any], at: tuple[str, ...], base: Pa
         if unknown:
             yield Problem((*at, "inputs"), f"have placeholders without a parameter: {', '.join(sorted(unknown))}")
         elif not (PLACEHOLDER.search(text) or _texts(experiment, "depends_on") or (base / text).exists()):
-            yield Problem((*at, "inputs"), f"name {base / text}, which is not there")
+            yield Problem((*at, "inputs"), f"name {base / text}, which does not exist")

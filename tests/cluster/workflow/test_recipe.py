@@ -95,7 +95,7 @@ def test_cycles_unknown_parents_and_absent_inputs_are_reported_together(tmp_path
     assert rest == [
         "line 7: experiments.b.depends_on names nobody, which is no experiment; there are a, b, c, d",
         "line 9: experiments.c.command has placeholders without a parameter: y",
-        f"line 12: experiments.d.inputs name {tmp_path / 'absent.csv'}, which is not there",
+        f"line 12: experiments.d.inputs name {tmp_path / 'absent.csv'}, which does not exist",
         "line 13: experiments.d.samples must be 0..100000, not -1",
     ]
 
