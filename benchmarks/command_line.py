@@ -51,13 +51,13 @@ class Command:
 
         `typed` is the whole command line, for the page. `screen_options` are the options after --.
         """
-        epilog = "Options after -- are options of `fieldray screen`." if self.further_argument == "screen" else None
+        epilog = "Options after -- are passed to `fieldray screen`." if self.further_argument == "screen" else None
         parser = commands.add_parser(self.name, help=self.help, epilog=epilog)
         own = [parser.add_argument(name, **more).dest for name, more in self.arguments]
         if self.further_argument in ("pack", "options"):
             add_pack_options(parser)
         parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and a page to this folder")
-        text = "write a page to build/benchmarks (default: named after the command)"
+        text = "write a page to build/benchmarks/SUBJECT.md (default: the name of the command)"
         parser.add_argument("--page", nargs="?", const=self.name, metavar="SUBJECT", help=text)
 
         def measured(options: argparse.Namespace, console: Console) -> BenchmarkReport:
@@ -155,9 +155,9 @@ _AMOUNT: Final = {"type": _amount, "default": 1.0}
 _SIZES: Final = {"type": _low_and_high, "default": (1.0, 7.0), "metavar": "LOW-HIGH"}
 _KINDS: Final = (
     "--kinds",
-    {"type": _file_kinds, "default": (), "metavar": "KIND,...", "help": "of files (default: all)"},
+    {"type": _file_kinds, "default": (), "metavar": "KIND,...", "help": "only these kinds of files (default: all)"},
 )
-_SYNTHETIC: Final = "(otherwise: drawn by the program)"
+_SYNTHETIC: Final = "(default: synthetic images)"
 _APP: Final = "app/fieldray"
 _SCREENING: Final = tuple(
     f"{_APP}/{room}" for room in ("imaging", "inference", "packs", "pipeline", "processes", "store", "workers")
@@ -167,90 +167,90 @@ _TRAINING: Final = "app/fieldray_cluster/training"
 COMMANDS: Final = (
     Command(
         name="pipeline",
-        help="from files to scores, compared with the usual script",
+        help="measure the time from files to scores, and compare with a usual script",
         paths=_SCREENING,
         further_argument="options",
         arguments=(
-            _folder("folder", f"images to enlarge {_SYNTHETIC}", nargs="?"),
-            _number("--files", 144, "files of the six usual kinds"),
-            _number("--others", 6, "files of each other kind", minimum=0),
-            ("--megapixels", {**_SIZES, "help": "size of the images (default: 1-7)"}),
+            _folder("folder", f"folder of images to enlarge {_SYNTHETIC}", nargs="?"),
+            _number("--files", 144, "number of files of the six usual kinds"),
+            _number("--others", 6, "number of files of each other kind", minimum=0),
+            ("--megapixels", {**_SIZES, "help": "size of the images in megapixels (default: 1-7)"}),
             _KINDS,
-            _number("--repeats", 3, "rounds"),
-            _number("--minutes", 60, "start no new round after so many"),
+            _number("--repeats", 3, "number of rounds"),
+            _number("--minutes", 60, "start no new round after this number of minutes"),
         ),
     ),
     Command(
         name="decisions",
-        help="whether reading at a reduced resolution changes decisions",
+        help="count the decisions that reading at a reduced resolution changes",
         paths=(f"{_APP}/imaging", f"{_APP}/domain/finding.py", "models"),
         further_argument="pack",
         arguments=(
-            _folder("folder", "the images to compare"),
-            _number("--images", 1200, "at most", parameter="max_images"),
+            _folder("folder", "folder of images to compare"),
+            _number("--images", 1200, "maximum number of images", parameter="max_images"),
             _KINDS,
         ),
     ),
     Command(
         name="sites",
-        help="a threshold set by a site's films without labels, and the edges of not sure, at other hospitals",
+        help="measure a threshold set from unlabelled images, and the limits of Uncertain, at other hospitals",
         paths=("app/fieldray_adapt/evaluation", f"{_APP}/domain", "models"),
         arguments=(_folder("data", "folder with index.csv and the images that it names"),),
     ),
     Command(
         name="screening",
-        help="run the program as a user does: time to the first result, rate, memory",
+        help="run the program as a user does, and measure the time to the first result, the rate and the memory",
         paths=_SCREENING,
         further_argument="screen",
         arguments=(
-            _folder("source", f"images to screen {_SYNTHETIC}", nargs="?"),
-            _numbers("--counts", (200, 2000), "numbers of images, one run each"),
-            _number("--starts", 5, "short runs"),
+            _folder("source", f"folder of images to screen {_SYNTHETIC}", nargs="?"),
+            _numbers("--counts", (200, 2000), "numbers of images; one run for each number"),
+            _number("--starts", 5, "number of short runs"),
         ),
     ),
     Command(
         name="scale",
-        help="the window with a run of a million images: its pauses and its memory",
+        help="measure pauses and memory of the window with a run of a million images",
         paths=tuple(f"{_APP}/{part}" for part in ("desktop", "pipeline/history.py", "store")),
         further_argument="pack",
-        arguments=(_number("--rows", 10**6, "images", parameter="count"),),
+        arguments=(_number("--rows", 10**6, "number of images", parameter="count"),),
     ),
     Command(
         name="store",
-        help="bytes per image, screening again, upkeep of a large store",
+        help="measure the results database: bytes per image, a repeated run, maintenance of a large database",
         paths=_SCREENING,
         further_argument="pack",
         arguments=(
-            _folder("--images", "whose files are copied (default: drawn images)", metavar="FOLDER", dest="source"),
-            _number("--files", 20_000, "copies"),
-            _number("--rows", 10**6, "results of the large store"),
+            _folder("--images", "files to copy (default: synthetic images)", metavar="FOLDER", dest="source"),
+            _number("--files", 20_000, "number of copies"),
+            _number("--rows", 10**6, "number of results in the large database"),
         ),
     ),
     Command(
         name="migration",
-        help="the migration of a large results database of an earlier version, killed in the middle",
+        help="measure the migration of a large results database, also with kills during the migration",
         paths=(f"{_APP}/store",),
         arguments=(
-            _number("--rows", 10**6, "results of the database"),
-            _number("--kills", 10, "migrations that are killed at a random moment", minimum=0),
+            _number("--rows", 10**6, "number of results in the database"),
+            _number("--kills", 10, "number of migrations that are killed at a random moment", minimum=0),
         ),
     ),
     Command(
         name="comparison",
-        help="how well a prior is laid over the current image, and change is found",
+        help="measure the alignment of prior and current images, and the detection of change",
         paths=(f"{_APP}/comparison", f"{_APP}/domain/comparison.py", f"{_APP}/pipeline/compare.py"),
         arguments=(
             _folder("data", "folder with pairs.csv and the images that it names"),
-            _number("--pairs", 60, "at most", parameter="max_pairs"),
+            _number("--pairs", 60, "maximum number of pairs", parameter="max_pairs"),
             (
                 "--part",
-                {"choices": ("choose", "measure"), "default": "measure", "help": "patients for choosing, or measuring"},
+                {"choices": ("choose", "measure"), "default": "measure", "help": "part of the patients"},
             ),
         ),
     ),
     Command(
         name="networks",
-        help="inference engines on the packs' networks",
+        help="compare inference engines with the networks of the packs",
         paths=(
             *(
                 f"app/fieldray_adapt/{name}.py"
@@ -260,85 +260,90 @@ COMMANDS: Final = (
             "models",
         ),
         arguments=(
-            _numbers("--threads", (1, 2), "threads"),
-            _numbers("--batches", (1, 8), "images"),
-            _number("--rounds", 5, "rounds"),
-            ("--seconds", {**_AMOUNT, "metavar": "S", "help": "of a round's calls (default: 1)"}),
+            _numbers("--threads", (1, 2), "numbers of threads"),
+            _numbers("--batches", (1, 8), "numbers of images in a batch"),
+            _number("--rounds", 5, "number of rounds"),
+            ("--seconds", {**_AMOUNT, "metavar": "S", "help": "duration of a round in seconds (default: 1)"}),
         ),
     ),
     Command(
         name="cluster",
-        help="archive screen against screen on the same images, and under random kills",
+        help="compare `archive screen` with `screen`, also with random kills of workers",
         paths=(*_SCREENING, "app/fieldray_cluster"),
         further_argument="screen",
         arguments=(
-            _folder("source", f"images to copy {_SYNTHETIC}", nargs="?"),
-            _number("--count", 2000, "images", minimum=100),
+            _folder("source", f"folder of images to copy {_SYNTHETIC}", nargs="?"),
+            _number("--count", 2000, "number of images", minimum=100),
             _numbers("--workers", (1, 2), "numbers of workers"),
-            _number("--rounds", 1, "runs of each"),
-            _number("--kills", 20, "random kills during an archive", minimum=0),
-            _number("--trials", 64, "short trainings of a sweep", minimum=0),
-            _number("--trial-kills", 5, "workers killed during the sweep", minimum=0),
-            _number("--seed", 1, "of the kills", minimum=0),
-            ("--no-network", {"action": "store_false", "dest": "has_network", "help": "without network namespaces"}),
-            _folder("--work", "keep images and figures here: another start resumes (default: none)", metavar="DIR"),
+            _number("--rounds", 1, "number of runs for each number of workers"),
+            _number("--kills", 20, "number of random kills during an archive run", minimum=0),
+            _number("--trials", 64, "number of short trainings in a sweep", minimum=0),
+            _number("--trial-kills", 5, "number of workers killed during the sweep", minimum=0),
+            _number("--seed", 1, "seed of the random kills", minimum=0),
+            ("--no-network", {"action": "store_false", "dest": "has_network", "help": "use no network namespaces"}),
+            _folder("--work", "keep images and figures in this folder, so that a later start resumes", metavar="DIR"),
         ),
     ),
     Command(
         name="shaped-links",
-        help="divided training over links of a shaped rate, against the formulas (as root, Linux)",
+        help="measure training over links of limited rate, and compare with the formulas (root, Linux)",
         paths=(_TRAINING, "benchmarks/shaped_links.py", "benchmarks/shaped_machine.py"),
         arguments=(
             _numbers("--workers", tuple(range(1, 9)), "numbers of workers"),
-            _number("--batches", 24, "of each", minimum=8),
-            _number("--slower", 1, "times so often as long, at a rate so much lower", parameter="time_factor"),
+            _number("--batches", 24, "batches per training", minimum=8),
+            _number("--slower", 1, "factor for all times, and divisor for the rates", parameter="time_factor"),
             (
                 "--networks",
-                {"type": _networks, "default": (), "metavar": "KIND,...", "help": "real gradients (default: waits)"},
+                {"type": _networks, "default": (), "metavar": "KIND,...", "help": "networks to train"},
             ),
-            _number("--rate", 1000, "Mbit/s of their links", parameter="rate_mbit"),
+            _number("--rate", 1000, "link rate for --networks, in Mbit/s", parameter="rate_mbit"),
             (
                 "--width",
-                {"type": _amount, "default": 1.0, "metavar": "SHARE", "help": "of their channels (default: 1)"},
+                {
+                    "type": _amount,
+                    "default": 1.0,
+                    "metavar": "SHARE",
+                    "help": "channel factor for --networks (default: 1)",
+                },
             ),
             (
                 "--modes",
-                {"type": _modes, "default": MODES, "metavar": "MODE,...", "help": "of training (default: all)"},
+                {"type": _modes, "default": MODES, "metavar": "MODE,...", "help": "modes of training (default: all)"},
             ),
-            ("--turns", {"action": "store_true", "dest": "has_turns", "help": "central, one transfer at a time too"}),
+            ("--turns", {"action": "store_true", "dest": "has_turns", "help": "also measure one transfer at a time"}),
         ),
     ),
     Command(
         name="real-training",
-        help="divided training of a recipe on one and two workers here, against the formulas",
+        help="train a recipe on one and two workers of this computer, and compare with the formulas",
         paths=(_TRAINING, "benchmarks/real_training.py"),
         arguments=(
             _folder("recipe", "the recipe (a TOML file)", metavar="RECIPE"),
-            _number("--epochs", 8, "of each", minimum=3, parameter="count"),
+            _number("--epochs", 8, "number of epochs of each training", minimum=3, parameter="count"),
         ),
     ),
     Command(
         name="objects",
-        help="training iterations of five networks from a server of objects against files",
+        help="compare training iterations with images from an object server and from files",
         paths=("app/fieldray_cluster/objects.py", "app/fieldray_cluster/object_server.py", "benchmarks/objects.py"),
         arguments=(
-            _folder("folder", "PNG and JPEG images"),
-            _number("--images", 24, "of the folder", minimum=2, parameter="max_images"),
-            _number("--batch", 4, "images of an iteration"),
-            _number("--rounds", 3, "of each"),
+            _folder("folder", "folder of PNG and JPEG images"),
+            _number("--images", 24, "maximum number of images", minimum=2, parameter="max_images"),
+            _number("--batch", 4, "number of images in an iteration"),
+            _number("--rounds", 3, "number of rounds for each network"),
         ),
     ),
     Command(
         name="object-training",
-        help="a recipe trained from a server of objects and from files: times of the epochs, and the weights",
+        help="train a recipe from an object server and from files, and compare epoch times and weights",
         paths=(
             *(f"app/fieldray_cluster/{name}.py" for name in ("object_copies", "objects", "object_server")),
             "benchmarks/object_training.py",
         ),
         arguments=(
-            _number("--patients", 120, "with two drawn images each", minimum=30),
-            _number("--epochs", 6, "of a training", minimum=2),
-            _number("--rounds", 2, "of both"),
+            _number("--patients", 120, "number of patients, with two synthetic images each", minimum=30),
+            _number("--epochs", 6, "number of epochs", minimum=2),
+            _number("--rounds", 2, "number of trainings of each kind"),
         ),
     ),
 )
@@ -350,7 +355,7 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
     if "--" in arguments and any(one.name == arguments[0] and one.further_argument == "screen" for one in COMMANDS):
         end = arguments.index("--")
         own, more = own[:end], own[end + 1 :]
-    parser = cli.Parser(prog="python -m benchmarks", description="What developers measure.", allow_abbrev=False)
+    parser = cli.Parser(prog="python -m benchmarks", description="Run a benchmark for developers.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for one in COMMANDS:
         one.register_commands(commands, shlex.join(["python", "-m", "benchmarks", *arguments]), more)

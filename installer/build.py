@@ -34,13 +34,13 @@ TARGETS: Final = ("frozen", "deb", "portable", "setup")
 
 def main() -> int:
     """Build the targets that the command line names; by default all targets. Returns 0."""
-    parser = argparse.ArgumentParser(description="Build the installers that this machine can build.")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"out of {', '.join(TARGETS)} (default: all)")
+    parser = argparse.ArgumentParser(description="Build the installers for this operating system.")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"any of {', '.join(TARGETS)} (default: all)")
     chosen = parser.parse_args().targets or TARGETS
     if missing := [name for name in _PROGRAMS if sys.platform == "linux" and not shutil.which(name)]:
-        parser.error(f"needs programs that are not installed here: {', '.join(missing)}")
+        parser.error(f"programs are missing, install them first: {', '.join(missing)}")
     if unknown := set(chosen) - set(TARGETS):
-        parser.error(f"no target {', '.join(sorted(unknown))}")
+        parser.error(f"unknown target: {', '.join(sorted(unknown))}")
     os.environ.update(reproducible_environment(os.environ))
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for target in TARGETS:
@@ -124,7 +124,7 @@ def _last_commit_time() -> str:
 
 def _can(target: str, possible: bool, why: str) -> bool:
     if not possible:
-        sys.stdout.write(f"{target}: not built here, {why}\n")
+        sys.stdout.write(f"{target}: cannot be built on this computer: {why}\n")
     return possible
 
 

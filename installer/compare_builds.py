@@ -51,7 +51,8 @@ def main(arguments: list[str]) -> int:
     """Compare the two builds that the arguments name, and print the differences. Returns the exit code."""
     first, second = (describe_files(Path(argument)) for argument in arguments)
     lines = differences(first, second)
-    sys.stdout.write("".join(f"{line}\n" for line in lines) or f"the same: {len(first)} files, folders and links\n")
+    equal = f"Both builds are equal: {len(first)} files, folders and links\n"
+    sys.stdout.write("".join(f"{line}\n" for line in lines) or equal)
     return 1 if lines else 0
 
 

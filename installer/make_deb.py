@@ -128,10 +128,10 @@ def _md5(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Make the .deb from a frozen folder (SOURCE_DATE_EPOCH must be set).")
+    parser = argparse.ArgumentParser(description="Make the .deb from a frozen program (set SOURCE_DATE_EPOCH first).")
     for name in ("frozen", "output", "icons"):
         parser.add_argument(name, type=Path)
-    parser.add_argument("--revision", default="", help="added to the version, for example +1")
+    parser.add_argument("--revision", default="", help="append this to the version, for example +1")
     options = parser.parse_args()
     path = build(options.frozen, options.output, icons=options.icons, revision=options.revision)
     sys.stdout.write(f"{path}\n")

@@ -129,16 +129,16 @@ def differences(files: Mapping[str, str], listed: Mapping[str, Any]) -> list[str
 def main(arguments: Sequence[str]) -> int:
     """Write the list of parts, or compare an installed program with a list. Returns 1 if they differ, else 0."""
     parser = argparse.ArgumentParser(
-        description="Write the list of a frozen folder's parts, or compare a folder with it."
+        description="List the parts of a frozen program (SBOM), or compare an installed program with the list."
     )
     parser.add_argument("frozen", type=Path)
-    parser.add_argument("--check", type=Path, metavar="LIST")
+    parser.add_argument("--check", type=Path, metavar="LIST", help="compare the folder with this list")
     options = parser.parse_args(arguments)
     if options.check is None:
         sys.stdout.write(f"{write_sbom(options.frozen)}\n")
         return 0
     found = differences(file_hashes(options.frozen), json.loads(options.check.read_text(encoding="utf-8")))
-    sys.stdout.write("".join(f"{line}\n" for line in found) or "every file is as listed, and there is no other\n")
+    sys.stdout.write("".join(f"{line}\n" for line in found) or "All files equal the list, and no file is additional.\n")
     return 1 if found else 0
 
 

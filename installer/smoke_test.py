@@ -42,18 +42,18 @@ _PROGRAMS = {
 
 def main() -> int:
     """Run all steps of the smoke test. Returns 0 if every step succeeded, else 1."""
-    parser = argparse.ArgumentParser(description="Try the Linux installers in a root of their own.")
+    parser = argparse.ArgumentParser(description="Test the Linux installers in a separate root file system.")
     parser.add_argument("dist", type=Path, help="folder with the .deb and the portable archive")
-    parser.add_argument("--pictures", type=Path, help="write pictures of the window into this folder")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "smoke", help="where the small system is kept")
+    parser.add_argument("--pictures", type=Path, help="write screenshots of the window to this folder")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "smoke", help="cache for the root file system")
     parser.add_argument("--upgrade", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.cache = options.cache.resolve()
     package = next(iter(sorted(options.dist.glob("fieldray_*.deb"))), None)
     if package is None or os.geteuid() != 0:
-        parser.error("needs root and a .deb in the folder")
+        parser.error("run this as root, with a .deb file in the folder DIST")
     if missing := missing_packages(_PROGRAMS):
-        parser.error(f"needs programs that are not installed here: apt-get install {' '.join(missing)}")
+        parser.error(f"programs are missing, install them first: apt-get install {' '.join(missing)}")
     if "FIELDRAY_ALONE" in os.environ:
         return _inside(options, package)
     base = clean_root.prepared_base(options.cache, package)
@@ -96,7 +96,7 @@ def _inside(options: argparse.Namespace, package: Path) -> int:
     with clean_root.copied_root(base, scratch, size_mb=_ROOM_MB) as root, smoke_window.virtual_display(root):
         trial = smoke_steps.InstallTrial(root, package, options.upgrade, archive, options.pictures)
         failed += sum(not _step(step, trial) for step in smoke_steps.STEPS)
-    sys.stdout.write(f"{failed} steps failed\n" if failed else "all as expected\n")
+    sys.stdout.write(f"{failed} steps failed.\n" if failed else "All steps succeeded.\n")
     return 1 if failed else 0
 
 

@@ -150,14 +150,14 @@ class Update:
 
 def main() -> int:
     """Test an update, as the command line says. Returns 0 if nothing was lost, else 1."""
-    parser = argparse.ArgumentParser(description="Try an update over a home full of results, and back.")
-    parser.add_argument("old", type=Path)
-    parser.add_argument("new", type=Path)
-    parser.add_argument("--portable", type=Path, help="the portable archive, tried beside the installed program")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "smoke", help="where the small system is kept")
+    parser = argparse.ArgumentParser(description="Test an update and a downgrade with existing results.")
+    parser.add_argument("old", type=Path, help="Debian package of the old version")
+    parser.add_argument("new", type=Path, help="Debian package of the new version")
+    parser.add_argument("--portable", type=Path, help="also test this portable archive")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "smoke", help="cache for the root file system")
     options = parser.parse_args()
     if os.geteuid() != 0:
-        parser.error("needs root")
+        parser.error("run this as root")
     if "FIELDRAY_ALONE" not in os.environ:
         clean_root.prepared_base(options.cache.resolve(), options.new)
         return clean_root.run_isolated([sys.executable, *sys.argv])
@@ -181,7 +181,7 @@ def _update(trial: InstallTrial) -> None:
     before = update.work_with_old_version()
     _install(trial, trial.newer_package)
     update.require_kept(before)
-    _say(f"{len(before['runs'])} runs, trust and choices are as they were after the update.")
+    _say(f"{len(before['runs'])} runs, trusted keys and choices are unchanged after the update.")
     _say(update.require_resumed())
     after = update.shown_data()
     if trial.portable_archive:
@@ -189,9 +189,9 @@ def _update(trial: InstallTrial) -> None:
         place.mkdir()
         subprocess.run(["tar", "-xf", trial.portable_archive, "-C", place, "--strip-components=1"], check=True)
         update.require_kept(after, "/srv/portable/fieldray")
-        _say("The portable archive beside it shows the same.")
+        _say("The portable archive shows equal results.")
     _install(trial, trial.package)
-    _say(f"Back under the earlier version: {update.require_downgrade(after)}")
+    _say(f"After the downgrade: {update.require_downgrade(after)}")
 
 
 def _install(trial: InstallTrial, package: Path) -> None:

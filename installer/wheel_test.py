@@ -36,8 +36,8 @@ print(*[path for path in wanted if not path.is_file()], sep="\\n")
 
 def main() -> int:
     """Build, install and test the wheel. Returns 0 if nothing is missing and everything works, else 1."""
-    parser = argparse.ArgumentParser(description="Try the wheel in an environment of its own.")
-    parser.add_argument("--extra", default="", help="an extra of the wheel, such as adapt")
+    parser = argparse.ArgumentParser(description="Test the wheel in a separate virtual environment.")
+    parser.add_argument("--extra", default="", help="also install this extra of the wheel, for example adapt")
     extra = parser.parse_args().extra
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -54,9 +54,9 @@ def main() -> int:
             command = [*program, "check", "recipe.toml"]
             said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             if said.returncode != 2 or "recipe.toml" not in said.stderr:  # the recipe's folders do not exist
-                missing.append(f"a recipe that is checked: {said.stdout}{said.stderr}")
+                missing.append(f"the message of `fieldray adapt check`: {said.stdout}{said.stderr}")
     for what in missing:
-        sys.stdout.write(f"NOT THERE: {what}\n")
+        sys.stdout.write(f"MISSING: {what}\n")
     return 1 if missing else 0
 
 
@@ -69,7 +69,7 @@ def _missing(folder: Path, python: Path) -> list[str]:
     answers = folder / "results.jsonl"
     _run(folder, python.with_name("fieldray"), "demo", "--no-window", "--json", answers)
     count = len(answers.read_text(encoding="utf-8").splitlines())
-    return [*found, *([f"{_ANSWERS} answers: there are {count}"] if count != _ANSWERS else [])]
+    return [*found, *([f"{_ANSWERS} results of the demo (found: {count})"] if count != _ANSWERS else [])]
 
 
 def _run(folder: Path, *command: str | Path) -> str:

@@ -33,7 +33,7 @@ _FETCHING: Final = frozenset({"script", "img", "iframe", "source", "audio", "vid
 def main() -> int:
     """Build the documents and check their links. Returns 0 if no fault is found."""
     parser = argparse.ArgumentParser(description="Build the documents.")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="output folder (default: build/docs)")
     folder = parser.parse_args().out.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     stage_pages(folder)

@@ -22,10 +22,10 @@ _TWELVE_BITS = 4095
 
 def main() -> None:
     """Draw two images of each invented patient below the folder that is named on the command line."""
-    parser = argparse.ArgumentParser(description="Draw a folder of two classes.")
+    parser = argparse.ArgumentParser(description="Draw a folder with synthetic chest X-rays of two classes.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--patients", type=int, default=60)
-    parser.add_argument("--first", type=int, default=0, help="the first patient's number; another one draws others")
+    parser.add_argument("--patients", type=int, default=60, help="draw this number of patients (default: 60)")
+    parser.add_argument("--first", type=int, default=0, help="draw patients from this number on (default: 0)")
     options = parser.parse_args()
     for patient in range(options.first, options.first + options.patients):
         name = "opacity" if patient % 2 else "normal"

@@ -81,14 +81,14 @@ def write_version_table(uv: str) -> None:
 
 def main() -> int:
     """Print the libraries that are more than a year old. With `--look-up`, first write `libraries.txt`. Returns 0."""
-    parser = argparse.ArgumentParser(description="Name the libraries that are more than a year old.")
-    parser.add_argument("--look-up", action="store_true", help="write the table anew")
+    parser = argparse.ArgumentParser(description="List the required libraries whose version is more than a year old.")
+    parser.add_argument("--look-up", action="store_true", help="first update tools/libraries.txt")
     if parser.parse_args().look_up:
         uv = shutil.which("uv") or parser.error("uv is needed: pip install uv")
         write_version_table(uv)
     text = TABLE.read_text(encoding="utf-8")
     day = re.findall(r"\d{4}-\d\d-\d\d", text)[0]
-    sys.stdout.write(f"Libraries as of {day} or before: {', '.join(outdated_libraries(text)) or 'none'}\n")
+    sys.stdout.write(f"Libraries with a version of {day} or older: {', '.join(outdated_libraries(text)) or 'none'}\n")
     return 0
 
 

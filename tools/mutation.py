@@ -98,8 +98,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("room", choices=MUTATION_TARGETS)
     parser.add_argument("modules", nargs="*", metavar="MODULE")
-    parser.add_argument("--again", action="store_true", help="only what the last run left, with the tests of today")
-    parser.add_argument("--minutes", type=float, default=60.0, help="what is not tried by then is left out")
+    text = "run only the mutants that survived or were not tried in the last run, with the present tests"
+    parser.add_argument("--again", action="store_true", help=text)
+    parser.add_argument("--minutes", type=float, default=60.0, help="stop after this number of minutes (default: 60)")
     options = parser.parse_args()
     room = MUTATION_TARGETS[options.room]
     modules = tuple(f"{options.room}/{name}" for name in options.modules or room.modules)

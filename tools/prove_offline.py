@@ -285,7 +285,7 @@ def trace_connecting_program(folder: Path) -> SystemCalls:
     The calls show that strace notices a connection. Files are written below `folder`.
     """
     code = "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 1)\nexcept OSError: pass"
-    work = Task(name="a program that calls home", command=(sys.executable, "-I", "-c", code))
+    work = Task(name="a program that connects", command=(sys.executable, "-I", "-c", code))
     return run_under_strace(work, folder / "control")[1]
 
 
@@ -298,11 +298,11 @@ def _row(name: str, seen: SystemCalls, codes: Sequence[int | str]) -> str:
 
 def main() -> int:
     """Run each task twice, and print the table. Returns 0 if all checks succeeded, 1 if not, 2 without the tools."""
-    parser = argparse.ArgumentParser(description="Proof that nothing leaves the machine.")
-    parser.add_argument("--frozen", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="", metavar="WORDS")
-    parser.add_argument("--out", type=Path, help="write the figures as JSON too")
+    parser = argparse.ArgumentParser(description="Prove that the program connects to no other computer.")
+    parser.add_argument("--frozen", type=Path, metavar="FOLDER", help="test the frozen program in this folder")
+    parser.add_argument("--quick", action="store_true", help="run fewer tasks")
+    parser.add_argument("--only", default="", metavar="WORDS", help="run only the tasks with these words in their name")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures to this JSON file")
     options = parser.parse_args()
     missing = [package for tool, package in _TOOLS.items() if shutil.which(tool) is None]
     if missing or sys.platform != "linux":
@@ -313,7 +313,7 @@ def main() -> int:
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write("".join(f"NOT AS IT SHOULD BE: {line}\n" for line in failures) or "Nothing left this machine.\n")
+    sys.stdout.write("".join(f"FAILED: {line}\n" for line in failures) or "No task connected to another computer.\n")
     return 1 if failures else 0
 
 
@@ -336,16 +336,16 @@ def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[lis
             failures.append(f"{work.name}: {dict(seen.families)}")
         if code or alone:
             words = (folder / f"watched-{number}.words").read_text(errors="replace")[-500:]
-            failures.append(f"{work.name} ended with {code}, and {alone} without network: {words}")
+            failures.append(f"{work.name} ended with exit code {code}, without network with {alone}: {words}")
     control = trace_connecting_program(folder)
-    sys.stdout.write(_row("(one that calls home)", control, ("", "")) + "\n")
+    sys.stdout.write(_row("control: a program that connects", control, ("", "")) + "\n")
     if not control.internet:
-        failures.append("a program that calls home was not seen")
-    sys.stdout.write(f"unix sockets led to: {', '.join(sorted(socket_paths)) or 'nothing'}\n")
+        failures.append("strace did not report the connection of the control program")
+    sys.stdout.write(f"connected unix sockets: {', '.join(sorted(socket_paths)) or 'nothing'}\n")
     if frozen:
         found = find_telemetry_files(frozen)
-        sys.stdout.write(f"files and modules that could report home: {', '.join(found) or 'none'}\n")
-        failures += [f"in the installed program: {name}" for name in found]
+        sys.stdout.write(f"files and modules that could send data: {', '.join(found) or 'none'}\n")
+        failures += [f"the frozen program contains a file that could send data: {name}" for name in found]
     return failures, figures
 
 

@@ -63,13 +63,13 @@ def works_with_python(version: str, program: Path) -> bool:
 
 def main() -> int:
     """Test the program with each other Python version, or only list the versions. Returns 1 if a version failed."""
-    parser = argparse.ArgumentParser(description="Try the program on every other Python that is here.")
-    parser.add_argument("--list", action="store_true", help="only say which there are")
+    parser = argparse.ArgumentParser(description="Test the program with every other Python version that is installed.")
+    parser.add_argument("--list", action="store_true", help="only list the installed Python versions")
     own = "{}.{}".format(*sys.version_info)
     others = {version: program for version, program in find_pythons().items() if version != own}
     absent = [version for version in VERSIONS if version != own and version not in others]
     sys.stdout.write(
-        f"This is Python {own}. Others here: {', '.join(others) or 'none'}; not here: {', '.join(absent)}\n"
+        f"Running Python {own}. Also installed: {', '.join(others) or 'none'}. Not installed: {', '.join(absent)}\n"
     )
     if parser.parse_args().list:
         return 0

@@ -85,7 +85,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=("table", "figures"))
     parser.add_argument("data", type=Path, help="the folder with index.csv and radiologists.csv")
-    parser.add_argument("result", type=Path, help="the table to write, or the folder of a run with a cross-validation")
+    text = "for `table` the CSV file to write; for `figures` the folder of a run with cross-validation"
+    parser.add_argument("result", type=Path, help=text)
     options = parser.parse_args()
     try:
         (write_table if options.action == "table" else print_figures)(options.data, options.result)

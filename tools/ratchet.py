@@ -78,7 +78,7 @@ def lower_limits(held: Mapping[str, int], found: Mapping[str, int]) -> dict[str,
 def exceeded_limits(held: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
     """Return a message for each count of `found` that is above its limit in `held`, or that has no limit."""
     return [
-        f"{name}: {count}, but {LIMITS_FILE} holds {held.get(name, 'no value')}"
+        f"{name}: {count}, but the limit in {LIMITS_FILE} is {held.get(name, 'missing')}"
         for name, count in found.items()
         if count > held.get(name, -1)
     ]
@@ -89,8 +89,8 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
 
     `root` is the checkout.
     """
-    parser = argparse.ArgumentParser(description="Hold the size of the house.")
-    parser.add_argument("--lower", action="store_true", help="hold today's counts where they are lower")
+    parser = argparse.ArgumentParser(description="Compare the size of code and documents with tools/ratchet.txt.")
+    parser.add_argument("--lower", action="store_true", help="first lower the limits to the present counts")
     options = parser.parse_args(arguments)
     found, path = count_lines_and_words(root), root / LIMITS_FILE
     held = parse_limits(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -93,10 +93,10 @@ def run_check(name: str, targets: Sequence[str], folder: Path) -> dict[str, Any]
 
 def main() -> int:
     """Run the checks that have not yet succeeded on the present commit. Returns 0 if all checks have succeeded."""
-    parser = argparse.ArgumentParser(description="All that is tried before a release.")
-    parser.add_argument("--previous", type=Path, metavar="OLD.deb")
-    parser.add_argument("--only", default="", metavar="WORDS")
-    parser.add_argument("--list", action="store_true", help="only list the steps")
+    parser = argparse.ArgumentParser(description="Run all checks before a release.")
+    parser.add_argument("--previous", type=Path, metavar="OLD.deb", help="also test the update from this package")
+    parser.add_argument("--only", default="", metavar="WORDS", help="run only checks with these words in their name")
+    parser.add_argument("--list", action="store_true", help="only list the checks")
     options = parser.parse_args()
     own = "{}.{}".format(*sys.version_info)
     others = {version: program for version, program in pythons.find_pythons().items() if version != own}
@@ -105,7 +105,7 @@ def main() -> int:
         sys.stdout.write("".join(f"{name}: make {' '.join(targets)}\n" for name, targets in everything.items()))
         return 0
     if changed := _git("status", "--porcelain"):
-        parser.error(f"the checkout has changes that are in no commit: {changed.splitlines()[0]}")
+        parser.error(f"the checkout has uncommitted changes: {changed.splitlines()[0]}")
     commit = _git("rev-parse", "HEAD")
     folder = ROOT / "build" / "release" / commit[:12]
     folder.mkdir(parents=True, exist_ok=True)

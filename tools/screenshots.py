@@ -31,7 +31,7 @@ _SETTLE_S = 0.5
 
 def main() -> int:
     """Take all screenshots with the options of the command line. Returns 0 if all were taken."""
-    parser = argparse.ArgumentParser(description="Screenshots of the window, with the images of the demonstration.")
+    parser = argparse.ArgumentParser(description="Take screenshots of the window with the demo images.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pack", type=Path)
     parser.add_argument("--size", default="1366x768")

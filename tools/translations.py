@@ -131,7 +131,7 @@ def main(begin: list[str]) -> int:
     `begin` are codes of new languages, for which a catalogue is made. Returns 0, or 2 if a code is unknown.
     """
     if unknown := set(begin) - set(locale_identifiers()):
-        sys.stderr.write(f"No languages: {', '.join(sorted(unknown))}. Name a language as pl or pt_BR.\n")
+        sys.stderr.write(f"Unknown languages: {', '.join(sorted(unknown))}. Examples: pl, pt_BR.\n")
         return 2
     for language in begin:
         path = CATALOGUES / language / CATALOGUE_PATH

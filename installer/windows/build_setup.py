@@ -164,7 +164,7 @@ def _environment() -> dict[str, str]:
 
 def main() -> int:
     """Build Setup, as the command line says, and print its path. Returns 0, or 1 after an error message."""
-    parser = argparse.ArgumentParser(description="Make Setup for Windows out of a frozen folder.")
+    parser = argparse.ArgumentParser(description="Make Setup for Windows from a frozen program.")
     parser.add_argument("frozen", type=Path)
     parser.add_argument("output_folder", type=Path)
     options = parser.parse_args()

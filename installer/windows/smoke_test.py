@@ -299,9 +299,9 @@ STEPS: Final[tuple[Callable[[SetupTest], None], ...]] = (
 
 def main() -> int:
     """Run the steps of the test, as the command line says. Returns the exit code."""
-    parser = argparse.ArgumentParser(description="Run Setup and the uninstaller in wine.")
-    parser.add_argument("--keep", type=Path, help="work in this new folder and leave it")
-    parser.add_argument("--only", default="", metavar="WORDS", help="only the steps with these words in their name")
+    parser = argparse.ArgumentParser(description="Test Setup and the uninstaller in Wine.")
+    parser.add_argument("--keep", type=Path, help="work in this new folder, and keep the folder afterwards")
+    parser.add_argument("--only", default="", metavar="WORDS", help="run only the steps with these words in their name")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
@@ -309,7 +309,7 @@ def main() -> int:
         try:
             world = SetupTest(folder)
         except FileNotFoundError as missing:
-            sys.stderr.write(f"not run: {missing}\n")
+            sys.stderr.write(f"The test was not run: {missing}\n")
             return 2
         try:
             return _walk(world, options.only)
@@ -328,7 +328,7 @@ def _walk(world: SetupTest, words: str) -> int:
             sys.stdout.write(f"FAILED  {name}: {failure}\n")
             return 1
         except NotTried as why:
-            sys.stdout.write(f"left out {name}: {why}\n")
+            sys.stdout.write(f"skipped {name}: {why}\n")
         else:
             sys.stdout.write(f"ok      {name}\n")
         sys.stdout.flush()
