@@ -41,10 +41,10 @@ _MAX_OVERHEAD: Final = 1.10
 _MAX_IMAGES_WITH_KILLS: Final = 6000  # enough that the screening still runs at the last kill, even on an idle computer
 _MAX_IMAGES_OVER_NETWORK: Final = 2000
 _NOTES: Final = (
-    "Total is from the start of a command to its end; the rate leaves out the first tenth of the images; start is what "
-    "remains of the total without the images at that rate.",
-    "Overhead is the time for an image against that of `fieldray screen` in the same round; the median of the rounds.",
-    "Memory is the driver's: of images from the 10th to the 40th part in a hundred, and from the 70th on.",
+    "The total is the time from start to end of a command. The rate leaves out the first tenth of the images. The "
+    "start is the total without the time that all images take at this rate.",
+    "The overhead is the time per image, divided by that of `fieldray screen` in the same round (median).",
+    "Memory is the memory of the driver: early from 10 % to 40 % of the images, late from 70 % on (medians).",
 )
 
 
@@ -209,7 +209,7 @@ class _Bench:
                 images, self._root / "network", self._options, expected, count=count, notify=self._notify
             )
         except NotPermitted as why:
-            return {"sentences": [f"Left out: {why}."]}
+            return {"sentences": [f"Not measured: {why}."]}
 
     def _sweep(self) -> Mapping[str, Any]:
         effort = {"trials": self._plan.trials, "kills": self._plan.trial_kills, "seed": self._plan.seed}
@@ -223,11 +223,11 @@ def make_report(figures: ClusterFigures, *, image_count: int) -> BenchmarkReport
     """Return the report with the measured figures. `image_count` is the number of images in each run."""
     blocks: list[Block] = [_table(figures.runs, image_count)]
     if mark := _mark(figures.runs):
-        blocks.append(BulletList("What it must reach", (mark.sentence,)))
+        blocks.append(BulletList("Goals", (mark.sentence,)))
     for title, part in (
-        ("Kills at random", figures.kills),
+        ("Random kills", figures.kills),
         ("Three computers", figures.network),
-        ("A sweep whose workers are killed", figures.sweep),
+        ("A sweep with killed workers", figures.sweep),
     ):
         if part:
             blocks.append(BulletList(title, tuple(part["sentences"])))
@@ -247,7 +247,7 @@ def _overheads(runs: Sequence[tuple[int, RunFigures]], workers: int) -> list[flo
 
 def _mark(runs: Sequence[tuple[int, RunFigures]]) -> Goal | None:
     known = [statistics.median(_overheads(runs, workers)) for workers in {run.workers for _, run in runs} - {0}]
-    name = "time for an image against `fieldray screen`, the best number of workers"
+    name = "time per image, divided by that of `fieldray screen`, with the best number of workers"
     return max_goal(name, min(known), _MAX_OVERHEAD, unit="x") if known else None
 
 
@@ -268,5 +268,5 @@ def _table(found: Sequence[tuple[int, RunFigures]], count: int) -> Table:
                 f"{statistics.median(run.median_memory_mb(0.7, 1.0) for run in runs):.0f}",
             )
         )
-    columns = ("command", "total s", "start s", "images / s", "overhead", "other decisions", "MB early", "MB late")
+    columns = ("command", "total s", "start s", "images / s", "overhead", "different results", "MB early", "MB late")
     return Table(f"{count} images", columns, tuple(rows))

@@ -92,12 +92,12 @@ def screen_archive_with_kills(
         if process.returncode in cluster_runs.COMPLETED_EXIT_CODES and (folder / "out" / "merged.json").exists():
             break
         if process.returncode != _KILLED:
-            raise ScreeningFailed(f"ended with {process.returncode}: {said}")
+            raise ScreeningFailed(f"the driver ended with exit code {process.returncode}: {said}")
     if sum(killed.values()) < kills:
-        raise ScreeningFailed(f"the archive was complete after {sum(killed.values())} kills: take more images")
+        raise ScreeningFailed(f"the archive was complete after {sum(killed.values())} kills: choose a larger --count")
     total_s, kept = time.perf_counter() - began_s, cluster_runs.count_faults(folder / "home", expected)
     names = ", ".join(f"{number} {role}" for role, number in sorted(killed.items()))
-    sentence = f"Killed: {names}. The driver was started {starts} times; {total_s:.0f} s in all."
+    sentence = f"Killed: {names}. The driver was started {starts} times. Total time: {total_s:.0f} s."
     figures = {"killed": dict(killed), "starts": starts, "total_s": total_s, **kept}
     return {**figures, "sentences": [sentence, cluster_runs.faults_sentence(kept)]}
 
@@ -133,16 +133,16 @@ def run_sweep_with_kills(folder: Path, *, trials: int, kills: int, seed: int, no
         process.wait()
     again_s, again = time.perf_counter() - began_s, (folder / "said.txt").read_text(encoding="utf-8").splitlines()
     if before != (folder / "sweep" / "journal.jsonl").read_bytes():
-        raise ScreeningFailed("the sweep that was done did something when it was started again")
+        raise ScreeningFailed("the finished sweep was changed when it was started again")
     has_pack = any((folder / "sweep" / row["pack"] / "manifest.json").exists() for row in board if row.get("pack"))
     states = dict(Counter(row["state"] for row in board))
     ended = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     words = again[0] if again else ""
     figures = {"trials": trials, "killed": killed, "states": states, "has_pack": has_pack, "total_s": total_s}
     sentences = [
-        f"{trials} trials, {killed} workers killed: {ended}; {total_s:.0f} s.",
-        f"The winner has {'its' if has_pack else 'NO'} pack.",
-        f"The same sweep started again: {words!r} after {again_s:.1f} s.",
+        f"{trials} trials, {killed} workers killed. States of the trials: {ended}. Total time: {total_s:.0f} s.",
+        f"The best trial has {'a' if has_pack else 'NO'} pack.",
+        f"The finished sweep, started again, ended after {again_s:.1f} s with the message {words!r}.",
     ]
     return {**figures, "again_s": again_s, "again": words, "sentences": sentences}
 

@@ -73,14 +73,14 @@ def screen_on_three_computers(
         ended_s = time.perf_counter()
         sent_mb = sum(map(computers.received_mb, (1, 2)))
     if driver.returncode not in cluster_runs.COMPLETED_EXIT_CODES or not (folder / "out" / "merged.json").exists():
-        raise ScreeningFailed(f"ended with {driver.returncode}: {(folder / 'driver.txt').read_text()[-2000:]}")
+        raise ScreeningFailed(f"the driver failed: {(folder / 'driver.txt').read_text()[-2000:]}")
     total_s, after_loss_s = ended_s - began_s, ended_s - gone_s
     figures = {"images": count, "total_s": total_s, "resumed_s": resumed_s, "after_loss_s": after_loss_s}
     faults = cluster_runs.count_faults(folder / "driver" / "home", expected)
     sentences = [
-        f"{count} images on two computers, TLS links of {LINK_RATE_MBIT} Mbit/s: {total_s:.0f} s, {sent_mb:.0f} MB.",
-        f"All links cut for {LINK_CUT_S:.0f} s: the next results came {resumed_s:.1f} s after their return.",
-        f"One computer gone for good: the other one was done {after_loss_s:.0f} s later.",
+        f"{count} images, two computers, TLS links of {LINK_RATE_MBIT} Mbit/s: {total_s:.0f} s, {sent_mb:.0f} MB sent.",
+        f"All links were cut for {LINK_CUT_S:.0f} s. Results resumed {resumed_s:.1f} s after the links returned.",
+        f"One computer was removed. The other computer finished {after_loss_s:.0f} s later.",
         cluster_runs.faults_sentence(faults),
     ]
     return {**figures, "sent_mb": sent_mb, **faults, "sentences": sentences}

@@ -168,7 +168,7 @@ def count_faults(home: Path, expected: ImageResults) -> dict[str, int]:
 
 def faults_sentence(counts: Mapping[str, int]) -> str:
     """Return the numbers of `count_faults` as a sentence."""
-    return f"Lost {counts['lost']}, doubled {counts['doubled']}, other decisions {counts['differing']}."
+    return f"Images lost: {counts['lost']}, stored twice: {counts['doubled']}, different: {counts['differing']}."
 
 
 def _comparable(outcome: Outcome) -> tuple[str, str, str]:

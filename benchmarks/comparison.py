@@ -154,23 +154,23 @@ def _report(found: ComparisonFigures, part: Part, pairs: Sequence[PatientPair]) 
     errors = np.concatenate(found.errors_px)
     marks = _marks(found, errors)
     patients = len({pair.patient for pair in pairs})
-    role = "choosing: every constant was chosen on it" if part == "choose" else "measuring: nothing was chosen on it"
+    role = "every constant was chosen on these pairs" if part == "choose" else "no constant was chosen on these pairs"
     spreads = ", ".join(f"{one:.4f}" for one in np.median(found.noise_by_band, axis=0))
     figures = [row[3] for row in found.same_patient_pairs]
     about = (
-        f"{len(pairs)} pairs of {patients} patients, the part for {role}. Images that the program refuses (no frontal "
-        "chest X-ray) are left out.",
-        "Copies: an image and itself after a random smooth warp of up to 8 % of the width, another gamma and contrast, "
-        "and noise.",
-        "Opacities are inserted before anything is aligned. Stable pairs are those of one view whose findings are the "
-        "same at both times; nobody looked at them for other changes.",
-        f"Spread of the averages in copies, by band, in deviations of the lungs: {spreads}.",
+        f"{len(pairs)} pairs of {patients} patients; {role}. Images that the program refuses (no frontal chest X-ray) "
+        "are left out.",
+        "Copies are pairs of an image and a changed copy of the image: a random smooth warp of up to 8 % of the width, "
+        "another gamma and contrast, and noise.",
+        "Opacities are inserted before the alignment. Stable pairs are pairs of one view with equal findings at both "
+        "times. Nobody examined stable pairs for other changes.",
+        f"Noise of the averaged difference in copies, for each band, in deviations of the lungs: {spreads}.",
         f"Reliability of pairs of one patient, 5th, 25th, 50th, 75th percentile: {_percentiles(figures)}.",
     )
     blocks = (
         _figures(found, errors),
-        BulletList("Marks", tuple(mark.sentence for mark in marks)),
-        BulletList("What this is", about),
+        BulletList("Goals", tuple(mark.sentence for mark in marks)),
+        BulletList("How it was measured", about),
     )
     marked = {mark.name: mark.measured for mark in marks}
     title = "Prior and current image: alignment and change"
@@ -186,18 +186,18 @@ def _marks(found: ComparisonFigures, errors: NDArray[np.float64]) -> list[Goal]:
     after = [after for _, after in found.dice]
     marks = [
         max_goal("Median registration error in copies", float(np.median(errors)), 1.5, unit="px"),
-        max_goal("95th percentile of it", float(np.percentile(errors, 95)), 4.0, unit="px"),
-        Goal(name="Median lung Dice after, same view", measured=_median(after), goal=0.93, unit=""),
+        max_goal("95th percentile of the error in copies", float(np.percentile(errors, 95)), 4.0, unit="px"),
+        Goal(name="Median lung Dice after alignment, same view", measured=_median(after), goal=0.93, unit=""),
         max_goal(
-            "Identical pairs, displacement (the largest 95th percentile)", max(found.identical_px), 0.3, unit="px"
+            "Identical pairs, largest 95th percentile of the displacement", max(found.identical_px), 0.3, unit="px"
         ),
         max_goal("Identical pairs, regions", float(sum(found.identical_regions)), 0, unit=""),
-        Goal(name="Different patients not comparable", measured=_mean(refused), goal=0.9, unit=""),
+        Goal(name="Share of other patients' pairs not comparable", measured=_mean(refused), goal=0.9, unit=""),
         max_goal("CPU time of a comparison, median", float(np.median(found.seconds)), 2.0, unit="s"),
     ]
     for kind, hits in found.opacity_hits.items():
         found_share = _mean([hit for hit, _ in hits])
-        marks.append(Goal(name=f"Opacities found, {kind}", measured=found_share, goal=0.8, unit=""))
+        marks.append(Goal(name=f"Share of opacities found, {kind}", measured=found_share, goal=0.8, unit=""))
         marks.append(max_goal(f"False regions per pair, {kind}", _mean(found.false_regions[kind]), 1, unit=""))
     return marks
 
@@ -216,10 +216,10 @@ def _figures(found: ComparisonFigures, errors: NDArray[np.float64]) -> Table:
     dice_text = ", ".join(_shown([each[index] for each in found.dice]) for index in range(2))
     others = [(not comparable, patient) for comparable, patient, _ in found.other_patient_pairs]
     rows = [
-        ("Registration error in copies, px of 512: median, 95 %", error_text),
+        ("Registration error in copies, px of 512: median, 95th percentile", error_text),
         ("Copies: comparable", f"{sum(found.copies_comparable)} of {len(found.copies_comparable)}"),
         ("Smallest Jacobian in copies", f"{min(found.jacobians):.2f}"),
-        ("Lung Dice, same view: median before, after", dice_text),
+        ("Median lung Dice, same view: before, after alignment", dice_text),
         ("One patient, same view: comparable", _share([(row[0], row[2]) for row in same if row[1]])),
         ("One patient, other view: comparable", _share([(row[0], row[2]) for row in same if not row[1]])),
         ("Different patients: not comparable", _share(others)),

@@ -273,10 +273,10 @@ def decision_report(compared: DecisionComparison, *, pack: str, images: str) -> 
     """
     marks = _marks(compared)
     notes = [
-        f"Run on {images} with {pack}. Each image is read twice, at the resolution that screening needs and in full; "
-        "everything else is the same. A borderline image is decided by a finer reading, as in screening. Decisions "
-        "are those at each label's first operating point. An image that is refused both times counts as equal, and so "
-        "does no other that is refused.",
+        f"Run on {images} with {pack}. Each image is read twice: at the reduced resolution of screening, and at full "
+        "resolution. Nothing else differs. A borderline image is read again at a finer resolution, as in screening. "
+        "Decisions are made at each label's first operating point. An image that is refused both times counts as an "
+        "equal decision. An image that is refused once counts as a different decision.",
         *(
             f"Not compared: {count} images, {why}."
             for why, count in sorted(compared.unreadable_images.items())
@@ -285,11 +285,11 @@ def decision_report(compared: DecisionComparison, *, pack: str, images: str) -> 
     ]
     return BenchmarkReport(
         kind="decisions",
-        title="Fieldray: decisions on images read reduced and in full",
+        title="Fieldray: decisions on images read at reduced and at full resolution",
         blocks=(
             _by_kind(compared),
             _decisions(compared),
-            BulletList("What had to be reached", tuple(mark.sentence for mark in marks)),
+            BulletList("Goals", tuple(mark.sentence for mark in marks)),
             BulletList("How it was measured", tuple(notes)),
         ),
         data=_data(compared, marks, pack=pack, images=images),
@@ -303,12 +303,12 @@ def _marks(compared: DecisionComparison) -> tuple[Goal, ...]:
         Goal(name="Images compared", measured=count, goal=MIN_IMAGES, unit="images"),
         max_goal("Mean difference of scores", mean, MAX_MEAN_DIFFERENCE, unit=""),
         Goal(name="Share of equal decisions", measured=compared.equal_share, goal=MIN_EQUAL_SHARE, unit=""),
-        max_goal("Jumps between above and below", compared.opposite_decisions, 0, unit="images"),
+        max_goal("Changes between above and below", compared.opposite_decisions, 0, unit="images"),
     )
 
 
 def _by_kind(compared: DecisionComparison) -> Table:
-    columns = ("kind of file", "images", "read twice", "mean", "99 % within", "largest", "equal decisions")
+    columns = ("kind of file", "images", "borderline", "mean", "99th percentile", "largest", "equal decisions")
     rows = [_row(kind, images, compared) for kind, images in compared.images.items()]
     rows.append(_row("all", sum(compared.images.values()), compared))
     return Table("Absolute difference of the calibrated score", columns, tuple(rows))
@@ -332,7 +332,7 @@ def _decisions(compared: DecisionComparison) -> Table:
         for pair in compared.pairs
     )
     rows = tuple((reduced, in_full, str(count)) for (reduced, in_full), count in counts.most_common())
-    return Table("Decisions", ("reduced", "in full", "images"), rows)
+    return Table("Decisions", ("reduced resolution", "full resolution", "images"), rows)
 
 
 def _data(compared: DecisionComparison, marks: tuple[Goal, ...], *, pack: str, images: str) -> dict[str, Any]:

@@ -67,13 +67,14 @@ def run_benchmark(*, rows: int, kills: int, notify: Notify) -> BenchmarkReport:
         last = _migrated(path)
     lost = {name: wanted[name] - last.counts[name] for name in ("answers", "verdicts")}
     how = (
-        f"{rows} results of version 11, of one to three packs each, in {first.bytes_before / 2**20:.0f} MB.",
-        "Disk is the most that all files of the folder took at one moment, the old database included.",
-        f"Killed {kills} times at random moments: {ended.count('old')} times the old database was there whole, "
-        f"{ended.count('new')} times the new one. Then the next start ended the migration.",
-        f"Load average after: {load_average()}, on {os.cpu_count()} threads.",
+        f"A database of version 11 with {rows} results of one to three packs: {first.bytes_before / 2**20:.0f} MB.",
+        "The maximum on disk counts all files of the folder, the old database included.",
+        f"The migration was killed {kills} times at random moments. Afterwards the old database was complete "
+        f"{ended.count('old')} times, and the new database {ended.count('new')} times. The next start then completed "
+        "the migration.",
+        f"Load average at the end: {load_average()}, on {os.cpu_count()} threads.",
     )
-    names = ("seconds", "MB before", "MB after", "MB at most on disk", "MB of memory at most")
+    names = ("seconds", "MB before", "MB after", "maximum MB on disk", "maximum MB of memory")
     cells = tuple(
         (name, *(f"{value:.0f}" for value in _values(found)))
         for name, found in (("not interrupted", first), ("after the kills", last))
@@ -83,7 +84,7 @@ def run_benchmark(*, rows: int, kills: int, notify: Notify) -> BenchmarkReport:
         title=f"Fieldray: the migration of a results database with {rows} results",
         blocks=(
             Table("Migration", ("", *names), cells),
-            BulletList("Lost", tuple(f"{name}: {count}" for name, count in lost.items())),
+            BulletList("Lost rows", tuple(f"{name}: {count}" for name, count in lost.items())),
             BulletList("How it was measured", how),
         ),
         data={"rows": rows, "ended": ended, "first": asdict(first), "last": asdict(last), "lost": lost},

@@ -248,7 +248,7 @@ def _report(measured: Sequence[EngineFigures], *, rounds: int, seconds: float) -
     return BenchmarkReport(
         kind="networks",
         title="Fieldray: engines on the networks of the packs",
-        blocks=(_equality(measured), *times, BulletList("What took part", tuple(_details(measured, rounds, seconds)))),
+        blocks=(_equality(measured), *times, BulletList("Engines", tuple(_details(measured, rounds, seconds)))),
         data={
             "measured": [{**asdict(one), "engine": one.engine.key} for one in measured],
             "rounds": rounds,
@@ -300,12 +300,12 @@ def _times(key: Key, rows: Sequence[EngineFigures]) -> Table:
 
 def _details(measured: Sequence[EngineFigures], rounds: int, seconds: float) -> Iterator[str]:
     yield (
-        f"{rounds} rounds, {seconds:g} s of calls each after {WARM_UP_S:g} s of warming up; each "
-        "engine in a process of its own, kept on as many cores as it has threads."
+        f"{rounds} rounds. In a round, each engine warms up for {WARM_UP_S:g} s and is measured for {seconds:g} s, in "
+        "a separate process with one core for each thread."
     )
-    yield "The program's figures contain its pipes and post-processing; it runs the pack's own file."
+    yield "The figures of the program include pipes and post-processing. The program runs the int8 file of the pack."
     for engine in ENGINES:
         of_engine = [one for one in measured if one.engine == engine]
         notes = dict.fromkeys(one.detail for one in of_engine if one.detail)
-        problems = dict.fromkeys(f"did not take part: {one.problem}" for one in of_engine if one.problem)
+        problems = dict.fromkeys(f"not measured: {one.problem}" for one in of_engine if one.problem)
         yield f"{engine.title}: {'; '.join((*notes, *problems)) or 'no details'}"

@@ -83,22 +83,22 @@ def run_benchmark(*, patients: int, epochs: int, rounds: int, notify: Notify) ->
                 again_s.append(_seconds("adapt", "fetch", str(recipe)))
         size_mb = sum(path.stat().st_size for path in files) / 2**20
     weights = {one.sha256 for own in found.values() for one in own}
-    said = "have the same weights" if len(weights) == 1 else f"have {len(weights)} different weights: a fault"
+    said = "equal weights" if len(weights) == 1 else f"{len(weights)} DIFFERENT sets of weights"
     return BenchmarkReport(
         kind="object-training",
-        title="A recipe trained from a server of objects and from local files",
+        title="A recipe trained from an object server and from local files",
         blocks=(
-            BulletList("What came of it", (f"All {2 * rounds} trainings {said} ({', '.join(sorted(weights))}).",)),
+            BulletList("Results", (f"{2 * rounds} trainings gave {said} (SHA-256: {', '.join(sorted(weights))}).",)),
             Table(
-                "Medians, s",
-                ("images", "whole command", "reading the images", "an epoch (fastest, slowest)"),
+                "Seconds (medians)",
+                ("source of the images", "whole command", "reading the images", "an epoch (fastest, slowest)"),
                 tuple(_cells(name, own) for name, own in found.items()),
             ),
             BulletList(
-                "How",
+                "How it was measured",
                 (
-                    f"{len(files)} drawn images, {size_mb:.0f} MB; {epochs} epochs; {rounds} rounds.",
-                    f"`adapt fetch` without a changed object: {statistics.median(again_s):.1f} s.",
+                    f"{len(files)} synthetic images of {size_mb:.0f} MB in all, {epochs} epochs, {rounds} rounds.",
+                    f"`adapt fetch` if no object has changed (median): {statistics.median(again_s):.1f} s.",
                 ),
             ),
         ),

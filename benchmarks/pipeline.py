@@ -138,11 +138,11 @@ def pipeline_report(results: SpeedResults, *, images: str) -> BenchmarkReport:
     """Return the report of a speed comparison. `images` is a phrase that describes the images."""
     marks = tuple(_marks(results))
     blocks: list[Block] = [_overall(results), _cpu_by_kind(results), _by_kind(results)]
-    blocks += [BulletList("What had to be reached", tuple(mark.sentence for mark in marks))]
-    blocks += [BulletList("How it was measured, and what was not", tuple(_notes(results, images)))]
+    blocks += [BulletList("Goals", tuple(mark.sentence for mark in marks))]
+    blocks += [BulletList("How it was measured", tuple(_notes(results, images)))]
     return BenchmarkReport(
         kind="pipeline",
-        title="Fieldray: from files to scores, compared with the usual script",
+        title="Fieldray: from files to scores, compared with a usual script",
         blocks=tuple(blocks),
         data=_data(results, marks, images),
     )
@@ -150,10 +150,10 @@ def pipeline_report(results: SpeedResults, *, images: str) -> BenchmarkReport:
 
 def _marks(results: SpeedResults) -> Iterator[Goal]:
     for kind, goal in SPEED_UP_GOALS.items():
-        yield Goal(name=f"{kind}, against the {SCRIPT}", measured=results.speed_up_over_script(kind), goal=goal)
+        yield Goal(name=f"Speed-up over the {SCRIPT}, {kind}", measured=results.speed_up_over_script(kind), goal=goal)
     yield max_goal("Peak memory of all processes", results.peak_mb.get(PROGRAM), MAX_MEMORY_MB, unit="MB")
     first = statistics.median(results.first_result_s) if results.first_result_s else None
-    yield max_goal("Start to first result", first, MAX_START_S, unit="s")
+    yield max_goal("Time from start to first result", first, MAX_START_S, unit="s")
 
 
 def _overall(results: SpeedResults) -> Table:
@@ -162,7 +162,7 @@ def _overall(results: SpeedResults) -> Table:
         if results.is_complete(name):
             cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
             rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
-    columns = ("", "images / s", "times the script", "CPU s / image", "peak MB")
+    columns = ("", "images / s", "speed-up over the script", "CPU s / image", "peak MB")
     count = len(results.archive.mixed_files)
     kinds = ", ".join(kind for kind in USUAL_KINDS if kind in results.archive.files)
     return Table(f"{count} files in equal parts: {kinds}", columns, tuple(rows))
@@ -196,37 +196,37 @@ def _by_kind(results: SpeedResults) -> Table:
         rates = (_rate(results, name, kind) for name in (PROGRAM, SCRIPT))
         ratios = (_number(results.speed_up_over_script(kind), 1), _number(SPEED_UP_GOALS.get(kind), 1))
         rows.append((kind, _megapixels(results, kind), *rates, *ratios))
-    columns = ("images / s", "Mpixel", PROGRAM, SCRIPT, "ratio", "to reach")
+    columns = ("images / s", "Mpixel", PROGRAM, SCRIPT, "ratio", "goal")
     return Table("By kind of file", columns, tuple(rows))
 
 
 def _notes(results: SpeedResults, images: str) -> Iterator[str]:
-    yield f"Run on {images}, {usable_cores()} cores. The files are in the system's cache."
+    yield f"Run on {images}, {usable_cores()} cores. The operating system has cached the files."
     yield (
-        "Medians over rounds. Within a round both process the same kind of file in turn; ratios are taken within a "
-        "round."
+        "All figures are medians over rounds. In a round, program and script process each kind of file in turn. Ratios "
+        "are computed within a round."
     )
     yield (
-        "Before the time begins, both have processed one image of each kind, and the program's processes are started. "
+        "Before the measurement, program and script process one image of each kind, and the program's processes start. "
         "The program's time runs from the search for files to the last result in its database."
     )
     yield (
-        "The script's time for the mixed archive is the sum over its kinds; its memory is measured on the largest file "
-        "of each kind."
+        "The script's time for the mixed archive is the sum of the times for each kind. The script's memory is "
+        "measured on the largest file of each kind."
     )
     yield (
-        "CPU time is that of all processes of each. Whole processes count from their start to their end, imports "
-        "included; by kind, the work after the start. The limit is one reading at a sufficient step by the fastest "
-        "installed decoder, the hash of the file, and one run of both networks."
+        "CPU time is the sum over all processes of program or script. The row of whole processes includes start and "
+        "imports; the rows by kind do not. The limit is the time to read the file once at a sufficient resolution with "
+        "the fastest installed decoder, to hash the file, and to run both networks once."
     )
     for name, detail in results.details.items():
         yield f"{name}: {detail}."
     for kind in (MIXED, *results.archive.files):
         if results.is_complete(PROGRAM, kind):
-            yield f"What {PROGRAM} said of {kind}: {results.runs[PROGRAM, kind][-1].detail}."
+            yield f"Message of {PROGRAM} on {kind}: {results.runs[PROGRAM, kind][-1].detail}."
     failed = {key: runs[0].failed for key, runs in results.runs.items() if runs[0].failed}
     for (name, kind), count in failed.items():
-        yield f"{name} failed on {count} of {results.runs[name, kind][0].files} files of {kind}."
+        yield f"{name} failed with {count} of {results.runs[name, kind][0].files} files of {kind}."
 
 
 def _rate(results: SpeedResults, name: str, kind: str) -> str:

@@ -52,26 +52,28 @@ def run_benchmark(recipe: Path, *, count: int, notify: Notify) -> BenchmarkRepor
         steps_s = {workers: statistics.fmean(_steps_s(task, workers)) for workers in _WORKERS}
         found = list(_cases(task, costs, steps_s, count, notify))
     goals = [
-        f"{name}: {sum(close)} of {len(close)} within 15 %."
+        f"{name}: {sum(close)} of {len(close)} are within 15 % of the measured time."
         for name, close in (
-            ("By the gradient's time, as the estimator does", [_is_close(one.gradient_s, one) for one in found]),
-            ("By the time of a worker's step", [_is_close(one.step_s, one) for one in found]),
+            ("Predictions from the time of a gradient (tg)", [_is_close(one.gradient_s, one) for one in found]),
+            ("Predictions from the time of a worker's step", [_is_close(one.step_s, one) for one in found]),
         )
     ]
     method = (
-        f"Recipe {recipe.name}: {costs.batches} batches in an epoch, {4e-6 * costs.elements:.2f} MB of weights; tc "
-        f"{1000 * costs.transfer_s:.2f} ms over the loopback, tg {1000 * costs.gradient_s:.1f} ms.",
-        f"A worker's step is to set the weights, the gradient, and to put it in one row: {1000 * steps_s[1]:.1f} ms by "
-        f"one worker alone, {1000 * steps_s[2]:.1f} ms by two at the same time. Where a batch is split, the gradient "
-        "is a half of tg and the rest of a step as long as it is.",
-        f"An epoch's time is from the end of the one before to its own, at the servers: the median of {count - 1} with "
-        "the least and the most; the first epoch, in which networks are built, is left out. No images are validated.",
-        "Predicted: the mean of best and worst case.",
+        f"Recipe {recipe.name}: {costs.batches} batches in an epoch, {4e-6 * costs.elements:.2f} MB of weights. "
+        f"Transfer over loopback (tc): {1000 * costs.transfer_s:.2f} ms. Gradient (tg): "
+        f"{1000 * costs.gradient_s:.1f} ms.",
+        "In a step, a worker sets the weights, computes the gradient, and copies the gradient to one vector. A "
+        f"step takes {1000 * steps_s[1]:.1f} ms with one worker, and {1000 * steps_s[2]:.1f} ms with two workers. "
+        "If a batch is split, only the gradient takes half the time.",
+        "The time of an epoch is measured at the servers, from the end of the previous epoch: median, minimum, "
+        f"maximum of {count - 1} epochs. The first epoch, which builds the networks, is left out. "
+        "No images are validated.",
+        "The predicted time is the mean of best and worst case.",
     )
     return BenchmarkReport(
         kind="real-training",
-        title="Divided training on one and two workers: predicted and measured",
-        blocks=(BulletList("What came of it", tuple(goals)), _table(found), BulletList("How it was measured", method)),
+        title="Training with one and two workers: predicted and measured",
+        blocks=(BulletList("Results", tuple(goals)), _table(found), BulletList("How it was measured", method)),
         data={"costs": asdict(costs), "steps_s": steps_s, "cases": [asdict(one) for one in found]},
     )
 
@@ -121,10 +123,10 @@ def _is_close(predicted_s: float, one: TrainingCase) -> bool:
 def _table(found: Sequence[TrainingCase]) -> Table:
     rows: list[Any] = []
     for one in found:
-        middle, least, most = one.measured_s
-        cells = [f"{one.mode}, {one.server}, {one.workers}", f"{middle:.2f} ({least:.2f} to {most:.2f})"]
+        median, minimum, maximum = one.measured_s
+        cells = [f"{one.mode}, {one.server}, {one.workers}", f"{median:.2f} ({minimum:.2f} to {maximum:.2f})"]
         for predicted_s in (one.gradient_s, one.step_s):
-            cells += [f"{predicted_s:.2f}", f"{100 * (predicted_s / middle - 1):+.1f} %"]
+            cells += [f"{predicted_s:.2f}", f"{100 * (predicted_s / median - 1):+.1f} %"]
         rows.append(tuple(cells))
-    columns = ("mode, server, N", "measured s", "by tg: s", "error", "by a step: s", "error")
+    columns = ("mode, server, workers", "measured s", "from tg: s", "error", "from a step: s", "error")
     return Table("Seconds of an epoch", columns, tuple(rows))

@@ -71,24 +71,24 @@ def run_benchmark(
     busiest = max(found["acts"], key=lambda act: float(act["busy_ms"]))
     marks = _marks(found["acts"], found["peak_mb"])
     how = (
-        f"{count} results of one run, saved by the store's own functions in {saved_s:.0f} s: {size / count:.0f} bytes "
-        "each, with heat map and lungs; thumbnails lie in the file of pictures, which is not counted. There are no "
-        "image files; what is opened shows what was kept.",
+        f"{count} results of one run, saved by the program's own functions in {saved_s:.0f} s. A result with heat "
+        f"map and lungs takes {size / count:.0f} bytes, without its thumbnail, which is in another file. There are no "
+        "image files. An opened image shows its stored preview.",
         f"A pause is the delay of a timer of the window that fires every {TIMER_INTERVAL_MS} ms. The longest work "
-        f"between two timer events was {busiest['busy_ms']:.0f} ms ({busiest['name']}): the rest is other programs.",
-        f"Memory is resident: {found['empty_mb']:.0f} MB with an empty window, {found['opened_mb']:.0f} MB with the "
-        f"run, {found['scrolled_mb']:.0f} MB scrolled through, {found['read_mb']:.0f} MB with images opened, "
-        f"{found['full_mb']:.0f} MB after all acts, {found['peak_mb']:.0f} MB at most.",
+        f"between two events took {busiest['busy_ms']:.0f} ms ({busiest['name']}). Other programs cause longer pauses.",
+        f"Resident memory: {found['empty_mb']:.0f} MB with an empty window, {found['opened_mb']:.0f} MB with the "
+        f"run, {found['scrolled_mb']:.0f} MB after scrolling, {found['read_mb']:.0f} MB after opening images, "
+        f"{found['full_mb']:.0f} MB after all actions, {found['peak_mb']:.0f} MB maximum.",
         f"Load average before: {load[0]}, after: {load[1]}, on {os.cpu_count()} threads.",
     )
     return BenchmarkReport(
         kind="scale",
         title=f"Fieldray: the window with {count} images",
         blocks=(
-            BulletList("Marks", tuple(mark.sentence for mark in marks)),
+            BulletList("Goals", tuple(mark.sentence for mark in marks)),
             _table(found["acts"]),
             Table(
-                "The statements by themselves",
+                "SQL queries alone",
                 ("list", "rows", "seconds"),
                 tuple((name, f"{rows}", f"{seconds:.3f}") for name, rows, seconds in queries),
             ),
@@ -102,7 +102,7 @@ def _marks(acts: Sequence[Mapping[str, Any]], peak_mb: float) -> tuple[Goal, ...
     longest = max(acts, key=lambda act: float(act["pause_ms"]))
     pause = f"longest pause of the window ({longest['name']})"
     return (
-        max_goal("first page", acts[0]["seconds"], MAX_FIRST_PAGE_S, unit="s"),
+        max_goal("time to the first page", acts[0]["seconds"], MAX_FIRST_PAGE_S, unit="s"),
         max_goal(pause, longest["pause_ms"], MAX_PAUSE_MS, unit="ms"),
         max_goal("peak memory of the window", peak_mb, MAX_MEMORY_MB, unit="MB"),
     )
@@ -145,5 +145,5 @@ def _table(acts: Sequence[Mapping[str, Any]]) -> Table:
                 f"{longest['busy_ms']:.0f}",
             )
         )
-    columns = ("act", "rows listed", "seconds until in sight", "longest pause, ms", "thread busy, ms")
-    return Table("What a person does", columns, tuple(rows))
+    columns = ("action", "rows listed", "seconds until visible", "longest pause, ms", "thread busy, ms")
+    return Table("Actions of a user", columns, tuple(rows))

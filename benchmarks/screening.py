@@ -181,11 +181,11 @@ def _report(runs: Sequence[ScreeningFigures], first_s: Sequence[float], whose: s
         for run in runs
     )
     columns = ("images", "seconds", "images / s", "peak PSS, MB", "peak RSS, MB", "processes")
-    start = f"Start to first result: median {statistics.median(first_s):.2f} s, worst {max(first_s):.2f} s."
-    note = f"Run on {whose}, repeated under further names. Memory was sampled during the long runs."
+    start = f"Time from start to first result: median {statistics.median(first_s):.2f} s, worst {max(first_s):.2f} s."
+    note = f"Run on {whose}; copies under other names fill the larger runs. Memory was sampled during the long runs."
     return BenchmarkReport(
         kind="screening",
-        title="Fieldray: screening as a person starts it",
+        title="Fieldray: screening as a user starts it",
         blocks=(
             Table("Long runs", columns, rows),
             BulletList("Starts", (start,)),

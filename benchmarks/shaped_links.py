@@ -208,15 +208,13 @@ def measure_cases(
 
     Yields, for each training, the measured transfer time in seconds and the training's figures.
     """
-    most_workers = max(numbers)
-    with namespaces(most_workers + 1, rate_mbit=link.rate_mbit) as computers, contextlib.ExitStack() as ends:
+    max_workers = max(numbers)
+    with namespaces(max_workers + 1, rate_mbit=link.rate_mbit) as computers, contextlib.ExitStack() as ends:
         machines = Machines(computers, ends)
-        for machine in range(most_workers + 1 if link.learner else 0):
+        for machine in range(max_workers + 1 if link.learner else 0):
             machines.ask(machine, "learn", **cast("Mapping[str, Any]", link.learner))
-        measure_gradient_s(machines, link, workers=most_workers)
-        measure_training_s(
-            machines, link, mode="async", server="distributed", workers=most_workers, batches=most_workers
-        )
+        measure_gradient_s(machines, link, workers=max_workers)
+        measure_training_s(machines, link, mode="async", server="distributed", workers=max_workers, batches=max_workers)
         transfer_s = measure_transfer_s(machines, link.elements)
         update_s = float(machines.ask(0, "update", repeats=_UPDATES)) if link.learner else 0.0
         for mode, server in itertools.product(modes, SERVERS):
@@ -304,7 +302,7 @@ def run_benchmark(
                 transfers[link.name] = transfer_s
                 found.append(case)
     marks = [_mark(found, link) for link in links]
-    blocks: list[Any] = [BulletList("What was asked for", tuple(mark.sentence for mark in marks))]
+    blocks: list[Any] = [BulletList("Goals", tuple(mark.sentence for mark in marks))]
     blocks += [_summary(found, link.name) for link in links]
     blocks += [_table(found, link.name) for link in links]
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
@@ -314,16 +312,17 @@ def run_benchmark(
         f"{_gradients_of(found, link)}"
         for link in links
     ]
-    method += [*_HOW, f"TCP's congestion control: {control}.", f"D = {batches} batches."]
+    method += [*_HOW, f"TCP congestion control: {control}.", f"Each training has {batches} batches (D)."]
     if networks:
-        method.append(f"Images of {_SIDE} x {_SIDE}, {_BATCH_SIZE} in a batch; {width:g} of the published channels.")
+        method.append(f"Images of {_SIDE} x {_SIDE}, {_BATCH_SIZE} in a batch. Channels: {width:g} of the published.")
     else:
-        method.append(f"Times {time_factor} times as long as published, at a rate as much lower.")
+        method.append(
+            f"The published times are multiplied by {time_factor}, and the rates are divided by {time_factor}."
+        )
     blocks.append(BulletList("How it was measured", tuple(method)))
     data = {"cases": [asdict(case) for case in found], "transfers_s": transfers}
-    return BenchmarkReport(
-        kind="shaped-links", title="Divided training: predicted and measured", blocks=tuple(blocks), data=data
-    )
+    title = "Training with several workers: predicted and measured"
+    return BenchmarkReport(kind="shaped-links", title=title, blocks=tuple(blocks), data=data)
 
 
 def _update_s(found: Sequence[TrainingCase], link: Link) -> float:
@@ -339,23 +338,24 @@ def _gradients_of(found: Sequence[TrainingCase], link: Link) -> str:
         step_ms = 1000 * statistics.median(one.step_s for one in own if one.workers == workers)
         used_ms = 1000 * statistics.median(one.used_s for one in own if one.workers == workers)
         parts.append(
-            f"by {workers} at once {statistics.median(times):.0f} ms ({min(times):.0f} to {max(times):.0f}), a whole "
-            f"step {step_ms:.0f} ms, a gradient's processor time {used_ms:.0f} ms"
+            f"with {workers} workers {statistics.median(times):.0f} ms ({min(times):.0f} to {max(times):.0f}), a whole "
+            f"step {step_ms:.0f} ms, CPU time of a gradient {used_ms:.0f} ms"
         )
     return "; ".join(parts)
 
 
 _HOW: Final = (
-    "Everything else is the program's: servers, workers, and what they send each other, each in a network namespace "
-    "with one link of that rate (tc tbf at both ends), all on one bridge.",
-    "The printed mean counts on the gradient alone. The mean with updates adds the time of updates, as `fieldray adapt "
-    "estimate --t-update` does. The case that applies counts on a worker's whole step, where it is "
-    "no wait: to set the weights, the gradient, and to put it in one row.",
-    "D/N is rounded up, as batches cannot be cut. sync-split: tg / N. Distributed: equal shares of the weights.",
-    "A first training of all machines, in which they read their modules, is left out.",
-    "Each time was measured once; it runs from the first fetch of weights to the last gradient that was taken in.",
+    "Servers and workers are those of the program. Each runs in a network namespace with one link of this rate (tc tbf "
+    "at both ends). All links end at one bridge.",
+    "The published mean uses only the time of a gradient. The mean with updates adds the time of updates, as `fieldray "
+    "adapt estimate --t-update` does. The matching case uses the time of a worker's whole step: setting the weights, "
+    "computing the gradient, and copying the gradient to one vector. If a worker only waits, the step is the wait.",
+    "N is the number of workers. D/N (batches per worker) is rounded up. With sync-split, a gradient takes tg / N. "
+    "Distributed servers have equal shares of the weights.",
+    "A first training on all machines, during which modules are imported, is left out.",
+    "Each time was measured once, from the first fetch of weights to the last gradient that a server received.",
 )
-_KINDS: Final = {"mean_s": "printed mean", "updated_s": "mean with updates", "bound_s": "case that applies"}
+_KINDS: Final = {"mean_s": "published mean", "updated_s": "mean with updates", "bound_s": "matching case"}
 
 
 def _errors(found: Sequence[TrainingCase], link: str, mode: str, server: str, kind: str) -> list[float]:
@@ -370,7 +370,7 @@ def _pairs(found: Sequence[TrainingCase], link: str) -> list[tuple[str, str]]:
 def _mark(found: Sequence[TrainingCase], link: Link) -> Goal:
     pairs = [(mode, server) for mode, server in _pairs(found, link.name) if server in SERVERS]
     close = [max(map(abs, _errors(found, link.name, mode, server, "mean_s"))) <= GOAL_ERROR for mode, server in pairs]
-    name = f"{link.name}: pairs of {len(pairs)} whose printed mean is within 15 % at every N"
+    name = f"{link.name}: of {len(pairs)} pairs of mode and server, those whose published mean is always within 15 %"
     return Goal(name=name, measured=float(sum(close)), goal=len(pairs) - 1, unit="")
 
 
@@ -397,4 +397,4 @@ def _table(found: Sequence[TrainingCase], link: str) -> Table:
         if one.link == link
     )
     columns = ("mode, server, N", "measured s", *(text for name in _KINDS.values() for text in (f"{name} s", "error")))
-    return Table(f"Every training, {link}", columns, rows)
+    return Table(f"All trainings, {link}", columns, rows)

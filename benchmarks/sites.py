@@ -212,7 +212,7 @@ def choose_common_zone_limits(
     hospitals: Sequence[HospitalImages], point: OperatingPoint, recipe: ClassifierRecipe
 ) -> tuple[float, float]:
     """Return limits of the uncertain zone that fit every hospital: the lowest lower and the highest upper limit."""
-    found = [choose_zone_limits(films, point, recipe) for films in hospitals]
+    found = [choose_zone_limits(hospital, point, recipe) for hospital in hospitals]
     return min(low for low, _ in found), max(high for _, high in found)
 
 
@@ -259,7 +259,7 @@ def screen_hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) ->
     parts = split_rows(rows, recipe.split, recipe.data)
     validation = [row for row, part in zip(rows, parts, strict=True) if part == "validation"]
 
-    def films(name: str, rows: Sequence[Row]) -> HospitalImages:
+    def hospital(name: str, rows: Sequence[Row]) -> HospitalImages:
         label = recipe.pack_labels[0]
         screening = screen_rows(
             model, rows, threads=recipe.training.threads, progress=lambda *_: notify(f"{pack_id}: {name}")
@@ -268,11 +268,11 @@ def screen_hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) ->
         return HospitalImages(name=name, cases=next(iter(cases.values())))
 
     named = {name: [row for row in validation if row.source == name] for name in {row.source for row in validation}}
-    by_hospital = [films(name, own) for name, own in sorted(named.items())]
+    by_hospital = [hospital(name, own) for name, own in sorted(named.items())]
     sites = []
     for name in _SITES[pack_id]:
         source = Source(path=data / "index.csv", layout="index", name=name, where={"set": (name,)})
-        sites.append(films(name, read_rows([source], folder=home)))
+        sites.append(hospital(name, read_rows([source], folder=home)))
     whole = HospitalImages(name="own", cases=[case for part in by_hospital for case in part.cases])
     return Hospitals(model=model, recipe=recipe, own=whole, parts=by_hospital, sites=sites)
 
@@ -285,15 +285,25 @@ def run_benchmark(data: Path, notify: Notify) -> BenchmarkReport:
             found = screen_hospitals(data, pack_id, home=Path(home), notify=notify)
             alarms += _alarm_rows(pack_id, found)
             bands += _band_rows(pack_id, found)
-    head = ("pack", "site", "fitted on", "rule", "falsely referred", "5 to 95 %", "off", "within 10 points", "detected")
-    fit = Table(title="A threshold set by films without labels", columns=head, rows=tuple(map(tuple, alarms)))
-    columns = ("pack", "hospital", "edges", "", *_CATEGORIES)
+    head = (
+        "pack",
+        "site",
+        "set from",
+        "rule",
+        "falsely referred",
+        "5 to 95 %",
+        "change",
+        "within 10 points",
+        "detected",
+    )
+    fit = Table(title="Thresholds set from images without labels", columns=head, rows=tuple(map(tuple, alarms)))
+    columns = ("pack", "hospital", "limits of Uncertain", "images", *_CATEGORIES)
     edges_of = Table(
-        title="What a person sees, by the edges of not sure", columns=columns, rows=tuple(map(tuple, bands))
+        title="Classes for each choice of the limits of Uncertain", columns=columns, rows=tuple(map(tuple, bands))
     )
     return BenchmarkReport(
         kind="sites",
-        title="Other hospitals: thresholds and edges",
+        title="Other hospitals: thresholds and limits of Uncertain",
         blocks=(fit, edges_of),
         data={"falsely_referred": alarms, "classes": bands},
     )
@@ -303,7 +313,7 @@ def _alarm_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
     """Yield a table row with the figures for each site, each share of findings in the fit, and each rule."""
     threshold, own = found.point.threshold, found.own
     wanted = float((own.scores[~own.truth] >= threshold).mean())
-    yield [pack_id, "its own, validation", "", "", f"{wanted:.3f}", "", "", "", f"{_detected(own, threshold):.3f}"]
+    yield [pack_id, "own, validation part", "", "", f"{wanted:.3f}", "", "", "", f"{_detected(own, threshold):.3f}"]
     for site in found.sites:
         for prevalence in _PREVALENCES:
             for name, rule in RULES.items():
@@ -320,8 +330,8 @@ def _alarm_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
                 ]
 
 
-def _detected(films: HospitalImages, threshold: float) -> float:
-    return float((films.scores[films.truth] >= threshold).mean())
+def _detected(hospital: HospitalImages, threshold: float) -> float:
+    return float((hospital.scores[hospital.truth] >= threshold).mean())
 
 
 def _band_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
@@ -329,11 +339,11 @@ def _band_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
     point = found.point
     chosen_on = [*found.parts, *(site for site in found.sites if site.name in _CHOOSE_ON)]
     low, high = choose_common_zone_limits(chosen_on, point, found.recipe)
-    both = {"as it ships": point, "that hold at each": replace(point, unsure_low=low, unsure_high=high)}
-    for films in (*found.parts, *found.sites):
+    both = {"as shipped": point, "suitable for every hospital": replace(point, unsure_low=low, unsure_high=high)}
+    for hospital in (*found.parts, *found.sites):
         for name, own in both.items():
-            for truth, counts in count_categories(films, own).items():
+            for truth, counts in count_categories(hospital, own).items():
                 span = f"{name}: {own.unsure_low:.3f} to {own.unsure_high:.3f}"
                 total = counts.total()
                 shown = [f"{counts[one]} ({counts[one] / total:.0%})" for one in _CATEGORIES] if total else []
-                yield [pack_id, films.name, span, f"{total} {'with' if truth else 'without'}", *shown]
+                yield [pack_id, hospital.name, span, f"{total} {'with' if truth else 'without'}", *shown]

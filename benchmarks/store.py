@@ -94,19 +94,19 @@ def run_benchmark(model: Model, source: Path | None, *, files: int, rows: int, n
     )
     taken, verified = runs.taken, runs.verified
     how = (
-        f"{files} files, copies of {len(sources)} images with bytes of their own, in the system's cache.",
-        "Seconds are of the whole command `fieldray screen`, from its start to its end.",
-        f"Screened again, {taken[0]} results were taken over by the stamp of their file and {taken[1]} "
-        f"by its content; with --verify {verified[0]} and {verified[1]}.",
-        f"The large store was made of {rows} drawn results with thumbnail, heat map and lungs, and a verdict "
-        f"on one in {_COMPARED}. Of these {upkeep.compared}, {upkeep.different} differed afterwards.",
-        f"Load average after: {load_average()}, on {os.cpu_count()} threads.",
+        f"{files} files: copies of {len(sources)} images with changed bytes. The operating system caches the files.",
+        "Seconds are the time from start to end of the command `fieldray screen`.",
+        f"In a repeated run, {taken[0]} results were reused by the file's stamp and {taken[1]} by the file's content; "
+        f"with --verify {verified[0]} and {verified[1]}.",
+        f"The large database has {rows} synthetic results with thumbnail, heat map and lungs. One in {_COMPARED} "
+        f"results has a verdict. Of these {upkeep.compared} results, {upkeep.different} differed afterwards.",
+        f"Load average at the end: {load_average()}, on {os.cpu_count()} threads.",
     )
     return BenchmarkReport(
         kind="store",
-        title=f"Fieldray: a store of {files} images, and one of {rows}",
+        title=f"Fieldray: results databases of {files} and {rows} images",
         blocks=(
-            BulletList("Marks", tuple(mark.sentence for mark in marks)),
+            BulletList("Goals", tuple(mark.sentence for mark in marks)),
             *_tables(runs, upkeep, files=files, rows=rows),
             BulletList("How it was measured", how),
         ),
@@ -115,8 +115,8 @@ def run_benchmark(model: Model, source: Path | None, *, files: int, rows: int, n
 
 
 def _tables(runs: _Runs, upkeep: _Upkeep, *, files: int, rows: int) -> Sequence[Table]:
-    lasted = (("from nothing", runs.first_s), *(("again", each) for each in runs.again_s))
-    lasted += (("again, with --verify", runs.verified_s),)
+    lasted = (("first run", runs.first_s), *(("repeated run", each) for each in runs.again_s))
+    lasted += (("repeated run with --verify", runs.verified_s),)
     return (
         Table(
             "On disk",
@@ -124,13 +124,13 @@ def _tables(runs: _Runs, upkeep: _Upkeep, *, files: int, rows: int) -> Sequence[
             tuple((name, f"{size}", f"{size / files:.0f}") for name, size in runs.sizes.items()),
         ),
         Table(
-            "Screened",
+            "Screening",
             ("run", "seconds", "images/s"),
             tuple((name, f"{seconds:.2f}", f"{files / seconds:.0f}") for name, seconds in lasted),
         ),
         Table(
-            f"A store of {rows} results",
-            ("step", "seconds", "what came of it"),
+            f"A database of {rows} results",
+            ("step", "seconds", "result"),
             tuple((step.name, f"{step.seconds:.1f}", step.result_text) for step in upkeep.steps),
         ),
     )
@@ -190,11 +190,11 @@ def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
         came = act()
         steps.append(TimedStep(name, time.perf_counter() - began_s, what(came)))
 
-    timed("checked", lambda: check(path, progress=show), lambda found: f"{found['answers']} results, whole")
+    timed("check", lambda: check(path, progress=show), lambda found: f"{found['answers']} results, no damage")
     copy = folder / "copy"
-    timed("backed up", lambda: backup(path, copy, has_pictures=True, progress=show), lambda new: f"{len(new)} files")
-    timed("made small", lambda: compact(path), lambda done: f"{done[0] / _KIB**2:.0f} MB less")
-    timed("put back", lambda: restore(path, copy), lambda _: f"{_size(path) / _KIB**2:.0f} MB of results")
+    timed("backup", lambda: backup(path, copy, has_pictures=True, progress=show), lambda new: f"{len(new)} files")
+    timed("compaction", lambda: compact(path), lambda done: f"{done[0] / _KIB**2:.0f} MB less")
+    timed("restoring the backup", lambda: restore(path, copy), lambda _: f"{_size(path) / _KIB**2:.0f} MB of results")
     after = _sample(path)
     different = sum(before[key] != after.get(key) for key in before)
     return _Upkeep(steps=tuple(steps), compared=len(before), different=different)

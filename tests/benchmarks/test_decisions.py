@@ -122,7 +122,7 @@ def test_the_report() -> None:
         "Images compared": False,
         "Mean difference of scores": False,
         "Share of equal decisions": True,
-        "Jumps between above and below": True,
+        "Changes between above and below": True,
     }
     json.dumps(report.data)
 
