@@ -37,6 +37,7 @@ _CALLED_BY_OTHERS: Final = (
     "footer",
     "normalize_text",
     "get_glyph",
+    "pick",
     "pick_glyph",
     "start_http_server",
     "find_class",
