@@ -131,7 +131,7 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     assert isinstance(inside, dict) and 0 < inside["chance"] < 1
     assert "cropped to the lungs with 5% of their extent around them" in model.card
     shutil.rmtree(tmp_path / "test-lungs-1.0.0")
-    with pytest.raises(UsageProblem, match="which is no pack"):
+    with pytest.raises(UsageProblem, match="which is not a pack"):
         check_recipe(recipe)
     assert read_recipe(recipe).lungs == tmp_path / "test-lungs-1.0.0"
 
