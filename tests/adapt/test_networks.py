@@ -335,7 +335,7 @@ def test_auxiliary_labels_may_use_view_sex_and_age() -> None:
         ({"column": "age"}, "above_years"),
         ({"positive": ("x",), "above_years": 50.0}, "above_years"),
         ({"positive": ("x",), "weight": 0.0}, "weight must be above 0"),
-        ({"column": "sex", "positive": ("F",), "auxiliary": False}, "auxiliary labels only"),
+        ({"column": "sex", "positive": ("F",), "auxiliary": False}, "unless the label is auxiliary"),
     ],
 )
 def test_a_label_that_makes_no_sense_is_refused(changes: dict[str, object], words: str) -> None:
