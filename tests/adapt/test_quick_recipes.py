@@ -160,7 +160,7 @@ where = { set = ["kermany"] }
 shows = "region"
 
 [[chests]]"""
-    with pytest.raises(UsageProblem, match="that show the region need"):
+    with pytest.raises(UsageProblem, match="masks with shows = region need"):
         recipe.write_text(text.replace("[[chests]]", region, 1), encoding="utf-8")
         adapted("data", recipe)
     text = text.replace("[[chests]]", region, 1).replace("[network]", "[network]\nregion = true")

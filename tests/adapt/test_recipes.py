@@ -173,7 +173,7 @@ def test_the_description_of_a_recipe_without_a_teacher_is_unchanged() -> None:
     """Otherwise a pack made again would lose the figures of an earlier cross-validation."""
     models = Path(__file__).parents[2] / "models"
     published = json.loads((models / "studies" / "tuberculosis-adult" / "cross.json").read_text(encoding="utf-8"))
-    trained = training_description(read_recipe(models / "recipes" / "tuberculosis-adult.toml"))
+    trained = training_description(read_recipe(models / "studies" / "tuberculosis-adult" / "single-hospitals.toml"))
     assert json.loads(json.dumps(trained)) == published["trained"]
 
 
