@@ -90,9 +90,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                               "{label}: one of the two groups (with the finding, without the finding) has only "
                               "{count} test images. Check the width of the confidence intervals.",
                               count_parameter="count"),
-    "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike the training images of the pack. Such an image "
-                         "is screened with a note if the lungs are found. If no lungs are found, the image is not "
-                         "suitable.",
+    "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike the training images of the pack. If the "
+                         "lungs are found, such an image is screened with a note. Otherwise the image is not suitable.",
     "training_not_divided": "Only one process can train with a recipe of the kind {kind}. Remove --mode and --workers.",
 }
 # fmt: on

@@ -30,8 +30,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                  "{count} rows of the table match no image of this run and were left out. Lines: "
                                  "{rows}. An image after the sign ≠ has the same file name, but is in another folder.",
                                  count_parameter="count"),
-    "audit_rows_doubled": Plural("{count} row of the table repeats an earlier row and was counted once.",
-                                 "{count} rows of the table repeat an earlier row and were counted once.", count_parameter="count"),
+    "audit_rows_doubled": Plural("{count} row of the table repeats an earlier row and was not counted again.",
+                                 "{count} rows of the table repeat an earlier row and were not counted again.",
+                                 count_parameter="count"),
     "audit_rows_uncertain": Plural("{count} row has the label -1 or uncertain (neither positive nor negative) and "
                                    "was left out.",
                                    "{count} rows have the label -1 or uncertain (neither positive nor negative) and "

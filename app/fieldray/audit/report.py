@@ -265,7 +265,7 @@ def compare_packs(
     cases    the labelled images with the results of the first pack
     results  the results of the second pack
 
-    Raises UsageProblem if the units that both packs scored are not of both classes.
+    Raises UsageProblem unless the units that both packs scored include some with and some without the condition.
     """
     judged = {one.identity: score_and_category(one.outcome, second.label) for one in results}
     images = [case for case in cases if case.identity in judged]

@@ -217,8 +217,8 @@ def enable_image_actions(
     """Enable or disable the actions that act on images.
 
     is_image_visible  whether the images are visible, not covered by another page
-    focused           the widget with the focus, or None; in a field for text, numbers or values the keys of the list
-                      are disabled
+    focused           the widget with the focus, or None; while a field for text or numbers has the focus, the
+                      keyboard shortcuts of the result list are disabled
     """
     is_field = isinstance(focused, QLineEdit | QTextEdit | QAbstractSpinBox | QAbstractSlider)
     for key in KEYS:

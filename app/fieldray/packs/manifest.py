@@ -1,4 +1,4 @@
-"""The content of `manifest.json` (pack format, version 2), from which reading, writing and the schema are made.
+"""The content of `manifest.json` (pack format, version 2), whose classes define reading, writing and the schema.
 
 Every class rejects unknown keys. `provenance` (text by name) and `metrics` (any JSON) are free: they describe the pack
 and decide nothing.

@@ -1,8 +1,8 @@
 """Writing of output files that a person names. The program never replaces a file that it did not write.
 
-The program recognises its files by content, never by name. It refuses to write to an input under any of its names, into
-its own folder, to a link or device, and over any file that is no earlier output of this kind. So a mistyped argument
-never destroys an X-ray.
+The program recognises its files by content, never by name. It refuses to write to an input file under any name, into
+the data folder of the program, to a link or device, and over any file that is no earlier output of this kind. So a
+mistyped argument never destroys an X-ray.
 
 On Linux and macOS, new files and folders are readable only by this user, because they may name patients.
 """

@@ -87,7 +87,8 @@ class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LeftOutFigures(Struct, frozen=True, kw_only=True):
     """The results of the image checks of a network that was trained without one hospital.
 
-    `unseen` are results on that hospital's images, `ood_images` the refused shares of out-of-distribution images.
+    `unseen` are results on that hospital's images. `ood_images` are the shares of out-of-distribution images that the
+    checks refuse.
     """
 
     unseen: dict[str, CheckRates]

@@ -129,7 +129,9 @@ class StageTask:
         return sparse_averaging_share(steps)
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
-        """Measure the averaged weights on the validation images, and store a picture of fixed images.
+        """Measure the averaged weights on the validation images, and store a picture of some images.
+
+        The picture shows the same images after every epoch.
 
         Returns `figures` with the measured figures added (see `TrainingTask.validate`).
         """

@@ -1,4 +1,4 @@
-"""The table `prune` of a recipe: the laws of the settings, the channels that are removed, and the stop rules."""
+"""The table `prune` of a recipe: how the settings change from iteration to iteration (laws), and when pruning stops."""
 
 from __future__ import annotations
 

@@ -63,9 +63,9 @@ _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)", re.DOTALL)
 
 
 def server_address(path: Path) -> str:
-    """Return the address, such as s3://BUCKET/FOLDER, in a key that may have an address in place of a path.
+    """Return `path`, the value of a recipe's key, as an address such as s3://BUCKET/FOLDER.
 
-    Returns "" if the key has a path on this computer.
+    Returns "" if the value is a path on this computer.
     """
     found = _ADDRESS.fullmatch(path.as_posix())  # a path joins the two slashes
     return f"{found[1]}://{found[2]}" if found else ""

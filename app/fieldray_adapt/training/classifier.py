@@ -109,7 +109,7 @@ class Samples:
         )
 
     def classes(self) -> tuple[str, ...]:
-        """Return the class of each image for balanced drawing: the first label with a known target, and the target."""
+        """Return the class of each image, for class-balanced sampling: the first known label, and its target."""
         return tuple(_class_of(row) for row in self.targets)
 
 

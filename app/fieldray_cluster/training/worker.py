@@ -94,7 +94,8 @@ def start_server(service: ServerSettings, state: ShardState, *, token: str) -> t
     """Start a parameter server in this process. Returns host and port of the server.
 
     The function runs in a process of the cluster. The server ends when the process that started the training
-    disconnects. `state` is the initial state of the server's shard, `token` the session's secret.
+    disconnects. `service` has the server's settings, `state` is the initial state of the server's shard, `token` the
+    session's secret.
     """
     served = ShardServer(
         service,
