@@ -45,8 +45,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture
 def own_client() -> Iterator[Client]:
-    """A separate cluster for a test that kills processes."""
-    with open_plan_client(TrainingPlan(workers=2, mode="async")) as made:
+    """A separate cluster for a test that kills processes; all processes have started."""
+    plan = TrainingPlan(workers=2, mode="async")
+    with open_plan_client(plan) as made:
+        wait_for(lambda: len(_processes(made)) == plan.workers + plan.server_count)
         yield made
 
 
