@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import os
+import queue
 import shutil
 import sqlite3
 import sys
@@ -251,25 +252,27 @@ def test_a_cancel_does_not_wait_for_a_network_that_hangs(tmp_path: Path) -> None
 
 def test_a_pause_finishes_started_images_and_begins_no_other(tmp_path: Path) -> None:
     names = [f"dark{number}.png" for number in range(200)]
-    paused = threading.Event()
-    run = Run(tmp_path, names)
+    started: queue.SimpleQueue[None] = queue.SimpleQueue()
+    may_answer, both_saved, paused = threading.Event(), threading.Event(), threading.Event()
+    engine = FakeEngine(answer=lambda _is_cancelled: (started.put(None), may_answer.wait(20)))
+    run = Run(tmp_path, names, engine=engine)
 
     def listen(event: Event) -> None:
-        if len(run.names) == 5:
-            run.batch.pause()
+        if len(run.names) == 2:
+            both_saved.set()
         if isinstance(event, RunChanged) and event.state == "paused":
             paused.set()
 
     run.listener = listen
     run.batch.start()
-    assert paused.wait(10)
+    for _thread in range(2):  # both threads are screening an image
+        started.get(timeout=10)
+    run.batch.pause()
+    may_answer.set()
+    assert both_saved.wait(10) and paused.wait(10)
     finish_another_run(tmp_path)
-    done = len(run.names)
-    assert done < 30  # a few were already being screened
-    finish_another_run(tmp_path)
-    assert len(run.names) == done
+    assert len(run.names) == 2
     assert run.batch.state == "paused"
-    run.listener = lambda event: None
     run.batch.resume()
     assert run.batch.join(20)
     assert run.states == ["running", "paused", "running", "finished"]
