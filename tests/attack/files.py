@@ -21,7 +21,7 @@ def begun(world: World) -> tuple[dict[str, Fate], Running]:
 
 @CASES.case(
     "unplugged-while-stopping",
-    "the folder removed, and Ctrl-C before and after: it ends in order and resumes",
+    "the folder is removed just before or after Ctrl-C; the run ends with 130 and resumes",
     limit_s=120,
 )
 def unplugged_while_stopping(world: World) -> None:
@@ -39,7 +39,7 @@ def unplugged_while_stopping(world: World) -> None:
     world.run_screen("--resume").ends_with(0).has(expected)
 
 
-@CASES.case("many", "50,000 files that are no images around ten that are: all named, in 250 MB", limit_s=600)
+@CASES.case("many", "50,000 other files among ten images: each gets a row, in at most 250 MB of memory", limit_s=600)
 def many(world: World) -> None:
     expected = world.good_images(10)
     for number in range(50_000):
@@ -51,12 +51,12 @@ def many(world: World) -> None:
     world.run("history", "list").ends_with(0)
 
 
-@CASES.case("empty", "an empty folder: exit code 4, not 0", is_quick=True)
+@CASES.case("empty", "an empty folder ends with exit code 4, not 0", is_quick=True)
 def empty(world: World) -> None:
     assert world.run_screen().ends_with(4).lines == []
 
 
-@CASES.case("sparse", "a PNG that goes on for 1 TB: nobody waits for it, the second time neither")
+@CASES.case("sparse", "a PNG followed by 1 TB of zeros fails at once, in a first and in a second run")
 def sparse(world: World) -> None:
     expected = world.good_images(2)
     vast = world.images / "vast.png"
@@ -69,7 +69,7 @@ def sparse(world: World) -> None:
         world.screen({**expected, vast.name: "failed"})
 
 
-@CASES.case("deep-links", "900 links to nowhere below 700 folders")
+@CASES.case("deep-links", "900 broken links below 700 nested folders")
 def deep_links(world: World) -> None:
     expected = world.good_images(2)
     folder = world.images

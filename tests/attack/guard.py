@@ -41,7 +41,7 @@ def require_no_network(answers: Mapping[str, Mapping[str, int]], *, processes: i
 
 
 _DISPLAYS: Final = {"plain": "", "remote": "localhost:10.0", "colon": "x:", "inet": "inet/host:0"}
-_EVERY: Final = "every socket family, io_uring, x32 and 32-bit calls, a child Python; DISPLAY="
+_EVERY: Final = "sockets of every family, io_uring, x32 and 32-bit calls, and a child Python; DISPLAY="
 
 
 @CASES.table(
@@ -55,7 +55,7 @@ def screen_under(world: World, display: str) -> None:
     require_no_network(run_probed(world, *arguments, environment={"DISPLAY": display}), processes=3)
 
 
-@CASES.case("sockets-demo", "the same for `demo --no-window` with DISPLAY=x:, which is no screen on another machine")
+@CASES.case("sockets-demo", "sockets of every family in `demo --no-window`; DISPLAY=x: names no other machine")
 def sockets_demo(world: World) -> None:
     arguments = ("demo", "drawn", "--no-window", "--folder", world.folder / "demo", *world.pack_options, "--json", "-")
     answers = run_probed(world, *arguments, environment={"DISPLAY": "x:"})
@@ -63,13 +63,15 @@ def sockets_demo(world: World) -> None:
     require_no_network(answers, processes=3)
 
 
-@CASES.case("packs-commands", "the same for the other commands")
+@CASES.case("packs-commands", "sockets of every family in the other commands")
 def packs_commands(world: World) -> None:
     for arguments in (("packs", "list"), ("packs", "verify", world.pack), ("doctor",)):
         require_no_network(run_probed(world, *arguments, environment={}), processes=1)
 
 
-@CASES.case("variables", "variables that name plugins, drivers and modules: no child has them", is_quick=True)
+@CASES.case(
+    "variables", "environment variables that load plugins, drivers or modules reach no child process", is_quick=True
+)
 def variables(world: World) -> None:
     world.good_images(20)
     naming = ("QT_PLUGIN_PATH", "LIBGL_DRIVERS_PATH", "GTK_MODULES", "OPENSSL_CONF", "LD_AUDIT", "OMP_TOOL_LIBRARIES")

@@ -148,7 +148,7 @@ MakeFile = Callable[[Path], bytes]
 HOSTILE: Final[Mapping[str, tuple[str, Fate, MakeFile]]] = {
     "png-below-limit": ("a PNG just below the limit of 400 million pixels, all black", "unscored",
         lambda _: png(19_990, 19_990, zeros(19_990 * 19_991))),
-    "png-16-bit": ("a PNG of 20,000 x 20,000 pixels in colour of 16 bits: 2.4 GB", "unscored",
+    "png-16-bit": ("a PNG of 20,000 x 20,000 pixels with three 16-bit channels: 2.4 GB", "unscored",
         lambda _: png(20_000, 20_000, zeros(2**20), bits=16, colour=2)),
     "png-chunks": ("a PNG with 300,000 empty chunks", "any",
         lambda _: png(128, 160, good_lines(), extra=[chunk(b"teSt", b"") * 300_000])),
@@ -157,10 +157,11 @@ HOSTILE: Final[Mapping[str, tuple[str, Fate, MakeFile]]] = {
     "jpeg-below-limit": ("a JPEG that states 19,000 x 19,000 pixels", "unscored",
         lambda _: jpeg_with_size(19_000, 19_000)),
     "jpeg-segments": ("a JPEG with 400,000 comments", "any", lambda _: jpeg_of_many_segments(400_000)),
-    "bits-more": ("32 bits allocated stated over 16", "unscored",
+    "bits-more": ("the header states 32 allocated bits, the data have 16", "unscored",
         lambda path: dicom(path, changes={"BitsAllocated": 32})),
-    "bits-odd": ("13 bits allocated", "unscored", lambda path: dicom(path, changes={"BitsAllocated": 13})),
-    "samples-3": ("three samples a pixel stated over one", "unscored",
+    "bits-odd": ("the header states 13 allocated bits", "unscored",
+        lambda path: dicom(path, changes={"BitsAllocated": 13})),
+    "samples-3": ("the header states three samples per pixel, the data have one", "unscored",
         lambda path: dicom(path, changes={"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"})),
     "fragments": ("a compressed image in 200,000 fragments", "any", lambda path: fragments(path, 200_000)),
 }  # fmt: skip
@@ -175,7 +176,7 @@ def hostile(world: World, fate: Fate, make: MakeFile) -> None:
     world.screen({**expected, path.name: fate})
 
 
-@CASES.case("codestreams", "JPEG, JPEG-LS, JPEG 2000 and RLE frames that lie about their size")
+@CASES.case("codestreams", "JPEG, JPEG-LS, JPEG 2000 and RLE frames with a wrong size in their codestream header")
 def codestreams(world: World) -> None:
     expected = world.good_images(2)
     for name, data in codestream_lies(world.images / "made").items():
@@ -184,7 +185,7 @@ def codestreams(world: World) -> None:
     world.screen(expected)
 
 
-@CASES.case("frames-lie", "200 frames stated over one: a row a frame, at most the first with a score")
+@CASES.case("frames-lie", "200 frames stated, one stored: a row for each frame, at most one with a score")
 def frames_lie(world: World) -> None:
     expected = world.good_images(2)
     path = world.images / "hostile-frames"
@@ -195,7 +196,7 @@ def frames_lie(world: World) -> None:
     assert len(scored) <= 1, "a frame that is not there got a score"
 
 
-@CASES.case("cut-everywhere", "one DICOM file cut at 60 lengths: no score without all pixels")
+@CASES.case("cut-everywhere", "a DICOM file truncated at 60 lengths never gets a score")
 def cut_everywhere(world: World) -> None:
     data = dicom(world.images / "made")
     expected: dict[str, Fate] = {}

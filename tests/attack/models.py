@@ -33,13 +33,16 @@ def in_a_cycle(operators: list[Any]) -> None:
 
 _GOOD: Final = tiny_model_bytes()
 _MODELS: Final = {
-    "offsets": ("a model whose offsets all point far away", _GOOD[:8] + b"\xff\xff\xff\x7f" * (len(_GOOD) // 4)),
-    "wild-index": ("an operator that reads a tensor which is not there", changed(missing_tensor)),
+    "offsets": (
+        "a model whose offsets all point outside the file",
+        _GOOD[:8] + b"\xff\xff\xff\x7f" * (len(_GOOD) // 4),
+    ),
+    "wild-index": ("an operator that reads a tensor that does not exist", changed(missing_tensor)),
     "state": (
-        "a network that adds what it said of the images before",
+        "a network that adds its outputs for earlier images",
         changed_model(remember, tiny_model_bytes("float32")),
     ),
-    "cycle": ("the last operator's output is the first one's input", changed(in_a_cycle)),
+    "cycle": ("the output of the last operator is the input of the first operator", changed(in_a_cycle)),
 }
 
 
@@ -54,7 +57,7 @@ def hostile(world: World, data: bytes) -> None:
 
 
 @CASES.case(
-    "flipped-bytes", "12 models with some bytes changed: each is refused or gives the measured scores", limit_s=120
+    "flipped-bytes", "12 models with changed bytes: each is refused, or gives the scores in the manifest", limit_s=120
 )
 def flipped_bytes(world: World) -> None:
     expected = world.good_images(1)

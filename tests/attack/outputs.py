@@ -19,7 +19,7 @@ CASES = Group("outputs")
 
 @CASES.case(
     "linked-folders",
-    "links to another folder inside what --maps and --out name, for each folder that is made there",
+    "links to another folder in the place of each folder that --maps and --out make",
     limit_s=120,
 )
 def linked_folders(world: World) -> None:
@@ -100,7 +100,9 @@ def image_lines(done: Record) -> list[str]:
 
 
 @CASES.case(
-    "names-printed", "names with line breaks, escapes, C1 and bidi characters in the list for a person", is_quick=True
+    "names-printed",
+    "names with line breaks, escape sequences, C1 and bidi characters in the printed list",
+    is_quick=True,
 )
 def names_printed(world: World) -> None:
     expected = write_named_images(world)
@@ -109,12 +111,14 @@ def names_printed(world: World) -> None:
     assert all(map(_RESULT.match, image_lines(done))) and not done.err, done.err
 
 
-@CASES.case("names-json", "the same names as JSON lines: each comes back as it is", is_quick=True)
+@CASES.case("names-json", "names with control and bidi characters as JSON lines: each is unchanged", is_quick=True)
 def names_json(world: World) -> None:
     printable(world.screen(write_named_images(world), codes=(0,)))
 
 
-@CASES.case("names-compare", "the same names in two runs that are compared, shown and saved again", limit_s=120)
+@CASES.case(
+    "names-compare", "names with control and bidi characters in runs that are compared and exported", limit_s=120
+)
 def names_compare(world: World) -> None:
     expected = write_named_images(world)
     world.screen(expected, codes=(0,))
@@ -127,7 +131,7 @@ def names_compare(world: World) -> None:
     assert len(shown) >= len(expected), f"{len(shown)} lines for {len(expected)} images"
 
 
-@CASES.case("names-missing", "the same characters in the names of folders, outputs and packs that are not there")
+@CASES.case("names-missing", "control and bidi characters in names of missing folders, outputs and packs")
 def names_missing(world: World) -> None:
     world.good_images(1)
     for name in ("a\x1b[2Jb", "a\nnormal 0.01", "a\u202eb", "a\x9bb"):
@@ -142,9 +146,7 @@ def names_missing(world: World) -> None:
             assert not [line for line in done.err.splitlines() if line.startswith("normal")], tail(done.err)
 
 
-@CASES.case(
-    "names-typed", "the same characters in options, numbers and commands: one line says what is wrong", is_quick=True
-)
+@CASES.case("names-typed", "control and bidi characters in options and commands: the error is one line", is_quick=True)
 def names_typed(world: World) -> None:
     for name in (hostile.FORGED_LINE, hostile.STEERS, hostile.REORDERS, hostile.BREAKS):
         option = "--" + name.replace(" ", "")  # a text with a blank would be taken for a path
@@ -154,7 +156,9 @@ def names_typed(world: World) -> None:
             assert not any(map(_RESULT.match, done.err.splitlines())), tail(done.err)
 
 
-@CASES.case("names-packs", "the same characters in the names of a drive and of packs on it: a line each", is_quick=True)
+@CASES.case(
+    "names-packs", "control and bidi characters in names of a drive and its packs: one line each", is_quick=True
+)
 def names_packs(world: World) -> None:
     drive = world.folder / f"{hostile.STEERS}{hostile.REORDERS}\ntiny-1.0.0   builtin    built-in    x"
     pack, broken = (
@@ -175,7 +179,12 @@ _CODES: Final = ("Modality", "ViewPosition", "BodyPartExamined")
 _TEXTS: Final = (*_CODES, "PatientName", "PatientID", "StudyDescription")
 
 
-@CASES.table({f"text-{keyword}": (f"escapes, returns and bidi characters in {keyword}", keyword) for keyword in _TEXTS})
+@CASES.table(
+    {
+        f"text-{keyword}": (f"escape sequences, line breaks and bidi characters in {keyword}", keyword)
+        for keyword in _TEXTS
+    }
+)
 def text(world: World, keyword: str) -> None:
     """Header texts are printed escaped, or not at all."""
     pixels = chest_phantom(160, 128, 7, abnormal=False)

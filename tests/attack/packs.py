@@ -120,14 +120,20 @@ def evil_pickle() -> bytes:
 
 BROKEN: Final[Mapping[str, tuple[str, MakePack]]] = {
     "manifest-fifo": ("manifest.json is a FIFO", with_replaced("manifest.json", os.mkfifo)),
-    "model-device": ("the model is /dev/zero's device node", with_replaced("model.tflite", device)),
-    "model-sparse": ("the model is 256 GB, sparse", with_replaced("model.tflite", sparse)),
+    "model-device": ("the model file is the device /dev/zero", with_replaced("model.tflite", device)),
+    "model-sparse": ("the model file is a sparse file of 256 GB", with_replaced("model.tflite", sparse)),
     "metric-nan": ("a metric is NaN", with_metric("NaN")),
     "metric-nested": ("600 nested lists in a metric", with_metric("[" * 600 + "]" * 600)),
-    "name-traversal": ("the model is ../../etc/passwd", with_values("files", "litert", name="../../etc/passwd")),
-    "names-escape": ("a terminal's escape in its name", with_values("names", en="Tiny\x1b[2J")),
-    "npy-pickle": ("golden inputs that run a command when unpickled", with_array("golden_inputs.npy", evil_pickle())),
-    "signature-bits": ("the signature's unused last bits set", with_signature(loose_base64)),
+    "name-traversal": (
+        "the model file is named ../../etc/passwd",
+        with_values("files", "litert", name="../../etc/passwd"),
+    ),
+    "names-escape": ("a terminal escape sequence in the pack's name", with_values("names", en="Tiny\x1b[2J")),
+    "npy-pickle": (
+        "a pickle in the golden inputs that would run a command",
+        with_array("golden_inputs.npy", evil_pickle()),
+    ),
+    "signature-bits": ("the unused last bits of the signature's base64 text are set", with_signature(loose_base64)),
 }
 
 

@@ -22,7 +22,7 @@ _COUNT: Final = 120
 # ---- killed and stopped
 
 _CHILDREN: Final = {
-    f"workers-{number.name.lower()}": (f"{number.name} to the workers in mid-run", number)
+    f"workers-{number.name.lower()}": (f"{number.name} to the workers during a run", number)
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
 }
 
@@ -41,7 +41,7 @@ def children_end(world: World, number: signal.Signals) -> None:
     assert len(lost) <= 4, f"{len(lost)} images lost: {tail(str(lost[0]['reason']))}"
 
 
-@CASES.case("program-stopped", "the program stopped and continued in mid-run")
+@CASES.case("program-stopped", "the program gets SIGSTOP and SIGCONT during a run")
 def program_stopped(world: World) -> None:
     expected = world.good_images(_COUNT)
     running = world.begin(3)
@@ -52,7 +52,7 @@ def program_stopped(world: World) -> None:
 
 
 def _asked_to_end(number: signal.Signals, *more: int) -> tuple[str, signal.Signals, tuple[int, ...]]:
-    return f"{number.name} in mid-run, then resumed", number, (130, *more)
+    return f"{number.name} during a run, which is then resumed", number, (130, *more)
 
 
 _SIGNALS: Final = {
@@ -79,7 +79,7 @@ def asked_to_end(world: World, number: signal.Signals, codes: tuple[int, ...]) -
     assert {line["path"] for line in lines} <= {line["path"] for line in done.lines}
 
 
-@CASES.case("two-programs", "SIGINT to one of two programs on one home and one folder", is_quick=True)
+@CASES.case("two-programs", "two programs share home and folder, and one gets SIGINT", is_quick=True)
 def two_programs(world: World) -> None:
     expected = world.good_images(_COUNT)
     first, second = world.begin(1), world.begin(1)
@@ -93,7 +93,7 @@ def two_programs(world: World) -> None:
 # ---- streams
 
 
-@CASES.case("slow-pipe", "a reader that takes a line at a time", is_quick=True)
+@CASES.case("slow-pipe", "the output's reader takes one line at a time", is_quick=True)
 def slow_pipe(world: World) -> None:
     expected = world.good_images(60)
     running = world.start_screen(held=True)
@@ -102,7 +102,7 @@ def slow_pipe(world: World) -> None:
     check_rows(lines, expected, images=world.images)
 
 
-@CASES.case("no-reader", "JSON lines into a pipe that nobody reads: exit code 1, however few there are", is_quick=True)
+@CASES.case("no-reader", "a JSON pipe without a reader ends with exit code 1, even after few lines", is_quick=True)
 def no_reader(world: World) -> None:
     for count in (1, 4):
         world.good_images(count)
@@ -195,7 +195,7 @@ _YEARS: Final = {"1980": 315_532_800, "2038": 2_147_483_600, "2099": 4_070_908_8
 
 
 @CASES.table(
-    {f"clock-{year}": (f"the clock says {year}, then the right time", year, at) for year, at in _YEARS.items()},
+    {f"clock-{year}": (f"the clock is in {year}, and then correct", year, at) for year, at in _YEARS.items()},
     quick=("clock-2099",),
 )
 def clock(world: World, year: str, seconds: int) -> None:
@@ -262,9 +262,12 @@ _HOMES: Final[Mapping[str, tuple[str, Callable[[Path], object]]]] = {
         "FIELDRAY_HOME is a folder below a file",
         lambda folder: touched(folder / "home-file") / "home",
     ),
-    "home-proc": ("FIELDRAY_HOME is a place where nothing can be made", lambda _folder: "/proc/fieldray-home"),
+    "home-proc": (
+        "FIELDRAY_HOME is a folder in /proc, where no file can be made",
+        lambda _folder: "/proc/fieldray-home",
+    ),
     "home-null": ("FIELDRAY_HOME is /dev/null", lambda _folder: "/dev/null"),
-    "home-dangling": ("FIELDRAY_HOME is a link to nothing", lambda folder: dangling(folder / "home-link")),
+    "home-dangling": ("FIELDRAY_HOME is a broken link", lambda folder: dangling(folder / "home-link")),
     "home-long": ("FIELDRAY_HOME is a name of 5,000 letters", lambda _folder: "/tmp/" + "x" * 5_000),
 }
 

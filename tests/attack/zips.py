@@ -40,7 +40,7 @@ def overlapping_file(number: int, megabytes: int) -> bytes:
 
 BOMBS: Final[Mapping[str, tuple[str, str]]] = {
     "bomb": ("1 MB of deflate that unpacks to 1 GB", ""),
-    "bomb-limited": ("the same under a memory limit: the other images get their score", "ulimit -v 3000000"),
+    "bomb-limited": ("1 MB of deflate that unpacks to 1 GB, under a memory limit", "ulimit -v 3000000"),
 }
 
 
@@ -63,7 +63,7 @@ def rows_of_zip(world: World, done: Record, expected: Mapping[str, Fate]) -> lis
     return rows
 
 
-@CASES.case("overlapping", "2,000 members that share the same packed bytes, 20 MB each", limit_s=120)
+@CASES.case("overlapping", "2,000 members that share the same compressed bytes, each 20 MB when unpacked", limit_s=120)
 def overlapping(world: World) -> None:
     expected = world.good_images(2)
     (world.images / "made.zip").write_bytes(overlapping_file(2_000, 20))
@@ -71,7 +71,7 @@ def overlapping(world: World) -> None:
     assert not [row for row in rows if row["score"] is not None]
 
 
-@CASES.case("members-10000", "10,000 members in 110 s: opened once, not once for each", limit_s=110)
+@CASES.case("members-10000", "10,000 members are read within 110 s, because the zip file is opened once", limit_s=110)
 def many(world: World) -> None:
     expected = world.good_images(2)
     small = png(40, 40, zeros(41 * 40))

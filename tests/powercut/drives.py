@@ -74,7 +74,7 @@ def image(world: World, at: Callable[[int], int], times: int = _ALWAYS) -> None:
 # ---- packs
 
 
-@CASES.case("packs", "each file of a pack unreadable at its beginning and in its middle", limit_s=200)
+@CASES.case("packs", "each file of a pack is unreadable at its beginning or in its middle", limit_s=200)
 def packs(world: World) -> None:
     expected = world.good_images(2)
     for path in sorted(world.pack.iterdir()):
@@ -89,7 +89,7 @@ def packs(world: World) -> None:
 # ---- the program's own files
 
 
-@CASES.case("store", "the store unreadable in each of its pages, and again when it can be read: nothing is lost")
+@CASES.case("store", "each page of the results database is unreadable for a time; nothing is lost")
 def store(world: World) -> None:
     expected = world.good_images(_COUNT)
     world.screen(expected, codes=(0,))
@@ -104,7 +104,7 @@ def store(world: World) -> None:
     assert f"{_COUNT} from an earlier run" in again.err
 
 
-@CASES.case("keys", "the list of trusted keys unreadable once: it is not called damaged", is_quick=True)
+@CASES.case("keys", "the list of trusted keys is unreadable once, and is not reported as damaged", is_quick=True)
 def keys(world: World) -> None:
     expected = world.good_images(2)
     world.screen(expected, codes=(0,))

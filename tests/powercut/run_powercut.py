@@ -62,18 +62,20 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
     for name, act in ACTS.items():
         share = _PROGRAM_SHARE if act.command else 1
         attempt = partial(cut, name=name, seed=seed, lucks=_LUCKS, most=options.states // share)
-        yield _on_stage(f"cuts/{name}", "the power goes at every change", attempt)
+        yield _on_stage(f"cuts/{name}", "the power fails at each change of the disk", attempt)
         if not act.command:
             attempt = partial(_after_faults, name=name, seed=seed, states=options.states)
-            yield _on_stage(f"cuts/{name}-refused", "the same some time after the disk refused something", attempt)
+            yield _on_stage(f"cuts/{name}-refused", "the power fails some time after a write failed", attempt)
     for name, act in ACTS.items():
         share = _PROGRAM_SHARE if act.command else 1
         for kind in KINDS:
             attempt = partial(refuse, name=name, kind=kind, seed=seed, most=options.refused // share)
-            yield _on_stage(f"refusals/{name}-{kind.name}", "at every change", attempt)
+            yield _on_stage(
+                f"refusals/{name}-{kind.name}", "a disk fault of this kind at each change of the disk", attempt
+            )
     for name in RIVALRIES:
         attempt = partial(rival, name=name, rounds=options.rounds, seed=seed)
-        yield _on_stage(f"rivals/{name}", "two programs at once, some of them killed", attempt)
+        yield _on_stage(f"rivals/{name}", "two programs work on the same files, and some are killed", attempt)
     yield from POWERCUTS
 
 
