@@ -135,7 +135,7 @@ def _encoded(values: NDArray[Any], form: str) -> bytes:
 def read_image(ref: ImageRef) -> NDArray[np.uint8]:
     """Read an image file as displayed: grey levels (rows, columns) uint8 at full resolution.
 
-    Raises Unreadable, Unusable.
+    Raises Unreadable, UnsuitableImage.
     """
     return to_display(decode(read_bytes(ref), ref))
 

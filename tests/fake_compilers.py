@@ -20,7 +20,7 @@ from ai_edge_litert import schema_py_generated as schema
 from fieldray.domain.model import Model
 from tiny_models import TinyType, packed_model, tiny_model
 
-OPERATOR = b"edgetpu-custom-op"
+EDGETPU_OPERATOR_NAME = b"edgetpu-custom-op"
 _EIGHT_BITS = (schema.TensorType.UINT8, schema.TensorType.INT8)
 
 
@@ -57,7 +57,7 @@ def fake_compile(file: bytes, *executables: tuple[int, int], oldest_runtime: int
     inputs, outputs = ([graph.tensors[index] for index in side] for side in (graph.inputs, graph.outputs))
     code, made = schema.OperatorCodeT(), schema.OperatorT()
     code.deprecatedBuiltinCode = code.builtinCode = schema.BuiltinOperator.CUSTOM
-    code.customCode, code.version = OPERATOR, 1
+    code.customCode, code.version = EDGETPU_OPERATOR_NAME, 1
     options = package(*executables, oldest_runtime=oldest_runtime, inside=file)
     made.customOptions, made.customOptionsFormat = np.frombuffer(options, np.uint8), 0
     if is_whole:

@@ -237,7 +237,7 @@ class PaintedFile:
     def identified_ref(self) -> ImageRef:
         return self._ref
 
-    def image(self, needed: TargetSize | None = None) -> Image:
+    def decode_image(self, needed: TargetSize | None = None) -> Image:
         is_bright = "bright" in self._ref.path.name
         pixels = np.full((64, 64), 250 if is_bright else 0, np.uint8)
         pixels[2::5, 2::5] = 0 if is_bright else 250  # an image needs some contrast

@@ -111,7 +111,7 @@ if __name__ == "__main__":
         from fieldray.workers.image_worker import handle
 
         if message.body["call"] == "look" and any(
-            one["pack"] and one["classifier_location"] == "here" for one in message.body["value"]
+            one["pack_number"] and one["classifier_location"] == "here" for one in message.body["value"]
         ):
             serving.announce("inference")
             os.abort()

@@ -88,9 +88,11 @@ def _take_pictures(options: argparse.Namespace, home: Path) -> int:
     taken = until(lambda: any(card.isVisible() for card in window.welcome.cards))
     save("welcome")
     RememberedPacks(home).remember([images], pack, ages_confirmed=True)
-    bench.screening.choose([images])
+    bench.screening.screen_paths([images])
     taken = taken and until(
-        lambda: bench.screening.state in ("finished", "failed") and bench.rows.total() == len(list(images.iterdir()))
+        lambda: (
+            bench.screening.state in ("finished", "failed") and bench.rows.image_count() == len(list(images.iterdir()))
+        )
     )
     window.work_list.select_first_or_last(last=False)
     taken = taken and until(lambda: bench.image.pyramid is not None)

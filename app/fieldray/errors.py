@@ -6,7 +6,7 @@ FieldrayError            carries a `Reason`, whose text can be shown to a person
     BackendProblem       no backend can run the model now
     WorkerProblem        no image can be read now
   InputProblem           a problem of an input; trying again gives the same problem
-    Unusable             the file was read, but it is not an image to assess (ends as *refused*)
+    UnsuitableImage      the file was read, but it is not an image to assess (ends as *refused*)
     Unreadable           the file could not be read (ends as *failed*)
     PackProblem          a model pack cannot be loaded
       PackNotTrusted     a person has not confirmed the pack's signing key
@@ -87,7 +87,7 @@ class InputProblem(FieldrayError):
     """An input of the program cannot be used: a file, a pack, or the values of a request."""
 
 
-class Unusable(InputProblem):
+class UnsuitableImage(InputProblem):
     """A file was read, but is not a usable frontal chest X-ray."""
 
 

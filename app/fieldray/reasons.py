@@ -522,7 +522,7 @@ _WITHOUT_NAMES: Final = """
     process protocol results role run sampled saved scored size_mb staleness stated step subgraphs threads
     times uid units usable verdicts version view waiting whole workers youngest
 """
-NAMELESS_PARAMETERS: Final = NUMERIC_PARAMETERS | frozenset(_WITHOUT_NAMES.split())
+PARAMETERS_WITHOUT_NAMES: Final = NUMERIC_PARAMETERS | frozenset(_WITHOUT_NAMES.split())
 
 
 def template_of(code: str) -> Template:

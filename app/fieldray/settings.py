@@ -143,7 +143,7 @@ class Settings:
         self.set("operating_point", operating_point)
 
     @property
-    def folders(self) -> tuple[str, ...]:
+    def recent_folders(self) -> tuple[str, ...]:
         """The opened folders, the last opened folder first; empty if the settings forbid remembering folders."""
         with contextlib.suppress(ValueError):
             return parse_json(str(self["folders"]), tuple[str, ...]) if self["keep_folders"] else ()
@@ -151,7 +151,7 @@ class Settings:
 
     def remember_folders(self, opened: Sequence[str]) -> None:
         """Store the opened folders, if the settings allow this. An empty sequence deletes all stored folders."""
-        kept = (*opened, *self.folders) if opened and self["keep_folders"] else ()
+        kept = (*opened, *self.recent_folders) if opened and self["keep_folders"] else ()
         self.set("folders", json.dumps(list(dict.fromkeys(kept))[:_MAX_FOLDERS]))
 
     def save(self, path: Path | None = None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogue_paths
-from fieldray.reasons import NAMELESS_PARAMETERS, NUMERIC_PARAMETERS, Plural, Reason, template_of
+from fieldray.reasons import NUMERIC_PARAMETERS, PARAMETERS_WITHOUT_NAMES, Plural, Reason, template_of
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Translator:
         """Return a reason's sentence in the language of this translator.
 
         A parameter that is a phrase of the program is translated, too. While names are hidden, each parameter that may
-        reveal a patient is hidden (see `reasons.NAMELESS_PARAMETERS`).
+        reveal a patient is hidden (see `reasons.PARAMETERS_WITHOUT_NAMES`).
         """
         template = template_of(why.code)
         values = {
@@ -64,7 +64,9 @@ class Translator:
             for name, value in why.parameters
         }
         values |= {
-            name: self.name_or_number(value) for name, value in values.items() if name not in NAMELESS_PARAMETERS
+            name: self.name_or_substitute(value)
+            for name, value in values.items()
+            if name not in PARAMETERS_WITHOUT_NAMES
         }
         if isinstance(template, Plural):
             found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))
@@ -72,7 +74,7 @@ class Translator:
             found = self._catalogue.gettext(template)
         return _filled(found, why.template, values)
 
-    def name_or_number(self, name: str, *, row_id: int | None = None) -> str:
+    def name_or_substitute(self, name: str, *, row_id: int | None = None) -> str:
         """Return the name of a patient, a file or a folder; while names are hidden, return a substitute text.
 
         row_id  number of the image's row, which the substitute text then contains; None for a text without a number

@@ -216,30 +216,30 @@ class Run:
     recipe_text: str = ""
     trainer: Trainer | None = None
 
-    def folder(self, step: str) -> Path:
+    def step_folder(self, step: str) -> Path:
         """Return the path of the folder for the results of a step."""
         return self.recipe.run / step
 
-    def write(self, step: str, name: str, content: object) -> None:
+    def write_step_json(self, step: str, name: str, content: object) -> None:
         """Write `content` as JSON to the file `name` in the folder of a step. Raises StorageProblem."""
-        write_atomically(self.folder(step) / name, json_bytes(content))
+        write_atomically(self.step_folder(step) / name, json_bytes(content))
 
-    def read(self, step: str, name: str, kind: type[T]) -> T:
+    def read_step_json(self, step: str, name: str, kind: type[T]) -> T:
         """Read the JSON file `name` in the folder of a step as an object of the type `kind`.
 
         Raises OSError, StorageProblem (run_file_damaged).
         """
-        path = self.folder(step) / name
+        path = self.step_folder(step) / name
         with report_damage(path):
             return parse_json(path.read_bytes(), kind)
 
     @contextmanager
-    def arrays(self, step: str, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
+    def open_step_arrays(self, step: str, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
         """Open the `.npz` file `name` in the folder of a step during the block, and yield the file's arrays by name.
 
         Raises UsageProblem (step_missing) if the file does not exist, and StorageProblem (run_file_damaged).
         """
-        path = self.folder(step) / name
+        path = self.step_folder(step) / name
         if not path.is_file():
             raise UsageProblem(reason("step_missing", step=step))
         with open_arrays(path) as found:
@@ -292,11 +292,11 @@ class Run:
         """
         if not (entry := self.step_statuses.get(step.name)):
             return False
-        is_there = all((self.folder(step.name) / name).exists() for name in step.outputs)
+        is_there = all((self.step_folder(step.name) / name).exists() for name in step.outputs)
         if not (is_there and entry.is_done and entry.record.key == key and step.is_valid(entry.facts)):
             return False
         for name, left in (entry.record.left or {}).items():
-            path = self.folder(step.name) / name
+            path = self.step_folder(step.name) / name
             if file_sha256(path) != left:
                 code = "run_split_changed" if name == SPLIT_NAME else "run_file_changed"
                 raise UsageProblem(reason(code, path=path, **({} if name == SPLIT_NAME else {"step": step.name})))
@@ -316,11 +316,11 @@ class Run:
             key=key,
             made=secrets.token_hex(8),
             seconds=round(time.monotonic() - began, 1),
-            left={name: file_sha256(self.folder(step.name) / name) for name in step.outputs},
+            left={name: file_sha256(self.step_folder(step.name) / name) for name in step.outputs},
         )
         done = to_builtins(state)
         self._note(step, done | dict(facts) | done)  # the record's keys come first, and replace facts of equal name
-        remove_checkpoints(self.folder(step.name))
+        remove_checkpoints(self.step_folder(step.name))
 
     def _note(self, step: Step, entry: StepFacts) -> None:
         known = {name: status.facts for name, status in self.step_statuses.items()}

@@ -257,7 +257,7 @@ class ArchiveDriver:
         piece = self._next_piece(node)
         files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
-            count, files = read_contents(self._images.files(piece))
+            count, files = read_contents(self._images.image_files(piece))
             if count < piece.size:
                 self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
                 piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)

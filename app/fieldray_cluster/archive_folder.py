@@ -56,7 +56,7 @@ from fieldray.typed_json import parse_json
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_worker import ArchiveRequest
 from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address
-from fieldray_cluster.objects import list_objects
+from fieldray_cluster.objects import iterate_images_of_objects
 from fieldray_cluster.worker_registry import Piece
 
 _ROW_GROUP: Final = 1024
@@ -286,14 +286,14 @@ class ImageList:
         """
         texts = tuple(self._column(piece, "ref"))
         try:
-            is_of_files = tuple(ref_of(text).path for text in texts) == self.files(piece)
+            is_of_files = tuple(ref_of(text).path for text in texts) == self.image_files(piece)
         except INVALID_MESSAGE_ERRORS:
             is_of_files = False
         if not is_of_files:
             raise UsageProblem(reason("archive_damaged", path=self._path))
         return texts
 
-    def files(self, piece: Piece) -> tuple[Path, ...]:
+    def image_files(self, piece: Piece) -> tuple[Path, ...]:
         """Return the file of each image of a piece. Raises UsageProblem (archive_damaged)."""
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
@@ -420,7 +420,7 @@ def list_images(
         A function that is called with the number of images found until now.
 
     Raises UsageProblem: archive_list_lost if there are results without a list, no_image_in for a path without images.
-    Raises StorageProblem, and the exceptions of `list_objects`.
+    Raises StorageProblem, and the exceptions of `iterate_images_of_objects`.
     """
 
     def refuse(why: Reason) -> None:
@@ -435,7 +435,7 @@ def list_images(
     with contextlib.closing(open_workers(settings, 1)) as readers:
         if is_address(paths[0]):
             with scratch_folder() as scratch:
-                found = list_objects(
+                found = iterate_images_of_objects(
                     ObjectServer(paths[0]), scratch, members=readers.zip_members, identify=readers.identify
                 )
                 folder.write_list(found, progress=progress)

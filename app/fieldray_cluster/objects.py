@@ -47,7 +47,7 @@ _AHEAD: Final = 16  # objects that are downloaded, or being downloaded, before t
 # ---- listing of the images
 
 
-def list_objects(
+def iterate_images_of_objects(
     server: ObjectServer, folder: Path, *, members: ListMembers, identify: Identify
 ) -> Iterator[tuple[ImageRef, str]]:
     """Yield each image in the objects on a server, with the state (size and tag) of the image's object.

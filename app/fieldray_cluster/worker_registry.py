@@ -55,7 +55,7 @@ from fieldray_cluster.node import all_versions
 
 CONNECTION_ERRORS: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 """The exceptions that Dask raises if the other side of a connection is lost."""
-DEATHS_BEFORE_BLAME: Final = 3
+MIN_CRASHES_BEFORE_BLAME: Final = 3
 """How many processes must have crashed while screening an image before the image may count as the cause."""
 AWAITS_SERVER_METRIC: Final = "awaits_server"
 """Name of the metric by which a worker reports that it waits for the server from which it downloads images."""
@@ -465,7 +465,7 @@ class FaultCounts:
         is_last
             Whether no other piece is left, by which a node could show that it works.
         """
-        if piece.deaths < DEATHS_BEFORE_BLAME:
+        if piece.deaths < MIN_CRASHES_BEFORE_BLAME:
             return False
         has_worked_since = any(self.done.get(node, 0) > before for node, before in piece.nodes)
         # A single node cannot be compared with other nodes. One screened image must be enough.
@@ -482,7 +482,7 @@ def result_key(*parts: object, version: str = VERSION) -> str:
     return digest(version, *parts)
 
 
-def path_state(path: Path) -> tuple[str, ...]:
+def file_or_folder_state(path: Path) -> tuple[str, ...]:
     """Return values that change when a file or a folder changes.
 
     For a file this is the SHA-256 of the content. For a folder these are names, sizes and modification times of all

@@ -150,9 +150,9 @@ def _run(folder: Path) -> Run:
     """Return a run whose step `quantise` has written the tiny network."""
     recipe = read_recipe(RECIPE)
     run = Run(recipe=replace(recipe, run=folder), progress=lambda *_: None)
-    run.folder("quantise").mkdir(parents=True)
-    (run.folder("quantise") / "int8.tflite").write_bytes(tiny_model_bytes())
-    run.write("quantise", "outputs.json", {"int8": {"scores": 0}})
+    run.step_folder("quantise").mkdir(parents=True)
+    (run.step_folder("quantise") / "int8.tflite").write_bytes(tiny_model_bytes())
+    run.write_step_json("quantise", "outputs.json", {"int8": {"scores": 0}})
     return run
 
 
@@ -160,7 +160,7 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
     run = _run(tmp_path)
     facts = placement_step(run)
     assert facts["mapped"] == facts["operators"] and facts["subgraphs"] == 1
-    assert run.read("placement", "placement.json", dict[str, Any])["left_on_cpu"] == {}
+    assert run.read_step_json("placement", "placement.json", dict[str, Any])["left_on_cpu"] == {}
     assert "estimate" in (tmp_path / "placement" / "placement.txt").read_text()
 
 

@@ -31,7 +31,7 @@ from fieldray_adapt.prune.loop import prune
 from fieldray_adapt.prune.plan import PruneRecipe, StopRules
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
-from fieldray_adapt.prune.study import Study
+from fieldray_adapt.prune.study import PruningStudy
 from fieldray_adapt.prune.tasks import ImagePruningTask, restore_scale
 from fieldray_adapt.training.classifier import Schedule, TrainingOptions
 from fieldray_adapt.training.engine_interface import EngineSettings
@@ -175,7 +175,7 @@ def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: ob
 
 @pytest.mark.timeout(600)
 def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
-    study = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name)
+    study = PruningStudy(_recipe(tmp_path), timer=_by_size, tester=_by_name)
     found = study.run()
     results = json.loads((tmp_path / "results.json").read_text())
     assert json.loads(json_bytes(found)) == results
@@ -196,7 +196,7 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     report = (tmp_path / "report.html").read_text()
     assert "0.25 epochs" in report
     assert f"{np.median(again):.4f} ({min(again):.4f} to {max(again):.4f})" in report
-    study = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name)
+    study = PruningStudy(_recipe(tmp_path), timer=_by_size, tester=_by_name)
     assert study.run().runs == found.runs  # finished runs are not trained again
     assert report.count("<svg") == 1 and f"{second['parameters']:,}" in report and "random-0.5" in report
 
@@ -204,19 +204,19 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
 def test_a_run_cannot_begin_at_a_size_that_another_run_never_reached(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
     with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
-        Study(recipe).run_pruning(recipe.pruning_run("further"))
+        PruningStudy(recipe).run_pruning(recipe.pruning_run("further"))
 
 
 def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
     text, said = RECIPE.split("[[runs]]", maxsplit=1)[0] + "runs = []\n", list[str]()
-    first = Study(_recipe(tmp_path, text), timer=_by_size, tester=_by_name, say=said.append).run()
+    first = PruningStudy(_recipe(tmp_path, text), timer=_by_size, tester=_by_name, say=said.append).run()
     assert "training the original" in said and "converting and testing original" in said
     said.clear()
-    assert Study(_recipe(tmp_path, text), timer=_by_size, tester=_by_name, say=said.append).report() == first
+    assert PruningStudy(_recipe(tmp_path, text), timer=_by_size, tester=_by_name, say=said.append).report() == first
     assert said == ["timing every network"]
     said.clear()
     other = _recipe(tmp_path, text.replace("seed = 1", "seed = 17", 1))
-    Study(other, timer=_by_size, tester=_by_name, say=said.append).report()
+    PruningStudy(other, timer=_by_size, tester=_by_name, say=said.append).report()
     assert "training the original" in said  # another seed gives another network
 
 

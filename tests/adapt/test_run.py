@@ -49,7 +49,7 @@ def _run(tmp_path: Path) -> Run:
 
 
 def _works(run: Run) -> Mapping[str, Any]:
-    run.write("first", "result.json", [1])
+    run.write_step_json("first", "result.json", [1])
     return {"answer": 1}
 
 
@@ -77,15 +77,15 @@ def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: P
 
 def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Path) -> None:
     run = _run(tmp_path)
-    run.folder("first").mkdir(parents=True)
-    (run.folder("first") / "result.json").mkdir()  # no file can be written there
+    run.step_folder("first").mkdir(parents=True)
+    (run.step_folder("first") / "result.json").mkdir()  # no file can be written there
     with pytest.raises(StorageProblem, match=r"Cannot write to .*result\.json"):
         run.execute((FIRST,), say=lambda _: None)
     assert (
         run.step_statuses["first"].record.state == "failed"
         and "Cannot write" in run.step_statuses["first"].record.problem
     )
-    (run.folder("first") / "result.json").rmdir()
+    (run.step_folder("first") / "result.json").rmdir()
     run.execute((FIRST,), say=lambda _: None)
     assert run.step_statuses["first"].is_done
 
@@ -129,13 +129,13 @@ def _reason(act: Callable[[], object]) -> Reason:
 @pytest.mark.parametrize(("name", "code"), [("result.json", "run_file_changed"), (SPLIT_NAME, "run_split_changed")])
 def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: str, code: str) -> None:
     def perform(run: Run) -> Mapping[str, Any]:
-        run.write("first", name, [1])
+        run.write_step_json("first", name, [1])
         return {}
 
     run, step = _run(tmp_path), Step(name="first", perform=perform, recipe_keys=("input",), outputs=(name,))
     run.execute((step,), say=lambda _: None)
     run.execute((step,), say=lambda _: None)
-    path = run.folder("first") / name
+    path = run.step_folder("first") / name
     path.write_text("[2]")
     why = _reason(lambda: run.execute((step,), say=lambda _: None))
     assert why.code == code and str(path) in why.text
@@ -174,7 +174,7 @@ def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -
     run = _run(tmp_path)
     for name, read in (
         ("train/specification.json", lambda: load_step_network(run, "train")),
-        ("data/digests.json", lambda: read_rows([], folder=run.folder("data"))),
+        ("data/digests.json", lambda: read_rows([], folder=run.step_folder("data"))),
     ):
         for content in ("", "[1]", '{"layers": 1}' if "train" in name else "7"):
             path = run.recipe.run / name

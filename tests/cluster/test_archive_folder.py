@@ -49,7 +49,7 @@ def test_any_range_of_the_list_can_be_read_whatever_the_file_names(tmp_path: Pat
             for piece in (Piece(0, 1), Piece(1000, 1100), Piece(1023, 2049), Piece(2400, 2502)):
                 part = refs[piece.start : piece.stop]
                 assert images.refs(piece) == tuple(map(ref_text, part))
-                assert images.files(piece) == tuple(ref.path for ref in part)
+                assert images.image_files(piece) == tuple(ref.path for ref in part)
 
 
 def test_a_list_that_was_cut_short_is_named(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from fieldray_cluster.worker_registry import (
     NodeReport,
     Piece,
     WorkerRegistry,
+    file_or_folder_state,
     incompatibility_reason,
     node_report_text,
-    path_state,
     required_versions,
     result_key,
     run_with_reconnects,
@@ -167,10 +167,10 @@ def test_another_program_version_changes_the_key_of_a_result() -> None:
 def test_the_key_of_a_result_follows_the_content_of_files_and_folders(tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("1")
-    before, folder = path_state(labels), path_state(tmp_path)
+    before, folder = file_or_folder_state(labels), file_or_folder_state(tmp_path)
     os.utime(labels, (1, 1))
-    assert path_state(labels) == before and path_state(tmp_path) != folder
+    assert file_or_folder_state(labels) == before and file_or_folder_state(tmp_path) != folder
     labels.write_text("2")
-    assert path_state(labels) != before
+    assert file_or_folder_state(labels) != before
     with pytest.raises(FileNotFoundError):
-        path_state(tmp_path / "none")
+        file_or_folder_state(tmp_path / "none")

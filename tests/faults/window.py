@@ -62,7 +62,7 @@ class WindowFrontEnd(QObject):
         self._publish: Publish | None = None
         self.error: BaseException | None = None
         self.application = Application(_qt(), settings, services=self._open_services)
-        self._wanted.connect(self.application.controller.screening.choose)
+        self._wanted.connect(self.application.controller.screening.screen_paths)
         self._over.connect(self._end_run)
         self._broken.connect(_qt().quit)
         self._thread = threading.Thread(target=self._go, name="fault-run")
@@ -102,7 +102,7 @@ class WindowFrontEnd(QObject):
             may_lack_ages=lambda paths: False,
             are_empty_folders=lambda paths: False,
             drives=SimpleNamespace(close=lambda: None),  # the fault run itself announces changes of drives
-            audit=Auditor(session.database, clinic.packs.site_points),
+            auditor=Auditor(session.database, clinic.packs.site_points),
             history=History(session.database),
             priors=PriorFinder(session.database, system_comparer(settings)),
             constancy=ConstancyRecords(session.database.parent),

@@ -62,7 +62,7 @@ class Desk:
 
     def choose(self, *paths: str) -> None:
         """Open a folder."""
-        self.bench.screening.choose([Path(path) for path in paths or ("/images",)])
+        self.bench.screening.screen_paths([Path(path) for path in paths or ("/images",)])
 
     def finish(self) -> None:
         """Let the run that was started last finish."""
@@ -144,7 +144,7 @@ class Desk:
     def until_listed(self, count: int) -> None:
         """Wait until the run has this many images and the visible rows are loaded."""
         rows = self.bench.rows
-        self.until(lambda: rows.is_fully_read and rows.total() == count)
+        self.until(lambda: rows.is_fully_read and rows.image_count() == count)
         self.until(lambda: all(rows.row_at(rows.index(place, 0)) for place in range(min(rows.rowCount(), 40))))
 
     def until_shown(self, *words: str) -> None:

@@ -576,7 +576,7 @@ class FakeRooms:
             are_empty_folders=are_empty_folders,
             may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,
-            audit=self.audit,
+            auditor=self.audit,
             history=self.history or History(self.database),
             priors=self.priors,
             constancy=ConstancyRecords(self.database.parent),

@@ -109,7 +109,7 @@ def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
     """It stays although the run of another, waiting folder starts at once."""
     desk.screen("/first")
     screening = desk.bench.screening
-    screening.choose([Path("/second")])
+    screening.screen_paths([Path("/second")])
     why, gone = reason("disk_full", path="/data"), reason("no_image_in", path="/media/drive")
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why, notes=(gone,)))
     desk.until(lambda: len(desk.rooms.session.started_with) == 2 and screening.state == "running")
@@ -174,7 +174,7 @@ def test_the_next_folder_waits_without_the_progress_of_the_one_before(desk: Desk
 
 def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
     desk.rooms.session.start_problem = UsageProblem(reason("nothing_to_screen", path="/gone"))
-    desk.bench.screening.choose([Path("/gone")])
+    desk.bench.screening.screen_paths([Path("/gone")])
     desk.until(lambda: desk.bench.screening.state == "failed")
     assert "/gone does not exist" in desk.notices
     assert desk.window.toolbar.start_button.isEnabled()

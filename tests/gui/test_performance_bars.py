@@ -20,7 +20,7 @@ WITH = Bar(
 )
 WITHOUT = Bar("Per 100 without the finding", (BarPart("unsure", 25, "Uncertain"), BarPart("normal", 75, "Not flagged")))
 PERFORMANCE = MeasuredPerformance(
-    sentence="", title="At another hospital", bars=(WITH, WITHOUT), exact=("60 of 100 (50 to 70 %)",)
+    sentence="", title="At another hospital", bars=(WITH, WITHOUT), detailed_sentences=("60 of 100 (50 to 70 %)",)
 )
 
 

@@ -436,7 +436,7 @@ def test_opening_another_image_cancels_a_running_comparison(desk: Desk, comparin
     desk.until(lambda: comparing.overlays is not None)
     assert desk.rooms.priors.cancelled >= 1
     assert comparing.prior.outcome.ref == desk.rooms.outcomes[2].ref
-    assert [record.current for record in comparing.records()] == [desk.rooms.outcomes[1].facts.content_sha256]
+    assert [record.current for record in comparing.pair_records()] == [desk.rooms.outcomes[1].facts.content_sha256]
 
 
 def test_the_window_is_closed_while_a_comparison_runs(desk: Desk, comparing: ComparisonController) -> None:
@@ -474,7 +474,7 @@ def test_hostile_names_and_dates_are_shown_literally(desk: Desk, name: str) -> N
 def test_reports_get_the_compared_priors(desk: Desk, comparing: ComparisonController) -> None:
     press(desk, Key.Key_E)
     compared(desk)
-    (record,) = comparing.records()
+    (record,) = comparing.pair_records()
     assert record.current == desk.rooms.outcomes[0].facts.content_sha256
     assert record.prior.study_date == "20210205"
     assert record.prior.patient_name == ""
@@ -482,8 +482,8 @@ def test_reports_get_the_compared_priors(desk: Desk, comparing: ComparisonContro
     desk.bench.export(Path("/out"))
     desk.until(lambda: bool(desk.rooms.exported))
     assert desk.rooms.exported[0][3].pairs == (record,)
-    comparing.forget()
-    assert comparing.records() == ()
+    comparing.discard_comparisons()
+    assert comparing.pair_records() == ()
 
 
 def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: ComparisonController) -> None:

@@ -68,7 +68,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
     desk.until(lambda: MARK in window.toolbar.pack_chip.toolTip())
     assert "unsigned" in texts(window.toolbar)
     (drive / LEGACY_CPU_NAME).unlink()
-    bench.screening.choose([images])
+    bench.screening.screen_paths([images])
     bench.screening.start()  # the pack in use is the one in the header
     screen_to_its_end(desk, 2)
     counts = bench.rows.counts()
@@ -103,7 +103,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     found = next(entry for entry in bench.packs.candidates if entry.pack_id == "strict")
     bench.packs.others.tick(found, is_on=True)
     until(lambda: bench.packs.models[1:])
-    bench.screening.choose([images])
+    bench.screening.screen_paths([images])
     screen_to_its_end(desk, 5)
 
     def said() -> list[tuple[str, Verdict | None, list[str]]]:

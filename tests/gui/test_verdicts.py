@@ -703,7 +703,7 @@ def test_the_image_that_replaced_the_open_one_is_opened_by_a_step_of_a_person(de
     desk.open_row(1)
     overwrite(desk, 1, another_patient(1))
     desk.bench.rows.refresh()
-    desk.until(lambda: desk.bench.rows.is_current)
+    desk.until(lambda: desk.bench.rows.is_up_to_date)
     assert "DOE PERSON 001" in corner(desk)
     if step == "button":
         desk.window.result_panel.open_newer_button.click()
@@ -844,7 +844,7 @@ def test_an_image_that_a_filter_leaves_out_takes_no_verdict(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     desk.window.work_list.filter_bar.search.setText("nobody of this name")
-    desk.until(lambda: desk.bench.rows.is_current and desk.bench.rows.rowCount() == 0)
+    desk.until(lambda: desk.bench.rows.is_up_to_date and desk.bench.rows.rowCount() == 0)
     desk.bench.judging.choose("agree")
     assert "the search or a filter hides the current image" in desk.notices and desk.rooms.session.judged == []
 

@@ -75,7 +75,7 @@ def test_of_the_folders_chosen_meanwhile_only_the_one_to_watch_is_watched(
         (folder / "image.png").touch()
     watch(desk, folders[0])
     for path in folders[1:] if is_watch_first else folders[:0:-1]:
-        desk.bench.screening.choose([path], watches=path.name == "watched")
+        desk.bench.screening.screen_paths([path], watches=path.name == "watched")
     desk.until_shown("2 files or folders will be screened after this run")
     stop(desk)
     desk.until(lambda: len(desk.rooms.session.started_with) == 2)
@@ -88,7 +88,7 @@ def test_of_the_folders_chosen_meanwhile_only_the_one_to_watch_is_watched(
 
 def test_a_folder_waiting_behind_a_stopped_run_is_offered_and_then_watched(desk: Desk, tmp_path: Path) -> None:
     desk.screen()
-    desk.bench.screening.choose([tmp_path], watches=True)
+    desk.bench.screening.screen_paths([tmp_path], watches=True)
     stop(desk)
     desk.until_shown(f"Chosen, but not screened: {tmp_path}")
     assert "after this run" not in desk.notices and len(desk.rooms.session.started_with) == 1
@@ -100,8 +100,8 @@ def test_a_folder_waiting_behind_a_stopped_run_is_offered_and_then_watched(desk:
 def test_a_waiting_folder_starts_when_the_one_before_is_empty(desk: Desk, tmp_path: Path) -> None:
     watch(desk, tmp_path)
     (tmp_path / "empty").mkdir()
-    desk.bench.screening.choose([tmp_path / "empty"])
-    desk.bench.screening.choose([tmp_path], watches=True)
+    desk.bench.screening.screen_paths([tmp_path / "empty"])
+    desk.bench.screening.screen_paths([tmp_path], watches=True)
     stop(desk)
     desk.until(lambda: desk.rooms.session.watched == [True, True])
     assert "after this run" not in desk.notices

@@ -63,7 +63,7 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.until(lambda: "Пакет позначає цей знімок." in texts(desk.window.result_panel))
     assert desk.window.toolbar.start_button.accessibleName() == "Почати"
     assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
-    assert desk.bench.rows.total() == 4
+    assert desk.bench.rows.image_count() == 4
     assert "Показник 0,90" in texts(desk.window.result_panel)
     desk.window.result_panel.verdict.buttons["agree"].click()
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
@@ -512,7 +512,7 @@ def test_folders_that_were_opened_are_remembered_until_they_are_forgotten(
         desk.choose(*map(str, paths))
         desk.until(lambda number=number: rooms.session and len(rooms.session.batches) == number)
         desk.finish()
-        desk.until(lambda paths=paths: desk.application.settings.folders[:1] == (str(paths[0]),))
+        desk.until(lambda paths=paths: desk.application.settings.recent_folders[:1] == (str(paths[0]),))
     assert folders_of(desk) == [str(first).replace("&", "&&"), str(second)]
     again = desk.window.welcome.again_button
     assert not again.isHidden() and again.toolTip() == str(first)
@@ -520,7 +520,7 @@ def test_folders_that_were_opened_are_remembered_until_they_are_forgotten(
     dialog = desk.dialog(QFileDialog)
     assert Path(dialog.directory().absolutePath()) == tmp_path  # in addition to the last one
     dialog.close()
-    desk.until(lambda: load_settings(home / "settings.json")[0].folders == (str(first), str(second)))
+    desk.until(lambda: load_settings(home / "settings.json")[0].recent_folders == (str(first), str(second)))
     assert "Doe" not in (home / "settings.json").read_text(encoding="utf-8")
     desk.window.toolbar.folders_menu.actions()[1].trigger()
     desk.until(lambda: rooms.session.started_with[-1][0] == (second,))
@@ -536,14 +536,14 @@ def test_folders_that_were_opened_are_remembered_until_they_are_forgotten(
 def test_no_folder_is_remembered_when_the_setting_is_off(desk: Desk, home: Path, tmp_path: Path) -> None:
     (tmp_path / "image.png").write_bytes(b"x")
     desk.screen(str(tmp_path))
-    desk.until(lambda: desk.application.settings.folders == (str(tmp_path),))
+    desk.until(lambda: desk.application.settings.recent_folders == (str(tmp_path),))
     desk.application.change_settings({"keep_folders": False})
     desk.until(lambda: tmp_path.name not in (home / "settings.json").read_text(encoding="utf-8"))
     desk.finish()
     desk.screen(str(home))
     desk.until(lambda: not desk.bench.background._wanted)
     desk.application.change_settings({"keep_folders": True})
-    assert desk.application.settings.folders == ()
+    assert desk.application.settings.recent_folders == ()
 
 
 def test_a_card_stays_folded_for_the_next_image_and_the_next_start(desk: Desk, home: Path) -> None:
@@ -580,7 +580,7 @@ def test_a_notification_at_the_end_of_a_run_names_no_patient(begin: Begin, rooms
         desk.activate()
         desk.screen()
         desk.finish()
-        desk.until(lambda: desk.bench.rows.is_current)
+        desk.until(lambda: desk.bench.rows.is_up_to_date)
         assert messages == []
         elsewhere = QWidget()
         qtbot.addWidget(elsewhere)

@@ -240,7 +240,7 @@ class WindowWalk(RuleBasedStateMachine):
     # ---- what happens
 
     def _open(self, which: int) -> None:
-        self.bench.screening.choose([FOLDERS[which % 2]])
+        self.bench.screening.screen_paths([FOLDERS[which % 2]])
 
     def _past(self, which: int) -> None:
         self.bench.past_runs.open(self._past_run)
@@ -316,7 +316,7 @@ class WindowWalk(RuleBasedStateMachine):
         """The file of the open image is overwritten: its row gets another patient's result."""
         row, session = self.bench.image.row, self.rooms.session
         run_id = self.bench.screening.run_id
-        if row is None or run_id is None or not self.bench.rows.holds(row):
+        if row is None or run_id is None or not self.bench.rows.is_current_row(row):
             return
         self._overwritten += 1
         other = plain(100 + self._overwritten, (0.9, 0.1)[which % 2])
@@ -371,7 +371,7 @@ class WindowWalk(RuleBasedStateMachine):
             run_id = session.batches[-1].run_id
             try:
                 with _roomy():
-                    delete_runs(database, (run_id,), agreed=plan_deletion(database, (run_id,)))
+                    delete_runs(database, (run_id,), confirmed_plan=plan_deletion(database, (run_id,)))
             except FieldrayError:  # the run is gone, or in use: another window gets this error
                 return
 

@@ -356,7 +356,7 @@ class AuditReport:
     pack_comparison: PackComparison | None = None
 
 
-UNITS_SCREENED: Final = 1000  # number of units to which the numbers of a plan refer
+UNITS_OF_PLAN: Final = 1000  # number of units to which the numbers of a plan refer
 ALL_UNITS: Final = ("", "")
 _STEPS: Final = 1000  # steps between the scores 0 and 1
 _LADDER: Final = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
@@ -518,11 +518,11 @@ def _step(
     hits = wilson_share(len(positives) - int(np.searchsorted(positives, edge)), len(positives), number=many)
     spared = wilson_share(int(np.searchsorted(negatives, edge)), len(negatives), number=others)
     ppv, npv = predictive_values(hits, spared, prevalence=prevalence)
-    detected = UNITS_SCREENED * prevalence * hits.value
-    referred = detected + UNITS_SCREENED * (1 - prevalence) * complement_share(spared).value
+    detected = UNITS_OF_PLAN * prevalence * hits.value
+    referred = detected + UNITS_OF_PLAN * (1 - prevalence) * complement_share(spared).value
     in_zone = [int(np.searchsorted(own, high) - np.searchsorted(own, low)) / len(own) for own in (positives, negatives)]
-    unsure = UNITS_SCREENED * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
-    cost = UNITS_SCREENED * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None
+    unsure = UNITS_OF_PLAN * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
+    cost = UNITS_OF_PLAN * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None
     return ThresholdRow(
         threshold=threshold,
         sensitivity=hits,
@@ -531,7 +531,7 @@ def _step(
         npv=npv,
         referred=referred,
         detected=detected,
-        missed=UNITS_SCREENED * prevalence - detected,
+        missed=UNITS_OF_PLAN * prevalence - detected,
         unsure=unsure,
         cost=cost,
         cost_per_detected=None if cost is None or not detected else cost / detected,

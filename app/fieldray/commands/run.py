@@ -145,21 +145,21 @@ class PackSummary:
         self.folders = self.resumed = self.read_first = 0
         self.last_notes: Sequence[Reason] = ()
 
-    def add_counts(self, kinds: Iterable[ResultCount]) -> None:
+    def add_counts(self, result_counts: Iterable[ResultCount]) -> None:
         """Add results to the counts of the pack. Each item has a class and the number of results with this class."""
-        for kind in kinds:
-            self.counts[kind.category] += kind.number
-            self.patients.add(kind)
-            self.folders += kind.number * (not FOLDER_PROBLEMS.isdisjoint(kind.codes))
-            self.read_first += kind.classified_read_first_count
+        for one in result_counts:
+            self.counts[one.category] += one.number
+            self.patients.add(one)
+            self.folders += one.number * (not FOLDER_PROBLEMS.isdisjoint(one.codes))
+            self.read_first += one.classified_read_first_count
 
-    def set_counts(self, kinds: Iterable[ResultCount]) -> None:
-        """Replace the pack's counts by the counts `kinds`, which were read from the database after the run.
+    def set_counts(self, result_counts: Iterable[ResultCount]) -> None:
+        """Replace the pack's counts by the counts `result_counts`, which were read from the database after the run.
 
         The replacement is needed for watched folders, where an image may be screened again or be moved.
         """
         self.counts, self.patients, self.folders, self.read_first = Counter(), PatientCount(), 0, 0
-        self.add_counts(kinds)
+        self.add_counts(result_counts)
 
     def summary_lines(self) -> Iterator[str]:
         """Yield lines for the console: the number of images in each class, and the notes on the pack's results."""
@@ -303,8 +303,9 @@ class RunReport:
         if self._has_list and batch.run_id:
             self._list(batch.run_id, session.database)
         if self._watches and batch.run_id:
-            for pack, kinds in zip(self._packs, result_counts_of_run(session.database, batch.run_id), strict=False):
-                pack.set_counts(kinds)
+            counts_by_pack = result_counts_of_run(session.database, batch.run_id)
+            for pack, result_counts in zip(self._packs, counts_by_pack, strict=False):
+                pack.set_counts(result_counts)
         self._sum_up()
         if batch.state == "finished":
             for position, pack in enumerate(self._packs):
@@ -385,8 +386,8 @@ class RunReport:
         self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
 
     def _note_taken_over(self, event: ResultsTakenOver) -> None:
-        for pack, kinds in zip(self._packs, event.result_counts, strict=True):
-            pack.add_counts(kinds)
+        for pack, result_counts in zip(self._packs, event.result_counts, strict=True):
+            pack.add_counts(result_counts)
             pack.resumed += len(event.row_ids)
 
     def _note(self, image: StoredImage) -> None:

@@ -212,7 +212,7 @@ class Application(QObject):
         The announcement waits until the whole run is listed. If the next run begins before that, the announcement has
         no counts.
         """
-        if not self._has_ended or not self.controller.rows.is_current:
+        if not self._has_ended or not self.controller.rows.is_up_to_date:
             return
         self._has_ended = False
         if self.window is not None and not self.window.isActiveWindow():
@@ -314,7 +314,7 @@ def run_application(paths: Sequence[Path]) -> int:
         with application.showing_uncaught_errors(), application.ending_on_signals():
             try:
                 application.show()
-                application.controller.screening.choose(paths)
+                application.controller.screening.screen_paths(paths)
                 code = qt.exec()
             finally:  # otherwise Python would wait for threads that wait for the services
                 has_ended = application.controller.background.close(wait_s=_THREADS_END_S)

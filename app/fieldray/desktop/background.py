@@ -241,7 +241,7 @@ class Services:
     are_empty_folders: Callable[[Sequence[Path]], bool]
     may_lack_ages: Callable[[Sequence[Path]], bool]
     drives: DriveWatch
-    audit: Auditor
+    auditor: Auditor
     history: History
     priors: PriorFinder
     constancy: ConstancyRecords
@@ -286,7 +286,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         are_empty_folders=are_empty_folders,
         may_lack_ages=may_lack_ages,
         drives=drives,
-        audit=Auditor(database, library.site_points),
+        auditor=Auditor(database, library.site_points),
         history=History(database),
         priors=PriorFinder(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,

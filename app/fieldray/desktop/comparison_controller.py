@@ -104,7 +104,7 @@ class ComparisonController(QObject):
         self.second_image.show(self._row_of(prior))
         self.changed.emit()
 
-    def choose_next(self) -> None:
+    def choose_older_prior(self) -> None:
         """Compare the current image with the next older prior image.
 
         After the oldest prior image, the newest one follows.
@@ -148,7 +148,7 @@ class ComparisonController(QObject):
     # ---- state for other modules
 
     @property
-    def image_at_fault(self) -> ImageOfPair:
+    def image_with_problem(self) -> ImageOfPair:
         """The image that prevents the comparison: "prior", "current" or "both"."""
         comparison = self.comparison
         if comparison is not None:
@@ -194,11 +194,11 @@ class ComparisonController(QObject):
         lead = pair.prior_position if to_prior else pair.current_position
         return lambda point: lead(point[1], point[0])[::-1]
 
-    def records(self) -> tuple[PairRecord, ...]:
+    def pair_records(self) -> tuple[PairRecord, ...]:
         """Return all comparisons made in this window, for reports."""
         return tuple(self._records.values())
 
-    def forget(self) -> None:
+    def discard_comparisons(self) -> None:
         """Forget all comparisons made in this window, because results were deleted."""
         self._records.clear()
         self._listed, self._gone, self._before, self._chosen_files = (), 0, (), ()
@@ -244,7 +244,7 @@ class ComparisonController(QObject):
         model = getattr(row.outcome, "model_sha256", "") if row else ""
         before = (image for image in stored.images if image.run_id != run_id)
         self._before = tuple(image.result_of_model(model) for image in before)
-        self._gone, self.is_searching = stored.missing_files, False
+        self._gone, self.is_searching = stored.missing_file_count, False
         self._find()
         if self.is_on and self.prior is None:
             self._choose_first()

@@ -133,7 +133,7 @@ class Controller(QObject):
         self.rows.replaced.connect(self.image.mark_replaced)
         self.judging.changed.connect(self.rows.verdict_changed)
         self.judging.verdict_about_to_change.connect(self._note_read)
-        self.read_marks.changed.connect(self.rows.reading_changed)
+        self.read_marks.changed.connect(self.rows.update_read_mark)
         self.judging.all_saved.connect(self._go_on_closing)
         self.past_runs.opened.connect(lambda _row_id, past: self._show_past_run(past))
         self.past_runs.deleted.connect(self._forget_deleted)
@@ -180,7 +180,7 @@ class Controller(QObject):
         self.notice_board.post("closing", lambda t: t.text("Closing…"))
         for image in (self.image, self.second_image):
             image.discard_pending_results()
-        self.rows.end()
+        self.rows.stop_reading()
         self.computer_load.stop()
         self.judging.commit()
         QTimer.singleShot(_PATIENCE_MS, self, self._offer_to_go)
@@ -218,7 +218,7 @@ class Controller(QObject):
         for judged, given in self.judging.verdicts.unsaved():
             why = given.problem.code if given.problem else given.state
             log.warning("closing without the verdict on answer %d: %s", judged.result_id, why)
-        services, finish = self.background.services, self.screening.run_ender()
+        services, finish = self.background.services, self.screening.function_to_end_run()
 
         def work() -> None:
             try:
@@ -241,7 +241,7 @@ class Controller(QObject):
         image = self.image
         if image.row is None:
             return reason("not_judged_none")
-        if image.is_replaced or not self.rows.holds(image.row):
+        if image.is_replaced or not self.rows.is_current_row(image.row):
             return reason("not_judged_replaced")
         if self.rows.is_selecting_another_image or not image.is_visible:
             return reason("not_judged_yet")
@@ -308,7 +308,7 @@ class Controller(QObject):
         for image in closed:
             image.show(None)
         if closed:
-            self.comparing.forget()
+            self.comparing.discard_comparisons()
             self.notice_board.post_reason("deleted", reason("image_deleted"), level="warning")
 
     # ---- events
@@ -404,7 +404,7 @@ class Controller(QObject):
 
     def _forget_deleted(self, done: DeletionResult) -> None:
         """Hide results that were deleted: those of a patient, or of the visible run."""
-        self.comparing.forget()
+        self.comparing.discard_comparisons()
         if done.plan.patient_id:  # images of a patient were deleted, not whole runs
             self.refresh_all()
         elif self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
@@ -511,7 +511,7 @@ class Controller(QObject):
     def start(self) -> None:
         """Start a run over the chosen folders, or over the folders of the visible work list."""
         self.judging.commit()
-        self.screening.start(listed=self.rows.total())
+        self.screening.start(listed=self.rows.image_count())
 
     def export(
         self,
@@ -529,7 +529,7 @@ class Controller(QObject):
         """
         run_id = run_id or self.screening.run_id
         if run_id:
-            self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.records()))
+            self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.pair_records()))
 
     def choose_default(self, pack: str, operating_point: str = "") -> None:
         """Make a pack the site's default, which is used for folders without a choice.

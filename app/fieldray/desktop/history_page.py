@@ -70,7 +70,7 @@ class HistoryPage(Page):
         self.quality: QWidget | None = None
         self._taken = runs.quality_by_day
         self.comparison: QWidget | None = None
-        self.refresh_on(runs.changed)
+        self.refresh_on_signals(runs.changed)
         runs.deletion_planned.connect(self._ask)
         self.refresh()
 
@@ -165,7 +165,7 @@ class HistoryPage(Page):
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
             str(found.verdict_count),
-            self._translator.name_or_number(", ".join(run.spec.paths)),
+            self._translator.name_or_substitute(", ".join(run.spec.paths)),
         )
 
     # ---- commands of a person
@@ -220,7 +220,7 @@ class HistoryPage(Page):
         translator = self._translator
         question = translator.text("Are you sure? The deletion cannot be undone.")
         more = translator.plural(
-            "{count} result will be deleted for good.", "{count} results will be deleted for good.", plan.results
+            "{count} result will be deleted for good.", "{count} results will be deleted for good.", plan.result_count
         )
         answers = {translator.text("Delete for good"): lambda: self._runs.delete(plan)}
         question_box(self, question, more, answers=answers, decline_text=translator.text("Do not delete")).open()

@@ -91,7 +91,7 @@ class Intent:
 
     number               number of earlier intents, which distinguishes two intents with equal folder and pack
     paths                files and folders to screen
-    images               number of images in the shown list; 0 if the list belongs to other paths
+    listed_image_count   number of images in the shown list; 0 if the list belongs to other paths
     chosen               the pack on whose card a person clicked
     is_chosen_for_paths  whether the card was clicked after this folder was opened, not before
     needs_card_click     whether only a click on a card decides the pack, as the earlier pack was declined or replaced
@@ -103,7 +103,7 @@ class Intent:
 
     number: int
     paths: tuple[Path, ...]
-    images: int = 0
+    listed_image_count: int = 0
     chosen: PackCandidate | None = None
     is_chosen_for_paths: bool = False
     needs_card_click: bool = False
@@ -214,9 +214,11 @@ class IntentStateMachine:
         """
         used, folders = self._packs.pack_in_use, tuple(paths)
         watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
-        return self._begin(Intent(number=self._count, paths=folders, images=images, pack=used, watches=watches))
+        return self._begin(
+            Intent(number=self._count, paths=folders, listed_image_count=images, pack=used, watches=watches)
+        )
 
-    def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
+    def cancel_waiting_intent(self, *, instead: Sequence[Path] = ()) -> Commands:
         """Cancel the waiting intent with its answers, and report that its paths were not screened.
 
         instead  paths that are opened in place of the intent's paths; equal paths are not reported
@@ -271,7 +273,7 @@ class IntentStateMachine:
     # ---- decisions
 
     def _begin(self, intent: Intent) -> Commands:
-        lost = self.drop(instead=intent.paths)
+        lost = self.cancel_waiting_intent(instead=intent.paths)
         self._count += 1
         self.intent, self._known, self._tried = intent, None, None
         return (*lost, CollectFacts(intent))
@@ -296,7 +298,11 @@ class IntentStateMachine:
         assert self.intent is not None
         before = self.intent
         self.intent = Intent(
-            number=self._count, paths=before.paths, images=before.images, needs_card_click=True, watches=before.watches
+            number=self._count,
+            paths=before.paths,
+            listed_image_count=before.listed_image_count,
+            needs_card_click=True,
+            watches=before.watches,
         )
         self._count += 1
         self.question = IntentQuestion("pack", self.intent)

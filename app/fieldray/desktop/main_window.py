@@ -252,7 +252,7 @@ class MainWindow(QMainWindow):
             self._bench.show_newer_result()
 
     def _open(self, title: str, mode: QFileDialog.FileMode, *, watches: bool = False) -> None:
-        folders = self._bench.settings.folders
+        folders = self._bench.settings.recent_folders
         at = str(Path(folders[0]).parent) if folders else ""
         choose = partial(self._choose, watches=watches)
         ask_for_paths(self, title, mode, choose, self._translator, at=at)
@@ -264,7 +264,7 @@ class MainWindow(QMainWindow):
         """
         if isinstance(self.focusWidget(), QLineEdit):
             (self._reading if self.images.isVisible() else self).setFocus()
-        self._bench.screening.choose(paths, watches=watches)
+        self._bench.screening.screen_paths(paths, watches=watches)
 
     def _choose_prior(self) -> None:
         if self._bench.image.row is not None:
@@ -431,7 +431,7 @@ class MainWindow(QMainWindow):
             self.pages.setCurrentWidget(page)
 
     def _show_images_or_welcome(self) -> None:
-        has_images = self._bench.rows.total() > 0 or self._bench.screening.state != "empty"
+        has_images = self._bench.rows.image_count() > 0 or self._bench.screening.state != "empty"
         question = self._bench.screening.question
         has_images = has_images and (question is None or question.kind != "pack")
         self.pages.setCurrentWidget(self.images if has_images else self.welcome)

@@ -182,7 +182,7 @@ class PackChoice(QObject):
         """The models of the pack in use and of the additional packs; empty without a pack in use."""
         return (self.model, *(model for _, model in self.others.ticked_packs)) if self.model is not None else ()
 
-    def uses(self, candidate: PackCandidate) -> bool:
+    def is_pack_in_use(self, candidate: PackCandidate) -> bool:
         """Return whether the pack in use was loaded from the folder of a listed pack."""
         return self.source is not None and self.source.folder == candidate.folder
 
@@ -213,7 +213,7 @@ class PackChoice(QObject):
     @property
     def is_source_available(self) -> bool:
         """Whether the folder of the pack in use is still available. The pack works without the folder."""
-        return self.source is None or any(map(self.uses, self.candidates))
+        return self.source is None or any(map(self.is_pack_in_use, self.candidates))
 
     def fall_back_to_default(self) -> None:
         """Put the site's default pack in use if no pack is in use, or if the pack's drive was disconnected.
@@ -269,9 +269,9 @@ class PackChoice(QObject):
             self._board.withdraw("offer")
         if not self.is_source_available and not self.may_change_pack:
             self._say(lambda t: t.text("The drive was removed. This run finishes with the copy of the pack in memory."))
-        elif any(map(self.uses, new)):
+        elif any(map(self.is_pack_in_use, new)):
             self._board.withdraw("drive")  # the drive of the pack in use was connected again
-            new = [entry for entry in new if not self.uses(entry)]
+            new = [entry for entry in new if not self.is_pack_in_use(entry)]
         self._fit_other_packs()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # usable packs come first
         has_pack = self.loading is not None or (self.model is not None and self.is_source_available)

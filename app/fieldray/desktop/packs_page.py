@@ -141,7 +141,7 @@ class PacksPage(Page):
         self._cards: list[QWidget] = []
         self._make_constancy()
         self._is_stale = True
-        self.refresh_on(packs.packs_listed, packs.model_changed)
+        self.refresh_on_signals(packs.packs_listed, packs.model_changed)
         controller.constancy_test.changed.connect(self._show_constancy)
 
     # ---- building
@@ -233,7 +233,7 @@ class PacksPage(Page):
         rows.append(label(origin_and_trust_text(translator, candidate, is_of_shipped_key=is_of_shipped_key)))
         if candidate.problem is not None and candidate.trust != "legacy":
             rows.append(label(translator.reason(candidate.problem), role="muted"))
-        if candidate.manifest is not None and not self._packs.uses(candidate):
+        if candidate.manifest is not None and not self._packs.is_pack_in_use(candidate):
             rows += description_widgets(translator, candidate.manifest, self._theme)
         if candidate.origin != "builtin" or candidate.problem is not None:  # nobody needs the program's folder
             rows.append(path_label(candidate.folder, role="muted"))
@@ -254,7 +254,7 @@ class PacksPage(Page):
             buttons.append(push_button(copy, lambda: self._packs.install(candidate)))
         if candidate.manifest is not None and candidate.trust != "legacy":
             buttons.append(card_button(translator, partial(self._packs.show_card, candidate)))
-        if self._packs.uses(candidate):
+        if self._packs.is_pack_in_use(candidate):
             used = push_button(translator.text("In use"), icon=icon("check", self._theme, "disabled"))
             used.setEnabled(False)
             return [*buttons, used]
@@ -337,10 +337,10 @@ class PackCard(QFrame):
     ) -> None:
         super().__init__()
         self.setObjectName("card")
-        self.setProperty("chosen", packs.uses(candidate))
+        self.setProperty("chosen", packs.is_pack_in_use(candidate))
         name, manifest = translator.pack_text(candidate.names) or candidate.pack_name, candidate.manifest
         rows: list[QWidget] = [label(f"{name} {candidate.version}", role="title")]
-        rows += [label(translator.text("In use"), role="heading")] if packs.uses(candidate) else []
+        rows += [label(translator.text("In use"), role="heading")] if packs.is_pack_in_use(candidate) else []
         rows += description_widgets(translator, manifest, theme) if manifest is not None else []
         if candidate.problem is not None:
             rows.append(label(translator.reason(candidate.problem), role="muted"))

@@ -238,7 +238,7 @@ class AuditController(RunOperations):
             return
         self._model = model
         self._run(
-            lambda services: services.audit.audit(PackOfRun(run_id), request, model=model),
+            lambda services: services.auditor.audit(PackOfRun(run_id), request, model=model),
             partial(setattr, self, "report"),
             channel="audit",
         )
@@ -249,7 +249,7 @@ class AuditController(RunOperations):
         language  code of the PDF's language, such as "en"
         """
         self._background.run_with_services(
-            lambda services: services.audit.save(folder, report, language=language),
+            lambda services: services.auditor.save(folder, report, language=language),
             channel="export",
             done=lambda written: _post_saved(self._board, folder, len(written)),
         )
@@ -264,7 +264,7 @@ class AuditController(RunOperations):
         if report is None or model is None:
             return
         self._background.run_with_services(
-            lambda services: services.audit.adopt_proposal(report, name=name, person=person, model=model),
+            lambda services: services.auditor.adopt_proposal(report, name=name, person=person, model=model),
             channel="audit",
             done=self._taken,
             failed=lambda error: self._board.post_error("site_points", error),

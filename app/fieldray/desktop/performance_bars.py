@@ -29,7 +29,7 @@ class PerformanceBars(QWidget):
         super().__init__()
         bars = [part for bar in performance.bars for part in (label(bar.title), BarStrip(bar, theme))]
         column_layout(self, label(performance.title, role="heading"), *bars, spacing=3)
-        set_tooltip(self, *performance.exact)
+        set_tooltip(self, *performance.detailed_sentences)
 
 
 class BarStrip(QWidget):

@@ -129,7 +129,7 @@ class PriorCard(QWidget):
         origins: dict[PriorOrigin, str] = {
             "run": text("this run"),
             "history": text("earlier run"),
-            "file": self._translator.name_or_number(file_name(prior.outcome.ref)),
+            "file": self._translator.name_or_substitute(file_name(prior.outcome.ref)),
         }
         header = prior.header
         gap = gap_of_images(self._translator, header, row.header)

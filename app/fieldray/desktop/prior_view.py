@@ -66,7 +66,7 @@ class PriorView(QObject):
         modes: tuple[DisplayMode, ...] = ("side_by_side", "swipe", "difference")
         return {
             "prior": self._comparing.start_or_stop,
-            "next_prior": self._comparing.choose_next,
+            "next_prior": self._comparing.choose_older_prior,
             **{f"prior_{mode}": partial(self.set_mode, mode) for mode in modes},
             "prior_blink": self.blink,
             "divider_left": lambda: self.move_divider(self._divider - _STEP),
@@ -192,7 +192,7 @@ def problem_text(translator: Translator, comparing: ComparisonController) -> str
         "prior": translator.text("The prior image: {reason}", reason=why),
         "current": translator.text("The current image: {reason}", reason=why),
         "both": why,
-    }[comparing.image_at_fault]
+    }[comparing.image_with_problem]
     return " ".join((translator.text("The images are not comparable."), said))
 
 
@@ -306,7 +306,7 @@ def draw_prior(painter: QPainter, overlays: ImageOverlays, open_pyramid: Pyramid
     state, view   state and size of the view
     """
     window = matching_window(state.window, open_pyramid, overlays.prior)
-    grey = overlays.prior.table(window, inverted=state.inverted).take(overlays.prior.levels[0])
+    grey = overlays.prior.grey_lookup_table(window, inverted=state.inverted).take(overlays.prior.levels[0])
     with restoring_painter(painter):
         painter.setTransform(state.transform(open_pyramid.size, view), combine=True)
         whole = QRectF(0, 0, open_pyramid.columns, open_pyramid.rows)

@@ -100,7 +100,7 @@ class ScreeningController(QObject):
 
     # ---- commands of a person
 
-    def choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
+    def screen_paths(self, paths: Sequence[Path], *, watches: bool = False) -> None:
         """Screen files and folders: now, as soon as a pack is ready, or after the active run.
 
         watches  whether the run continues with images that are added to the folders later, until it is stopped
@@ -136,7 +136,7 @@ class ScreeningController(QObject):
 
     def cancel_waiting_run(self) -> None:
         """Close the open question without an answer: cancel the waiting run, and report its folders as not screened."""
-        commands = self._playbook.drop()
+        commands = self._playbook.cancel_waiting_intent()
         self._restore()
         self._do(commands)
 
@@ -162,7 +162,7 @@ class ScreeningController(QObject):
         models  the packs of the run; None for a pack that is not available
         """
         self._forget_notes()
-        self._do(self._playbook.drop())
+        self._do(self._playbook.cancel_waiting_intent())
         self._name_waiting()
         self.paths, self.past_run = tuple(map(Path, run.spec.paths)), run
         self.run_models, model = models, models[0]
@@ -176,7 +176,7 @@ class ScreeningController(QObject):
         self._forget_notes()
         self._board.withdraw_by_prefix(_failed(self.paths))
         self._board.withdraw(_unscreened(self.paths))
-        self._do(self._playbook.drop())
+        self._do(self._playbook.cancel_waiting_intent())
         self._name_waiting()
         self.paths, self.past_run, self.run_id, self.run_models, self.manifest = (), None, None, (), None
         self.progress = None
@@ -221,7 +221,7 @@ class ScreeningController(QObject):
         self.progress = event
         self.changed.emit()
 
-    def run_ender(self) -> Callable[[], None]:
+    def function_to_end_run(self) -> Callable[[], None]:
         """Return a function that ends the active run and waits for its end.
 
         Call the returned function outside the window's thread, before the program closes.
@@ -304,7 +304,7 @@ class ScreeningController(QObject):
         if not are_empty_folders or intent.watches or self._playbook.intent != intent:
             self._do(self._playbook.facts_collected(intent, remembered, lacks_ages or are_empty_folders))
             return
-        self._do(self._playbook.drop(instead=intent.paths))
+        self._do(self._playbook.cancel_waiting_intent(instead=intent.paths))
         self.show_notes([reason("no_image_in", path=path) for path in intent.paths])
         self._restore()
 
@@ -330,7 +330,9 @@ class ScreeningController(QObject):
             self._board.post(
                 "watch",
                 lambda t: t.text(
-                    "Watching {folders} since {since}.", folders=t.name_or_number(paths), since=time_text(t, since_s)
+                    "Watching {folders} since {since}.",
+                    folders=t.name_or_substitute(paths),
+                    since=time_text(t, since_s),
                 ),
                 action=Action(lambda t: t.text("Stop"), self.stop),
             )
@@ -407,7 +409,7 @@ class ScreeningController(QObject):
         self._board.post(
             _failed(self.paths) + why.code,
             lambda t: t.text(
-                "The run of {paths} failed. {reason}", paths=t.name_or_number(paths), reason=t.reason(why)
+                "The run of {paths} failed. {reason}", paths=t.name_or_substitute(paths), reason=t.reason(why)
             ),
             level="error",
         )
@@ -424,9 +426,9 @@ class ScreeningController(QObject):
         if paths:
             self._board.post(
                 _unscreened(paths),
-                lambda t: t.text("Chosen, but not screened: {paths}", paths=t.name_or_number(_listed(paths))),
+                lambda t: t.text("Chosen, but not screened: {paths}", paths=t.name_or_substitute(_listed(paths))),
                 level="warning",
-                action=Action(lambda t: t.text("Screen now"), lambda: self.choose(paths, watches=watches)),
+                action=Action(lambda t: t.text("Screen now"), lambda: self.screen_paths(paths, watches=watches)),
             )
 
     def _after_run(self) -> None:
@@ -439,7 +441,7 @@ class ScreeningController(QObject):
             if paths:
                 self._next[watches] = ()
                 self._say_next()
-                self.choose(paths, watches=watches)
+                self.screen_paths(paths, watches=watches)
                 return
 
     def _say_next(self) -> None:

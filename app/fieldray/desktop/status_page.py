@@ -39,7 +39,7 @@ class StatusPage(Page):
         self._load.layout().addLayout(row_layout(None, self.button, 1))  # type: ignore[union-attr]
         for index, part in enumerate((self._make_devices(), self._make_plot(), self._load)):
             self._column.insertWidget(1 + index, part)
-        self.refresh_on(
+        self.refresh_on_signals(
             controller.backends_changed, controller.speed_measured, self._machine.sampled, self._machine.changed
         )
         self.refresh()

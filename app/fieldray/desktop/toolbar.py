@@ -222,7 +222,7 @@ class Toolbar(QWidget):
 
     def _list_folders(self) -> None:
         """Fill the menu with the recently opened folders and a command to forget them. Empty while names are hidden."""
-        menu, folders = self.folders_menu, self._controller.settings.folders
+        menu, folders = self.folders_menu, self._controller.settings.recent_folders
         menu.clear()
         for folder in folders if not self._translator.hides_names() else ():
             action = menu.addAction(without_markup(folder).replace("&", "&&"))

@@ -202,12 +202,12 @@ class VerdictController(QObject):
     def _sentences(
         self, lost: Sequence[tuple[VerdictSubject, VerdictState]], count: int, translator: Translator
     ) -> str:
-        said = [self.sentence(translator, *each) for each in lost]
+        said = [self.unsaved_verdict_sentence(translator, *each) for each in lost]
         if count > len(lost):
             said.append(translator.plural("{count} verdict is not saved.", "{count} verdicts are not saved.", count))
         return " ".join(said)
 
-    def sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
+    def unsaved_verdict_sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
         """Return a sentence about a verdict that is not in the database: being saved, in conflict, or failed.
 
         judged  the image
@@ -355,7 +355,7 @@ class VerdictBar(QWidget):
         judging.changed.connect(self.refresh)
         self.refresh()
 
-    def explain(self, meaning: str) -> None:
+    def explain_agree(self, meaning: str) -> None:
         """Show an explanation of *Agree* for the current result; "" hides the explanation."""
         self._meaning.setText(meaning)
         self._meaning.setVisible(bool(meaning))
@@ -460,7 +460,7 @@ def close_when_saved(
 
     def refresh() -> None:
         lost = list(judging.verdicts.unsaved())
-        lines = [judging.sentence(translator, *each) for each in lost[:_MAX_LISTED_VERDICTS]]
+        lines = [judging.unsaved_verdict_sentence(translator, *each) for each in lost[:_MAX_LISTED_VERDICTS]]
         box.setInformativeText(without_markup(*lines, *(["…"] if len(lost) > _MAX_LISTED_VERDICTS else [])))
         if not lost:
             box.done(0)

@@ -110,17 +110,17 @@ class Welcome(QWidget):
         self._lead.setText(without_markup(lead))
         self.open_button.setProperty("role", "primary" if packs.model is not None and not is_asked else "")
         self.open_button.style().polish(self.open_button)
-        folder = next(iter(self._bench.settings.folders), "")
+        folder = next(iter(self._bench.settings.recent_folders), "")
         caption = translator.text(
-            "Open the last folder again: {folder}", folder=translator.name_or_number(Path(folder).name)
+            "Open the last folder again: {folder}", folder=translator.name_or_substitute(Path(folder).name)
         )
         elide(self.again_button, caption, room=_AGAIN_ROOM)
-        set_tooltip(self.again_button, translator.name_or_number(folder))
+        set_tooltip(self.again_button, translator.name_or_substitute(folder))
         self.again_button.setVisible(bool(folder) and question is None)
         self._show_cards(question)
 
     def _open_again(self) -> None:
-        self._bench.screening.choose([Path(folder) for folder in self._bench.settings.folders[:1]])
+        self._bench.screening.screen_paths([Path(folder) for folder in self._bench.settings.recent_folders[:1]])
 
     def take_focus(self) -> None:
         """Give the focus to the page and not to a card, because a key pressed at this moment must not choose a pack."""
@@ -182,8 +182,8 @@ def ages_box(
     youngest, oldest = intent.ages_years or (0, 0)
     folders = _folders(translator, question)
     images = text("Images: {folder}", folder=folders)
-    if intent.images:
-        images = text("Images: {folder} ({count} in the list)", folder=folders, count=intent.images)
+    if intent.listed_image_count:
+        images = text("Images: {folder} ({count} in the list)", folder=folders, count=intent.listed_image_count)
     more = text(
         "PNG and JPEG files do not say how old a patient is. Your answer about the age is written into every result. "
         "The pack in use is {pack}.",
@@ -201,4 +201,4 @@ def ages_box(
 
 
 def _folders(translator: Translator, question: IntentQuestion) -> str:
-    return translator.name_or_number(", ".join(map(str, question.intent.paths)))
+    return translator.name_or_substitute(", ".join(map(str, question.intent.paths)))

@@ -450,7 +450,7 @@ class Page(QScrollArea):
     def refresh(self) -> None:
         """Show the current state of the program on the page."""
 
-    def refresh_on(self, *news: SignalInstance) -> None:
+    def refresh_on_signals(self, *news: SignalInstance) -> None:
         """Refresh the page whenever one of these signals is emitted.
 
         A hidden page is refreshed when it is shown next.

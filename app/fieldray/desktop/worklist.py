@@ -151,7 +151,7 @@ class FilterBar(QWidget):
         """
         counts = self._model.counts()
         for category, button in self._buttons.items():
-            number = counts[category] if category else self._model.total()
+            number = counts[category] if category else self._model.image_count()
             word = whole = self._translator.text("All")
             if category is not None:
                 whole = category_label(self._translator, category, self._model.manifest)
@@ -360,7 +360,7 @@ class WorkListTable(QTableView):
 
     def _say_if_empty(self) -> None:
         rows = self._rows
-        is_without_match = rows.is_fully_read and not rows.rowCount() and rows.total() > 0
+        is_without_match = rows.is_fully_read and not rows.rowCount() and rows.image_count() > 0
         caption = self._translator.text("No image matches the search and the filters.")
         self.setAccessibleDescription(caption if is_without_match else "")
         self.viewport().update()
@@ -563,7 +563,7 @@ class WorkList(QWidget):
             self._choose_row(known.row())
             return
         self.table.scrollToTop()
-        if self._model.run_id is None or self._model.total() == 0:
+        if self._model.run_id is None or self._model.image_count() == 0:
             self._chosen_id = None
             if self._chosen is not None:
                 self._chosen = None

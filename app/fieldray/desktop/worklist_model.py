@@ -22,7 +22,7 @@ from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
 from fieldray.desktop.widgets import plain_tooltip, without_markup
 from fieldray.desktop.worklist_rows import COLUMN_KEYS, WORK_LIST_COLUMNS, RowCache, WorkListRow, columns_of
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
-from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, group_at
+from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, patient_group_at
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredImage, Verdict
 from fieldray.errors import FieldrayError
@@ -124,7 +124,7 @@ class WorkListModel(QAbstractTableModel):
         self.run_id, self._is_new = run_id, True
         self._read()
 
-    def end(self) -> None:
+    def stop_reading(self) -> None:
         """Stop reading rows from the database, because the program closes. Visible rows are kept."""
         self._stop()
         self.run_id, self._has_ended = None, True
@@ -159,7 +159,7 @@ class WorkListModel(QAbstractTableModel):
             row.is_read = row.is_read or row.verdict is not None
             self._row_changed(row.row_id)
 
-    def reading_changed(self, row: WorkListRow) -> None:
+    def update_read_mark(self, row: WorkListRow) -> None:
         """Handle an image that became read or unread. Its row stays listed until a person changes the filter."""
         if self.wanted.verdict == "unread":
             self.wanted = replace(self.wanted, kept_row_ids=self.wanted.kept_row_ids | {row.row_id})
@@ -174,7 +174,7 @@ class WorkListModel(QAbstractTableModel):
     # ---- filter and rows
 
     @property
-    def is_current(self) -> bool:
+    def is_up_to_date(self) -> bool:
         """Whether the list is up to date: all rows are read, and no image was saved since. True without a run."""
         return self.run_id is None or (self.is_fully_read and not (self._is_old or self._is_reading))
 
@@ -200,7 +200,7 @@ class WorkListModel(QAbstractTableModel):
         """Return the number of the run's images in each class. A filter has no effect."""
         return {category: self._counts.get(category, 0) for category in WORK_LIST_ORDER}
 
-    def total(self) -> int:
+    def image_count(self) -> int:
         """Return the number of the run's images. A filter has no effect."""
         return sum(self._counts.values())
 
@@ -230,7 +230,7 @@ class WorkListModel(QAbstractTableModel):
         """Return the `WorkListRow` of an image of this run, even if the filter hides the image."""
         return self._rows.row_of(image)
 
-    def holds(self, row: WorkListRow) -> bool:
+    def is_current_row(self, row: WorkListRow) -> bool:
         """Return whether a row belongs to this run and shows the newest result of its image."""
         known = self._rows.row_in_memory(row.row_id)
         return known is not None and any(one is row for one in known.result_rows)
@@ -331,7 +331,7 @@ class WorkListModel(QAbstractTableModel):
         is_earlier = index.row() < len(self._is_earlier) and bool(self._is_earlier[index.row()])
         if role in (VERDICT_ROLE, GROUP_ROLE, EARLIER_DAY_ROLE):
             own = {VERDICT_ROLE: state, EARLIER_DAY_ROLE: is_earlier}
-            return own[role] if role in own else group_at(self._begins, index.row())
+            return own[role] if role in own else patient_group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
             return without_markup(column.text(translator, row))
         if role == Qt.ItemDataRole.ToolTipRole:
@@ -347,7 +347,7 @@ class WorkListModel(QAbstractTableModel):
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
                 said.append(verdict_words(translator, state, row.verdict) if state else translator.text("unread"))
-            group = group_at(self._begins, index.row())
+            group = patient_group_at(self._begins, index.row())
             if column.key == "patient" and group is not None and group.group_start != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))
             if column.key == "patient" and is_earlier:
@@ -468,7 +468,7 @@ class WorkListModel(QAbstractTableModel):
         elif not np.array_equal(found.row_ids, self._ids):
             self._rearrange(found.row_ids)
         self.reads_other_list = False
-        is_gone = self.total() > 0 and not any(found.counts.values())
+        is_gone = self.image_count() > 0 and not any(found.counts.values())
         if found.counts != self._counts:
             self._counts = found.counts
             self.counts_changed.emit()

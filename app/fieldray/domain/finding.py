@@ -124,7 +124,7 @@ def decide_by_larger_output(scores: Mapping[str, float]) -> tuple[Finding, ...]:
     )
 
 
-def below_as_unsure(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def replace_below_by_unsure(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings in which the decision "unsure" replaces every decision "below".
 
     Used for an image that may lack a part of the chest or fine detail, because the missing part may show a finding.

@@ -156,7 +156,7 @@ class ImageTally:
     category: Category
     reason: Reason | None
     verdict: VerdictChoice | None
-    images: int
+    image_count: int
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -285,18 +285,18 @@ def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], Result
 class DeletionPlan:
     """The extent of a deletion of runs, or of one patient, for a person to confirm.
 
-    run_ids        the runs to delete. For a patient: the runs that contain images of the patient; these runs are not
-                   deleted
-    patient_id     the patient whose images are deleted from all runs; "" if whole runs are deleted
-    results        number of results to delete, including results of images whose files the last pass did not find
-    verdicts       number of verdicts that are stored nowhere else and will be lost
-    verdicts_kept  number of verdicts that stay with an equal result in another run
+    run_ids             the runs to delete. For a patient: the runs that contain images of the patient; these runs are
+                        not deleted
+    patient_id          the patient whose images are deleted from all runs; "" if whole runs are deleted
+    result_count        number of results to delete, including results of images whose files the last pass did not find
+    verdict_count       number of verdicts that are stored nowhere else and will be lost
+    kept_verdict_count  number of verdicts that stay with an equal result in another run
     """
 
     run_ids: tuple[int, ...]
-    results: int
-    verdicts: int
-    verdicts_kept: int
+    result_count: int
+    verdict_count: int
+    kept_verdict_count: int
     patient_id: str = ""
 
 
@@ -379,18 +379,18 @@ class PatientGroup(NamedTuple):
     size: int
 
 
-def group_at(begins: NDArray[np.uint8], position: int) -> PatientGroup | None:
+def patient_group_at(group_starts: NDArray[np.uint8], position: int) -> PatientGroup | None:
     """Return the position of a row among its patient's rows; None if the list is not ordered by patient.
 
-    begins    `WorkListRows.group_starts` of the list
-    position  position of the row in the list
+    group_starts  `WorkListRows.group_starts` of the list
+    position      position of the row in the list
     """
-    if position >= len(begins):
+    if position >= len(group_starts):
         return None
-    ahead = begins[position + 1 : position + _MAX_IMAGES_OF_PATIENT]
+    ahead = group_starts[position + 1 : position + _MAX_IMAGES_OF_PATIENT]
     others = np.flatnonzero(ahead == NEW_PATIENT)
     return PatientGroup(
-        group_start=int(begins[position]),
+        group_start=int(group_starts[position]),
         next_group_start=int(ahead[0]) if len(ahead) else NEW_PATIENT,
         size=1 + (int(others[0]) if len(others) else len(ahead)),
     )

@@ -84,7 +84,7 @@ class Image:
                              is `pixels * value_scale + value_offset`
     window                   the file's VOI window in the units of `pixels`; None if the file has no window
     voi_lut                  the file's VOI LUT as display values 0..65535, indexed by pixel value; or None
-    padding                  pixel value that marks "no data" (DICOM Pixel Padding Value); or None
+    padding_value            pixel value that marks "no data" (DICOM Pixel Padding Value); or None
     spacing_mm               (row, column) distance in mm between the centres of adjacent elements of `pixels`; or None
     spacing_plane            the plane in which `spacing_mm` is measured
     view                     View Position
@@ -100,7 +100,7 @@ class Image:
     pixels: NDArray[Any]
     window: Window | None = None
     voi_lut: NDArray[np.uint16] | None = None
-    padding: int | None = None
+    padding_value: int | None = None
     value_scale: float = 1.0
     value_offset: float = 0.0
     spacing_mm: tuple[float, float] | None = None
@@ -166,7 +166,7 @@ class Image:
             pixels=self.pixels.dtype.type(most) - self.pixels,
             window=window,
             voi_lut=None if self.voi_lut is None else (~self.voi_lut[::-1]).copy(),
-            padding=None if self.padding is None else most - self.padding,
+            padding_value=None if self.padding_value is None else most - self.padding_value,
             value_scale=-self.value_scale,
             value_offset=self.value_offset + most * self.value_scale,
         )

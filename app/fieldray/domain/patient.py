@@ -79,7 +79,7 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
     return is_earlier
 
 
-def earlier_days_last(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
+def positions_with_earlier_days_last(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the positions of images (n,), reordered so that images of earlier days come after all others.
 
     is_earlier  (n,) whether each image is of an earlier day, as `earlier_images` returns it

@@ -65,12 +65,13 @@ class Prior:
 class StoredPriors:
     """The prior images of a patient in the results database.
 
-    images         prior images, one entry per image. An image of another run is listed only if its file still exists
-    missing_files  number of prior images that are left out because their file no longer exists
+    images              prior images, one entry per image. An image of another run is listed only if its file still
+                        exists
+    missing_file_count  number of prior images that are left out because their file no longer exists
     """
 
     images: tuple[StoredImage, ...] = ()
-    missing_files: int = 0
+    missing_file_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

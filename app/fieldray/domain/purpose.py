@@ -203,14 +203,16 @@ class PatientCount:
     unintended_patients: int = 0
     unstated_ages: int = 0
 
-    def add(self, kind: ResultCount) -> None:
+    def add(self, result_count: ResultCount) -> None:
         """Add the number of a group's results to the counts `unintended_patients` and `unstated_ages`.
 
-        kind  results with the same category and the same codes. Results refused because of age or body part count as
-              `unintended_patients`. Results with the note that the age is not stated count as `unstated_ages`
+        result_count  number of results with one category and the same codes. Results refused because of age or body
+                      part count as `unintended_patients`. Results with the note that the age is not stated count as
+                      `unstated_ages`
         """
-        self.unintended_patients += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
-        self.unstated_ages += kind.number * (AGE_NOTE_CODES[False] in kind.codes)
+        is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(result_count.codes)
+        self.unintended_patients += result_count.number * is_unintended
+        self.unstated_ages += result_count.number * (AGE_NOTE_CODES[False] in result_count.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """Return notes on the number of images of unintended patients, and of images without a stated age.

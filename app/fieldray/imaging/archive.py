@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.image import ImageRef, can_be_file_name
-from fieldray.errors import InputProblem, Unreadable, Unusable
+from fieldray.errors import InputProblem, Unreadable, UnsuitableImage
 from fieldray.imaging.identify import (
     HEAD_BYTES,
     IsOwnReport,
@@ -36,7 +36,7 @@ from fieldray.imaging.identify import (
     ref_with_problem,
     sniff,
 )
-from fieldray.imaging.limits import MAX_FRAMES, MAX_INFLATED_HEADER_BYTES, MAX_ZIP_MEMBERS, IndexFound, ZipFound
+from fieldray.imaging.limits import MAX_FRAMES, MAX_INFLATED_HEADER_BYTES, MAX_ZIP_MEMBERS, DicomdirFound, ZipFound
 from fieldray.imaging.source import Opener, file_problem, is_system_name, open_file, path_components, state_of
 from fieldray.reasons import reason
 
@@ -295,7 +295,7 @@ def search_members(
     opener         opens the path of the zip file
     is_own_report  returns whether the first bytes of a member are those of a report of this program, which is left out
 
-    Raises Unreadable or Unusable if the whole zip file cannot be used.
+    Raises Unreadable or UnsuitableImage if the whole zip file cannot be used.
     """
     ref = ImageRef(path=question.ref.path)
     try:
@@ -314,7 +314,7 @@ def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> It
 
     ask  answers a `MemberSearch` as `search_members` does, in this process or in a child process
 
-    Raises the exceptions of `ask`: Unreadable or Unusable if the whole zip file cannot be used.
+    Raises the exceptions of `ask`: Unreadable or UnsuitableImage if the whole zip file cannot be used.
     """
     after: str | None = None
     while True:
@@ -352,14 +352,17 @@ def _next_members(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_
 
 @functools.lru_cache(maxsize=1)
 def _candidate_members(archive: ZipArchive) -> Sequence[str]:
-    """Return the names of members that may be images. Raises OSError. Raises Unusable if no member may be an image."""
+    """Return the names of members that may be images.
+
+    Raises OSError. Raises UnsuitableImage if no member may be an image.
+    """
     names = [name for name in archive.directory.names if not any(map(is_system_name, path_components(name)))]
     archive.stream.seek(0)
     is_program = not archive.stream.read(4).startswith(b"PK")  # a self-extracting program
     if is_program or any(name in archive.directory.by_name for name in _DOCUMENTS):
         names = [name for name in names if _may_be_image(archive, name)]
     if not names:
-        raise Unusable(reason("not_an_image"))
+        raise UnsuitableImage(reason("not_an_image"))
     return names
 
 
@@ -382,7 +385,7 @@ def _images_in(archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport) -
 
 def _identified(
     archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport
-) -> list[ImageRef] | IndexFound | ZipFound | None:
+) -> list[ImageRef] | DicomdirFound | ZipFound | None:
     """Identify a zip member by its first bytes. More bytes are unpacked only if the member's header is longer."""
     assert ref.member is not None
     try:
@@ -390,7 +393,7 @@ def _identified(
         try:
             return identify_unless_own_report(io.BytesIO(head), ref, is_own_report)
         except InputProblem as error:
-            if len(head) < _FIRST_LOOK_BYTES or isinstance(error, Unusable):
+            if len(head) < _FIRST_LOOK_BYTES or isinstance(error, UnsuitableImage):
                 raise
         whole = archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES)
         return identify_unless_own_report(io.BytesIO(whole), ref, is_own_report)

@@ -66,7 +66,7 @@ class Frame:
 
     unused_low_bits  number of unused bits below the stored bits
     is_plain_grey    whether a pixel is one grey sample of 8 or 16 bits
-    padding          the ends of the range of values that mean "no image here", which must not be blended with other
+    padding_range    the ends of the range of values that mean "no image here", which must not be blended with other
                      values; or None
     frame_count      number of frames in the file
     is_rgb           whether the header says that the three samples are red, green and blue
@@ -82,7 +82,7 @@ class Frame:
     unused_low_bits: int
     is_signed: bool
     is_plain_grey: bool
-    padding: Size | None
+    padding_range: Size | None
     frame_count: int
     is_rgb: bool = False
     codestream: bytes = b""
@@ -101,7 +101,7 @@ class Frame:
     def is_dct(self) -> bool:
         """Whether the codestream is a lossy (DCT) JPEG."""
         stated = frame_header_of(self.codestream)
-        return stated is not None and stated.process in _DCT_PROCESSES
+        return stated is not None and stated.coding_process in _DCT_PROCESSES
 
     @property
     def is_lossless(self) -> bool:
@@ -140,7 +140,7 @@ def stored_values_of(values: StoredValues, frame: Frame) -> StoredValues:
     stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)
     bits = frame.bits_stored if 1 <= frame.bits_stored <= whole else whole
     stated = frame_header_of(frame.codestream) or JpegFrame(0, whole, frame.rows, frame.columns)
-    precision = min(stated.bits or whole, whole)
+    precision = min(stated.bits_per_sample or whole, whole)
     shift = frame.unused_low_bits if precision >= bits + frame.unused_low_bits else 0
     if not shift:
         is_more = bits < precision and (precision < whole or frame.is_dct)
@@ -150,12 +150,12 @@ def stored_values_of(values: StoredValues, frame: Frame) -> StoredValues:
     lowest, highest = int(stored.min()), int(stored.max())
     if not shift and bottom <= lowest and highest <= top:
         return stored
-    if frame.padding and frame.is_lossless and not shift:
-        ends = np.array(frame.padding).astype(stored.dtype)  # padding written with the other signedness has equal bits
+    if frame.padding_range and frame.is_lossless and not shift:
+        ends = np.array(frame.padding_range).astype(stored.dtype)  # equal bits if written with the other signedness
         is_padding = (stored >= ends.min()) & (stored <= ends.max())
         if is_padding.any() and not bottom <= ends.min() <= ends.max() <= top:
             rest = np.where(is_padding, stored.dtype.type(0), stored)
-            return np.where(is_padding, stored, stored_values_of(rest, replace(frame, padding=None)))
+            return np.where(is_padding, stored, stored_values_of(rest, replace(frame, padding_range=None)))
     if not frame.is_lossless and _OVERSHOOT * (bottom - 1) <= lowest and highest <= _OVERSHOOT * (top + 1):
         return stored.clip(bottom, top)
     above = whole - bits - shift
@@ -210,7 +210,7 @@ def transfer_syntax_of(source: bytes) -> UID | None:
         return JPEG2000Lossless
     if source[:3] == b"\xff\xd8\xff":
         frame = jpeg_frame(source)
-        return _SYNTAXES.get((frame.process, frame.bits > 8)) if frame else None
+        return _SYNTAXES.get((frame.coding_process, frame.bits_per_sample > 8)) if frame else None
     segments, first = struct.unpack("<2I", source[:8].ljust(8, b"\0"))
     return RLELossless if 1 <= segments <= 15 and first == 64 else None
 
@@ -223,7 +223,7 @@ def count_codestreams(source: bytes | memoryview) -> int:
 def frame_header_of(source: bytes) -> JpegFrame | None:
     """Return the frame header of a JPEG, JPEG-LS or JPEG 2000 codestream; None for other data.
 
-    The field `process` is 0 for JPEG 2000.
+    The field `coding_process` is 0 for JPEG 2000.
     """
     start = source.find(_JPEG_2000_START, 0, 256)
     if start >= 0 and len(source) > start + 42:

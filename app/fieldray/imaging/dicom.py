@@ -25,7 +25,7 @@ from pydicom.uid import (
 )
 
 from fieldray.domain.image import Image, Window
-from fieldray.errors import FieldrayError, Unreadable, Unusable
+from fieldray.errors import FieldrayError, Unreadable, UnsuitableImage
 from fieldray.imaging import dicom_grey
 from fieldray.imaging.codec import (
     UNCOMPRESSED,
@@ -82,7 +82,8 @@ def decode_dicom(
     needed  the resolution that is needed; None for full resolution (see `reading.decode`)
     cache   cache of the fully decoded file (see `reading.decode`)
 
-    Raises Unreadable if the file cannot be decoded. Raises Unusable: `colour`, `several_images`, `no_pixel_data`.
+    Raises Unreadable if the file cannot be decoded. Raises UnsuitableImage: `colour`, `several_images`,
+    `no_pixel_data`.
     """
     try:
         return _decode(data, frame, needed, cache or DecodedFileCache())
@@ -115,7 +116,7 @@ def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
     whole_data = data if header.stream is stream else inflated_data_set(header)
     value = _pixel_value(header, whole_data)
     if count := _trailing_images(header, whole_data, value, data):
-        raise Unusable(reason("several_images", count=1 + count))
+        raise UnsuitableImage(reason("several_images", count=1 + count))
     header, value = _pixels_as_they_are(header, frame, value)
     frame = replace(frame, transfer_syntax=header.transfer_syntax)
     _check_lower_part(header, frame, value)
@@ -179,7 +180,7 @@ def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
     The values are shown as stored. Header elements such as a window are ignored.
     """
     if stored.dtype.itemsize > 2:
-        raise Unusable(reason("colour"))
+        raise UnsuitableImage(reason("colour"))
     grey = grey_from_rgb(stored)
     bits = whole_number(dataset, "BitsStored", 8)
     if bits > 8 * grey.dtype.itemsize or grey.max() >= 2**bits:
@@ -234,7 +235,7 @@ def _frame_of(header: DicomHeader) -> Frame:
         unused_low_bits=high + 1 - stored if stored - 1 < high < bits else 0,
         is_signed=whole_number(dataset, "PixelRepresentation") != 0,
         is_plain_grey=is_grey and samples == 1 and bits in (8, 16),
-        padding=dicom_grey.padding_of(dataset),
+        padding_range=dicom_grey.padding_of(dataset),
         frame_count=max(1, whole_number(dataset, "NumberOfFrames", 1)),
         is_rgb=_photometric(header) == "RGB",
     )

@@ -143,7 +143,7 @@ def grey_image(
         pixels=block_means(pixels, stage.step),
         window=window,
         voi_lut=voi_lut,
-        padding=padding,
+        padding_value=padding,
         value_scale=stage.scale,
         value_offset=stage.offset,
         spacing_mm=spacing_mm,

@@ -27,9 +27,9 @@ from pydicom.filereader import read_dataset, read_sequence
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian, ExplicitVRLittleEndian
 from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
 
-from fieldray.errors import FieldrayError, Unreadable, Unusable
+from fieldray.errors import FieldrayError, Unreadable, UnsuitableImage
 from fieldray.imaging.dicom_text import decode_text
-from fieldray.imaging.limits import MAX_HEADER_BYTES, MAX_INDEX_RECORDS, VALUE_REPRESENTATIONS
+from fieldray.imaging.limits import MAX_DICOMDIR_RECORDS, MAX_HEADER_BYTES, VALUE_REPRESENTATIONS
 from fieldray.reasons import reason
 
 # ---- The stream from which a DICOM header is read, with limits.
@@ -38,7 +38,7 @@ MAX_READS: Final = 400_000
 # Maximum bytes of an element with texts or decimal numbers, each of which becomes an object.
 _MAX_TEXT_BYTES: Final = 2**13
 # Each item becomes an object of a kilobyte. Each record of an index file may contain one more item, an icon.
-_MAX_ITEMS: Final = 2 * MAX_INDEX_RECORDS
+_MAX_ITEMS: Final = 2 * MAX_DICOMDIR_RECORDS
 _ITEM: Final = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00")
 _ELEMENT_BYTES: Final = 8
 _CHARACTER_SETS: Final = (b"\x08\x00\x05\x00", b"\x00\x08\x00\x05")
@@ -256,14 +256,14 @@ def _skip_unknown(begun: OpenedDicom) -> bool:
 def problem_without_pixels(header: DicomHeader) -> FieldrayError:
     """Return the exception for a file without pixels.
 
-    The exception is Unreadable `truncated` if the header says that the file should have an image, else Unusable
+    The exception is Unreadable `truncated` if the header says that the file should have an image, else UnsuitableImage
     `no_pixel_data`.
     """
     dataset = header.dataset
     kind = UID(first_text(dataset, "SOPClassUID") or header.media_storage_sop_class_uid).name
     if header.is_truncated or "Image Storage" in kind or whole_number(dataset, "Rows"):
         return Unreadable(reason("truncated"))
-    return Unusable(reason("no_pixel_data", modality=first_text(dataset, "Modality") or "-"))
+    return UnsuitableImage(reason("no_pixel_data", modality=first_text(dataset, "Modality") or "-"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pydicom.values import default_encoding
 
 from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date
 from fieldray.domain.purpose import view_of_code
-from fieldray.errors import FieldrayError, Unreadable, Unusable
+from fieldray.errors import FieldrayError, Unreadable, UnsuitableImage
 from fieldray.imaging.dicom_header import (
     DICOMDIR_CLASS_UID,
     DicomHeader,
@@ -31,11 +31,11 @@ from fieldray.imaging.dicom_header import (
     whole_number,
 )
 from fieldray.imaging.limits import (
+    MAX_DICOMDIR_RECORDS,
     MAX_FRAMES,
     MAX_HEADER_BYTES,
-    MAX_INDEX_RECORDS,
     MAX_INFLATED_HEADER_BYTES,
-    IndexFound,
+    DicomdirFound,
 )
 from fieldray.reasons import reason
 
@@ -86,15 +86,17 @@ _AGE: Final = re.compile(r"([DWMY]?)\s*([0-9]{1,3})(?:[.,][0-9]+)?\s*([DWMY]?)[A
 _OLDEST_YEARS: Final = 115.0  # higher ages are placeholders for an unknown age
 
 
-def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound:
+def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | DicomdirFound:
     """Identify a DICOM file. Returns one reference per frame, or the files that a DICOMDIR lists.
 
     A file with too many frames gives a single reference, whose `problem` says so. Raises OSError. Raises Unreadable for
-    a damaged header, Unusable for a file without an image.
+    a damaged header, UnsuitableImage for a file without an image.
     """
     try:
         header = _header(stream)
-        return index_found(stream) if header.media_storage_sop_class_uid == DICOMDIR_CLASS_UID else _frames(header, ref)
+        return (
+            read_dicomdir(stream) if header.media_storage_sop_class_uid == DICOMDIR_CLASS_UID else _frames(header, ref)
+        )
     except FieldrayError:
         raise
     except OSError as error:
@@ -123,7 +125,7 @@ def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
     facts = _facts(header)
     if header.pixels is None:
         if not (header.is_truncated or facts.sop_class_uid or facts.modality or header.media_storage_sop_class_uid):
-            raise Unusable(reason("not_an_image"))
+            raise UnsuitableImage(reason("not_an_image"))
         raise problem_without_pixels(header)
     frames = facts.number_of_frames
     if frames > MAX_FRAMES:
@@ -193,7 +195,7 @@ _SEQUENCE: Final = 0x00041220
 _MAX_READS: Final = 800_000  # a record has about a dozen elements
 
 
-def index_found(stream: BinaryIO) -> IndexFound:
+def read_dicomdir(stream: BinaryIO) -> DicomdirFound:
     """Read a DICOMDIR, and return the files that it lists (PS3.3 F.3).
 
     Raises OSError. Raises Unreadable: `too_many_records`, `index_damaged`.
@@ -215,12 +217,12 @@ def index_found(stream: BinaryIO) -> IndexFound:
         raise Unreadable(reason("index_damaged")) from error
     if begun.stream.is_truncated:
         raise Unreadable(reason("index_damaged"))
-    if len(records) > MAX_INDEX_RECORDS:
+    if len(records) > MAX_DICOMDIR_RECORDS:
         raise _too_many_records()
     # an unreadable name gives an empty tuple, which names no file
     named = (record for record in records if has_value(record, "ReferencedFileID"))
-    return IndexFound(tuple(tuple(text_values(record, "ReferencedFileID")) for record in named))
+    return DicomdirFound(tuple(tuple(text_values(record, "ReferencedFileID")) for record in named))
 
 
 def _too_many_records() -> Unreadable:
-    return Unreadable(reason("too_many_records", limit=MAX_INDEX_RECORDS))
+    return Unreadable(reason("too_many_records", limit=MAX_DICOMDIR_RECORDS))

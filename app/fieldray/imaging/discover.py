@@ -22,7 +22,7 @@ from typing import BinaryIO, Final
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.identify import IsOwnReport, identify_unless_own_report, ref_with_problem
-from fieldray.imaging.limits import IndexFound, ZipFound
+from fieldray.imaging.limits import DicomdirFound, ZipFound
 from fieldray.imaging.source import (
     CaseInsensitiveNames,
     FileState,
@@ -61,8 +61,8 @@ def discover(
     References come in sorted order, except for links to files elsewhere and for files added during the search.
 
     opener         opens a path for reading
-    members        yields the images in a zip file; raises Unreadable or Unusable if the whole zip file cannot be used.
-                   By default this process reads the zip file
+    members        yields the images in a zip file; raises Unreadable or UnsuitableImage if the whole zip file cannot be
+                   used. By default this process reads the zip file
     is_own_report  returns whether the first bytes are those of a report of this program, which is no image to screen
     is_known       returns whether the caller already has the results of an open file; such a file gives no reference
     notify         receives, at the end, messages that concern no single image (own_reports, no_image_in, only_hidden,
@@ -315,19 +315,19 @@ class _Search:
                     self._fruitful.add(self._top)
                     return
                 found = identify_unless_own_report(stream, ref, self._is_own_report)
-                if isinstance(found, IndexFound | ZipFound):
+                if isinstance(found, DicomdirFound | ZipFound):
                     self._containers[path] = state_of(stream)
             if found is None:
                 self._own_reports += 1
                 return
-            if isinstance(found, IndexFound):
+            if isinstance(found, DicomdirFound):
                 yield from self._index(path, found)
             else:
                 yield from self._members(ref) if isinstance(found, ZipFound) else found
         except InputProblem as error:
             yield ref_with_problem(ref, error)
 
-    def _index(self, index: Path, found: IndexFound) -> Iterator[ImageRef]:
+    def _index(self, index: Path, found: DicomdirFound) -> Iterator[ImageRef]:
         """Yield the images in the files that a DICOMDIR lists. Files outside the DICOMDIR's folder are not opened."""
         top, own, names = os.path.realpath(index.parent), os.path.realpath(index), CaseInsensitiveNames()
         if not self._open_folders:  # the given path is the index itself

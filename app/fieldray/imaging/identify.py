@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import BinaryIO, Final, Literal, NamedTuple
 
 from fieldray.domain.image import FileKind, ImageHeader, ImageRef
-from fieldray.errors import FieldrayError, InputProblem, Unreadable, Unusable, WorkerProblem, resource_problem
-from fieldray.imaging.limits import MAX_FILE_BYTES, MAX_PIXELS, VALUE_REPRESENTATIONS, IndexFound, ZipFound
+from fieldray.errors import FieldrayError, InputProblem, Unreadable, UnsuitableImage, WorkerProblem, resource_problem
+from fieldray.imaging.limits import MAX_FILE_BYTES, MAX_PIXELS, VALUE_REPRESENTATIONS, DicomdirFound, ZipFound
 from fieldray.reasons import reason
 
 ContentKind = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
@@ -95,16 +95,16 @@ def png_size(head: bytes) -> tuple[int, int] | None:
 class JpegFrame(NamedTuple):
     """The frame header of a JPEG or JPEG-LS file: size, precision and coding process.
 
-    process  marker of the header, which names the coding process (T.81 table B.1, T.87 C.1.1)
-    bits     bits per sample
-    start    offset of the header in the file
+    coding_process   marker of the header, which names the coding process (T.81 table B.1, T.87 C.1.1)
+    bits_per_sample  bits per sample
+    header_offset    offset of the header in the file
     """
 
-    process: int
-    bits: int
+    coding_process: int
+    bits_per_sample: int
     rows: int
     columns: int
-    start: int = 0
+    header_offset: int = 0
 
     @property
     def size(self) -> tuple[int, int]:
@@ -167,19 +167,19 @@ def extend_jpeg(data: bytes) -> ExtendedJpeg:
     if (frame := jpeg_frame(data)) is None:
         raise ValueError("no JPEG")
     scanned = next((data[start + 2] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN), 0)
-    components, at, block = data[frame.start + 7], frame.start + 3, _unit_size(data, frame)[0]
+    components, at, block = data[frame.header_offset + 7], frame.header_offset + 3, _unit_size(data, frame)[0]
     below = -(-frame.rows // block) * block
-    if frame.process == _PROGRESSIVE or scanned != components or not 0 < below <= _MAX_ROWS - block:
+    if frame.coding_process == _PROGRESSIVE or scanned != components or not 0 < below <= _MAX_ROWS - block:
         return ExtendedJpeg(data, frame.rows, 0, 0)
     stated = data[:at] + (below + block).to_bytes(2, "big") + data[at + 2 :]
-    return ExtendedJpeg(stated, frame.rows, below + block // 2, 1 << (frame.bits - 1))
+    return ExtendedJpeg(stated, frame.rows, below + block // 2, 1 << (frame.bits_per_sample - 1))
 
 
 def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
     """Return (rows, columns) of a minimum coded unit of a JPEG that has all components in one scan (T.81 A.2)."""
-    count, at = data[frame.start + 7], frame.start + 8
+    count, at = data[frame.header_offset + 7], frame.header_offset + 8
     sampled = data[at + 1 : at + 3 * count : 3] if count > 1 else b""
-    side = 1 if frame.process == _LOSSLESS else 8
+    side = 1 if frame.coding_process == _LOSSLESS else 8
     return side * max((1, *(each & 15 for each in sampled))), side * max((1, *(each >> 4 for each in sampled)))
 
 
@@ -206,7 +206,7 @@ def lacks_scans(data: bytes) -> bool:
         count, component, _, first, until, precision = scan.ljust(6, b"\0")
         if count == 1 and component == scans[0][1] and not precision & 15:
             exact.update(range(first, until + 1))
-    return frame is not None and frame.process == _PROGRESSIVE and len(exact - {0}) < 63
+    return frame is not None and frame.coding_process == _PROGRESSIVE and len(exact - {0}) < 63
 
 
 def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
@@ -255,11 +255,11 @@ log = logging.getLogger(__name__)
 _JPEG_HEAD_BYTES = 2**18
 
 
-def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
+def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | DicomdirFound | ZipFound:
     """Identify the content of a file, read from a seekable stream: images, a DICOMDIR, or a zip file.
 
     Returns one reference for every frame, made from `ref`, or the DICOMDIR or zip file found. Raises OSError,
-    WorkerProblem. Raises Unreadable or Unusable for a file without a usable image, whatever exception the parser
+    WorkerProblem. Raises Unreadable or UnsuitableImage for a file without a usable image, whatever exception the parser
     raised.
     """
     try:
@@ -281,7 +281,7 @@ def out_of_memory_problem() -> Unreadable:
     return Unreadable(reason("damaged", detail="there is not enough memory to read the file"))
 
 
-def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
+def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | DicomdirFound | ZipFound:
     stream.seek(0)
     head = stream.read(HEAD_BYTES)
     if not head:
@@ -301,10 +301,10 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         if head.startswith(_PROGRAMS) and _ends_as_zip(stream):
             return ZipFound()
         if (other := _OF_OTHER_KINDS.match(head)) and other.lastgroup:
-            raise Unusable(reason(other.lastgroup))
+            raise UnsuitableImage(reason(other.lastgroup))
         # zeros only: a power cut interrupted the writing of the file
         is_empty = not any(head) and not any(stream.read(_JPEG_HEAD_BYTES))
-        raise Unreadable(reason("truncated")) if is_empty else Unusable(reason("not_an_image"))
+        raise Unreadable(reason("truncated")) if is_empty else UnsuitableImage(reason("not_an_image"))
     try:  # imported only for DICOM: pydicom takes a third of a second to load
         from fieldray.imaging.dicom_identify import identify_dicom
     except Exception as error:  # a shortage of memory or files is no fault of the file
@@ -334,14 +334,14 @@ def identify_bytes(data: bytes, ref: ImageRef) -> ImageRef:
     data  the whole file
 
     Raises Unreadable `changed` if the file no longer contains the listed images: the number of frames differs, or the
-    file is now an index or a zip file. Raises Unreadable and Unusable for other problems.
+    file is now an index or a zip file. Raises Unreadable and UnsuitableImage for other problems.
     """
     found = identify(io.BytesIO(data), ImageRef(path=ref.path, member=ref.member))
     if not isinstance(found, list) or len(found) != ref.header.number_of_frames:
         raise Unreadable(reason("changed"))
     (again,) = (one for one in found if one.frame == ref.frame)
     if again.problem:
-        raise Unusable(again.problem)
+        raise UnsuitableImage(again.problem)
     return again
 
 
@@ -372,21 +372,21 @@ IsOwnReport = Callable[[bytes], bool]
 
 def identify_unless_own_report(
     stream: BinaryIO, ref: ImageRef, is_own_report: IsOwnReport
-) -> list[ImageRef] | IndexFound | ZipFound | None:
+) -> list[ImageRef] | DicomdirFound | ZipFound | None:
     """Identify the content of a stream as `identify` does. Returns None for a report of this program.
 
-    Raises Unusable `own_image` for an image that this program wrote.
+    Raises UnsuitableImage `own_image` for an image that this program wrote.
     """
     try:
         found = identify(stream, ref)
-    except Unusable as error:
+    except UnsuitableImage as error:
         if error.reason.code in ("not_an_image", "no_pixel_data") and _is_own(stream, is_own_report):
             return None
         raise
     # A secondary capture in the folder of reports, or a map next to its image, is refused and not left out. Otherwise
     # anybody could hide a patient's image by adding the mark of a report.
     if isinstance(found, list) and found[0].kind in ("dicom", "png") and _is_own(stream, is_own_report):
-        raise Unusable(reason("own_image"))
+        raise UnsuitableImage(reason("own_image"))
     return found
 
 
@@ -397,4 +397,4 @@ def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
 
 def ref_with_problem(ref: ImageRef, error: InputProblem) -> ImageRef:
     """Return the reference to an image, with the problem that an exception describes."""
-    return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))
+    return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, UnsuitableImage))

@@ -14,7 +14,7 @@ MAX_FILE_BYTES: Final = 2**30
 MAX_HEADER_BYTES: Final = 64 * 2**20
 # For a deflated data set or a member of a zip file, as long as only its header is wanted.
 MAX_INFLATED_HEADER_BYTES: Final = 8 * 2**20
-MAX_INDEX_RECORDS: Final = 20_000
+MAX_DICOMDIR_RECORDS: Final = 20_000
 # As many as a zip file without extensions can list.
 MAX_ZIP_MEMBERS: Final = 65_535
 VALUE_REPRESENTATIONS: Final = frozenset(
@@ -23,7 +23,7 @@ VALUE_REPRESENTATIONS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFound:
+class DicomdirFound:
     """Result of identifying a file: the file is a DICOMDIR, an index of other files.
 
     references  the listed files, each as the components of its path

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.identify import IsOwnReport, identify_unless_own_report
-from fieldray.imaging.limits import MAX_FRAMES, IndexFound, ZipFound
+from fieldray.imaging.limits import MAX_FRAMES, DicomdirFound, ZipFound
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def identify_object(question: ObjectHead, *, is_own_report: IsOwnReport = lambda
 
     is_own_report  returns whether the first bytes are those of a report of this program
 
-    Raises Unreadable for a damaged object, Unusable for an object without an image.
+    Raises Unreadable for a damaged object, UnsuitableImage for an object without an image.
     """
     stream = _HeadStream(question.data.tobytes(), question.size_bytes)
     try:
@@ -82,7 +82,7 @@ def identify_object(question: ObjectHead, *, is_own_report: IsOwnReport = lambda
         return ObjectContent(kind="longer")
     if isinstance(found, list):
         return ObjectContent(kind="images", ref=found[0])
-    kinds = {IndexFound: "index", ZipFound: "zip", type(None): "own_report"}
+    kinds = {DicomdirFound: "index", ZipFound: "zip", type(None): "own_report"}
     return ObjectContent(kind=kinds[type(found)])  # type: ignore[arg-type]
 
 

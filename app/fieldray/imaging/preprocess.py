@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, Image, NetworkInput, PixelMap, Window
 from fieldray.domain.model import InputSpec
-from fieldray.errors import Unusable
+from fieldray.errors import UnsuitableImage
 from fieldray.imaging.reduction import LARGEST_REDUCTION, block_means
 from fieldray.reasons import reason
 
@@ -50,8 +50,8 @@ def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint
     levels = 256 if image.pixels.dtype == np.uint8 else 65536
     shown = _shown(np.arange(levels, dtype=np.float32), image, window or _window_in_use(image))
     table = np.rint(shown).astype(np.uint8)
-    if image.padding is not None:
-        table[image.padding] = 0
+    if image.padding_value is not None:
+        table[image.padding_value] = 0
     return table
 
 
@@ -280,8 +280,8 @@ def with_square_pixels(image: Image, aspect: float) -> Image:
         return averaged.T if aspect > 1 else averaged
 
     found = np.rint(fewer(pixels)).astype(pixels.dtype)
-    if image.padding is not None:
-        found[fewer(image.pixels == image.padding) > 0.5] = image.padding
+    if image.padding_value is not None:
+        found[fewer(image.pixels == image.padding_value) > 0.5] = image.padding_value
     side = image.spacing_mm and max(image.spacing_mm)
     return replace(
         image,
@@ -295,9 +295,9 @@ def with_square_pixels(image: Image, aspect: float) -> Image:
 
 def _without_padding(image: Image) -> Pixels:
     """Return the pixels with padding ("no data") as black. Averages then contain no padding values."""
-    if image.padding is None:
+    if image.padding_value is None:
         return image.pixels
-    return np.where(image.pixels == image.padding, image.pixels.dtype.type(0), image.pixels)
+    return np.where(image.pixels == image.padding_value, image.pixels.dtype.type(0), image.pixels)
 
 
 # ---- grey levels
@@ -352,8 +352,8 @@ def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
     """
     block = min(max(1, min(image.pixels.shape) // side), LARGEST_REDUCTION)
     means = block_means(image.pixels, block).astype(np.float32, copy=False)
-    if image.padding is not None:
-        is_data = block_means((image.pixels == image.padding).view(np.uint8), block) == 0
+    if image.padding_value is not None:
+        is_data = block_means((image.pixels == image.padding_value).view(np.uint8), block) == 0
         means = means[is_data] if is_data.any() else means
     return means.reshape(-1)
 
@@ -405,11 +405,11 @@ _TINTED_SHARE: Final = 0.001
 def grey_from_rgb(values: NDArray[Any]) -> NDArray[Any]:
     """Convert an RGB image without tint, (rows, columns, 3) uint8 or uint16, to grey levels (rows, columns).
 
-    Raises Unusable `colour` if more than one pixel in a thousand is tinted by more than 12 of 256 levels.
+    Raises UnsuitableImage `colour` if more than one pixel in a thousand is tinted by more than 12 of 256 levels.
     """
     red, green, blue = (values[:, :, channel] for channel in range(3))
     spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
     tolerance = _TOLERANCE_LEVELS * (np.iinfo(values.dtype).max // 255)
     if np.count_nonzero(spread > tolerance) > _TINTED_SHARE * spread.size:
-        raise Unusable(reason("colour"))
+        raise UnsuitableImage(reason("colour"))
     return np.ascontiguousarray(green)

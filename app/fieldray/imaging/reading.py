@@ -21,7 +21,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
 from fieldray.domain.image import NO_CORRECTION, Image, ImageRef, Window
-from fieldray.errors import Unreadable, Unusable
+from fieldray.errors import Unreadable, UnsuitableImage
 from fieldray.imaging.identify import (
     HEAD_BYTES,
     check_pixel_count,
@@ -64,7 +64,7 @@ def decode(
     ------
     Unreadable
         If the image cannot be decoded.
-    Unusable
+    UnsuitableImage
         For colour, and for a file without an image.
     """
     cache = cache or DecodedFileCache()
@@ -82,7 +82,7 @@ def decode(
         from fieldray.imaging.dicom import decode_dicom
 
         return decode_dicom(data, frame=ref.frame, needed=needed, cache=cache)
-    raise Unusable(reason("not_an_image"))
+    raise UnsuitableImage(reason("not_an_image"))
 
 
 class ImageFile:
@@ -103,13 +103,16 @@ class ImageFile:
             self.stamp = stamps.stamp_of_data(ref.path, self._data, state)
 
     def identified_ref(self) -> ImageRef:
-        """Return the image's reference with the kind and header of the bytes in memory. Raises Unreadable, Unusable."""
+        """Return the image's reference with the kind and header of the bytes in memory.
+
+        Raises Unreadable, UnsuitableImage.
+        """
         return identify_bytes(self._data, self._ref)
 
-    def image(self, needed: TargetSize | None = None) -> Image:
+    def decode_image(self, needed: TargetSize | None = None) -> Image:
         """Return the image as stored in the file, not turned, at least as fine as needed.
 
-        Raises Unreadable, Unusable.
+        Raises Unreadable, UnsuitableImage.
         """
         return decode(self._data, self._ref, needed=needed, cache=self._whole)
 
@@ -119,7 +122,7 @@ class ImageFile:
         side  None for full resolution
         """
         needed = TargetSize(side, side, only_longer_side=True) if side and self._ref.turn == NO_CORRECTION else None
-        return self.image(needed).corrected(self._ref.turn)
+        return self.decode_image(needed).corrected(self._ref.turn)
 
 
 def read_facts(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
@@ -175,13 +178,13 @@ def _whole_png(data: bytes) -> _WholeImage:
 
     8-bit values are shown unchanged.
 
-    Raises Unreadable. Raises Unusable: `colour`, `several_images`.
+    Raises Unreadable. Raises UnsuitableImage: `colour`, `several_images`.
     """
     if (size := png_size(data)) is None:
         raise Unreadable(reason("truncated"))
     check_pixel_count(*size)
     if (count := _png_images(data)) > 1:
-        raise Unusable(reason("several_images", count=count))
+        raise UnsuitableImage(reason("several_images", count=count))
     _check_chunks(data)
     try:
         values = _TURNS[_png_orientation(data)](imagecodecs.png_decode(data))
@@ -197,7 +200,7 @@ def _whole_png(data: bytes) -> _WholeImage:
 def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCache) -> Image:
     """Decode a JPEG that is grey, or RGB without colour, upright by its EXIF orientation.
 
-    JPEGs of more than 8 bits and lossless JPEGs are read in full resolution. Raises Unreadable. Raises Unusable:
+    JPEGs of more than 8 bits and lossless JPEGs are read in full resolution. Raises Unreadable. Raises UnsuitableImage:
     `colour` for a colour or CMYK image, `several_images`.
 
     needed, whole  the parameters `needed` and `cache` of `decode`
@@ -206,9 +209,9 @@ def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCach
         raise Unreadable(reason("truncated"))
     size = frame.size
     check_pixel_count(*size)
-    if frame.process == _JPEG_LS:
+    if frame.coding_process == _JPEG_LS:
         raise Unreadable(reason("unsupported_compression", name="JPEG-LS"))
-    is_plain, step = frame.bits == 8 and frame.process in _PILLOWS_PROCESSES, 1
+    is_plain, step = frame.bits_per_sample == 8 and frame.coding_process in _PILLOWS_PROCESSES, 1
     if is_plain and needed is not None and not whole.is_kept:  # the orientation is known only later
         step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
     if step == 1:
@@ -255,8 +258,8 @@ def _finished(
 def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
     """Decode the upright values of a JPEG, at 1 / `step` if the JPEG is grey. Returns the values and the step used.
 
-    Raises Unreadable. Raises Unusable `colour`. The pixel limit of `PIL.Image.open` does not apply, because sizes were
-    checked before.
+    Raises Unreadable. Raises UnsuitableImage `colour`. The pixel limit of `PIL.Image.open` does not apply, because
+    sizes were checked before.
     """
     try:
         with warnings.catch_warnings():
@@ -264,7 +267,7 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
             tall = extend_jpeg(data)
             with JpegImageFile(io.BytesIO(tall.data)) as image:
                 if image.mode == "CMYK":
-                    raise Unusable(reason("colour"))
+                    raise UnsuitableImage(reason("colour"))
                 step = step if image.mode == "L" else 1  # colour is recognised in single pixels only
                 turned = _TURNS[_orientation(image)]
                 # The check of several scans decodes the whole image: a low resolution hides cut scans.
@@ -295,7 +298,7 @@ def _orientation(image: PIL.Image.Image) -> int:
 def _grey_of(values: NDArray[Any], *, has_alpha: bool = False) -> tuple[NDArray[Any], list[str]]:
     """Convert values (rows, columns) or (rows, columns, channels) to grey uint8 or uint16. Returns grey and notes.
 
-    Raises Unusable for colours that are not grey.
+    Raises UnsuitableImage for colours that are not grey.
     """
     notes: list[str] = []
     if has_alpha:
@@ -382,8 +385,8 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
     """Return a JPEG that contains one whole image, and codes of notes.
 
     A missing end marker is added if the image is complete. Smaller JPEGs in the file (previews and gain maps of
-    cameras) get a note. Raises Unreadable `truncated`. Raises Unusable `several_images` if another image follows (MPO,
-    or joined files).
+    cameras) get a note. Raises Unreadable `truncated`. Raises UnsuitableImage `several_images` if another image follows
+    (MPO, or joined files).
     """
     end = jpeg_end(data)
     if end is None:
@@ -392,7 +395,7 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
         return with_end_marker(data), ["end_was_missing"]
     found = [frame.rows * frame.columns >= size[0] * size[1] for frame in trailing_jpegs(data, end)]
     if others := sum(found) + trailing_images(data, end):
-        raise Unusable(reason("several_images", count=1 + others))
+        raise UnsuitableImage(reason("several_images", count=1 + others))
     return data, ["further_images"] if found else []
 
 

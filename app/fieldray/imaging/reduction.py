@@ -16,8 +16,8 @@ If the lower resolution cannot be decoded, the file is read in full resolution. 
 The preprocessing averages over blocks of an equal size before it maps grey levels. Averages taken in this module are
 not rounded, so the network input does not change. JPEG and wavelets at a reduced
 resolution change the input by a fraction of a grey level. Such an image is marked as approximate. If the result of an
-approximate image is borderline, the image is read again at `REFINEMENT` times the needed size, for JPEG usually in full
-resolution. The change of the input is then a seventh as large.
+approximate image is borderline, the image is read again at `FINE_DETAIL_FACTOR` times the needed size, for JPEG usually
+in full resolution. The change of the input is then a seventh as large.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 BLOCK_OVERSAMPLING: Final = 2.0
 WAVELET_OVERSAMPLING: Final = 1.25
-REFINEMENT: Final = 4.0
+FINE_DETAIL_FACTOR: Final = 4.0
 ASSUMED_LUNG_SHARE: Final = 0.6  # share of the image's height and width that lungs are assumed to take up
 JPEG_REDUCTIONS: Final = (1, 2, 4, 8)
 # Blocks of 128 x 128 values of 65535 still add up in 32 bits.
@@ -123,14 +123,14 @@ def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> Ta
     box     the part, in pixels of the file
     image   the image as read. If a codec reduced the image, the part needs one pixel for each input pixel
     detail  "fine" needs `FINE_OVERSAMPLING` pixels for each input pixel, so that few results are borderline; "finer"
-            needs `REFINEMENT` pixels
+            needs `FINE_DETAIL_FACTOR` pixels
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
     least, wanted = (1.0, 1.0 / WAVELET_OVERSAMPLING) if image.is_approximate else (BLOCK_OVERSAMPLING, 1.0)
     if detail == "fine":
         least, wanted = FINE_OVERSAMPLING, FINE_OVERSAMPLING / WAVELET_OVERSAMPLING
     if detail == "finer":
-        least, wanted = REFINEMENT * WAVELET_OVERSAMPLING, REFINEMENT
+        least, wanted = FINE_DETAIL_FACTOR * WAVELET_OVERSAMPLING, FINE_DETAIL_FACTOR
     if image.step == 1 or pixels >= least:
         return None
     rows, columns = image.full_rows / box.rows, image.full_columns / box.columns

@@ -320,7 +320,7 @@ handle: Final = handler_of((QUERY_RUNTIME, _answer))  # runs in a child process 
 # libedgetpu, executable/executable.fbs: Package (0 min_runtime_version, 1 serialized_multi_executable), MultiExecutable
 # (0 serialized_executables), Executable (6 parameters, 13 type).
 
-OPERATOR: Final = EDGETPU_OPERATOR.encode()
+EDGETPU_OPERATOR_NAME: Final = EDGETPU_OPERATOR.encode()
 _PACKAGE: Final = b"DWN1"  # mark of the compiler's FlatBuffers table, behind the four bytes of its offset
 _STAND_ALONE, _CACHING, _EXECUTION_ONLY = 0, 1, 2
 _NEWEST_RUNTIME: Final = 1000  # a higher number means that the mark was no package
@@ -333,7 +333,7 @@ def is_compiled_for_edgetpu(file: bytes) -> bool:
     """
     if file[4:8] != b"TFL3":
         raise ValueError("not a TensorFlow Lite file")
-    return OPERATOR in file
+    return EDGETPU_OPERATOR_NAME in file
 
 
 def minimum_runtime_version(file: bytes) -> int | None:

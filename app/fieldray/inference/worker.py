@@ -74,7 +74,7 @@ RUN_NETWORK: Final = Call("run", InferRequest, NetworkOutput)
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # C++ prints this for an exception that was not caught
 
 
-class ExplainExit(Protocol):
+class ExitExplainer(Protocol):
     """The interface of a function that returns the reason why a child process ended.
 
     The argument `is_model_loaded` says whether the model had been loaded.
@@ -117,7 +117,7 @@ class WorkerBackend:
         start_timeout_s: float = 60.0,
         run_timeout_s: float = 20.0,
         delegate: DelegateSpec | None = None,
-        explain: ExplainExit = explain_exit,
+        explain: ExitExplainer = explain_exit,
         child: Callable[[], Child] = model_process,
         priority: Priority = "normal",
     ) -> None:

@@ -36,7 +36,7 @@ from fieldray.errors import (
     FieldrayError,
     PackProblem,
     Unreadable,
-    Unusable,
+    UnsuitableImage,
     UsageProblem,
     reason_of_unexpected,
     resource_problem,
@@ -321,7 +321,7 @@ class PriorFinder:
         found = priors_of(current, (("history", image.results[0].outcome) for image in images))
         priors = [by_outcome[id(prior.outcome)] for prior in found]
         there = tuple(one for one in priors if one.run_id == run_id or os.path.lexists(one.ref.path))
-        return StoredPriors(images=there, missing_files=len(priors) - len(there))
+        return StoredPriors(images=there, missing_file_count=len(priors) - len(there))
 
     def read(self, path: Path, current: Outcome) -> Outcome:
         """Read a file that a person chose as prior image, and screen it with the current image's pack.
@@ -335,7 +335,7 @@ class PriorFinder:
         usable = next((ref for ref in refs if ref.problem is None), None)
         if usable is not None:
             return self._screened(usable, current)
-        raise Unusable(refs[0].problem if refs and refs[0].problem else reason("prior_no_image", path=path))
+        raise UnsuitableImage(refs[0].problem if refs and refs[0].problem else reason("prior_no_image", path=path))
 
     def _screened(self, ref: ImageRef, current: Outcome) -> Outcome:
         finding = leading_finding(current)
@@ -390,8 +390,8 @@ class PriorFinder:
 
 
 def _no_members(ref: ImageRef) -> Iterator[ImageRef]:
-    """Raise Unusable (prior_in_zip) instead of listing the images in a zip file.
+    """Raise UnsuitableImage (prior_in_zip) instead of listing the images in a zip file.
 
     Starting a process to read the zip file would not be worthwhile for one image.
     """
-    raise Unusable(reason("prior_in_zip", path=ref.path))
+    raise UnsuitableImage(reason("prior_in_zip", path=ref.path))

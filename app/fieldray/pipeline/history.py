@@ -199,8 +199,8 @@ class History:
         """
         self.remove_temporary_files()
         if plan.patient_id:
-            return delete_patient(self._database, plan.patient_id, agreed=plan)
-        return delete_runs(self._database, plan.run_ids, agreed=plan)
+            return delete_patient(self._database, plan.patient_id, confirmed_plan=plan)
+        return delete_runs(self._database, plan.run_ids, confirmed_plan=plan)
 
 
 def comparison_blocks(
@@ -241,7 +241,7 @@ def comparison_blocks(
             *(after(pair.second.category), score(pair.second)),
             *(
                 _change(translator, pair.difference),
-                translator.name_or_number(pair.first.image, row_id=pair.first.row_id),
+                translator.name_or_substitute(pair.first.image, row_id=pair.first.row_id),
             ),
         )
         for pair in pairs
@@ -269,12 +269,12 @@ def _change(translator: Translator, difference: float | None) -> str:
 def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
     """Return the sentences that a person reads before agreeing to a deletion."""
     code = "history_patient_deletes" if plan.patient_id else "history_deletes"
-    said = [reason(code, results=plan.results)]
-    if plan.verdicts:
-        said.append(reason("history_verdicts", count=plan.verdicts))
-    if plan.verdicts_kept:
-        said.append(reason("history_verdicts_kept", count=plan.verdicts_kept))
-    if not plan.verdicts:
+    said = [reason(code, results=plan.result_count)]
+    if plan.verdict_count:
+        said.append(reason("history_verdicts", count=plan.verdict_count))
+    if plan.kept_verdict_count:
+        said.append(reason("history_verdicts_kept", count=plan.kept_verdict_count))
+    if not plan.verdict_count:
         said.append(reason("history_no_verdicts"))
     return (*said, reason("history_files_stay"))
 
@@ -283,7 +283,7 @@ def deletion_sentences(done: DeletionResult) -> tuple[Reason, ...]:
     """Return the sentences that tell a person what was deleted."""
     said = [reason("history_deleted", count=len(done.plan.run_ids))]
     if done.plan.patient_id:
-        said = [reason("history_patient_deleted", results=done.plan.results)]
+        said = [reason("history_patient_deleted", results=done.plan.result_count)]
     if (freed_mb := f"{max(0, done.freed_bytes) / 1e6:.1f}") != "0.0":
         said.append(reason("history_freed", freed_mb=freed_mb))
     if done.remaining_copies:
@@ -319,12 +319,12 @@ def _of_pack(
     text, images, whys, answers = translator.text, Counter[str](), Counter[Reason](), Counter[str | None]()
     verdicts = Counter[tuple[str, str | None]]()
     for tally in tallies:
-        images[tally.category] += tally.images
-        verdicts[tally.category, tally.verdict] += tally.images
+        images[tally.category] += tally.image_count
+        verdicts[tally.category, tally.verdict] += tally.image_count
         if tally.category in ("abnormal", "normal"):
-            answers[tally.verdict] += tally.images
+            answers[tally.verdict] += tally.image_count
         if tally.reason and tally.category in ("refused", "failed"):
-            whys[tally.reason] += tally.images
+            whys[tally.reason] += tally.image_count
     rows = [
         (
             category_label(translator, category, manifest),

@@ -18,7 +18,7 @@ from fieldray.domain.finding import (
     Outcome,
     RefusedOutcome,
     ScreenedOutcome,
-    below_as_unsure,
+    replace_below_by_unsure,
 )
 from fieldray.domain.image import Correction, Detail, ImageRef
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
@@ -29,7 +29,7 @@ from fieldray.errors import (
     BackendProblem,
     Cancelled,
     FieldrayError,
-    Unusable,
+    UnsuitableImage,
     WorkerProblem,
     reason_of_unexpected,
     resource_problem,
@@ -221,7 +221,7 @@ class _ImageScreening:
                 raise problem from error
             log.error("image failed at stage %s", seen.stage, exc_info=error)
         why = error.reason if isinstance(error, FieldrayError) else reason("internal", detail=type(error).__name__)
-        return replace(seen, problem=why, is_refusal=isinstance(error, Unusable))
+        return replace(seen, problem=why, is_refusal=isinstance(error, UnsuitableImage))
 
     def _require_backend(self, error: BackendProblem) -> None:
         """Raise BackendProblem if no device can run one of the packs any more, or if no lungs can be found any more.
@@ -272,7 +272,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
             notes += (reason("unlike_measured"),) if lungs else ()
     findings = setup.findings(prediction.scores)
     if not (manifest.is_bare or NEVER_NORMAL_CODES.isdisjoint(facts.notes)):
-        findings = below_as_unsure(findings)
+        findings = replace_below_by_unsure(findings)
     screened = ScreenedOutcome(
         ref=ref,
         facts=facts,

@@ -279,7 +279,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return without_preview(found)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
-        """Read an image at full resolution, for the viewer. Waits for the image. Raises Unusable, Unreadable.
+        """Read an image at full resolution, for the viewer. Waits for the image. Raises UnsuitableImage, Unreadable.
 
         content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
         """

@@ -7,7 +7,7 @@ from typing import Final
 
 from fieldray.audit.agreement import Agreement
 from fieldray.audit.figures import NotAssessedUnits, PointPerformance, images_needed_for_interval
-from fieldray.audit.report import ALL_UNITS, UNITS_SCREENED, PackComparison, PairedFigure, ThresholdPlan, ThresholdRow
+from fieldray.audit.report import ALL_UNITS, UNITS_OF_PLAN, PackComparison, PairedFigure, ThresholdPlan, ThresholdRow
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only_notice, score_text
 from fieldray.reports.audit_words import AuditWords, Figure, unit_label
@@ -218,7 +218,7 @@ class AuditText(AuditWords):
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
             "Expected numbers for {count} {units} screened at a prevalence of {prevalence} %",
-            count=UNITS_SCREENED,
+            count=UNITS_OF_PLAN,
             units=self._units(),
             prevalence=prevalence,
         )
@@ -239,7 +239,7 @@ class AuditText(AuditWords):
             "with the condition, {detected} are detected and {missed} are missed. The result of {unsure} {units} is "
             "uncertain.",
             threshold=self._border(step.threshold),
-            count=UNITS_SCREENED,
+            count=UNITS_OF_PLAN,
             units=self._units(),
             referred=self._number(step.referred, digits=0),
             unsure=self._number(step.unsure, digits=0),
@@ -373,7 +373,7 @@ class AuditText(AuditWords):
         text, found, plan = self.translator.text, self.report.audit, self.report.threshold_plan
         workload = text("Referred and detected"), text("Referred"), text("Share detected")
         steps = plan.groups[ALL_UNITS].values() if plan else ()
-        line = tuple((step.referred / UNITS_SCREENED, step.sensitivity.value) for step in steps)
+        line = tuple((step.referred / UNITS_OF_PLAN, step.sensitivity.value) for step in steps)
         marks = tuple(
             (one.mean_score, one.positives.value, one.positives.low, one.positives.high)
             for one in found.calibration_bins

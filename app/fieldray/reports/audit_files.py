@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.audit.figures import PointPerformance, Subgroup, images_needed_for_interval
-from fieldray.audit.report import ALL_UNITS, UNITS_SCREENED, AuditReport, ThresholdPlan, ThresholdRow
+from fieldray.audit.report import ALL_UNITS, UNITS_OF_PLAN, AuditReport, ThresholdPlan, ThresholdRow
 from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share, Unit
@@ -247,7 +247,7 @@ def _flat(names: tuple[str, str], step: ThresholdRow, unit: Unit) -> dict[str, A
         elif name == "cost_per_detected":
             found[f"{name}_{unit}"] = value
         else:
-            found[name if name == "threshold" else f"{name}_per_{UNITS_SCREENED}_{unit}s"] = value
+            found[name if name == "threshold" else f"{name}_per_{UNITS_OF_PLAN}_{unit}s"] = value
     return {**found, "notice": NOTICE}
 
 

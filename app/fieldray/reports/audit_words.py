@@ -62,6 +62,7 @@ class AuditWords:
             positives=self.report.rows_without_image[True],
             negatives=self.report.rows_without_image[False],
         )
+        paths = translator.name_or_substitute(", ".join(subject.paths))
         return [
             (translator.text("Pack"), subject.pack),
             (translator.text("Signed by"), signers.get(subject.trust, subject.fingerprint)),
@@ -79,7 +80,7 @@ class AuditWords:
             ),
             (
                 translator.text("Run"),
-                f"{PackOfRun(subject.run_id, subject.position)}: {translator.name_or_number(', '.join(subject.paths))}",
+                f"{PackOfRun(subject.run_id, subject.position)}: {paths}",
             ),
             (translator.text("Date"), time_text(translator, subject.audited_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
@@ -91,7 +92,7 @@ class AuditWords:
             "verdicts": self.translator.text("the reader's verdicts"),
         }
         source = self.report.subject.labels_from  # "folders", "verdicts", or the path of a table
-        return known.get(source) or self.translator.name_or_number(source)
+        return known.get(source) or self.translator.name_or_substitute(source)
 
     def rule(self) -> str:
         """Return the counting rule of the audit in sentences (see `rule_text`)."""

@@ -359,7 +359,7 @@ def month_text(month: MonthlyCounts) -> str:
     found = Counter[tuple[str | None, ...]]()
     for one in month.tallies:
         code = one.reason.code if one.reason else None
-        found[one.spec.pack_name, CATEGORY_TEXTS[one.category], code, one.verdict] += one.images
+        found[one.spec.pack_name, CATEGORY_TEXTS[one.category], code, one.verdict] += one.image_count
     about = {"report": "month", "notice": NOTICE, "first_day": month.first_day.isoformat()}
     images = [dict(zip(keys, (*kind, number), strict=True)) for kind, number in found.most_common()]
     return _text({**about, "images": images, "constancy": [check.text for check in month.constancy_results]})

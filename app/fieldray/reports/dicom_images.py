@@ -40,7 +40,7 @@ from fieldray.reports.dicom_instance import (
 from fieldray.reports.images import has_map, image_as_shown, legend
 from fieldray.reports.wording import Wording
 
-SIDE: Final = 1280  # longer side of the image in a capture, in pixels
+CAPTURE_SIDE_PX: Final = 1280  # longer side of the image in a capture, in pixels
 _MIN_WIDTH: Final = 800
 _PANEL: Final = 256
 _EDGE: Final = 20
@@ -77,7 +77,7 @@ def layout_of(rows: int, columns: int) -> CaptureLayout:
 
     The number of columns is even, because JPEG compression with reduced colour resolution requires that.
     """
-    scale = SIDE / max(rows, columns)
+    scale = CAPTURE_SIDE_PX / max(rows, columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
     wide = max(_MIN_WIDTH, width + width % 2)
     return CaptureLayout(left=(wide - width) // 2, width=width, height=height, columns=wide, rows=height + _PANEL)

@@ -153,14 +153,14 @@ class ReportedImage:
             return derived_uid(*common)
         found, verdict = self.outcome.findings, self.result.verdict
         scores = [(one.label, one.score, one.decision) for one in found]
-        compared = self.pairs if kind == "sr" and self.pairs else ()
+        compared = self.prior_comparisons if kind == "sr" and self.prior_comparisons else ()
         refers = ("refers to nothing",) if kind == "sr" and self.source is None else ()
         return derived_uid(
             *common, self.ref.key, self.outcome.facts.content_sha256, scores, verdict, *compared, *refers
         )
 
     @property
-    def pairs(self) -> tuple[PairRecord, ...]:
+    def prior_comparisons(self) -> tuple[PairRecord, ...]:
         """The comparisons of this image with prior images that a person made."""
         return self.stored.options.pairs_of(self.outcome)
 

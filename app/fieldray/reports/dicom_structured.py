@@ -42,7 +42,7 @@ from fieldray.translation import Translator
 OWN_SCHEME: Final = "99FIELDRAY"
 UNITLESS: Final = ("1", "UCUM", "no units")
 PERCENT: Final = ("%", "UCUM", "percent")
-SOURCE: Final = ("121112", "DCM", "Source of Measurement")
+SOURCE_OF_MEASUREMENT: Final = ("121112", "DCM", "Source of Measurement")
 _MAX_TEXT_CHARACTERS: Final = 1024
 
 Code = tuple[str, str, str]
@@ -175,13 +175,13 @@ def structured_report(subject: ReportedImage) -> Dataset:
     ]
     if subject.source is not None:
         dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(subject.source)]
-    if priors := [found for pair in subject.pairs if (found := prior_source(pair))]:
+    if priors := [found for pair in subject.prior_comparisons if (found := prior_source(pair))]:
         dataset.PertinentOtherEvidenceSequence = [evidence_of(found) for found in dict.fromkeys(priors)]
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
     dataset.ConceptNameCodeSequence = [code_sequence_item("126000", "DCM", "Imaging Measurement Report")]
     dataset.ContentTemplateSequence = template_item("1500")
     groups = [_group(subject, finding) for finding in subject.outcome.findings]
-    groups += [_pair_group(subject, pair) for pair in subject.pairs]
+    groups += [_pair_group(subject, pair) for pair in subject.prior_comparisons]
     dataset.ContentSequence = [
         code_item("HAS CONCEPT MOD", _LANGUAGE, ("en", "RFC5646", "English")),
         *_observer(subject),
@@ -203,7 +203,7 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
     items = [
         code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
-        *([image_item(SOURCE, subject.source)] if subject.source else []),
+        *([image_item(SOURCE_OF_MEASUREMENT, subject.source)] if subject.source else []),
         number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, UNITLESS),
         *(_point(point) if point else ()),
         code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), decision),
@@ -328,7 +328,7 @@ def _pair_group(subject: ReportedImage, pair: PairRecord) -> Dataset:
     prior, date = prior_source(pair), pair.prior.study_date
     which = prior.sop_instance_uid if prior else (date, pair.prior.study_time)
     items = [
-        *([image_item(SOURCE, subject.source)] if subject.source else []),
+        *([image_item(SOURCE_OF_MEASUREMENT, subject.source)] if subject.source else []),
         *([image_item(_PRIOR, prior)] if prior else []),
         *([content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if DICOM_DATE.fullmatch(date) else []),
         *_figures(pair),

@@ -145,7 +145,7 @@ class StoredRun:
     report_omission: Callable[[StoredResult, Reason], None] = lambda _result, _why: None
 
     @property
-    def inputs(self) -> tuple[Path, ...]:
+    def screened_paths(self) -> tuple[Path, ...]:
         """The paths of the files and folders that were screened. An export never replaces these files."""
         return tuple(map(Path, self.run.spec.paths))
 

@@ -58,7 +58,7 @@ from fieldray.reports.outputs import NPY_START, OutputKind, require_inside_folde
 
 Colours = NDArray[np.uint8]
 
-OPACITY: Final = 0.45  # default opacity of heat maps in the window
+HEAT_MAP_OPACITY: Final = 0.45  # default opacity of heat maps in the window
 _OUTLINE_SHARE: Final = 1 / 400  # width of the lung outline, as a share of the image's longer side
 _STEPS: Final = 256  # steps of strength, more than the eye can distinguish
 
@@ -150,7 +150,7 @@ def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
 def _palette() -> tuple[bytes, list[int]]:
     """Return the colour (RGB bytes) and the opacity (0..255) of each step of strength."""
     painted = heat_map.colours(np.linspace(0, 1, _STEPS, dtype=np.float32)[None, :])
-    return painted[0, :, :3].tobytes(), _alpha(painted, OPACITY)[0].tolist()
+    return painted[0, :, :3].tobytes(), _alpha(painted, HEAT_MAP_OPACITY)[0].tolist()
 
 
 def _alpha(colours: Colours, opacity: float) -> Colours:

@@ -268,7 +268,7 @@ def folder_writer(
     def write(path: Path, stored: StoredRun) -> None:
         with (
             contextlib.closing(files(stored)) as made,
-            open_output_folder(path, is_own, inputs=stored.inputs) as folder,
+            open_output_folder(path, is_own, inputs=stored.screened_paths) as folder,
         ):
             for name, data in made:
                 write_new_file(folder / name, data)

@@ -23,7 +23,7 @@ from fieldray.paths import asset_path
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, without_undecoded
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
-    FAMILY,
+    FONT_FAMILY,
     FPDF,
     Align,
     FontWriter,
@@ -441,7 +441,7 @@ class Document(FPDF):
         return next(cut for n in range(len(text), -1, -1) if self.get_string_width(cut := f"{text[:n]}…") <= room)
 
     def _set(self, style: str, size: float, colour: Colour) -> None:
-        self.set_font(FAMILY, style, size)
+        self.set_font(FONT_FAMILY, style, size)
         self.set_text_color(*colour)
 
     def _broken(self, text: str, width: float) -> tuple[str, ...] | None:
@@ -469,7 +469,7 @@ class Document(FPDF):
             return False
         font = self.font_style, self.font_size_pt, self.text_color
         self.add_page()
-        self.set_font(FAMILY, font[0], font[1])
+        self.set_font(FONT_FAMILY, font[0], font[1])
         self.text_color = font[2]
         return True
 

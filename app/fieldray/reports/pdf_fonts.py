@@ -40,7 +40,7 @@ from uharfbuzz import Face  # noqa: E402
 
 __all__ = ["FPDF", "Align", "MethodReturnValue", "ViewerPreferences", "XPos", "YPos"]
 
-FAMILY: Final = "DejaVu Sans"
+FONT_FAMILY: Final = "DejaVu Sans"
 _STYLES: Final = {"": "DejaVuSans-usual.ttf", "B": "DejaVuSans-Bold-usual.ttf"}
 # By font family: the file, and the letters that may be in the file. Unifont is compressed to a third of its size.
 _FURTHER: Final = {
@@ -62,7 +62,7 @@ class WholeFont(TTFFont):
     """A font that is embedded unchanged in many documents, with a number for each letter."""
 
     def __init__(self, style: str, number: int) -> None:
-        super().__init__(FPDF(), asset_path("fonts") / _STYLES[style], f"{FAMILY.lower()}{style}", style)
+        super().__init__(FPDF(), asset_path("fonts") / _STYLES[style], f"{FONT_FAMILY.lower()}{style}", style)
         self.close()
         self.i = number
         self.subset = _Codes({letter: code for code, letter in enumerate(sorted(self.cmap), 1)})  # type: ignore[assignment]

@@ -42,16 +42,17 @@ class Bar:
 class MeasuredPerformance:
     """The measured performance of a class, or of a pack as a whole.
 
-    sentence  the most important figures, those of another hospital first; or a sentence that nothing was measured
-    title     title of the bars, which names the hospital of their images
-    bars      a bar of images with the finding, and a bar of images without the finding
-    exact     sentences with all figures and 95 % confidence intervals, for all hospitals
+    sentence            the most important figures, those of another hospital first; or a sentence that nothing was
+                        measured
+    title               title of the bars, which names the hospital of their images
+    bars                a bar of images with the finding, and a bar of images without the finding
+    detailed_sentences  sentences with all figures and 95 % confidence intervals, for all hospitals
     """
 
     sentence: str
     title: str
     bars: tuple[Bar, ...]
-    exact: tuple[str, ...]
+    detailed_sentences: tuple[str, ...]
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ def performance_of(
         sentence=_sentence(translator, measured, category),
         title=at,
         bars=tuple(_bar(translator, shown, truth, manifest) for truth in (True, False)),
-        exact=tuple(class_lines(translator, manifest, point)),
+        detailed_sentences=tuple(class_lines(translator, manifest, point)),
     )
 
 

@@ -31,7 +31,7 @@ from fieldray.domain.patient import person_key
 from fieldray.domain.purpose import AGE_NOTE_CODES
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_label
-from fieldray.store.rows import SAMPLED, outcome_of, pack_spec_of, verdict_columns
+from fieldray.store.rows import RECOGNISED_BY_STAMP, outcome_of, pack_spec_of, verdict_columns
 from fieldray.store.schema import SCHEMA_VERSION, image_key
 
 # Executes an SQL statement with values on the open database, and returns its rows.
@@ -135,12 +135,12 @@ INSERT_STAMP_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES
 SELECT_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
 # Results that no later run uses: failed images are tried again, and a patient who was too young may be old enough now.
-IS_DECIDED_AGAIN: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
+IS_NOT_REUSED: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
 # The images of a run by key, and their results by position of the pack. The stamp is NULL for a result that must be
 # computed again.
 SELECT_STAMPS: Final = f"""
     SELECT images.id, image_key, answers.id AS answer_id, position,
-           CASE WHEN {IS_DECIDED_AGAIN} THEN NULL ELSE stamp END AS stamp
+           CASE WHEN {IS_NOT_REUSED} THEN NULL ELSE stamp END AS stamp
     FROM (SELECT id, image_key, stamp FROM images WHERE run_id = ? AND image_key >= ?
           ORDER BY image_key LIMIT ?) AS images
     JOIN answers ON image_id = images.id ORDER BY image_key, position
@@ -163,8 +163,8 @@ _SEEN: Final = f"""
 """
 _PRESENT: Final = f"UPDATE images SET absent_s = NULL WHERE absent_s IS NOT NULL AND run_id = :run_id AND {_GIVEN}"
 _SAMPLED: Final = f"""
-    UPDATE answers SET is_resumed = {SAMPLED}
-    WHERE is_resumed != {SAMPLED} AND image_id IN (SELECT value FROM json_each(:rows))
+    UPDATE answers SET is_resumed = {RECOGNISED_BY_STAMP}
+    WHERE is_resumed != {RECOGNISED_BY_STAMP} AND image_id IN (SELECT value FROM json_each(:rows))
 """
 UPDATE_RANK: Final = f"""
     UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
@@ -208,7 +208,7 @@ _OF_ANSWER: Final = {
     "image_id": "copy.id",
     "run_id": ":run_id",
     "position": ":position",
-    "is_resumed": str(SAMPLED),
+    "is_resumed": str(RECOGNISED_BY_STAMP),
     "saved_s": ":now_s",
 }
 
@@ -326,7 +326,7 @@ def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> t
     return tuple(sorted(had - has))
 
 
-def absent_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
+def absent_row_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
     """Return the row ids of images that a run's last pass did not see.
 
     Images in folders and zip files that could not be read are left out.
@@ -339,7 +339,7 @@ def absent_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
     return {row["id"] for row in rows if not row["is_seen"] and not _is_in_any(row["image_key"], spared)}
 
 
-def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
+def moved_row_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
     """Return the row ids of images whose file is gone, if another file of the run has equal content.
 
     twins  rows of the query `SELECT_EQUAL_IMAGES`
@@ -354,7 +354,7 @@ def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
     return left
 
 
-def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
+def old_row_ids_of_moved_file(execute: Execute, row_id: int) -> set[int]:
     """Return the row ids of images whose file was moved or renamed to the path of the image `row_id`.
 
     The old path has no file any more, and the image's content is equal to that of the image `row_id`.

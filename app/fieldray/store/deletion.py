@@ -60,19 +60,19 @@ def plan_deletion(path: Path, run_ids: Sequence[int]) -> DeletionPlan:
         return _plan(connection, run_ids)
 
 
-def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> DeletionResult:
+def delete_runs(path: Path, run_ids: Sequence[int], *, confirmed_plan: DeletionPlan | None = None) -> DeletionResult:
     """Delete runs with their images, results and verdicts. Either all of the runs are deleted, or none.
 
-    agreed  the plan that a person confirmed; None without a confirmed plan
+    confirmed_plan  the plan that a person confirmed; None without a confirmed plan
 
     Raises StorageProblem, and UsageProblem: history_no_run; history_in_use if a program works on one of the runs;
-    history_grown if there is more to delete than in the plan `agreed`.
+    history_grown if there is more to delete than in the plan `confirmed_plan`.
     """
 
     def delete(connection: sqlite3.Connection, plan: DeletionPlan) -> None:
         _delete_rows(connection, plan.run_ids)
 
-    return _delete(path, partial(_plan, run_ids=run_ids), delete, agreed=agreed, ends_runs=True)
+    return _delete(path, partial(_plan, run_ids=run_ids), delete, confirmed_plan=confirmed_plan, ends_runs=True)
 
 
 def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
@@ -85,13 +85,13 @@ def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
         return plan
 
 
-def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None = None) -> DeletionResult:
+def delete_patient(path: Path, patient_id: str, *, confirmed_plan: DeletionPlan | None = None) -> DeletionResult:
     """Delete all images with a Patient ID in all runs, with their results, verdicts and pictures. The runs are kept.
 
-    agreed  the plan that a person confirmed; None without a confirmed plan
+    confirmed_plan  the plan that a person confirmed; None without a confirmed plan
 
     Raises StorageProblem, and UsageProblem: history_no_patient; history_in_use if a program works on one of the runs;
-    history_grown if there is more to delete than in the plan `agreed`.
+    history_grown if there is more to delete than in the plan `confirmed_plan`.
     """
 
     def plan(connection: sqlite3.Connection) -> DeletionPlan:
@@ -100,7 +100,12 @@ def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None =
     def delete(connection: sqlite3.Connection, _: DeletionPlan) -> None:
         _delete_images(connection, _plan_of_patient(connection, patient_id)[1])
 
-    return _delete(path, plan, delete, agreed=agreed, ends_runs=False)
+    return _delete(path, plan, delete, confirmed_plan=confirmed_plan, ends_runs=False)
+
+
+def _exceeds(plan: DeletionPlan, confirmed: DeletionPlan) -> bool:
+    """Return whether a plan deletes more results or more verdicts than the plan that a person confirmed."""
+    return plan.result_count > confirmed.result_count or plan.verdict_count > confirmed.verdict_count
 
 
 def _delete(
@@ -108,15 +113,15 @@ def _delete(
     plan_of: Callable[[sqlite3.Connection], DeletionPlan],
     delete: Callable[[sqlite3.Connection, DeletionPlan], None],
     *,
-    agreed: DeletionPlan | None,
+    confirmed_plan: DeletionPlan | None,
     ends_runs: bool,
 ) -> DeletionResult:
     """Plan and delete in one transaction, then release the disk space.
 
-    plan_of    function that makes the plan from the present content of the database
-    delete     function that deletes the rows of a plan
-    agreed     the plan that a person confirmed, or None
-    ends_runs  whether the runs of the plan are deleted, and not only images in them
+    plan_of         function that makes the plan from the present content of the database
+    delete          function that deletes the rows of a plan
+    confirmed_plan  the plan that a person confirmed, or None
+    ends_runs       whether the runs of the plan are deleted, and not only images in them
     """
     before = database_size(path)
     remove_unfinished_files(path.parent)
@@ -127,7 +132,7 @@ def _delete(
         try:
             with transaction(connection):
                 plan = plan_of(connection)
-                if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
+                if confirmed_plan and _exceeds(plan, confirmed_plan):
                     raise UsageProblem(reason("history_grown"))
                 _hold(connection, locks, plan.run_ids)
                 delete(connection, plan)
@@ -160,7 +165,7 @@ def _plan_of_patient(connection: sqlite3.Connection, patient_id: str) -> tuple[D
     (results,) = connection.execute(f"SELECT COUNT(*) FROM answers WHERE image_id IN ({listed})").fetchone()
     (verdicts,) = connection.execute(_VERDICTS_OF_IMAGES.format(images=listed)).fetchone()
     plan = DeletionPlan(
-        run_ids=run_ids, results=int(results), verdicts=int(verdicts), verdicts_kept=0, patient_id=number
+        run_ids=run_ids, result_count=int(results), verdict_count=int(verdicts), kept_verdict_count=0, patient_id=number
     )
     return plan, images
 
@@ -205,7 +210,10 @@ def _plan(connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPla
     found = connection.execute(_VERDICTS.format(runs=runs)).fetchone()
     kept = int(found["kept"])
     return DeletionPlan(
-        run_ids=wanted, results=int(results), verdicts=int(found["all_of_them"]) - kept, verdicts_kept=kept
+        run_ids=wanted,
+        result_count=int(results),
+        verdict_count=int(found["all_of_them"]) - kept,
+        kept_verdict_count=kept,
     )
 
 

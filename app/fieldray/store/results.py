@@ -264,7 +264,7 @@ class ResultQuery:
         settings         settings hashes that count as equal; if empty, only the hash of `pack`
         """
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
-                    AND settings_hash {_AMONG} AND NOT {bookkeeping.IS_DECIDED_AGAIN} AND answers.id <= ?
+                    AND settings_hash {_AMONG} AND NOT {bookkeeping.IS_NOT_REUSED} AND answers.id <= ?
                     ORDER BY answers.id DESC LIMIT 1"""
         equal = json.dumps([*settings] or [pack.settings_hash])
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_result_id)
@@ -363,8 +363,8 @@ class ResultStore(ResultQuery):
         with self._transaction():
             rows = self._all(bookkeeping.SELECT_PASSES, run_id)
             empty = bookkeeping.paths_without_images(rows, self.run(run_id).spec.paths)
-            moved = bookkeeping.moved_ids(self._all(bookkeeping.SELECT_EQUAL_IMAGES, run_id))
-            gone = bookkeeping.absent_ids(rows, empty) | moved
+            moved = bookkeeping.moved_row_ids(self._all(bookkeeping.SELECT_EQUAL_IMAGES, run_id))
+            gone = bookkeeping.absent_row_ids(rows, empty) | moved
             bookkeeping.mark_absent(self._all, run_id, gone)
             bookkeeping.copy_verdicts_after_exchange(self._all, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
@@ -380,7 +380,7 @@ class ResultStore(ResultQuery):
         row_id  row id of the image at the new path
         """
         with self._transaction():
-            moved = bookkeeping.moved_to_ids(self._all, row_id)
+            moved = bookkeeping.old_row_ids_of_moved_file(self._all, row_id)
             bookkeeping.mark_absent(self._all, run_id, moved)
             bookkeeping.copy_verdicts_after_exchange(self._all, run_id, row_id)
         return moved

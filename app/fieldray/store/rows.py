@@ -80,7 +80,7 @@ RUNS_WITH_PACKS: Final = """
                      FROM (SELECT position, spec FROM run_packs WHERE run_id = runs.id ORDER BY position)) AS packs
      FROM runs)
 """
-SAMPLED: Final = 2  # value of `is_resumed` if the file was recognised by its stamp alone
+RECOGNISED_BY_STAMP: Final = 2  # value of `is_resumed` if the file was recognised by its stamp alone
 _LAST_S: Final = 2.5e11  # in the year 9892
 _NONE: Final = type(None)
 _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
@@ -326,7 +326,7 @@ def stored_result_of(
         position=row["position"],
         outcome=outcome_of(row, pack_spec_of(row["spec"]), thumbnail=thumbnail, looks_inside=looks_inside),
         is_reused=bool(row["is_resumed"]),
-        is_recognised_by_sample=row["is_resumed"] == SAMPLED,
+        is_recognised_by_sample=row["is_resumed"] == RECOGNISED_BY_STAMP,
         verdict=verdict_of(row) if row["choice"] else None,
         is_read=bool(row["is_read"]),
     )
@@ -379,7 +379,7 @@ def tally_of(row: sqlite3.Row) -> ImageTally:
         category=category_in(row),
         reason=reason_of(row["reason"]) if row["reason"] else None,
         verdict=row["choice"],
-        images=row["number"],
+        image_count=row["number"],
     )
 
 

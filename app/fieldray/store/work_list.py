@@ -39,7 +39,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY_CODES
-from fieldray.domain.patient import day_number, earlier_days_last, earlier_images
+from fieldray.domain.patient import day_number, earlier_images, positions_with_earlier_days_last
 from fieldray.domain.run import (
     CONTRADICTING_CHOICES,
     DriftSample,
@@ -85,7 +85,7 @@ _YEAR_FIRST: Final = re.compile(r"([0-9]{4})[-./]([0-9]{2})(?:[-./]([0-9]{2}))?"
 _DAY_FIRST: Final = re.compile(r"([0-9]{1,2})[./]([0-9]{1,2})[./]([0-9]{4})")
 _OWNED: Final = np.dtype([("id", np.int64), ("person", np.int64), ("study", np.int64), ("day", np.int64)])
 _COUNTED: Final = "SELECT rank, COUNT(*) FROM work_list WHERE run_id = ? GROUP BY rank"
-SELECT_OWNERS: Final = (
+SELECT_PATIENTS_AND_STUDIES: Final = (
     "SELECT image_id, person, study, study_date FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY image_id"
 )
 _ONLY_THESE: Final = "AND person IN (SELECT person FROM work_list WHERE run_id = ? AND image_id IN ({}))"
@@ -211,7 +211,7 @@ class HistoryQuery(ResultQuery):
             row_ids = self._ordered(run_id, wanted, order, limit=limit)
             owned, is_earlier = self._owned(run_id, row_ids, is_all=limit is None)
         if order.column == "class":
-            positions = earlier_days_last(is_earlier)
+            positions = positions_with_earlier_days_last(is_earlier)
             owned, is_earlier = owned[positions], is_earlier[positions]
         positions, begins = np.arange(len(owned)), np.empty(0, np.uint8)
         if order.by_patient:
@@ -230,7 +230,7 @@ class HistoryQuery(ResultQuery):
         is_all   whether to read all images of the run, which is faster for many images
         """
         only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
-        found = self._tuples(SELECT_OWNERS.format(only=only), (run_id,) if is_all else (run_id, run_id))
+        found = self._tuples(SELECT_PATIENTS_AND_STUDIES.format(only=only), (run_id,) if is_all else (run_id, run_id))
         with invalid_rows_as_damage(self.path):
             owned = np.fromiter(((*owner, _day_number(day)) for *owner, day in found), _OWNED)
         positions = np.searchsorted(owned["id"], row_ids)
@@ -390,7 +390,7 @@ class HistoryQuery(ResultQuery):
         with self.snapshot(), storage_problems(self.path):
             row_ids = self._numbers(_IN_ORDER, run_id)
             _, is_earlier = self._owned(run_id, row_ids, is_all=True)
-        positions = earlier_days_last(is_earlier)
+        positions = positions_with_earlier_days_last(is_earlier)
         for start in range(0, len(positions), _POSITIONS_PER_QUERY):
             some = positions[start : start + _POSITIONS_PER_QUERY]
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))

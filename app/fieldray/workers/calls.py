@@ -80,7 +80,7 @@ class AnalyseRequest:
                          or "nowhere": the answer then contains the classifier's input
     stamp_key            hexadecimal key with which a stamp of the file is made, to recognise the unchanged file later;
                          "" for no stamp
-    pack                 number of the pack among the loaded packs, from 0
+    pack_number          number of the pack among the loaded packs, from 0
     """
 
     ref: ImageRef
@@ -92,7 +92,7 @@ class AnalyseRequest:
     detail: Detail = "needed"
     classifier_location: ClassifierLocation = "nowhere"
     stamp_key: str = ""
-    pack: int = 0
+    pack_number: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -163,10 +163,10 @@ class AnalysisResult:
 class PackInferRequest(InferRequest):
     """A request to run a pack's classifier on a network input.
 
-    pack  number of the pack among the loaded packs, from 0
+    pack_number  number of the pack among the loaded packs, from 0
     """
 
-    pack: int = 0
+    pack_number: int = 0
 
 
 def _require_grey(pixels: NDArray[Any], *, longest: int) -> None:

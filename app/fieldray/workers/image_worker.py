@@ -26,13 +26,13 @@ from fieldray.domain.lungs import LungFields, LungNetworkOutput, find_lungs_in_i
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.pack_setup import PackSetup, scores_of
 from fieldray.domain.purpose import header_says_frontal_chest
-from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
+from fieldray.errors import BackendProblem, InputProblem, Unreadable, UnsuitableImage
 from fieldray.imaging.archive import search_members
 from fieldray.imaging.object_identify import identify_object
 from fieldray.imaging.preprocess import thumbnail, to_network_input, with_default_window
 from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality
 from fieldray.imaging.reading import ImageFile, decode_preview, read_facts
-from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
+from fieldray.imaging.reduction import FINE_DETAIL_FACTOR, TargetSize, size_for_all, size_for_crop
 from fieldray.imaging.source import FileStamper
 from fieldray.imaging.whole_file import hash_file
 from fieldray.inference.backend import NetworkOutput, run_self_test
@@ -133,12 +133,12 @@ class _PackAnalysis:
     box: Box | None = None
 
     def refuse(self, why: Reason) -> None:
-        """Raise Unusable with a reason for refusal.
+        """Raise UnsuitableImage with a reason for refusal.
 
         If a person overruled this reason, add it to `overruled` instead.
         """
         if not self.question.overrides.will_overrule(why, self.question.ref.turn):
-            raise Unusable(why)
+            raise UnsuitableImage(why)
         if why not in self.overruled:
             self.overruled += (why,)
 
@@ -201,21 +201,21 @@ class ImageWorker:
         try:
             file = self._open_file(first.ref, stamps=stamps)
         except InputProblem as error:
-            unread = calls.AnalysisResult(problem=error.reason, is_refusal=isinstance(error, Unusable))
+            unread = calls.AnalysisResult(problem=error.reason, is_refusal=isinstance(error, UnsuitableImage))
             return (unread,) * len(questions)
         shared = _Shared(file, opened_s=time.perf_counter() - began_s)
         return tuple(self._analyse_with_pack(number, question, shared) for number, question in enumerate(questions))
 
     def _analyse_with_pack(self, number: int, question: calls.AnalyseRequest, shared: _Shared) -> calls.AnalysisResult:
-        file, pack = shared.file, self._packs[question.pack] if self._packs else _LoadedPack(None, None)
+        file, pack = shared.file, self._packs[question.pack_number] if self._packs else _LoadedPack(None, None)
         facts = ReadFacts(content_sha256=file.content_sha256, stamp=file.stamp)
         view = _PackAnalysis(number, question, pack, shared, calls.AnalysisResult(facts=facts), read_s=shared.opened_s)
         try:
             self._analyse_view(view)
         except InputProblem as error:
-            if isinstance(error, Unusable) and error.reason.code != "modality":
+            if isinstance(error, UnsuitableImage) and error.reason.code != "modality":
                 self._picture(view)
-            view.result = replace(view.result, problem=error.reason, is_refusal=isinstance(error, Unusable))
+            view.result = replace(view.result, problem=error.reason, is_refusal=isinstance(error, UnsuitableImage))
         except BackendProblem as error:
             view.result = replace(view.result, problem=reason("lungs_failed", detail=error.reason.text))
         facts = replace(view.result.facts, decode_ms=1000 * view.read_s)
@@ -232,7 +232,7 @@ class ImageWorker:
 
     def run(self, question: calls.PackInferRequest) -> NetworkOutput:
         """Run a pack's classifier on a network input and return the output. Raises BackendProblem."""
-        classifier = self._packs[question.pack].classifier if self._packs else None
+        classifier = self._packs[question.pack_number].classifier if self._packs else None
         if classifier is None:
             raise ValueError("no classifier is loaded")
         announce("inference")
@@ -276,7 +276,7 @@ class ImageWorker:
         crops = wanted is not None and wanted.crop != "none" and finder is not None
         is_whole = detail == "full" or question.ref.turn != NO_CORRECTION  # a reduced image may lack its last rows
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
-        finest = size_for_all(wanted, factor=REFINEMENT) if wanted and detail == "finer" else None
+        finest = size_for_all(wanted, factor=FINE_DETAIL_FACTOR) if wanted and detail == "finer" else None
         needed = None if is_whole else view.needed or finest or size_for_all(*specs)
         image = self._read(view, needed)
         if finder:
@@ -289,7 +289,9 @@ class ImageWorker:
             image = self._read(view, finer)
         is_first = detail == "needed" and image.is_approximate and not is_whole
         view.box, view.fine = box, size_for_crop(wanted, box, image, "fine") if box and is_first else None
-        view.needed = size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, factor=REFINEMENT)
+        view.needed = (
+            size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, factor=FINE_DETAIL_FACTOR)
+        )
         tensors, key = view.shared.network_inputs, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)
         facts = replace(view.result.facts, pixel_map=tensor.pixel_map)
@@ -336,7 +338,7 @@ class ImageWorker:
             if reading is None:
                 if shared.readings:
                     announce("decode")
-                image = with_default_window(shared.file.image(needed))
+                image = with_default_window(shared.file.decode_image(needed))
                 upright = image.corrected(view.question.ref.turn)
                 reading = _Reading(image, upright, time.perf_counter() - began_s)
                 shared.readings[needed] = reading
@@ -351,7 +353,7 @@ class ImageWorker:
             image_facts, why = reading.first
             view.result = replace(view.result, facts=image_facts)
             if why:
-                raise Unusable(why)
+                raise UnsuitableImage(why)
             return reading.upright
         finally:
             view.read_s += time.perf_counter() - began_s
@@ -359,7 +361,7 @@ class ImageWorker:
     def _find_lungs(self, view: _PackAnalysis, image: Image, needed: TargetSize | None) -> None:
         """Find the lungs, or use the result of another pack with the same lung-field pack.
 
-        Raises Unusable, BackendProblem.
+        Raises UnsuitableImage, BackendProblem.
         """
         finder, classifier, header = view.pack.finder, view.pack.classifier, view.result.header
         assert finder

@@ -12,7 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, Unreadable, Unusable, WorkerProblem
+from fieldray.errors import (
+    BackendProblem,
+    EnvironmentProblem,
+    FieldrayError,
+    Unreadable,
+    UnsuitableImage,
+    WorkerProblem,
+)
 from fieldray.paths import child_command
 from fieldray.process_environment import usable_cores
 from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, handler_of
@@ -204,12 +211,12 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         key = self._stamps.key.hex() if self._stamps else ""
         begun = self._given_up
 
+        def request(one: AnalyseRequest, model: Model | None, loaded: Sequence[Model]) -> AnalyseRequest:
+            finds, number = bool(model and calls.lung_finder_of(model)), _index(model, loaded) if model else 0
+            return replace(one, ref=slim, stamp_key=key, pack_number=number, finds_lungs=finds)
+
         def asked(loaded: Sequence[Model]) -> tuple[AnalyseRequest, ...]:
-            numbered = [(one, of, _index(of, loaded) if of else 0) for one, of in questions]
-            return tuple(
-                replace(one, ref=slim, stamp_key=key, pack=pack, finds_lungs=bool(of and calls.lung_finder_of(of)))
-                for one, of, pack in numbered
-            )
+            return tuple(request(one, model, loaded) for one, model in questions)
 
         def elsewhere(question: calls.DeviceRunRequest) -> calls.DeviceRunResult:
             if run_elsewhere is None or not 0 <= question.number < len(questions):
@@ -228,10 +235,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             if len(seen) != len(questions):
                 raise Unreadable(reason("decoder_crashed"))
             return seen
-        except (Unreadable, Unusable) as error:
+        except (Unreadable, UnsuitableImage) as error:
             stage: Stage = "inference" if error.reason.code == "lungs_failed" else "decode"
             facts = ReadFacts(content_sha256=self._hash_if_readable(ref, error))
-            is_refusal = isinstance(error, Unusable)
+            is_refusal = isinstance(error, UnsuitableImage)
             lost = calls.AnalysisResult(problem=error.reason, is_refusal=is_refusal, stage=stage, facts=facts)
             return (lost,) * len(questions)
 
@@ -260,7 +267,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         from fieldray.workers.calls import RUN, PackInferRequest
 
         def asked(loaded: Sequence[Model]) -> PackInferRequest:
-            return PackInferRequest(values=values, pack=_index(model, loaded))
+            return PackInferRequest(values=values, pack_number=_index(model, loaded))
 
         return self._ask(RUN, asked, models=[model], is_cancelled=is_cancelled)
 
@@ -269,7 +276,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
 
-        Raises Unreadable (reason `changed` for other content), Unusable, WorkerProblem, PoolClosed.
+        Raises Unreadable (reason `changed` for other content), UnsuitableImage, WorkerProblem, PoolClosed.
         """
         from fieldray.workers import calls
 
@@ -300,7 +307,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def zip_members(self, ref: ImageRef) -> Iterator[ImageRef]:
         """Yield a reference to each image in a zip file. The first ones are yielded before the whole file is searched.
 
-        Raises Unreadable or Unusable for the zip file as a whole, and PoolClosed.
+        Raises Unreadable or UnsuitableImage for the zip file as a whole, and PoolClosed.
         """
         from fieldray.imaging.archive import members_of
         from fieldray.workers import calls
@@ -308,7 +315,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return members_of(ref, lambda question: self._ask(calls.SEARCH_MEMBERS, lambda *_: question))
 
     def identify(self, question: ObjectHead) -> ObjectContent:
-        """Identify an object on a server by its first bytes. Raises Unreadable, Unusable, WorkerProblem, PoolClosed."""
+        """Identify an object on a server by its first bytes.
+
+        Raises Unreadable, UnsuitableImage, WorkerProblem, PoolClosed.
+        """
         from fieldray.workers import calls
 
         return self._ask(calls.IDENTIFY_OBJECT, lambda *_: question)

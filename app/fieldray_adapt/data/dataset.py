@@ -277,8 +277,8 @@ def data_step(run: Run) -> StepFacts:
     targets = label_targets(image_set.rows, recipe.labels)
     parts = leave_out_unlabelled_training(parts, targets)
     require_all_classes(parts, targets, recipe.labels)
-    write_atomically(run.folder("data") / SPLIT_NAME, _split_file(image_set.rows, parts))
-    split = _read_split(run.folder("data") / SPLIT_NAME)
+    write_atomically(run.step_folder("data") / SPLIT_NAME, _split_file(image_set.rows, parts))
+    split = _read_split(run.step_folder("data") / SPLIT_NAME)
     known, digests = count_table_patients(rows, recipe.split), _digests(rows, split)
     people = [row.person for row in image_set.rows]
     facts = DataFigures(
@@ -297,7 +297,7 @@ def data_step(run: Run) -> StepFacts:
         data_sha256=digests.data_sha256,
         split_sha256=digests.split_sha256,
     )
-    run.write("data", "facts.json", facts)
+    run.write_step_json("data", "facts.json", facts)
     return {**facts.images, **known, **to_builtins(digests)}
 
 
@@ -339,9 +339,9 @@ def load_dataset(run: Run) -> Dataset:
     Raises UsageProblem: step_missing if the data step did not run, data_changed if tables, images or the stored parts
     have changed since the data step.
     """
-    folder = run.folder("data")
+    folder = run.step_folder("data")
     try:
-        facts = run.read("data", "facts.json", DataFigures)
+        facts = run.read_step_json("data", "facts.json", DataFigures)
     except OSError as problem:
         raise UsageProblem(reason("step_missing", step="data")) from problem
     rows, split = _rows(run), _read_split(folder / SPLIT_NAME)
@@ -353,7 +353,7 @@ def load_dataset(run: Run) -> Dataset:
 
 
 def _rows(run: Run) -> list[Row]:
-    return read_rows(run.recipe.data, folder=run.folder("data"))
+    return read_rows(run.recipe.data, folder=run.step_folder("data"))
 
 
 def read_network_inputs(run: Run, rows: Sequence[Row], *, name: str = "images") -> ImageSet:
@@ -361,7 +361,7 @@ def read_network_inputs(run: Run, rows: Sequence[Row], *, name: str = "images") 
 
     The images are also stored in the run folder, in the file `name`.npz. A later call loads the file.
     """
-    cache, recipe = run.folder("data") / f"{name}.npz", run.recipe
+    cache, recipe = run.step_folder("data") / f"{name}.npz", run.recipe
     return read_images(
         rows,
         recipe.input,

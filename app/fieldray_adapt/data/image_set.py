@@ -22,7 +22,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import cell_edges, overlaps
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.purpose import header_says_frontal_chest
-from fieldray.errors import Unreadable, Unusable, UsageProblem
+from fieldray.errors import Unreadable, UnsuitableImage, UsageProblem
 from fieldray.imaging.preprocess import to_network_input
 from fieldray.imaging.quality import check_pixels
 from fieldray.imaging.reading import ImageFile
@@ -284,10 +284,10 @@ def _read_one(row: Row, reading: _Reading) -> _Prepared | Reason:
         file = ImageFile(ref)
         if file.content_sha256 != row.sha256:
             raise UsageProblem(reason("data_changed", path=row.path))
-        image = file.image()
-    except (Unreadable, Unusable) as problem:
+        image = file.decode_image()
+    except (Unreadable, UnsuitableImage) as problem:
         return problem.reason
-    with suppress(Unreadable, Unusable):  # a file with several images keeps the empty header
+    with suppress(Unreadable, UnsuitableImage):  # a file with several images keeps the empty header
         ref = file.identified_ref()
     return check_pixels(image) or reading.prepared(image, ref.header)
 

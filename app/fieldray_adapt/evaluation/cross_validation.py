@@ -39,7 +39,7 @@ from fieldray_adapt.training.classifier import predict_logits
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.steps import (
-    HEAD_IMAGES,
+    MAX_HEAD_IMAGES,
     convert_network,
     recipe_specification,
     train_recipe,
@@ -74,9 +74,9 @@ def cross_validation_step(run: Run) -> StepFacts:
         evaluated = _evaluated_in(data, run, fold)
         for stage, found in _out_of_fold(run, data, fold, evaluated).items():
             scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[evaluated] = found
-    save_arrays(run.folder("cross") / "scores.npz", scores | {"targets": data.targets})
+    save_arrays(run.step_folder("cross") / "scores.npz", scores | {"targets": data.targets})
     results = _figures(run, data, scores)
-    run.write("cross", "metrics.json", results)
+    run.write_step_json("cross", "metrics.json", results)
     _publish(run, data, scores, results)
     return {code: to_builtins(found.stages[INT8_STAGE].auc) for code, found in results.items()}
 
@@ -119,7 +119,11 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
 
     Returns the scores (images, labels of the pack) by stage: "trained", "pruned" and "int8".
     """
-    recipe, folder, learnt = run.recipe, run.folder("cross") / str(fold), training_indices_for_fold(data, run, fold)
+    recipe, folder, learnt = (
+        run.recipe,
+        run.step_folder("cross") / str(fold),
+        training_indices_for_fold(data, run, fold),
+    )
     training = data.samples_at(learnt)
     weights, _ = train_recipe(
         run,
@@ -144,7 +148,7 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
         network = iterations.network(kept.number)
         found[PRUNED_STAGE] = _float_scores(recipe, *network, images)
     drawn = np.random.default_rng(recipe.training.seed).permutation(learnt)
-    files = convert_network(recipe, *network, images=data.image_set.images[drawn[:HEAD_IMAGES]])
+    files = convert_network(recipe, *network, images=data.image_set.images[drawn[:MAX_HEAD_IMAGES]])
     labels, roles = len(recipe.pack_labels), files.int8_file.output_roles(files.specification)
     found[INT8_STAGE] = run_network(
         files.int8_file.data, images, spec=recipe.input, outputs=roles, labels=labels

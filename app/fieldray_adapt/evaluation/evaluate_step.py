@@ -58,7 +58,7 @@ from fieldray_adapt.training.steps import read_converted_file, run_converted_fil
 def external_rows(run: Run) -> list[Row]:
     """Read the table rows of the other hospital's images; empty if the recipe names no other hospital."""
     chosen = run.recipe.evaluation.elsewhere
-    return read_rows([chosen], folder=run.folder("data")) if chosen else []
+    return read_rows([chosen], folder=run.step_folder("data")) if chosen else []
 
 
 def external_images(run: Run, data: Dataset) -> ImageSet | None:
@@ -148,23 +148,25 @@ def evaluate_step(run: Run) -> StepFacts:
         label.code: _evaluate_label(run, measured, label, chosen[label.code], screened)
         for label in run.recipe.pack_labels
     }
-    run.write("evaluate", "metrics.json", ClassifierFigures(labels=labels, data=data.facts, gate=gate_figures))
+    run.write_step_json(
+        "evaluate", "metrics.json", ClassifierFigures(labels=labels, data=data.facts, gate=gate_figures)
+    )
     points = tuple(
         with_measured_figures(point, figures=labels[code].test, measured_on=run.recipe.evaluation.measured_on)
         for code, own in chosen.items()
         for point in own.points
     )
     calibration = {code: own.calibration for code, own in chosen.items()}
-    run.write("evaluate", "points.json", EvaluationChoices(points=points, calibration=calibration))
+    run.write_step_json("evaluate", "points.json", EvaluationChoices(points=points, calibration=calibration))
     save_arrays(
-        run.folder("evaluate") / "gate.npz",
+        run.step_folder("evaluate") / "gate.npz",
         {"mean": gate.mean, "projection": gate.projection, "limit": np.array(gate.limit)},
     )
     kept = [run.recipe.labels.index(label) for label in run.recipe.pack_labels]
     targets = {f"{part}_targets": data.samples(part).targets[:, kept] for part in _PARTS}
     scores = {part: answers.scores for part, answers in integer.items()} | {"test_float": measured.float_outputs.scores}
     scores["test_screened"] = np.stack([screened["test"].scores(code) for code in labels], axis=1)
-    save_arrays(run.folder("evaluate") / "scores.npz", {**scores, **targets})
+    save_arrays(run.step_folder("evaluate") / "scores.npz", {**scores, **targets})
     return {code: to_builtins(own.test.auc) for code, own in labels.items()}
 
 
@@ -292,14 +294,14 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OutOfDistributionChec
     ood_images = read_images(
         _ood_rows(run),
         run.recipe.input,
-        cache=run.folder("data") / "ood.npz",
+        cache=run.step_folder("data") / "ood.npz",
         progress=run.progress,
         lung_pack=run.recipe.lungs,
     )
     small = read_images(
         data.rows("test"),
         run.recipe.input,
-        cache=run.folder("data") / "small.npz",
+        cache=run.step_folder("data") / "small.npz",
         progress=run.progress,
         shrink_to=choice.ood_side,
         lung_pack=run.recipe.lungs,
@@ -318,7 +320,7 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OutOfDistributionChec
 def _ood_rows(run: Run) -> list[Row]:
     """Read the table rows of the out-of-distribution images; empty if the recipe has no key `ood_images`."""
     chosen = run.recipe.evaluation.ood_images
-    return read_rows([chosen], folder=run.folder("data")) if chosen else []
+    return read_rows([chosen], folder=run.step_folder("data")) if chosen else []
 
 
 def _refused(gate: OutOfDistributionCheck, answers: NetworkOutputs, rows: Sequence[Row]) -> Share:

@@ -69,7 +69,7 @@ class LungData:
     ood_image_parts: NDArray[np.str_]
     masks_are_chests: bool = True
 
-    def part_indices(self, part: str) -> NDArray[np.int64]:
+    def indices_of_part(self, part: str) -> NDArray[np.int64]:
         """Return the indices (n,) of the images with masks in a part, such as "training"."""
         return np.flatnonzero(self.image_parts == part)
 
@@ -92,7 +92,9 @@ class LungData:
             for name in sorted(set(self.chest_sources))
             if len(own := np.flatnonzero((self.chest_sources == name) & (self.chest_parts == part)))
         }
-        sources = sorted(set(self.image_sources[self.part_indices(part)])) if chests and self.masks_are_chests else ()
+        sources = (
+            sorted(set(self.image_sources[self.indices_of_part(part)])) if chests and self.masks_are_chests else ()
+        )
         for name in map(str, sources):
             own = np.flatnonzero((self.image_sources == name) & (self.image_parts == part))
             others, weight = chests.get(name, (np.zeros((0, side, side), np.uint8), 1.0))
@@ -156,7 +158,7 @@ def data_step(run: Run) -> StepFacts:
     rows, images = read_images_or_fail(
         add_digests(pair.row for pair in pairs),
         recipe.input,
-        cache=run.folder("data") / "images.npz",
+        cache=run.step_folder("data") / "images.npz",
         progress=run.progress,
     )
     parts = _image_parts(recipe, pairs)
@@ -174,15 +176,15 @@ def data_step(run: Run) -> StepFacts:
         **{f"chest{name}": found for name, found in chests.items()},
         **{f"ood_image{name}": found for name, found in ood_images.items() if name in ("s", "_parts")},
     }
-    save_arrays(run.folder("data") / _ARRAYS, arrays)
+    save_arrays(run.step_folder("data") / _ARRAYS, arrays)
     found = _figures(arrays, data_sha256=_outside(run), split_sha256=digest(parts))
-    run.write("data", "facts.json", found)
+    run.write_step_json("data", "facts.json", found)
     return dict(found.images)
 
 
 def load_lung_data(run: Run) -> LungData:
     """Load the images and masks that the data step stored. Raises UsageProblem (`step_missing`)."""
-    with run.arrays("data", _ARRAYS) as arrays:
+    with run.open_step_arrays("data", _ARRAYS) as arrays:
         return LungData(**{name: cast("Any", array) for name, array in arrays.items()})
 
 
@@ -209,10 +211,10 @@ def _check_images(
         return {"s": np.zeros((0, side, side), np.uint8), "_parts": none, "_sources": none, "_patients": none}
     rows = [
         row
-        for row in read_rows(sources, folder=run.folder("data"))
+        for row in read_rows(sources, folder=run.step_folder("data"))
         if row.patient not in excluded_patients or not row.patient
     ]
-    found = read_images(rows, run.recipe.input, cache=run.folder("data") / f"{name}.npz", progress=run.progress)
+    found = read_images(rows, run.recipe.input, cache=run.step_folder("data") / f"{name}.npz", progress=run.progress)
     return {
         "s": found.images[..., 0],
         "_parts": np.array(assign_parts(found.rows, run.recipe.split, ())),
@@ -241,7 +243,7 @@ def _outside(run: Run) -> str:
     pairs = [pair for source in lung_recipe_of(run).masks for pair in list_pairs(source)]
     masks = [file_sha256(pair.mask) for pair in pairs]
     rows = add_digests(pair.row for pair in pairs)
-    others = read_rows([*lung_recipe_of(run).chests, *lung_recipe_of(run).ood_images], folder=run.folder("data"))
+    others = read_rows([*lung_recipe_of(run).chests, *lung_recipe_of(run).ood_images], folder=run.step_folder("data"))
     return digest(rows_digest(rows), masks, rows_digest(others))
 
 

@@ -63,9 +63,9 @@ def evaluate_step(run: Run) -> StepFacts:
     if "int8" in fits:
         checks, difference = measure_checks(recipe, data, answers["int8"]), _difference(fits["int8"], fits["float"])
         metrics = structs.replace(metrics, int8_less_float=difference, **structs.asdict(checks))
-        run.write("evaluate", "thresholds.json", checks.thresholds)
-    run.write("evaluate", "fits.json", {str(data.image_paths[index]): fit for index, fit in best.items()})
-    run.write("evaluate", "metrics.json", metrics)
+        run.write_step_json("evaluate", "thresholds.json", checks.thresholds)
+    run.write_step_json("evaluate", "fits.json", {str(data.image_paths[index]): fit for index, fit in best.items()})
+    run.write_step_json("evaluate", "metrics.json", metrics)
     return {name: found.dice.value for name, found in next(iter(metrics.masks.values())).items()}
 
 
@@ -104,7 +104,7 @@ def measure_fits(
 
     Returns the fit for each image of `parts`, by the index of the image in `data`.
     """
-    chosen = np.concatenate([data.part_indices(part) for part in parts])
+    chosen = np.concatenate([data.indices_of_part(part) for part in parts])
     if not len(chosen):
         return {}
     shares, _ = predict(data.images[chosen])

@@ -84,7 +84,7 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
     set_thread_count(recipe.training.threads)
     fits, found = dict[int, MaskFit](), dict[str, LeftOutFigures]()
     for number, name in enumerate(names):
-        data, folder = without_hospital(recipe, whole, number), run.folder("cross") / str(number)
+        data, folder = without_hospital(recipe, whole, number), run.step_folder("cross") / str(number)
         weights, _ = train(recipe, data, folder=folder, progress=partial(run.report_epoch, folder))
         answer = partial(run_tflite_file, convert_lung_network(recipe, data, weights)["int8"])
         fits |= measure_fits(recipe, data, answer, parts=(_HELD, "evaluate"))
@@ -94,7 +94,9 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
             for source, images in _unseen(data, name).items()
         }
         found[name] = LeftOutFigures(unseen=unseen, ood_images=checks.ood_images or {}, thresholds=checks.thresholds)
-    run.write("cross", "metrics.json", LungCrossValidationFigures(masks=summarise_fits(whole, fits), hospitals=found))
+    run.write_step_json(
+        "cross", "metrics.json", LungCrossValidationFigures(masks=summarise_fits(whole, fits), hospitals=found)
+    )
     return {f"{name}_accepted": _accepted(one.unseen) for name, one in found.items()}
 
 

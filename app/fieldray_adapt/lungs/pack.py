@@ -64,7 +64,7 @@ def pack_step(run: Run) -> StepFacts:
         recipe,
         specification=lung_specification(recipe),
         files={"litert": file.data},
-        data=run.read("data", "facts.json", LungDataFigures),
+        data=run.read_step_json("data", "facts.json", LungDataFigures),
         metrics=metrics,
         tools=made_with,
     )

@@ -50,7 +50,7 @@ def representative_images(recipe: LungRecipe, data: LungData) -> NDArray[np.uint
     Half are images with masks, half are images for the image checks: rotated, inverted or no chest. If the recipe has
     no images for the checks, all are images with masks.
     """
-    generator, own = np.random.default_rng(recipe.training.seed), data.part_indices("training")
+    generator, own = np.random.default_rng(recipe.training.seed), data.indices_of_part("training")
     checks = data.check_images("training", {}, side=recipe.input.height)
     drawn = round(recipe.calibration_images * _CHECKS_SHARE) if checks else 0
     images = [data.images[index] for index in generator.permutation(own)[: recipe.calibration_images - drawn]]

@@ -46,8 +46,8 @@ def fit_row(name: str, fits: SourceFits) -> list[str]:
 
 def report_step(run: Run) -> StepFacts:
     """Write report.html: training figures, fit of the masks, and pictures of the best, median and worst masks."""
-    metrics = run.read("evaluate", "metrics.json", LungFigures)
-    history, recipe = run.read("train", HISTORY_NAME, list[EpochFigures]), lung_recipe_of(run)
+    metrics = run.read_step_json("evaluate", "metrics.json", LungFigures)
+    history, recipe = run.read_step_json("train", HISTORY_NAME, list[EpochFigures]), lung_recipe_of(run)
     curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_dice_cells(row)] for row in history]
     masks = [
         Table(rows=[fit_row(*item) for item in found.items()], head=FIT_COLUMNS, caption=name)
@@ -76,7 +76,11 @@ def _overlays(run: Run) -> list[ReportPart]:
 
     The X-ray is black in the pictures if the recipe does not allow the report to show images.
     """
-    recipe, data, fits = lung_recipe_of(run), load_lung_data(run), run.read("evaluate", "fits.json", dict[str, MaskFit])
+    recipe, data, fits = (
+        lung_recipe_of(run),
+        load_lung_data(run),
+        run.read_step_json("evaluate", "fits.json", dict[str, MaskFit]),
+    )
     parts: list[ReportPart] = [Paragraph("Green: the true outline; red: the one found.")]
     for source in sorted({str(data.image_sources[index]) for index in _known(data, fits)}):
         own = [index for index in _known(data, fits) if data.image_sources[index] == source]

@@ -53,11 +53,11 @@ def train_step(run: Run) -> StepFacts:
     weights, history = (run.trainer.train_lung_fields if run.trainer else train)(
         recipe,
         load_lung_data(run),
-        folder=run.folder("train"),
-        progress=lambda row: run.report_epoch(run.folder("train"), row),
+        folder=run.step_folder("train"),
+        progress=lambda row: run.report_epoch(run.step_folder("train"), row),
     )
-    save_weights(run.folder("train") / "weights.npz", weights)
-    run.write("train", "history.json", history)
+    save_weights(run.step_folder("train") / "weights.npz", weights)
+    run.write_step_json("train", "history.json", history)
     return {**to_builtins(history[-1]), **trainer_facts(run)}
 
 
@@ -144,7 +144,7 @@ class StageSamples:
     def __init__(self, recipe: LungRecipe, data: LungData, engine: MaskEngine) -> None:
         self._recipe, self._engine, self.training = recipe, engine, recipe.training
         side = engine.side if engine.has_checks else engine.mask_side
-        own = data.part_indices("training")
+        own = data.indices_of_part("training")
         self._images, self._masks = resize_images(data.images[own], side), resize_images(data.masks[own], side)
         sources, shares = data.image_sources, {source.name: source.share for source in recipe.masks}
         chances = np.array([shares[name] / np.count_nonzero(sources[own] == name) for name in sources[own]])
@@ -153,7 +153,7 @@ class StageSamples:
         self._checks: ImagesForChecks | None = (
             data.check_images("training", weights, side=side) if engine.has_checks and recipe.chests else None
         )
-        seen = data.part_indices("validation")
+        seen = data.indices_of_part("validation")
         self._seen_images, self._seen_masks = data.images[seen], data.masks[seen]
         self._seen_region = np.isin(sources[seen], [*recipe.region_sources])
 

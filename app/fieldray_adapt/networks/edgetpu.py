@@ -23,7 +23,7 @@ from typing import Any, Final
 from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.inference.coral import OPERATOR, read_compiler_package
+from fieldray.inference.coral import EDGETPU_OPERATOR_NAME, read_compiler_package
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import Run, Step, StepFacts
@@ -178,7 +178,7 @@ class _File:
 
     def is_custom(self, row: Any) -> bool:
         """Return whether an operator was made by edgetpu_compiler."""
-        return bool(self._model.operatorCodes[row.opcodeIndex].customCode == OPERATOR)
+        return bool(self._model.operatorCodes[row.opcodeIndex].customCode == EDGETPU_OPERATOR_NAME)
 
     def _name(self, row: Any) -> str:
         code = self._model.operatorCodes[row.opcodeIndex]
@@ -337,8 +337,8 @@ def _last_line(text: str) -> str:
 def placement_step(run: Run) -> StepFacts:
     """Forecast which operators of the int8 file run on the Edge TPU. Writes placement.json and placement.txt."""
     placement = read_placement(read_converted_file(run, "int8").data)
-    run.write("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
-    write_atomically(run.folder("placement") / "placement.txt", (describe_placement(placement) + "\n").encode())
+    run.write_step_json("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
+    write_atomically(run.step_folder("placement") / "placement.txt", (describe_placement(placement) + "\n").encode())
     return {
         "operators": len(placement.operators),
         "mapped": placement.mapped_count,

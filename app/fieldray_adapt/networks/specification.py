@@ -146,7 +146,7 @@ class Specification:
                 return layer
         raise KeyError(name)
 
-    def count(self, axis: Axis) -> int:
+    def channel_count(self, axis: Axis) -> int:
         """Return the number of channels along an axis, summed over all channel sets of the axis."""
         return sum(self.channels[name] for name in axis.channel_sets)
 
@@ -203,7 +203,7 @@ def channel_sets(specification: Specification) -> dict[str, str]:
             if "" in sets:
                 raise ValueError(f"layer {layer.name} joins the input")
             sets = {_JOINED.join(found[name] for name in layer.inputs)}
-        if any(specification.count(Axis(name)) == specification.input_channels for name in sets - {""}):
+        if any(specification.channel_count(Axis(name)) == specification.input_channels for name in sets - {""}):
             sets -= {""}
         if len(sets) > 1:
             raise ValueError(f"layer {layer.name} adds the channel sets {sorted(sets)}")
@@ -218,7 +218,7 @@ def layer_shapes(specification: Specification) -> dict[str, Shape]:
     for layer in specification.layers:
         shape = found[layer.inputs[0]]
         own = Axis(sets[layer.name])
-        count = specification.count(own) if own.channel_sets else specification.input_channels
+        count = specification.channel_count(own) if own.channel_sets else specification.input_channels
         if layer.kind in ("conv", "depthwise", "max_pool"):
             found[layer.name] = (math.ceil(shape[0] / layer.stride), math.ceil(shape[1] / layer.stride), count)
         elif layer.kind == "upsample":
@@ -247,7 +247,7 @@ def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
         source, out = sets[layer.inputs[0]], Axis(sets[layer.name])
         incoming = Axis(source)
         if layer.kind == "dense":
-            incoming = Axis(source, sizes[layer.inputs[0]][0] // specification.count(incoming))
+            incoming = Axis(source, sizes[layer.inputs[0]][0] // specification.channel_count(incoming))
         last = none if layer.kind == "depthwise" else out
         axes[f"{layer.name}/kernel"] = (incoming, out) if layer.kind == "dense" else (none, none, incoming, last)
         for part in ("gamma", "beta", "mean", "variance") if layer.batch_norm else ("bias",):
@@ -264,7 +264,7 @@ def _weight_shape(specification: Specification, key: str, axes: tuple[Axis, ...]
     layer = specification.layer(key.rpartition("/")[0])
     plain = (layer.kernel, layer.kernel, specification.input_channels, 1)
     return tuple(
-        specification.count(axis) * axis.repeats if axis.channels else plain[position]
+        specification.channel_count(axis) * axis.repeats if axis.channels else plain[position]
         for position, axis in enumerate(axes)
     )
 

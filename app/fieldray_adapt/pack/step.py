@@ -76,7 +76,7 @@ def pack_step(run: Run) -> StepFacts:
         results=results,
         tools=manifest.provenance,
         cross_validation=published_cross_validation(run),
-        pruned=run.read("prune", "table.json", list[PrunedNetwork]) if recipe.prune else [],
+        pruned=run.read_step_json("prune", "table.json", list[PrunedNetwork]) if recipe.prune else [],
     )
     golden = _golden(run, manifest)
     with remove_on_failure(recipe.signing_key, recipe.packs_folder):
@@ -89,7 +89,7 @@ def pack_step(run: Run) -> StepFacts:
 def read_evaluation(run: Run, kind: type[T], name: str = "metrics.json") -> T:
     """Read the JSON file `name` that the evaluate step wrote. Raises UsageProblem (`step_missing`) if it is missing."""
     try:
-        return run.read("evaluate", name, kind)
+        return run.read_step_json("evaluate", name, kind)
     except OSError as problem:
         raise UsageProblem(reason("step_missing", step="evaluate")) from problem
 
@@ -102,7 +102,7 @@ def published_cross_validation(run: Run) -> Mapping[str, CrossValidationFigures]
     """
     path = run.recipe.publication_folder / CROSS_VALIDATION_NAME
     try:
-        data_sha256 = run.read("data", "facts.json", DataFigures).data_sha256
+        data_sha256 = run.read_step_json("data", "facts.json", DataFigures).data_sha256
         with report_damage(path):
             found = parse_json(path.read_bytes(), PublishedCrossValidation)
     except OSError:
@@ -133,7 +133,7 @@ def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> d
 
 
 def _ood_gate(run: Run) -> OutOfDistributionCheck:
-    with np.load(run.folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
+    with np.load(run.step_folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
         return OutOfDistributionCheck(
             mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"])
         )

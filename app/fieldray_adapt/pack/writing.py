@@ -131,7 +131,7 @@ def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
 
     `data` are the names of the sources of images.
     """
-    recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json", DataDigests)
+    recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read_step_json("data", "facts.json", DataDigests)
     licences = {name: getattr(run.recipe.pack, name) for name in ("data_licence", "weights_licence")}
     return {
         "data": ", ".join(data),

@@ -63,7 +63,7 @@ def run_study(
 ) -> None:
     """Run or resume a pruning study to the end. The step "report" only reports the networks made until now."""
     require_publishable(recipe.results, recipe.results.with_name("report.html"))
-    study = Study(recipe, say=say, progress=progress)
+    study = PruningStudy(recipe, say=say, progress=progress)
     study.report() if step == "report" else study.run()
 
 
@@ -95,7 +95,7 @@ def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: 
     return LabelledImages(scaled, np.eye(labels, dtype=np.float32)[classes])
 
 
-class Study:
+class PruningStudy:
     """The steps of a pruning study, with results in one folder. Each method resumes interrupted work."""
 
     def __init__(

@@ -323,7 +323,7 @@ def prune_step(run: Run) -> StepFacts:
     """
     if run.recipe.prune is None:
         return {}
-    data, home = load_dataset(run), run.folder("prune")
+    data, home = load_dataset(run), run.step_folder("prune")
     validation = data.samples("validation")
     why, kept, folder = prune_by_recipe(
         run,
@@ -344,7 +344,7 @@ def prune_step(run: Run) -> StepFacts:
     rows = tuple(replace(row, seconds_per_image=times[str(row.number)]["engine_batch"] / 1e3) for row in rows)
     table = [_row(row, rows[0]) for row in rows]
     marked = [structs.replace(row, is_kept=row.iteration == kept.number) for row in table]
-    run.write("prune", "table.json", marked)
+    run.write_step_json("prune", "table.json", marked)
     return {"stopped_by": why, **to_builtins(table[kept.number])}
 
 

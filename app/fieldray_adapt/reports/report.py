@@ -72,9 +72,9 @@ def report_step(run: Run) -> StepFacts:
 
     Raises UsageProblem (`step_missing`), StorageProblem.
     """
-    results = run.read("evaluate", "metrics.json", ClassifierFigures)
+    results = run.read_step_json("evaluate", "metrics.json", ClassifierFigures)
     names = [label.meaning["en"] for label in run.recipe.labels]
-    curves = training_curves(run.read("train", HISTORY_NAME, list[EpochFigures]), labels=names)
+    curves = training_curves(run.read_step_json("train", HISTORY_NAME, list[EpochFigures]), labels=names)
     caption = "Loss on the training images, and area under the ROC curve (AUC) on the validation images, per epoch."
     sections = [
         Section(title="Steps", parts=[_steps(run)]),
@@ -149,15 +149,15 @@ def _gate(gate: OodCheckFigures) -> list[ReportPart]:
 
 def _profile(run: Run) -> list[ReportPart]:
     """Return the results of `adapt profile` as parts of the report; empty if `adapt profile` was not run."""
-    known = (run.folder("profile") / PROFILE_NAME).is_file()
-    return profile_report_parts(run.read("profile", PROFILE_NAME, Profile)) if known else []
+    known = (run.step_folder("profile") / PROFILE_NAME).is_file()
+    return profile_report_parts(run.read_step_json("profile", PROFILE_NAME, Profile)) if known else []
 
 
 def _pruning(run: Run) -> list[ReportPart]:
     """Return a plot and a table of the pruning iterations; empty if the recipe does not prune."""
     if run.recipe.prune is None:
         return []
-    rows = run.read("prune", "table.json", list[PrunedNetwork])
+    rows = run.read_step_json("prune", "table.json", list[PrunedNetwork])
     curve = PruningCurve(
         name="validation AUC",
         quality=[row.auc for row in rows],
@@ -190,7 +190,7 @@ def _pruning(run: Run) -> list[ReportPart]:
 
 def _label(run: Run, label: LabelRule, results: ClassifierFigures) -> Section:
     found, column = results.labels[label.code], run.recipe.pack_labels.index(label)
-    with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
+    with np.load(run.step_folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         targets, scores = arrays["test_targets"][:, column], arrays["test_screened"][:, column]
     known = ~np.isnan(targets) & ~np.isnan(scores)
     test, both = found.test, found.float_against_int8
@@ -244,7 +244,7 @@ def _examples(run: Run) -> list[ReportPart]:
         return []
     data, label = load_dataset(run), run.recipe.pack_labels[0]
     samples = data.samples("test")
-    with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
+    with np.load(run.step_folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         order = np.argsort(arrays["test"][:, 0])
     chosen = order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)]
     found = run_converted_file(run, "int8", samples.images[chosen], "examples")
@@ -271,7 +271,7 @@ REPORT_STEP: Final = Step(
     name="report",
     perform=report_step,
     recipe_keys=(),
-    external_inputs=lambda run: file_sha256(run.folder("profile") / PROFILE_NAME),
+    external_inputs=lambda run: file_sha256(run.step_folder("profile") / PROFILE_NAME),
 )
 
 

@@ -284,7 +284,7 @@ def profile_step(run: Run) -> StepFacts:
     settings = EngineSettings(precision=training.precision, threads=training.threads)
     network = recipe_specification(run.recipe)
     found = _profiled(network, run.recipe.profile, settings=settings, engine=training.engine, progress=run.progress)
-    run.write("profile", PROFILE_NAME, found)
+    run.write_step_json("profile", PROFILE_NAME, found)
     return found.proposed_batch_size
 
 

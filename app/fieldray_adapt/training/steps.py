@@ -64,13 +64,13 @@ def save_step_network(folder: Path, specification: Specification, weights: Weigh
 
 def load_last_network(run: Run) -> tuple[Specification, Weights]:
     """Read the pruned network if the recipe prunes, else the trained network. Raises UsageProblem (`step_missing`)."""
-    is_pruned = run.recipe.prune and (run.folder("prune") / NETWORK_NAMES[0]).is_file()
+    is_pruned = run.recipe.prune and (run.step_folder("prune") / NETWORK_NAMES[0]).is_file()
     return load_step_network(run, "prune" if is_pruned else "train")
 
 
 def load_step_network(run: Run, step: str) -> tuple[Specification, Weights]:
     """Read the network that a step stored. Raises UsageProblem (`step_missing`) if the step has stored none."""
-    path, text = (run.folder(step) / name for name in NETWORK_NAMES)
+    path, text = (run.step_folder(step) / name for name in NETWORK_NAMES)
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step=step))
     return load_network(path, text)
@@ -78,7 +78,7 @@ def load_step_network(run: Run, step: str) -> tuple[Specification, Weights]:
 
 def trained_weights(run: Run) -> Weights:
     """Read the weights that the train step stored. Raises UsageProblem (`step_missing`)."""
-    path = run.folder("train") / "weights.npz"
+    path = run.step_folder("train") / "weights.npz"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="train"))
     return load_weights(path)
@@ -89,13 +89,13 @@ def train_step(run: Run) -> StepFacts:
 
     Writes weights.npz, specification.json and history.json.
     """
-    recipe, folder, data = run.recipe, run.folder("train"), load_dataset(run)
+    recipe, folder, data = run.recipe, run.step_folder("train"), load_dataset(run)
     specification = recipe_specification(recipe)
     weights, history = train_recipe(
         run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
     )
     save_step_network(folder, specification, weights)
-    run.write("train", "history.json", history)
+    run.write_step_json("train", "history.json", history)
     return {
         "parameters": parameter_count(specification),
         "multiply_adds": multiply_add_count(specification),
@@ -144,7 +144,7 @@ def training_samples(run: Run, samples: Samples, *, teacher_share: float | None 
     weight = (0.0 if settings.teacher_epochs else 0.5) if teacher_share is None else teacher_share
     if not settings.teacher or not weight:
         return drawn
-    cache = run.folder("data") / "teacher.npz"
+    cache = run.step_folder("data") / "teacher.npz"
     return teacher_targets(drawn, settings.teacher, teacher_share=weight, cache=cache, progress=run.progress)
 
 
@@ -325,7 +325,7 @@ TRAIN_STEP: Final = Step(
 )
 
 
-HEAD_IMAGES: Final = 1500
+MAX_HEAD_IMAGES: Final = 1500
 """The largest number of training images to which `convert_network` fits the head again."""
 
 
@@ -346,8 +346,8 @@ def quantise_step(run: Run) -> StepFacts:
     """
     data = load_dataset(run)
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
-    files = convert_network(run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:HEAD_IMAGES]])
-    save_step_network(run.folder("quantise"), files.specification, files.weights)
+    files = convert_network(run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:MAX_HEAD_IMAGES]])
+    save_step_network(run.step_folder("quantise"), files.specification, files.weights)
     return write_converted_files(run, {"float": files.float_file, "int8": files.int8_file})
 
 
@@ -359,9 +359,9 @@ def convert_network(
     Parameters
     ----------
     images
-        Training images (n, height, width, channels) uint8 in random order; `HEAD_IMAGES` are enough. The int8 file's
-        head is fitted to all images. The ranges of the int8 values are measured on the first images; the recipe's key
-        `calibration_images` is their number.
+        Training images (n, height, width, channels) uint8 in random order; `MAX_HEAD_IMAGES` are enough. The int8
+        file's head is fitted to all images. The ranges of the int8 values are measured on the first images; the
+        recipe's key `calibration_images` is their number.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS_CHANNEL_SET: np.array(kept)})
@@ -381,17 +381,19 @@ def convert_network(
 def write_converted_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> StepFacts:
     """Write the files int8.tflite and float.tflite, and the roles of their outputs. Returns the sizes in bytes."""
     for name, file in files.items():
-        write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
-    run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
+        write_atomically(run.step_folder("quantise") / f"{name}.tflite", file.data)
+    run.write_step_json("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
     return {f"{name}_bytes": len(file.data) for name, file in files.items()}
 
 
 def read_converted_file(run: Run, name: str) -> ConvertedNetwork:
     """Read the network file `name` ("int8" or "float") of the quantise step. Raises UsageProblem (`step_missing`)."""
-    path = run.folder("quantise") / f"{name}.tflite"
+    path = run.step_folder("quantise") / f"{name}.tflite"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="quantise"))
-    return ConvertedNetwork(path.read_bytes(), run.read("quantise", "outputs.json", dict[str, dict[str, int]])[name])
+    return ConvertedNetwork(
+        path.read_bytes(), run.read_step_json("quantise", "outputs.json", dict[str, dict[str, int]])[name]
+    )
 
 
 def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], work_name: str) -> NetworkOutputs:

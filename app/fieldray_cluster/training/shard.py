@@ -141,14 +141,14 @@ def clip_gradient(gradient: Vector, layout: WeightLayout, max_norm: float) -> Ve
 class ShardState:
     """The state of a shard: weights, running mean of the weights, Adam's two moments, and number of updates.
 
-    A shard is the part of a network's weights that one server stores. With SGD, `first` is the velocity, and `second`
-    stays 0.
+    A shard is the part of a network's weights that one server stores. With SGD, `first_moment` is the velocity, and
+    `second_moment` stays 0.
     """
 
     values: Vector
     average: Vector
-    first: Vector
-    second: Vector
+    first_moment: Vector
+    second_moment: Vector
     steps: int = 0
 
     @classmethod
@@ -168,18 +168,20 @@ class ShardState:
     @property
     def is_finite(self) -> bool:
         """Whether all numbers of the state are finite. If not, the training cannot be continued."""
-        return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
+        return all(
+            bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first_moment, self.second_moment)
+        )
 
     def part(self, ranges: ElementRanges) -> ShardState:
         """Return the state of the elements in the ranges `ranges`, as the state of a smaller shard."""
         values, average, first, second = (
-            gather(one, ranges) for one in (self.values, self.average, self.first, self.second)
+            gather(one, ranges) for one in (self.values, self.average, self.first_moment, self.second_moment)
         )
         return ShardState(values, average, first, second, self.steps)
 
     def join(self) -> Vector:
         """Return one vector (4 n,) float32 for sending: n weights, their running mean, first moment, second moment."""
-        return np.concatenate([self.values, self.average, self.first, self.second])
+        return np.concatenate([self.values, self.average, self.first_moment, self.second_moment])
 
 
 class Shard:
@@ -217,11 +219,13 @@ class Shard:
         old, steps = self.state, self.state.steps + 1
         masked = np.where(self._trained, gradient, np.float32(0))
         if momentum := self._rule.momentum:
-            first = np.asarray(old.first * np.float32(momentum) - masked * np.float32(rate), np.float32)
-            second, step = old.second, -first
+            first = np.asarray(old.first_moment * np.float32(momentum) - masked * np.float32(rate), np.float32)
+            second, step = old.second_moment, -first
         else:
-            first = old.first + (masked - old.first) * np.float32(1 - _BETAS[0])
-            second = np.asarray(old.second + (np.square(masked) - old.second) * np.float32(1 - _BETAS[1]), np.float32)
+            first = old.first_moment + (masked - old.first_moment) * np.float32(1 - _BETAS[0])
+            second = np.asarray(
+                old.second_moment + (np.square(masked) - old.second_moment) * np.float32(1 - _BETAS[1]), np.float32
+            )
             pace = np.float32(rate * math.sqrt(1 - _BETAS[1] ** steps) / (1 - _BETAS[0] ** steps))
             step = np.asarray(first * pace / (np.sqrt(second) + np.float32(_EPSILON)), np.float32)
         values = old.values - old.values * self._decay * np.float32(rate)

@@ -89,11 +89,18 @@ class _DividedState:
         self.state = replace(self.state, values=self.layout.vector(weights))
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        return {name: np.asarray(getattr(self.state, name)) for name in ("average", "first", "second", "steps")}
+        state = self.state
+        named = {
+            "average": state.average,
+            "first": state.first_moment,
+            "second": state.second_moment,
+            "steps": state.steps,
+        }
+        return {name: np.asarray(value) for name, value in named.items()}
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        parts = {name: state[name] for name in ("average", "first", "second")}
-        self.state = replace(self.state, steps=int(state["steps"]), **parts)
+        moments = {"first_moment": state["first"], "second_moment": state["second"]}
+        self.state = replace(self.state, average=state["average"], steps=int(state["steps"]), **moments)
 
 
 class DividedTrainer:

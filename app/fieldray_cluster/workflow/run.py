@@ -30,7 +30,7 @@ from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import lock_run_folder
 from fieldray_cluster.connection import ConnectionSettings
-from fieldray_cluster.worker_registry import path_state, result_key, run_with_reconnects
+from fieldray_cluster.worker_registry import file_or_folder_state, result_key, run_with_reconnects
 from fieldray_cluster.workflow.recipe import (
     PLACEHOLDER,
     Experiment,
@@ -89,7 +89,9 @@ class Task:
         `before` is the digest of the tasks for which this task waits. Raises FileNotFoundError for a missing input, and
         OSError.
         """
-        return result_key(self.command, dict(self.parameter_values), [path_state(path) for path in self.inputs], before)
+        return result_key(
+            self.command, dict(self.parameter_values), [file_or_folder_state(path) for path in self.inputs], before
+        )
 
 
 TaskGraph = Mapping[str, tuple[Task, ...]]

@@ -17,7 +17,7 @@ from pydicom.encaps import generate_fragments
 
 from fieldray.domain.image import ImageRef
 from fieldray.imaging.identify import identify
-from fieldray.imaging.limits import IndexFound, ZipFound
+from fieldray.imaging.limits import DicomdirFound, ZipFound
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
@@ -203,7 +203,7 @@ def read_header(data: bytes, _folder: Path) -> str | None:
             holds(ref_of(ref_text(one)) == one, "a reference that is another when it is read again")
             numbers = (one.header.rows, one.header.columns, one.header.bits_stored, one.header.number_of_frames)
             holds(all(0 <= number < 2**31 for number in numbers), "a number that DICOM does not have")
-    return type(found).__name__ if isinstance(found, IndexFound | ZipFound) else None
+    return type(found).__name__ if isinstance(found, DicomdirFound | ZipFound) else None
 
 
 # ---- pixels

@@ -237,7 +237,7 @@ class Walk(RuleBasedStateMachine):
     @rule(path=st.sampled_from([ONE, OTHER]))
     def open_past(self, path: Path) -> None:
         self.prepared = None
-        self.do(self.playbook.drop())
+        self.do(self.playbook.cancel_waiting_intent())
         self.in_sight = (path,)
 
     @precondition(lambda self: self.looks)

@@ -126,7 +126,7 @@ def test_swapped_grey_is_shown_as_the_negative_and_keeps_its_values(function: Wi
 def test_a_voi_lut_is_swapped_and_what_is_no_data_stays_black() -> None:
     table = (np.arange(2**16) // 2).astype(np.uint16)
     pixels = np.array([[0, 65535], [30000, 7]], np.uint16)
-    image = Image(pixels=pixels, voi_lut=table, padding=7)
+    image = Image(pixels=pixels, voi_lut=table, padding_value=7)
     shown, swapped = to_display(image), to_display(image.corrected(Correction(swaps_grey=True)))
     assert np.abs(swapped.astype(int) - (255 - shown.astype(int)))[:, 0].max() <= 1
     assert (shown[1, 1], swapped[1, 1]) == (0, 0)

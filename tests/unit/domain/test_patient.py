@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.domain.patient import day_number, earlier_days_last, earlier_images
+from fieldray.domain.patient import day_number, earlier_images, positions_with_earlier_days_last
 
 TODAY, SUMMER, SPRING = map(day_number, ("20261129", "20260615", "20260401"))
 
@@ -38,4 +38,4 @@ def test_images_without_a_date_all_count() -> None:
 
 
 def test_images_of_earlier_days_come_last_in_their_old_order() -> None:
-    assert earlier_days_last(np.array([True, False, True, False])).tolist() == [1, 3, 0, 2]
+    assert positions_with_earlier_days_last(np.array([True, False, True, False])).tolist() == [1, 3, 0, 2]

@@ -201,7 +201,7 @@ def _runs(header: tuple[int, ...], packed: bytes) -> Frame:
         transfer_syntax=RLELossless,
         is_signed=False,
         is_plain_grey=True,
-        padding=None,
+        padding_range=None,
         frame_count=1,
         codestream=source,
         **size,

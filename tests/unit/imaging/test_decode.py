@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.model import InputSpec
-from fieldray.errors import Unreadable, Unusable
+from fieldray.errors import Unreadable, UnsuitableImage
 from fieldray.imaging.preprocess import to_display, to_network_input
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import target_size
@@ -85,7 +85,7 @@ def test_data_that_is_no_image_file_is_refused(data: bytes, code: str) -> None:
     [b"hello, world" * 30, b"MZ" + bytes(99), b"\xca\xfe\xba\xbe" * 90, b"PK\x03\x04" + bytes(100), bytes(1000)],
 )
 def test_other_files_are_refused(data: bytes) -> None:
-    with raises(Unusable, "not_an_image"):
+    with raises(UnsuitableImage, "not_an_image"):
         decode(data, ImageRef(path=Path("x")))
 
 
@@ -157,4 +157,4 @@ def test_padding_stays_padding_in_resampled_pixels(tmp_path: Path) -> None:
         tmp_path, np.repeat(framed, 2, axis=1), changes={"PixelPaddingValue": 0, "PixelAspectRatio": [2, 1]}
     )
     np.testing.assert_array_equal(wide.pixels, square.pixels)
-    assert wide.padding == square.padding == 0
+    assert wide.padding_value == square.padding_value == 0

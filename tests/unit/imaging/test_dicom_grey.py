@@ -262,7 +262,7 @@ def test_padding_becomes_black_whatever_its_value(tmp_path: Path) -> None:
     framed[:20] = 4000
     for photometric, value in (("MONOCHROME2", 4000), ("MONOCHROME1", 95)):
         image = _read(tmp_path, framed, photometric=photometric, changes={"PixelPaddingValue": value})
-        assert image.padding == 0
+        assert image.padding_value == 0
         assert image.pixels[:20].max() == 0
         assert to_display(image)[:20].max() == 0
         np.testing.assert_array_equal(image.pixels[20:], IMAGE[20:])
@@ -300,7 +300,7 @@ def test_a_range_of_padding(tmp_path: Path) -> None:
 def test_padding_of_a_signed_image_written_as_unsigned(tmp_path: Path) -> None:
     # -2048 as 16 unsigned bits is 63488; it is the darkest value of this image
     image = _read(tmp_path, signed=True, changes={"PixelPaddingValue": -2048})
-    assert image.padding == 0
+    assert image.padding_value == 0
     np.testing.assert_array_equal(image.pixels, RAMP)
 
 

@@ -206,7 +206,7 @@ def test_a_file_id_of_too_many_parts_is_refused(components: int, tmp_path: Path)
 
 
 def test_an_index_with_too_many_records_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fieldray.imaging.dicom_identify.MAX_INDEX_RECORDS", 50)
+    monkeypatch.setattr("fieldray.imaging.dicom_identify.MAX_DICOMDIR_RECORDS", 50)
     index = write_index(tmp_path / "DICOMDIR", [("A", f"{number}") for number in range(51)])
     assert [code for _, code in _found(index)] == ["too_many_records"]
 

@@ -126,10 +126,10 @@ def test_padding_is_black_and_does_not_change_percentiles() -> None:
     pixels = np.tile(np.arange(1000, 1100, dtype=np.uint16), (100, 1))
     padded = pixels.copy()
     padded[:, :50] = 60_000
-    window = default_window(Image(pixels=padded, padding=60_000))
+    window = default_window(Image(pixels=padded, padding_value=60_000))
     assert 1049 < window.center - window.width / 2 < 1052
-    assert to_display(Image(pixels=padded, padding=60_000))[0, :50].max() == 0
-    assert _plain(Image(pixels=padded, padding=60_000))[:, :4].max() == 0
+    assert to_display(Image(pixels=padded, padding_value=60_000))[0, :50].max() == 0
+    assert _plain(Image(pixels=padded, padding_value=60_000))[:, :4].max() == 0
 
 
 def test_percentiles_remove_brightness_and_contrast_of_a_site() -> None:

@@ -128,7 +128,7 @@ PIXELS: Mapping[str, tuple[NDArray[Any], dict[str, Any], str | None]] = {
     ),
     **{f"all {grey}": (np.full((200, 200), grey, np.uint16), {}, "blank") for grey in (0, 2000, 65535)},
     "noise": (np.random.default_rng(1).normal(3000, 30, (1000, 1000)).astype(np.uint16), {}, "blank"),
-    "one grey in a frame of padding": (FRAMED, {"padding": 0}, "blank"),
+    "one grey in a frame of padding": (FRAMED, {"padding_value": 0}, "blank"),
     # contrast is measured from the value that stands for 0
     "few greys, signed": ((32768 + IMAGE // 16).astype(np.uint16), {"value_offset": -32768.0}, None),
     "few greys, MONOCHROME1": (

@@ -19,7 +19,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from fieldray.domain.finding import PREVIEW_SIDE
 from fieldray.domain.image import Image, ImageRef
-from fieldray.errors import InputProblem, Unreadable, Unusable
+from fieldray.errors import InputProblem, Unreadable, UnsuitableImage
 from fieldray.imaging.identify import RESTART_MARKERS, identify, jpeg_markers
 from fieldray.imaging.preprocess import block_thumbnail, thumbnail
 from fieldray.imaging.reading import decode, decode_preview, encode_preview
@@ -63,7 +63,7 @@ def test_a_transparent_palette_entry_is_black() -> None:
 def test_colour_is_refused_and_a_tint_of_a_few_levels_is_not() -> None:
     near = np.clip(GREY.astype(int) + 10, 0, 255)
     assert "grey_from_colour" in _decoded(_rgb(GREY, GREY, near)).notes
-    with raises(Unusable, "colour"):
+    with raises(UnsuitableImage, "colour"):
         _decoded(_rgb(GREY, GREY, np.clip(GREY.astype(int) + 40, 0, 255)))
 
 

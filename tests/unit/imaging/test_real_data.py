@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.image import ImageRef
-from fieldray.errors import Unreadable, Unusable
+from fieldray.errors import Unreadable, UnsuitableImage
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_pixels
 from fieldray.imaging.reading import decode
@@ -35,7 +35,7 @@ def _ended(path: Path, *, needed: TargetSize | None = None) -> str:
     ref = ImageRef(path=path)
     try:
         decode(read_bytes(ref), ref, needed=needed)
-    except (Unreadable, Unusable) as error:
+    except (Unreadable, UnsuitableImage) as error:
         return error.reason.code
     return "ok"
 

@@ -247,7 +247,7 @@ def test_grey_attributes_apply_to_reduced_images(changes: Mapping[str, Any], tmp
             write_dicom(tmp_path / "image.dcm", IMAGE, changes=changes, transfer_syntax=LOSSLESS[name])
         )
         assert (full.step, reduced.step) == (1, 5)
-        assert (reduced.padding, reduced.value_scale) == (full.padding, full.value_scale)
+        assert (reduced.padding_value, reduced.value_scale) == (full.padding_value, full.value_scale)
         assert reduced.window == full.window
         # without a window the percentiles of slightly different blocks are used
         assert _difference(full, reduced) <= (0.01 if full.window else 1.0)

@@ -29,7 +29,7 @@ MASK = lung_mask(512, 512, 1).reshape(16, 32, 16, 32).mean(axis=(1, 3)) / 255
 
 
 class ChestFile(PaintedFile):
-    def image(self, needed: TargetSize | None = None) -> Image:
+    def decode_image(self, needed: TargetSize | None = None) -> Image:
         name = self._ref.path.name
         if "broken" in name:
             raise Unreadable(reason("truncated"))

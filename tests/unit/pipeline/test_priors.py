@@ -87,7 +87,7 @@ def test_each_prior_image_is_found_once_with_its_newest_result(tmp_path: Path, p
     found = priors.stored_priors(current)
     assert [found_image.ref.path.name for found_image in found.images] == ["before.dcm", "older.dcm"]
     assert [found_image.run_id for found_image in found.images] == [2, 1]
-    assert found.missing_files == 1
+    assert found.missing_file_count == 1
 
 
 def test_without_a_patient_id_no_priors_are_searched_for(tmp_path: Path, priors: PriorFinder) -> None:

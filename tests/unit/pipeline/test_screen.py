@@ -95,7 +95,7 @@ class Reduced:
 
     def __call__(self, ref: ImageRef, *, stamps: FileStamper | None = None) -> PaintedFile:
         class File(PaintedFile):
-            def image(_, needed: TargetSize | None = None) -> Image:  # noqa: N805
+            def decode_image(_, needed: TargetSize | None = None) -> Image:  # noqa: N805
                 return self._read()
 
         return File(ref, stamps=stamps)

@@ -166,8 +166,8 @@ def test_an_image_of_a_bare_model_keeps_one_of_its_two_classes() -> None:
 class Coarse(PaintedFile):
     """A file that its codec reads at half resolution."""
 
-    def image(self, needed: TargetSize | None = None) -> Image:
-        pixels = super().image(needed).pixels.astype(np.float32)
+    def decode_image(self, needed: TargetSize | None = None) -> Image:
+        pixels = super().decode_image(needed).pixels.astype(np.float32)
         return Image(pixels=pixels, step=2, is_approximate=True, full_rows=128, full_columns=128)
 
 

@@ -20,7 +20,7 @@ from fieldray.domain.run import Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
-from fieldray.reports.dicom_images import SIDE, layout_of, mask_on_capture
+from fieldray.reports.dicom_images import CAPTURE_SIDE_PX, layout_of, mask_on_capture
 from fieldray.reports.dicom_instance import derived_uid, is_valid_uid
 from fieldray.reports.exporter import Exporter, ReportOptions, is_own_dicom
 from fieldray.reports.exporters import sc, seg, sr
@@ -124,7 +124,7 @@ def test_a_secondary_capture_has_the_image_and_is_labelled(one: ScreenedOutcome,
     picture = np.asarray(Image.open(io.BytesIO(frame)).convert("RGB")).astype(int)
     layout = layout_of(160, 128)
     assert picture.shape == (layout.rows, layout.columns, 3) == (made.Rows, made.Columns, 3)
-    assert layout.height == SIDE
+    assert layout.height == CAPTURE_SIDE_PX
     panel = picture[layout.height :]
     assert (panel > 200).any()  # text on a dark background
     assert np.median(panel) < 40

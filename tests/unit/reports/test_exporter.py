@@ -42,7 +42,7 @@ MARK = b"counted by a test"
 
 
 def write(path: Path, stored: StoredRun) -> None:
-    with open_output(path, is_own, inputs=stored.inputs) as stream:
+    with open_output(path, is_own, inputs=stored.screened_paths) as stream:
         stream.write(f"{MARK.decode()}: {sum(1 for _ in stored.results)}")
 
 

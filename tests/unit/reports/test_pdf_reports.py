@@ -27,7 +27,7 @@ from fieldray.reports.exporters.pdf import write_pdf
 from fieldray.reports.exporters.pdf_studies import EXPORTER as STUDIES
 from fieldray.reports.pdf_document import Column, Document
 from fieldray.reports.pdf_fonts import (
-    FAMILY,
+    FONT_FAMILY,
     Align,
     MethodReturnValue,
     WholeFont,
@@ -325,7 +325,9 @@ def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Categor
     for category in categories:
         made = document()
         made.performance(
-            MeasuredPerformance(sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), exact=())
+            MeasuredPerformance(
+                sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), detailed_sentences=()
+            )
         )
         (page,) = streams(made.finished())
         (figure,) = re.findall(rb"/Figure.*?BDC(.*?)EMC", page, re.S)
@@ -340,7 +342,8 @@ def test_class_names_of_a_bar_wrap_within_their_column(tmp_path: Path) -> None:
     made = document()
     parts = tuple(BarPart("abnormal", 25, f"{letter * 30}") for letter in "abcd")
     made.performance(
-        MeasuredPerformance(sentence="s", title="t", bars=(Bar("bar", parts),), exact=()), column=Column(16, 70)
+        MeasuredPerformance(sentence="s", title="t", bars=(Bar("bar", parts),), detailed_sentences=()),
+        column=Column(16, 70),
     )
     (tmp_path / "a.pdf").write_bytes(made.finished())
     page = printed("pdftotext", "-bbox", tmp_path / "a.pdf", "-")
@@ -391,7 +394,7 @@ def test_scripts_that_cannot_be_shaped_are_named(text: str, scripts: str, tmp_pa
 def test_line_breaks_equal_those_of_the_library() -> None:
     random, made = Random(7), document()
     for text in ("".join(random.choices("abc W.Ї\xa0", k=random.randrange(1, 90))) for _ in range(150)):
-        made.set_font(FAMILY, random.choice(["", "B"]), 9)
+        made.set_font(FONT_FAMILY, random.choice(["", "B"]), 9)
         width, font = random.uniform(8, 60), made.current_font
         assert isinstance(font, WholeFont)
         broken = made.multi_cell(width, 4, text, align=Align.L, dry_run=True, output=MethodReturnValue.LINES)

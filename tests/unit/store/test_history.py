@@ -163,7 +163,7 @@ def test_no_file_contains_anything_of_a_deleted_run(store: ResultStore, path: Pa
     store.close()
     assert all(said in on_disk(path) for said in (SECRET_NAME.encode(), b"secretname", SECRET_PREVIEW))
     done = delete_runs(path, [first])
-    assert (done.plan.results, done.is_overwritten) == (2, True)
+    assert (done.plan.result_count, done.is_overwritten) == (2, True)
     assert rows_of(pictures_path(path), "SELECT COUNT(*) FROM pictures") == [(1,)]
     left = on_disk(path)
     assert (
@@ -211,9 +211,9 @@ def test_the_deletion_plan_counts_lost_verdicts_and_those_of_another_run(store: 
         store.set_verdict(row_id, AGREE, judged=image(content))
     second = add(store, image("a"))  # this run takes the verdict over
     plan = plan_deletion(path, [1])
-    assert (plan.results, plan.verdicts, plan.verdicts_kept) == (2, 1, 1)
+    assert (plan.result_count, plan.verdict_count, plan.kept_verdict_count) == (2, 1, 1)
     both = plan_deletion(path, [1, second, 1])
-    assert (both.run_ids, both.results, both.verdicts, both.verdicts_kept) == ((1, second), 3, 2, 0)
+    assert (both.run_ids, both.result_count, both.verdict_count, both.kept_verdict_count) == ((1, second), 3, 2, 0)
     assert delete_runs(path, [1]).plan == plan
     with HistoryQuery(path) as query:
         assert query.result(3).verdict == AGREE
@@ -229,7 +229,7 @@ def test_a_run_in_use_prevents_the_deletion_of_all_chosen_runs(store: ResultStor
     assert {run.run_id for run in store.runs()} == {done, under_way}
     store.set_state(under_way, "cancelled")
     store.close()  # releases the run, which may then be resumed
-    assert delete_runs(path, [done, under_way]).plan.results == 2
+    assert delete_runs(path, [done, under_way]).plan.result_count == 2
     assert list(path.parent.glob("*.lock")) == []
 
 
@@ -279,10 +279,10 @@ def test_a_verdict_given_after_the_deletion_plan_prevents_the_deletion(store: Re
     agreed = plan_deletion(path, [run_id])
     store.set_verdict(1, DISAGREE, judged=image("a"))  # given while the question is open
     with raises(UsageProblem, "history_grown"):
-        delete_runs(path, [run_id], agreed=agreed)
+        delete_runs(path, [run_id], confirmed_plan=agreed)
     with HistoryQuery(path) as query:
         assert query.result(1).verdict == DISAGREE
-    assert delete_runs(path, [run_id], agreed=plan_deletion(path, [run_id])).plan.verdicts == 1
+    assert delete_runs(path, [run_id], confirmed_plan=plan_deletion(path, [run_id])).plan.verdict_count == 1
 
 
 def test_a_month_counts_each_image_once_per_pack_at_its_first_run(tmp_path: Path) -> None:
@@ -296,7 +296,8 @@ def test_a_month_counts_each_image_once_per_pack_at_its_first_run(tmp_path: Path
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         now = time.time()
         found = {
-            (one.spec.pack_name, one.category, one.verdict): one.images for one in query.tallies(now - 999, now + 999)
+            (one.spec.pack_name, one.category, one.verdict): one.image_count
+            for one in query.tallies(now - 999, now + 999)
         }
         assert found == {
             (SPEC.packs[0].pack_name, "normal", "agree"): 1,
@@ -315,8 +316,8 @@ def test_a_month_of_one_folder_counts_its_images_alone(tmp_path: Path) -> None:
             add(store, replace(image(str(number)), ref=image_ref(path=Path(path))))
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         until = time.time() + 999
-        assert sum(one.images for one in query.tallies(0, until)) == 3
-        assert sum(one.images for one in query.tallies(0, until, folder=Path("/clinic"))) == 2
+        assert sum(one.image_count for one in query.tallies(0, until)) == 3
+        assert sum(one.image_count for one in query.tallies(0, until, folder=Path("/clinic"))) == 2
         assert query.tallies(0, until, folder=Path("/cli")) == ()
 
 
@@ -324,7 +325,7 @@ def test_a_month_does_not_count_a_failure_that_was_later_screened(tmp_path: Path
     def counted() -> list[tuple[str, str, int]]:
         with HistoryQuery(tmp_path / "results.sqlite") as query:
             found = query.tallies(0, time.time() + 999)
-            return sorted((one.spec.pack_name, one.category, one.images) for one in found)
+            return sorted((one.spec.pack_name, one.category, one.image_count) for one in found)
 
     with ResultStore(tmp_path / "results.sqlite") as store:
         add(store, failed(image_ref("a.dcm")), failed(image_ref("b.dcm")))

@@ -512,7 +512,7 @@ def test_a_read_mark_is_not_counted_as_a_verdict(store: ResultStore, path: Path)
     with HistoryQuery(path) as history:
         assert dict(history.summaries()[0].verdicts) == {"agree": 1}
         assert [brief.verdict for brief in history.result_briefs(run_id)] == [None, "agree"]
-    assert plan_deletion(path, [run_id]).verdicts == 1
+    assert plan_deletion(path, [run_id]).verdict_count == 1
     assert check(path, progress=lambda _: None)["verdicts"] == 1
     damage_mark_path(path).touch()
     store.close()

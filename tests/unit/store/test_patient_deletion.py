@@ -45,9 +45,9 @@ def listed(path: Path, run_id: int) -> list[str]:
 
 def test_a_patient_is_deleted_from_all_runs_and_no_other_patient(path: Path) -> None:
     plan = plan_patient_deletion(path, "MRN-1 ")
-    assert (plan.run_ids, plan.results, plan.verdicts, plan.patient_id) == ((1, 2), 4, 1, "MRN-1")
-    done = delete_patient(path, "MRN-1", agreed=plan)
-    assert done.is_overwritten and done.plan.results == 4
+    assert (plan.run_ids, plan.result_count, plan.verdict_count, plan.patient_id) == ((1, 2), 4, 1, "MRN-1")
+    done = delete_patient(path, "MRN-1", confirmed_plan=plan)
+    assert done.is_overwritten and done.plan.result_count == 4
     assert [listed(path, run_id) for run_id in (1, 2)] == [["MRN-10"], ["MRN-10"]]
     kept = path.read_bytes() + pictures_path(path).read_bytes()
     assert b'MRN-1"' not in kept and b'NAME^MRN-1"' not in kept and b"JPEG of MRN-1 " not in kept
@@ -73,7 +73,7 @@ def test_images_of_a_run_in_use_are_not_deleted(path: Path) -> None:
 def test_more_images_than_agreed_are_not_deleted(path: Path) -> None:
     plan = plan_patient_deletion(path, "MRN-1")
     delete_runs(path, [2])
-    delete_patient(path, "MRN-1", agreed=plan)  # fewer images are deleted
+    delete_patient(path, "MRN-1", confirmed_plan=plan)  # fewer images are deleted
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC, as_new_run=True)
         store.save(run_id, of("5.dcm", "e", "MRN-10"), spec=SPEC)
@@ -81,4 +81,4 @@ def test_more_images_than_agreed_are_not_deleted(path: Path) -> None:
         agreed = plan_patient_deletion(path, "MRN-10")
         store.save(store.open_run(SPEC, as_new_run=True), of("6.dcm", "f", "MRN-10"), spec=SPEC)
     with pytest.raises(UsageProblem, match="were added"):
-        delete_patient(path, "MRN-10", agreed=agreed)
+        delete_patient(path, "MRN-10", confirmed_plan=agreed)

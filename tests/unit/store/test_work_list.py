@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, ScreenedOutcome
-from fieldray.domain.history import ListColumn, ResultFilter, ResultOrder, VerdictFilter, group_at, has_verdict
+from fieldray.domain.history import ListColumn, ResultFilter, ResultOrder, VerdictFilter, has_verdict, patient_group_at
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_label
@@ -24,7 +24,7 @@ from fieldray.store.database import damage_mark_path
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import repair
 from fieldray.store.results import ResultStore
-from fieldray.store.work_list import SELECT_OWNERS, HistoryQuery, list_statement
+from fieldray.store.work_list import SELECT_PATIENTS_AND_STUDIES, HistoryQuery, list_statement
 from outcomes import failed, image_ref, refused, screened
 from stores import AGREE, SPEC, AskedStatements, rows_of, save_run
 
@@ -166,7 +166,9 @@ def test_no_list_reads_a_result_or_another_run(query: HistoryQuery, column: List
     """
     seeks = ("SEARCH work_list USING PRIMARY KEY (run_id=?", "SEARCH work_list USING COVERING INDEX")
     is_in_order = column in ("class", "image") or (column == "patient" and not is_descending)
-    assert plan(query, SELECT_OWNERS.format(only=""), (1,)) == ["SEARCH work_list USING PRIMARY KEY (run_id=?)"]
+    assert plan(query, SELECT_PATIENTS_AND_STUDIES.format(only=""), (1,)) == [
+        "SEARCH work_list USING PRIMARY KEY (run_id=?)"
+    ]
     for wanted in (
         ResultFilter(),
         ResultFilter(category="normal"),
@@ -210,9 +212,9 @@ def test_images_of_a_patient_are_grouped_at_their_most_urgent_image(store: Resul
     found = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True))
     assert found.row_ids.tolist() == [10, 2, 3, 9, 1, 4, 5, 6, 7, 8]
     assert found.group_starts.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
-    groups = [group_at(found.group_starts, index) for index in (0, 2, 3, 4, 5)]
+    groups = [patient_group_at(found.group_starts, index) for index in (0, 2, 3, 4, 5)]
     assert groups == [(2, 2, 1), (2, 0, 4), (0, 1, 3), (1, 0, 2), (0, 2, 1)]
-    assert group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).group_starts, 0) is None
+    assert patient_group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).group_starts, 0) is None
 
 
 def test_patients_are_grouped_in_every_order_and_filter(store: ResultStore, query: HistoryQuery) -> None:

@@ -134,9 +134,9 @@ class Files(ImageFile):
 
     asked: ClassVar[list[TargetSize | None]] = []
 
-    def image(self, needed: TargetSize | None = None) -> Image:
+    def decode_image(self, needed: TargetSize | None = None) -> Image:
         self.asked.append(needed)
-        return super().image(needed)
+        return super().decode_image(needed)
 
 
 def look(ref: ImageRef, spec: InputSpec, finder: FakeFinder | None = None, **question: Any) -> AnalysisResult:
@@ -160,7 +160,7 @@ def test_the_lung_crop_is_taken_from_the_full_resolution_of_a_png(ref: ImageRef)
     seen = look(ref, CROPPED, Boxed())
     assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
     box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
-    whole = to_network_input(with_default_window(ImageFile(ref).image()), CROPPED, box=box)
+    whole = to_network_input(with_default_window(ImageFile(ref).decode_image()), CROPPED, box=box)
     assert np.abs(seen.values.astype(int) - whole.values.astype(int)).max() <= 2
     assert seen.facts.pixel_map.row_offset == whole.pixel_map.row_offset
     assert "read_twice" not in seen.facts.notes
@@ -170,8 +170,8 @@ def test_the_lung_crop_is_taken_from_the_full_resolution_of_a_png(ref: ImageRef)
 class Coarse(PaintedFile):
     """A file that its codec reads at half resolution."""
 
-    def image(self, needed: TargetSize | None = None) -> Image:
-        pixels = super().image(needed).pixels.astype(np.float32)
+    def decode_image(self, needed: TargetSize | None = None) -> Image:
+        pixels = super().decode_image(needed).pixels.astype(np.float32)
         return Image(pixels=pixels, step=2, is_approximate=True, full_rows=128, full_columns=128)
 
 
@@ -308,7 +308,7 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
         worker = ImageWorker(open_file=open_file, open_network=open_network)
         worker.load(calls.load_request(*packs))
         looks = [
-            AnalyseRequest(ref=ref, finds_lungs=True, classifier_location="here", pack=number)
+            AnalyseRequest(ref=ref, finds_lungs=True, classifier_location="here", pack_number=number)
             for number in range(len(packs))
         ]
         return worker.analyse_for_each(looks)

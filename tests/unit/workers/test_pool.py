@@ -109,7 +109,7 @@ def test_a_child_returns_the_whole_image(pool: Workers, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, photometric="MONOCHROME1", signed=True)
     here, there = decode(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
     np.testing.assert_array_equal(here.pixels, there.pixels)
-    says = "window padding value_scale value_offset spacing_mm spacing_plane view notes full_rows"
+    says = "window padding_value value_scale value_offset spacing_mm spacing_plane view notes full_rows"
     for name in says.split():
         assert getattr(here, name) == getattr(there, name), name
 

@@ -74,7 +74,7 @@ def decode_reduced_jpeg2000(frame: Frame, needed: TargetSize) -> tuple[NDArray[n
 
     Raises OSError, ValueError, SyntaxError for data that Pillow cannot read.
     """
-    if frame.padding:
+    if frame.padding_range:
         return None
     (stated, levels), bits = bits_and_levels_of(frame.codestream), frame.bits_stored
     if stated < bits or (stated > bits and frame.is_lossless):

@@ -46,7 +46,7 @@ def write_csv(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.content import EXPORT_COLUMNS, rows_of
     from fieldray.reports.outputs import open_output
 
-    with open_output(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
+    with open_output(path, is_own, encoding="utf-8-sig", inputs=stored.screened_paths) as stream:
         write_rows(stream, EXPORT_COLUMNS, rows_of(stored), decimal_comma=stored.options.decimal_comma)
 
 

@@ -13,7 +13,7 @@ def write_pdf(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.outputs import write_output
     from fieldray.reports.pdf_pages import pdf_of_run
 
-    write_output(path, is_own_pdf, pdf_of_run(stored), inputs=stored.inputs)
+    write_output(path, is_own_pdf, pdf_of_run(stored), inputs=stored.screened_paths)
 
 
 EXPORTER: Final = Exporter(

@@ -25,7 +25,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
     from pydicom.uid import JPEGBaseline8Bit
 
     from fieldray.domain.image import ShownImage
-    from fieldray.reports.dicom_images import SIDE, secondary_capture
+    from fieldray.reports.dicom_images import CAPTURE_SIDE_PX, secondary_capture
     from fieldray.reports.dicom_instance import encode_dicom_file, reported_image
     from fieldray.reports.wording import Wording
 
@@ -43,7 +43,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
         return number, encode_dicom_file(capture, transfer_syntax=JPEGBaseline8Bit)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
-        images = enumerate(stored.read_images(stored.results, SIDE), 1)
+        images = enumerate(stored.read_images(stored.results, CAPTURE_SIDE_PX), 1)
         for number, data in map_ahead(file, images, threads, ahead=_THREADS):
             if data is not None:
                 yield f"{number:05}.dcm", data
