@@ -1,4 +1,4 @@
-"""A state machine that decides what is to be screened, and what a person must be asked before.
+"""A state machine that decides which paths are screened, and which questions a person must answer first.
 
 An intent is a person's wish to screen a folder with a pack. Every answer belongs to one intent. If the folder or the
 pack changes, a new intent without answers begins, even if the old folder and pack come back later. The state machine
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class PackInUse:
     """The pack in use, with the facts that a person confirms.
 
-    name          id of the pack with its signer
+    name          the pack's id with the fingerprint of its signer
     version       version of the pack
     model_sha256  SHA-256 of the network
     ages_years    ages for which the pack was made; None for any age
@@ -58,7 +58,7 @@ class AvailablePacks:
     """The packs that are available at one moment, with the facts needed to choose a pack for images.
 
     pack_in_use          the pack in use, or None
-    point                name of the operating point in use, "" for the pack's first; None if a person chose the point
+    point                name of the operating point in use; "" for the pack's first; None if a person chose the point
     others               additional packs that screen together with the pack in use
     ready                packs that can be used without asking a person, the pack in use first
     is_chosen_by_person  whether a person chose the pack in use, or connected the pack's drive
@@ -89,16 +89,16 @@ class AvailablePacks:
 class Intent:
     """A person's wish to screen some paths, with the answers given so far.
 
-    number               number of earlier intents, which distinguishes two intents with equal folder and pack
+    number               serial number from 0; tells apart two intents with the same folder and pack
     paths                files and folders to screen
     listed_image_count   number of images in the shown list; 0 if the list belongs to other paths
     chosen               the pack on whose card a person clicked
-    is_chosen_for_paths  whether the card was clicked after this folder was opened, not before
-    needs_card_click     whether only a click on a card decides the pack, as the earlier pack was declined or replaced
+    is_chosen_for_paths  whether the card was clicked after the paths were opened; False for a click before
+    needs_card_click     whether a person must click a pack's card, because the earlier pack was declined or replaced
     pack                 the pack to use; None until it is known
-    others               additional packs at the time when the ages were last decided
-    ages_confirmed       whether a person confirmed the ages; None until that is known
-    watches              whether new images in these folders are screened, too
+    others               additional packs; `ages_confirmed` holds for these packs and `pack` together
+    ages_confirmed       whether a person confirmed that the patients have the packs' ages; None before the answer
+    watches              whether images that are added to these folders later are screened, too
     """
 
     number: int
@@ -181,7 +181,7 @@ Commands = tuple[CollectFacts | UsePack | StartIntendedRun | ReportDropped, ...]
 
 
 class IntentStateMachine:
-    """The state machine that decides what is to be screened, and what a person must be asked before.
+    """The state machine that decides which paths are screened, and which questions a person must answer first.
 
     Methods handle events and return commands. At most one intent waits, with at most one open question. An answer to a
     question that is not open is ignored.
@@ -202,7 +202,7 @@ class IntentStateMachine:
     def open(self, paths: Sequence[Path], *, watches: bool = False) -> Commands:
         """Handle the choice of files and folders to screen.
 
-        watches  whether new images in the folders are screened, too
+        watches  whether images that are added to the folders later are screened, too
         """
         return self._begin(Intent(number=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
 
@@ -230,7 +230,8 @@ class IntentStateMachine:
         """Handle a person's answer to a question.
 
         question  the question; None for a click on a pack's card without a question, which applies to the next folder
-        answer    the chosen pack; whether the ages are confirmed; or None, because the images need another pack
+        answer    for the question "pack": the chosen pack. For the question "ages": True or False for the ages being
+                  confirmed; None if the images need another pack
         """
         if question != self.question:
             return ()

@@ -143,7 +143,7 @@ class VerdictController(QObject):
     def keep_own_verdict(self, *images: VerdictSubject) -> None:
         """Save verdicts of this window again, after saving failed or another window saved a different verdict.
 
-        images  the images; a verdict that another window saved on them is replaced
+        images  images whose verdicts are saved; a verdict that another window saved on one of them is overwritten
         """
         for judged in images:
             self._carry_out(self.verdicts.keep_own_verdict(judged), judged)
@@ -208,10 +208,10 @@ class VerdictController(QObject):
         return " ".join(said)
 
     def unsaved_verdict_sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
-        """Return a sentence about a verdict that is not in the database: being saved, in conflict, or failed.
+        """Return a unsaved_verdict_sentence that says why a verdict is not in the database: being saved, in conflict, or saving failed.
 
-        judged  the image
-        given   the state of the verdict
+        judged  the image with its screening result
+        given   the verdict and the state of saving it
         """
         image = image_title(translator, judged.result_id, judged.outcome)
         if given.state == "saving":
@@ -394,7 +394,7 @@ class VerdictBar(QWidget):
         self.keep_stored_verdict.setText(text("Keep the saved verdict") if given.has_conflict else keeps)
 
     def discard_note(self) -> None:
-        """Discard the note that a person typed, after the key Esc."""
+        """Discard the typed note. Called when a person presses Esc in the field of the note."""
         self._judging.discard_note()
         self.note_finished.emit()
 

@@ -48,8 +48,8 @@ class WriteVerdict:
     """The command to store a verdict in the database, unless another window has stored a verdict meanwhile.
 
     verdict      the verdict to store; None withdraws the stored verdict
-    replaceable  verdicts that may be replaced; None in this set means no verdict. If another verdict is stored, nothing
-                 is written
+    replaceable  stored verdicts that may be overwritten; None in this set stands for "no verdict stored". If any other
+                 verdict is stored, nothing is written
 
     Afterwards, call `Verdicts.handle_written` with the verdict that is stored now. After an error, call
     `Verdicts.handle_failed_write` with the reason.
@@ -69,9 +69,9 @@ class VerdictState:
 
     stored         the verdict in the database, as far as is known; None without a verdict
     wanted         the verdict that the person chose last; None without a verdict
-    draft_note     the note while a person types; None otherwise
-    replaceable    verdicts that may be replaced without asking: those that the person saw, and those of the person that
-                   could not be saved
+    draft_note     the typed note that is not yet part of the verdict; None without such a note
+    replaceable    stored verdicts that may be overwritten without a question: each verdict that the person saw, and
+                   each verdict of the person whose saving failed
     pending_write  the command with the verdict that is being saved, or None
     problem        the reason why the verdict was not saved, or None
     has_conflict   whether `stored` is another window's verdict, so that the person must choose before anything is
@@ -95,7 +95,7 @@ class VerdictState:
         self.replaceable, self.problem, self.has_conflict = {stored}, None, False
 
     def show(self, stored: Verdict | None) -> None:
-        """Show the verdict that another window stored, and discard the note that was typed for the previous verdict."""
+        """Take over the verdict that another window stored, and discard the note that was typed in this window."""
         self.mark_saved(stored)
         self.draft_note = None
 
@@ -173,7 +173,7 @@ class Verdicts:
     # ---- commands of a person
 
     def open(self, judged: VerdictSubject | None, stored: Verdict | None = None) -> Commands:
-        """Make an image the current image. A typed note on the previous image is first added to its verdict.
+        """Make an image the current image. The typed note on the previous image is first added to the previous verdict.
 
         judged  the result that verdicts judge from now on; None if no image is open, or if no verdict is possible
         stored  the verdict that was read with the image, or None
@@ -230,7 +230,7 @@ class Verdicts:
 
     @property
     def last_changed(self) -> VerdictSubject | None:
-        """The image of the last change of a verdict; None if `undo` cannot undo that change."""
+        """The image whose verdict was changed last; None if `undo` cannot undo the change."""
         if self._last is None:
             return None
         judged, _, after = self._last
@@ -240,12 +240,12 @@ class Verdicts:
     def forget_last(self) -> None:
         """Forget the last change of a verdict, so that it cannot be undone.
 
-        The change belongs to a run that the window no longer shows.
+        Called when the window no longer shows the run of the changed verdict.
         """
         self._last = None
 
     def undo(self) -> Commands:
-        """Undo the last change of a verdict: save the verdict before that change again.
+        """Undo the last change of a verdict: save the verdict that the image had before the change.
 
         Earlier changes cannot be undone.
         """
@@ -259,7 +259,7 @@ class Verdicts:
         return commands
 
     def keep_own_verdict(self, judged: VerdictSubject) -> Commands:
-        """Save an unsaved verdict again. A verdict that another window stored is replaced."""
+        """Try again to save an unsaved verdict. If another window stored a verdict on the image, overwrite that one."""
         given = self.state_for(judged)
         if given.state != "not_saved":
             return ()
@@ -267,10 +267,10 @@ class Verdicts:
         return self._send(judged, given)
 
     def keep_stored_verdict(self, judged: VerdictSubject) -> Commands:
-        """Discard an unsaved verdict, so that the stored verdict applies, even if another window stored it.
+        """Discard the unsaved verdict of this window. The verdict in the database then applies.
 
-        If nothing has to be written, the stored verdict is read again, because another window may have changed it
-        meanwhile.
+        After a failed write, the stored verdict is written again, because the failed write may have changed the
+        database. Otherwise the stored verdict is read again, because another window may have changed it.
         """
         given = self.state_for(judged)
         if given.state != "not_saved":
