@@ -75,7 +75,7 @@ class Pyramid:
 
 
 def pyramid_of(image: Image) -> Pyramid:
-    """Return an image at several resolutions (see `Pyramid`), with the display windows of its keys.
+    """Return an image at several resolutions (see `Pyramid`), with the display windows for the keys 1 to 5.
 
     The lower resolutions take about a third more memory than the image alone.
     """
@@ -90,8 +90,9 @@ def pyramid_of(image: Image) -> Pyramid:
 def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
     """Return the display window of the image `other` that corresponds to a display window of the image `pyramid`.
 
-    A preset of `pyramid` corresponds to the preset of `other` for the same key. For any other window, the width
-    and the shift of the centre stay equal shares of the width of `initial_window`. None is the window of the file.
+    A preset of `pyramid` corresponds to the preset of `other` for the same key. Any other window is scaled: width, and
+    distance from the centre of `initial_window`, in proportion to the width of `initial_window`. None is the window of
+    the file.
     """
     if window in pyramid.presets:
         return other.presets[pyramid.presets.index(window)]
@@ -125,7 +126,7 @@ class HeatMap:
 
     image     the colours
     region    the region in pixels of the X-ray
-    is_blank  whether all values are below the threshold of display
+    is_blank  whether no colour is visible, because all values are below the display threshold
     """
 
     image: QImage
@@ -134,7 +135,7 @@ class HeatMap:
 
 
 def heat_map_of(row: WorkListRow) -> HeatMap | None:
-    """Return the heat map of the finding that decides the class in a row; None without such a map."""
+    """Return the heat map of the finding that decides the class in a row; None if the finding has no heat map."""
     shown = heat_map.shown_map(row.outcome, row.manifest) if row.manifest else None
     if shown is None:
         return None
@@ -389,7 +390,7 @@ class ViewState:
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
 
     def line_pair(self, index: int) -> tuple[Line, ...]:
-        """Return the line of measurement at an index. The second line of a pair is returned after the first line.
+        """Return the line of measurement at an index, or both lines of a pair if the index is that of the second line.
 
         Angles and ratios need two lines. Lines of one kind are paired in the order in which they were drawn.
         """
@@ -398,7 +399,7 @@ class ViewState:
         return (before[-1], line) if line.kind in ("angle", "ratio") and len(before) % 2 else (line,)
 
     def without_unpaired_line(self) -> ViewState:
-        """Return the view without its last line if that line still lacks a second line, as for an angle."""
+        """Return the view without its last line, if that line is the first of a pair whose second line is missing."""
         waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.line_pair(-1)) == 1
         return replace(self, lines=self.lines[:-1]) if waits else self
 
@@ -411,7 +412,7 @@ class ViewState:
         other_image: Size,
         mapping: Callable[[Point], Point] | None = None,
     ) -> ViewState:
-        """Return the view of this image at zoom and position of another image's view. Turns and lines do not change.
+        """Return this view with the zoom and the position of another image's view. Turns and lines do not change.
 
         other        the view of the other image
         window       display window of this image that corresponds to that of the other image; None for that of the file
@@ -454,7 +455,7 @@ class ImageOverlays:
     """The overlays of the current image that come from its comparison with a prior image.
 
     prior           the prior image, aligned to the current image, with the prior image's display windows
-    step            one pixel of `prior` covers `step` x `step` pixels of the current image
+    step            reduction factor: one pixel of `prior` covers `step` x `step` pixels of the current image
     difference      colours of the change, and the region of the current image that they cover
     mesh            lines of a straight grid on the prior image, aligned to the current image, in pixels of the current
                     image

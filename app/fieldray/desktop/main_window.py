@@ -363,7 +363,7 @@ class MainWindow(QMainWindow):
         self._image.setMinimumWidth(half if has_room else least)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Show the question that was open in the old window, before a change of language."""
+        """After a change of language, show the question that was open in the old window."""
         super().showEvent(event)
         self._ask()
 
@@ -483,10 +483,10 @@ class MainWindow(QMainWindow):
         return super().event(event)
 
     def focusNextPrevChild(self, next: bool) -> bool:
-        """Move the focus after Tab. If a focused widget is hidden or disabled, give the focus to the shown page.
+        """Move the focus after Tab, or to the shown page if the focused widget was hidden or disabled.
 
-        Qt calls this method in both cases. Otherwise the next control, for example the button that closes a notice,
-        would get the focus of a hidden button.
+        Qt calls this method in both cases. Qt itself would move the focus from a hidden button to the next control,
+        for example to the button that closes a notice.
         """
         focused, page = self.focusWidget(), self.pages.currentWidget()
         if page is None or focused is None or (focused.isVisible() and focused.isEnabled()):

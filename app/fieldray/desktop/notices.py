@@ -36,7 +36,7 @@ NoticeLevel = Literal["info", "warning", "error"]
 class Action:
     """A button on a notice in the window.
 
-    text             text of the button, in a language
+    text             function that returns the text of the button in a language
     command          function called after a click
     waits_for_click  whether the program waits for a click on the button; the notice then stays visible
     """
@@ -52,7 +52,7 @@ class Notice:
 
     key     identifies the subject; a later notice with an equal key replaces this notice
     level   severity: "info", "warning" or "error"
-    text    function that formats the message in a language
+    text    function that returns the message in a language
     action  button of the notice, or None
     """
 
@@ -135,8 +135,8 @@ class Banner(QFrame):
 class BannerArea(QWidget):
     """The part of the window with the notices.
 
-    In sight are the most severe notice (the newest if several are equally severe), and every notice that needs an
-    answer. Other notices are folded away. A button shows the number of folded notices and unfolds these notices.
+    Always visible are the most severe notice (of several equally severe notices, the newest) and every notice that
+    needs an answer. All other notices are hidden. A button shows the number of hidden notices and makes them visible.
     """
 
     def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
@@ -155,7 +155,7 @@ class BannerArea(QWidget):
         self.refresh()
 
     def show_all_notices(self) -> None:
-        """Show all notices. A second click on the button folds the notices away again."""
+        """Show the hidden notices, or hide these notices again after a second click on the button."""
         self._is_unfolded = True
         self.refresh()
 

@@ -126,7 +126,7 @@ class PriorView(QObject):
             draw_mesh(painter, laid, transform, image=pyramid.size)
 
     def draw_label(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
-        """Draw the labels of both images and of the difference colours. Returns the part of the area without labels."""
+        """Draw captions of both images and the legend of the difference colours. Returns the area above the legend."""
         laid, mode, middle = self._comparing.overlays, self.mode, Qt.AlignmentFlag.AlignHCenter
         prior, own = self._names()
         painter.setFont(font)

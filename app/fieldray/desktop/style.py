@@ -114,7 +114,7 @@ def scaled_font(font: QFont, share: float) -> QFont:
 
 @contextmanager
 def restoring_painter(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
-    """Draw with these render hints during a `with` block, then restore the state of the painter."""
+    """Set render hints of a painter for a `with` block. Afterwards, restore the state of the painter."""
     painter.save()
     for hint in hints:
         painter.setRenderHint(hint)

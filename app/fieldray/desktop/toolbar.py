@@ -175,8 +175,8 @@ class Toolbar(QWidget):
     def fit_to_window(self) -> None:
         """Adapt the toolbar to the size of the window.
 
-        If the controls do not fit into one row, the toolbar has two rows. In a very narrow window, and in a narrow
-        window that is low, buttons have icons without texts.
+        If the controls do not fit into one row, the toolbar has two rows. Buttons show icons
+        without texts in a very narrow window, and in a window that is both narrow and low.
         """
         self._write(is_narrow=False)
         progress_and_chips = self.progress_text.minimumWidth() + sum(map(_width, (self.pack_chip, self.backend_chip)))
@@ -294,7 +294,7 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
-    """Return a text about the signer of the pack in use, and whether its drive is still needed."""
+    """Return a text about the signer of the pack in use, and whether the pack's drive can be removed."""
     signer_text = describe_signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.is_source_available:
@@ -306,7 +306,7 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
 def backend_label(
     translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """Return two texts about the devices in use: their names, and their states."""
+    """Return two texts: the names of the devices in use, and the states of these devices."""
     # Only the device of the first pack is shown. The CPU runs all additional packs.
     found = sorted(backends.values(), key=lambda event: bool(event.backend == CPU.name))
     used = next((event for event in found if event.in_use), None)
@@ -319,7 +319,7 @@ def backend_label(
 def backend_text(
     translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """Return two texts about a device: name with port, and state.
+    """Return two texts: a device's name with its port, and the device's state.
 
     For a device that is ready, the state includes runtime, processes and threads.
     """

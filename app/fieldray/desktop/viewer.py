@@ -112,7 +112,7 @@ class Viewer(QWidget):
             self._show_state(state)
 
     def follow(self, state: ViewState) -> None:
-        """Show the image in the state that a linked view has. `undo` does not restore the state before."""
+        """Show the image in the state of the linked view. `undo` does not restore the state before."""
         self.state = state
         self.update()
 
