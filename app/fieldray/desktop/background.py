@@ -63,7 +63,7 @@ class BackgroundTasks(QObject):
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
     def open(self, services: Services) -> None:
-        """Set the opened services, with which waiting tasks of `run_with_services` can begin."""
+        """Pass the opened services to the tasks that wait in `run_with_services`, which then begin."""
         self._opened.set_result(services)
 
     def run_with_services(self, work: Callable[[Services], Any], **how: Any) -> Future[Any] | None:
@@ -88,7 +88,7 @@ class BackgroundTasks(QObject):
 
         done         function called with the result of `work`; None for no call
         failed       function called with the exception that `work` raised; None to show the error as a notice
-        newest_only  whether waiting tasks of the channel are dropped, and the result of the running task is discarded
+        newest_only  whether waiting tasks of the channel are dropped, and the result of a running task is discarded
 
         Returns the future of the task; None after `close`, because then no task is accepted.
         """

@@ -1,6 +1,6 @@
 """The state and the commands of the window, without widgets.
 
-A change of language or theme makes a new window, which uses the existing controller.
+After a change of language or theme, a new window is made. The new window uses the existing controller.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _LOST_FILES: Final = ("missing", "drive_error")  # reasons of failures after a d
 
 
 class Controller(QObject):
-    """Controls the program behind the window: handles events of the services and commands of a person.
+    """Handles the commands that a person gives in the window, and the events of the services, such as a saved image.
 
     Call all methods in the window's thread.
     """
@@ -170,9 +170,9 @@ class Controller(QObject):
         self.notice_board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
 
     def close(self) -> None:
-        """Cancel running work, and close the services in the background as soon as they are open.
+        """Cancel running work, and close the services in the background, after they have been opened completely.
 
-        Emits `closed` at the end.
+        The signal `closed` is emitted at the end.
         """
         if self._is_closing:
             return
@@ -542,7 +542,7 @@ class Controller(QObject):
         self.packs.packs_listed.emit()
 
     def apply_settings(self, changed: Collection[str]) -> None:
-        """Apply those changed settings that also have a switch in the window, such as the heat map.
+        """Set the switches of the window, such as the heat map, to the changed settings.
 
         changed  keys of the changed settings
         """

@@ -110,13 +110,13 @@ class OpenImage(QObject):
         )
 
     def discard_pending_results(self) -> None:
-        """Discard all results of background tasks from now on, because the session is closing."""
+        """Discard the result of the running background task, because the program is closing."""
         self._background.forget(self._channel)
 
     def screen_again(self, overrides: RefusalOverrides) -> None:
         """Screen the current image again, unless an image is being screened again already.
 
-        overrides  what a person allows: to overrule a refusal, or to turn the image
+        overrides  refusals that a person overrules, and the turn of the image that the person asked for
         """
         row = self.row
         if row is None or self.is_screening:

@@ -218,7 +218,7 @@ class PackChoice(QObject):
     def fall_back_to_default(self) -> None:
         """Put the site's default pack in use if no pack is in use, or if the pack's drive was disconnected.
 
-        Without a default pack, no pack is in use then. Nothing changes during a run.
+        Without a default pack, a pack from a disconnected drive is no longer in use. Nothing changes during a run.
         """
         self._fit_other_packs()
         if self.loading is not None or (self.model is not None and self.is_source_available):

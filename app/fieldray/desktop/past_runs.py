@@ -425,7 +425,7 @@ _MAX_SAMPLES: Final = 600  # about one sample for each point of the screen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSample:
-    """The figures at one time of a run, for the plots of the status page.
+    """Speed and load at one moment of a run, for the plots of the status page.
 
     at_s         seconds since the run began
     fps          images per second of the network alone; None before the third image of a device

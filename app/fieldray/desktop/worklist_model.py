@@ -1,8 +1,8 @@
 """The Qt model of the work list: row ids of the listed images in order, and the contents of the visible rows.
 
-Both are read from the results database in a background thread. A new request replaces older requests. Until the new
-list is read, the old list is shown. During a run the list is read repeatedly. Reading takes at most a tenth of a
-thread's time.
+Row ids and contents are read from the results database in a background thread. A new request replaces older requests.
+Until the new list is read, the old list is shown. During a run the list is read again and again, in at most a tenth of
+a thread's time.
 """
 
 from __future__ import annotations
@@ -240,9 +240,9 @@ class WorkListModel(QAbstractTableModel):
         return self._rows.row_in_memory(row_id)
 
     def listed_row_of_result(self, result_id: int) -> int | None:
-        """Return the row id of the listed image with a result; None if its row is not in memory.
+        """Return the row id of the listed image to which a result belongs; None if the result is not in memory.
 
-        result_id  row id of the result
+        result_id  row id of the result in the results database
         """
         row = self._rows.row_of_result(result_id)
         return row.row_id if row else None

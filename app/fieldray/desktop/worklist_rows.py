@@ -104,12 +104,12 @@ class RowCache(QObject):
         return row
 
     def replace(self, image: StoredImage) -> bool:
-        """Replace the rows of an image that was screened again. Returns whether the image's row is in memory."""
+        """Replace an image's rows by rows with its new results. Returns whether the image's row is in memory."""
         is_held = image.row_id in self._alive  # most images are not in sight and need no row
         return self._replace(image.row_id, [self._row_of(answer) for answer in image.results] if is_held else ())
 
     def replace_result(self, before: WorkListRow, outcome: Outcome) -> bool:
-        """Replace the row of a result after its image was screened again.
+        """Replace the row of a result by a row with a new outcome, after the image was screened again.
 
         Returns whether the image's row is in memory.
         """
@@ -206,7 +206,7 @@ class WorkListRow:
     position       position of the pack in the run
     other_rows     rows of the packs after this pack; only in the row of the first listed pack
     finding        the finding that decides the class; None without a score
-    object_number  a number that no other row object has, by which a repeated paint is recognised
+    object_number  unique number of this row object; the painted cells in the cache are found by it
     """
 
     row_id: int
@@ -263,7 +263,7 @@ def _kept_or(row: WorkListRow, before: WorkListRow | None) -> WorkListRow:
 
 
 def pack_title(translator: Translator, manifest: Manifest | None) -> str:
-    """Return a pack's name with its version, which tells the packs of one run apart; "Unknown pack" for None."""
+    """Return a pack's name with its version, to tell the packs of a run apart; "Unknown pack" without a manifest."""
     return f"{translator.pack_text(manifest.names)} {manifest.version}" if manifest else translator.text("Unknown pack")
 
 
@@ -344,8 +344,8 @@ COLUMN_KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
 def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
     """Return the columns of the work list of a run.
 
-    packs  manifest of each pack of the run. With several packs, each pack has columns for its results, which name the
-           pack
+    packs  manifest of each pack of the run. If the run has several packs, each pack has its own columns, with the name
+           of the pack in the title
     """
     if len(packs) < 2:
         return WORK_LIST_COLUMNS
