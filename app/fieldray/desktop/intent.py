@@ -136,27 +136,27 @@ class IntentQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectFacts:
-    """The command to collect the facts about an intent's paths, and then to call `facts_collected`."""
+class CollectFactsCommand:
+    """The command to collect the facts about an intent's paths, and then to call `handle_collected_facts`."""
 
     intent: Intent
 
 
 @dataclass(frozen=True, slots=True)
-class UsePack:
+class UsePackCommand:
     """The command to put a pack in use.
 
-    point       name of the operating point; "" for the pack's first operating point
-    is_by_card  whether a person has just clicked the pack's card; False for an earlier choice
+    point            name of the operating point; "" for the pack's first operating point
+    is_card_clicked  whether a person has just clicked the pack's card; False for an earlier choice
     """
 
     candidate: PackCandidate
     point: str
-    is_by_card: bool
+    is_card_clicked: bool
 
 
 @dataclass(frozen=True, slots=True)
-class StartIntendedRun:
+class StartIntendedRunCommand:
     """The command to start the run of an intent.
 
     remembered  the pack that was remembered for the paths of the intent, or None
@@ -167,17 +167,17 @@ class StartIntendedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportDropped:
+class ReportDroppedCommand:
     """The command to report to a person that an intent was dropped, so that its paths are not screened.
 
-    has_other_pack  whether another pack was put in use; if False, other paths were opened
+    is_pack_replaced  whether another pack was put in use; if False, other paths were opened
     """
 
     intent: Intent
-    has_other_pack: bool
+    is_pack_replaced: bool
 
 
-Commands = tuple[CollectFacts | UsePack | StartIntendedRun | ReportDropped, ...]
+Commands = tuple[CollectFactsCommand | UsePackCommand | StartIntendedRunCommand | ReportDroppedCommand, ...]
 
 
 class IntentStateMachine:
@@ -195,7 +195,7 @@ class IntentStateMachine:
         self._count = 0
         self._prepared: PackCandidate | None = None  # pack whose card was clicked before a folder was opened
         self._known: tuple[RememberedPack | None, bool] | None = None  # facts about the paths; None before
-        self._tried: UsePack | None = None
+        self._tried: UsePackCommand | None = None
 
     # ---- commands of a person
 
@@ -224,7 +224,7 @@ class IntentStateMachine:
         instead  paths that are opened in place of the intent's paths; equal paths are not reported
         """
         lost, self.intent, self.question, self._prepared = self.intent, None, None, None
-        return (ReportDropped(lost, has_other_pack=False),) if lost and lost.paths != tuple(instead) else ()
+        return (ReportDroppedCommand(lost, is_pack_replaced=False),) if lost and lost.paths != tuple(instead) else ()
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> Commands:
         """Handle a person's answer to a question.
@@ -248,8 +248,8 @@ class IntentStateMachine:
 
     # ---- events
 
-    def facts_collected(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
-        """Handle the facts that `CollectFacts` asked for. The facts are ignored if a newer intent has begun.
+    def handle_collected_facts(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
+        """Handle the facts that `CollectFactsCommand` asked for. The facts are ignored if a newer intent has begun.
 
         intent      the intent whose paths were examined
         remembered  the pack that a person chose for these paths earlier, or None
@@ -277,7 +277,7 @@ class IntentStateMachine:
         lost = self.cancel_waiting_intent(instead=intent.paths)
         self._count += 1
         self.intent, self._known, self._tried = intent, None, None
-        return (*lost, CollectFacts(intent))
+        return (*lost, CollectFactsCommand(intent))
 
     def _change(self, **parts: object) -> None:
         assert self.intent is not None
@@ -291,7 +291,7 @@ class IntentStateMachine:
             self._change(chosen=candidate, is_chosen_for_paths=True, ages_confirmed=has_said_ages or None)
         if self._packs.pack_in_use and self._packs.pack_in_use.is_same_pack(candidate):
             return self._advance()
-        self._tried = UsePack(candidate, "", is_by_card=True)
+        self._tried = UsePackCommand(candidate, "", is_card_clicked=True)
         return (self._tried,)
 
     def _ask_for_card(self) -> None:
@@ -317,7 +317,7 @@ class IntentStateMachine:
             return self._settle_pack(intent)
         if intent.pack != packs.pack_in_use:
             self._ask_for_card()
-            return (ReportDropped(intent, has_other_pack=True),)
+            return (ReportDroppedCommand(intent, is_pack_replaced=True),)
         return self._settle_ages(intent)
 
     def _settle_pack(self, intent: Intent) -> Commands:
@@ -333,7 +333,7 @@ class IntentStateMachine:
             self._change(pack=used, ages_confirmed=intent.ages_confirmed if is_said else None)
             return self._advance()
         known = chosen if name and chosen else packs.named(name)
-        wanted = UsePack(known, point, is_by_card=known is chosen) if known else None
+        wanted = UsePackCommand(known, point, is_card_clicked=known is chosen) if known else None
         if wanted is None or wanted == self._tried:
             self._change(chosen=None, is_chosen_for_paths=False, ages_confirmed=None)
             self.question = IntentQuestion("pack", self.intent or intent)
@@ -379,7 +379,7 @@ class IntentStateMachine:
             return ()
         are_confirmed = bool(are_confirmed) and intent.ages_years is not None
         self.intent = self.question = self._prepared = None
-        return (StartIntendedRun(replace(intent, ages_confirmed=are_confirmed), remembered),)
+        return (StartIntendedRunCommand(replace(intent, ages_confirmed=are_confirmed), remembered),)
 
 
 def _ages_of(candidate: PackCandidate) -> tuple[int, int] | None:

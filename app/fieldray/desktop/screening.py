@@ -12,14 +12,14 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.intent import (
-    CollectFacts,
+    CollectFactsCommand,
     Commands,
     Intent,
     IntentQuestion,
     IntentStateMachine,
-    ReportDropped,
-    StartIntendedRun,
-    UsePack,
+    ReportDroppedCommand,
+    StartIntendedRunCommand,
+    UsePackCommand,
 )
 from fieldray.desktop.notices import Action, NoticeLevel
 from fieldray.desktop.pack_choice import PackChoice
@@ -261,17 +261,17 @@ class ScreeningController(QObject):
         """
         for command in commands:
             match command:
-                case CollectFacts():
+                case CollectFactsCommand():
                     self._collect_facts(command.intent)
-                case UsePack():
-                    use = self.packs.use if command.is_by_card else self.packs.use_earlier_choice
+                case UsePackCommand():
+                    use = self.packs.use if command.is_card_clicked else self.packs.use_earlier_choice
                     use(command.candidate, point=command.point)
-                case StartIntendedRun():
+                case StartIntendedRunCommand():
                     self._screen(command.intent, command.remembered)
-                case ReportDropped(has_other_pack=True):
+                case ReportDroppedCommand(is_pack_replaced=True):
                     closed = reason("question_closed", paths=_listed(command.intent.paths))
                     self._board.post_reason("question", closed, level="warning")
-                case ReportDropped():
+                case ReportDroppedCommand():
                     self._name_unscreened(command.intent.paths, watches=command.intent.watches)
         if self._seen != self.question:  # only now, because the start of a run empties the work list
             self._seen = self.question
@@ -302,7 +302,7 @@ class ScreeningController(QObject):
         lacks_ages         whether files may lack the patient's age
         """
         if not are_empty_folders or intent.watches or self._playbook.intent != intent:
-            self._do(self._playbook.facts_collected(intent, remembered, lacks_ages or are_empty_folders))
+            self._do(self._playbook.handle_collected_facts(intent, remembered, lacks_ages or are_empty_folders))
             return
         self._do(self._playbook.cancel_waiting_intent(instead=intent.paths))
         self.show_notes([reason("no_image_in", path=path) for path in intent.paths])

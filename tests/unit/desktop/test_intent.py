@@ -13,15 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fieldray.desktop.intent import (
     AvailablePacks,
-    CollectFacts,
+    CollectFactsCommand,
     Commands,
     Intent,
     IntentQuestion,
     IntentStateMachine,
     PackInUse,
-    ReportDropped,
-    StartIntendedRun,
-    UsePack,
+    ReportDroppedCommand,
+    StartIntendedRunCommand,
+    UsePackCommand,
 )
 from fieldray.domain.model import HeaderRules
 from fieldray.packs.naming import PackCandidate
@@ -70,8 +70,8 @@ def answer_facts_request(
 ) -> Commands:
     """Answer the request for facts about a folder; the other commands must report given-up folders."""
     *lost, look = commands
-    assert isinstance(look, CollectFacts) and all(isinstance(one, ReportDropped) for one in lost)
-    return playbook.facts_collected(look.intent, known, lacks_ages)
+    assert isinstance(look, CollectFactsCommand) and all(isinstance(one, ReportDroppedCommand) for one in lost)
+    return playbook.handle_collected_facts(look.intent, known, lacks_ages)
 
 
 def opened(
@@ -95,9 +95,11 @@ def test_a_watch_stays_a_watch_through_questions_and_start() -> None:
     asked = question(playbook)
     assert (asked.kind, asked.intent.watches) == ("pack", True)
     (run,) = answer_facts_request(playbook, playbook.start([ONE]), lacks_ages=False)
-    assert isinstance(run, StartIntendedRun) and run.intent.watches
+    assert isinstance(run, StartIntendedRunCommand) and run.intent.watches
     (look,) = playbook.start([ONE])
-    assert isinstance(look, CollectFacts) and not look.intent.watches, "the watch has begun: this is another start"
+    assert isinstance(look, CollectFactsCommand) and not look.intent.watches, (
+        "the watch has begun: this is another start"
+    )
 
 
 def test_an_answered_question_closes_while_its_pack_is_loaded() -> None:
@@ -105,7 +107,7 @@ def test_an_answered_question_closes_while_its_pack_is_loaded() -> None:
     playbook.update_packs(replace(reach(CHILDREN), is_settled=False), default=("", ""))
     assert playbook.answer(question(playbook), True) == () and playbook.question is None
     (run,) = playbook.update_packs(reach(CHILDREN), default=("", ""))
-    assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRunCommand) and run.intent.ages_confirmed
 
 
 def test_a_newer_version_or_another_signer_counts_as_another_pack() -> None:
@@ -118,7 +120,7 @@ def test_a_newer_version_or_another_signer_counts_as_another_pack() -> None:
 def test_remembered_ages_do_not_hold_for_another_pack() -> None:
     known = RememberedPack("children", ages_confirmed=True)
     _, (run,) = opened(CHILDREN, known)
-    assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRunCommand) and run.intent.ages_confirmed
     playbook = state_machine_with(ADULTS)
     answer_facts_request(playbook, playbook.start([ONE]), known)
     assert question(playbook).kind == "ages" and question(playbook).intent.pack == used(ADULTS)
@@ -131,7 +133,7 @@ def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None
     answer_facts_request(playbook, playbook.open([ONE]))
     assert question(playbook).kind == "ages"
     (run,) = playbook.answer(question(playbook), True)
-    assert isinstance(run, StartIntendedRun)
+    assert isinstance(run, StartIntendedRunCommand)
     answer_facts_request(playbook, playbook.open([OTHER]))  # the choice was for one folder
     assert question(playbook).kind == "pack"
 
@@ -151,7 +153,7 @@ def test_a_declined_question_is_followed_by_the_cards_whatever_the_default_is() 
     playbook.update_packs(reach(CHILDREN), default=("children", ""))
     assert question(playbook).kind == "pack"
     (run,) = playbook.answer(question(playbook), CHILDREN)  # the card names the ages
-    assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRunCommand) and run.intent.ages_confirmed
 
 
 class Walk(RuleBasedStateMachine):
@@ -163,7 +165,7 @@ class Walk(RuleBasedStateMachine):
         self.default, self.is_fast = ("", ""), False
         self.memory: dict[Path, RememberedPack] = {}
         self.used: PackCandidate | None = None
-        self.wanted: UsePack | None = None  # being loaded
+        self.wanted: UsePackCommand | None = None  # being loaded
         self.looks: list[Intent] = []
         self.old: list[IntentQuestion] = []
         self.in_sight: tuple[Path, ...] = ()
@@ -190,21 +192,21 @@ class Walk(RuleBasedStateMachine):
 
     def do(self, commands: Commands) -> None:
         for command in commands:
-            if isinstance(command, CollectFacts):
+            if isinstance(command, CollectFactsCommand):
                 self.looks.append(command.intent)
                 if self.is_fast:
                     self.look(newest=True)
-            elif isinstance(command, UsePack):
+            elif isinstance(command, UsePackCommand):
                 self.wanted = command
                 self.see()
                 if self.is_fast:
                     self.load(is_loaded=True)
-            elif isinstance(command, StartIntendedRun):
+            elif isinstance(command, StartIntendedRunCommand):
                 self.check(command)
         if self.playbook.question:
             self.old = [*self.old[-5:], self.playbook.question]
 
-    def check(self, run: StartIntendedRun) -> None:
+    def check(self, run: StartIntendedRunCommand) -> None:
         """No run starts with an answer that was not given for exactly this folder and this pack's key and id."""
         intent, known = run.intent, [self.memory.get(path) for path in run.intent.paths]
         assert intent.pack is not None and self.used is not None and intent.pack == used(self.used)
@@ -244,7 +246,7 @@ class Walk(RuleBasedStateMachine):
     @rule(newest=st.booleans())
     def look(self, newest: bool) -> None:
         intent = self.looks.pop(-1 if newest else 0)
-        self.do(self.playbook.facts_collected(intent, self.memory.get(intent.paths[0]), lacks_ages=True))
+        self.do(self.playbook.handle_collected_facts(intent, self.memory.get(intent.paths[0]), lacks_ages=True))
 
     @precondition(lambda self: self.wanted)
     @rule(is_loaded=st.booleans())
@@ -325,7 +327,7 @@ def test_known_ages_hold_for_further_packs_that_accept_all_of_them(
         assert (question(playbook).kind, question(playbook).intent.ages_years, commands) == ("ages", asked, ())
         commands = playbook.answer(question(playbook), True)
     (run,) = commands
-    assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRunCommand) and run.intent.ages_confirmed
     assert run.intent.packs == (used(first), *map(used, others))
 
 
@@ -339,4 +341,4 @@ def test_a_pack_ticked_during_the_age_question_changes_the_question() -> None:
     assert playbook.answer(first, True) == (), "it was said of 15 to 95"
     assert question(playbook).intent.ages_years == (18, 95)
     (run,) = playbook.answer(question(playbook), False)
-    assert isinstance(run, StartIntendedRun) and not run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRunCommand) and not run.intent.ages_confirmed
