@@ -24,7 +24,7 @@ from pytestqt.qtbot import QtBot
 from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.keys import KEYS as TABLE
 from fieldray.desktop.overlay import TOP_LEFT, corner_texts
-from fieldray.desktop.verdicts import Commands, ReadVerdict, Verdicts, VerdictSubject, WriteVerdict
+from fieldray.desktop.verdicts import Commands, ReadVerdictCommand, Verdicts, VerdictSubject, WriteVerdictCommand
 from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.finding import Outcome, ReadFacts, ScreenedOutcome
@@ -45,22 +45,22 @@ FIRST, SECOND = VerdictSubject(1, screened(1, 0.9)), VerdictSubject(2, screened(
 def opened(stored: Verdict | None = None) -> Verdicts:
     """`Verdicts` with the first image open, for which the store has this verdict."""
     verdicts = Verdicts()
-    assert verdicts.open(FIRST, stored) == (ReadVerdict(FIRST),)
-    assert verdicts.handle_read(FIRST, stored) == ()
+    assert verdicts.open(FIRST, stored) == (ReadVerdictCommand(FIRST),)
+    assert verdicts.handle_verdict_read(FIRST, stored) == ()
     return verdicts
 
 
 def write(verdict: Verdict | None, *over: Verdict | None, judged: VerdictSubject = FIRST) -> Commands:
-    return (WriteVerdict(judged, verdict, frozenset(over)),)
+    return (WriteVerdictCommand(judged, verdict, frozenset(over)),)
 
 
 def test_a_verdict_given_while_another_one_is_saved_is_saved_after_it() -> None:
     verdicts = opened()
     verdicts.choose("agree")
     assert verdicts.choose("disagree") == verdicts.choose("unsure") == ()
-    assert verdicts.handle_written(FIRST, AGREE) == write(UNSURE, AGREE)
+    assert verdicts.handle_verdict_written(FIRST, AGREE) == write(UNSURE, AGREE)
     assert verdicts.state_for(FIRST).state == "saving"
-    assert verdicts.handle_written(FIRST, UNSURE) == ()
+    assert verdicts.handle_verdict_written(FIRST, UNSURE) == ()
 
 
 def test_a_verdict_whose_replacement_failed_is_still_saved() -> None:
@@ -68,9 +68,9 @@ def test_a_verdict_whose_replacement_failed_is_still_saved() -> None:
     verdicts.choose("disagree")
     verdicts.handle_failed_write(FIRST, FULL)
     assert verdicts.choose("agree") == write(AGREE, AGREE, DISAGREE)
-    assert verdicts.handle_failed_write(FIRST, FULL) == (ReadVerdict(FIRST),)
+    assert verdicts.handle_failed_write(FIRST, FULL) == (ReadVerdictCommand(FIRST),)
     assert verdicts.state_for(FIRST).state == "not_saved"
-    verdicts.handle_read(FIRST, AGREE)
+    verdicts.handle_verdict_read(FIRST, AGREE)
     assert verdicts.state_for(FIRST).state == "saved"
 
 
@@ -80,23 +80,23 @@ def test_an_unsaved_verdict_stays_when_another_image_is_opened() -> None:
     verdicts.handle_failed_write(FIRST, FULL)
     verdicts.open(SECOND)
     verdicts.open(None)
-    assert [(judged, given.state) for judged, given in verdicts.unsaved()] == [(FIRST, "not_saved")]
+    assert [(judged, given.state) for judged, given in verdicts.unsaved_verdicts()] == [(FIRST, "not_saved")]
     verdicts.keep_own_verdict(FIRST)
-    verdicts.handle_written(FIRST, AGREE)
-    assert list(verdicts.unsaved()) == []
+    verdicts.handle_verdict_written(FIRST, AGREE)
+    assert list(verdicts.unsaved_verdicts()) == []
 
 
 def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     verdicts = opened(UNSURE)
     verdicts.choose("agree")
-    assert verdicts.handle_written(FIRST, DISAGREE) == ()
+    assert verdicts.handle_verdict_written(FIRST, DISAGREE) == ()
     given = verdicts.state_for(FIRST)
     assert (given.state, given.wanted, given.stored, given.has_conflict) == ("not_saved", AGREE, DISAGREE, True)
     assert verdicts.choose("unsure") == ()  # the person has not answered
     assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
-    assert verdicts.handle_written(FIRST, None) == ()  # meanwhile the other window withdrew it
+    assert verdicts.handle_verdict_written(FIRST, None) == ()  # meanwhile the other window withdrew it
     assert (given.has_conflict, given.stored) == (True, None)
-    assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdict(FIRST),)
+    assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdictCommand(FIRST),)
     assert (given.state, given.wanted) == (None, None)
 
 
@@ -104,19 +104,19 @@ def test_keeping_the_other_verdict_keeps_the_one_now_in_the_store() -> None:
     """Another window changes its verdict while the person looks at the question."""
     verdicts = opened()
     verdicts.choose("agree")
-    verdicts.handle_written(FIRST, DISAGREE)
-    assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdict(FIRST),)
-    verdicts.handle_read(FIRST, None)
+    verdicts.handle_verdict_written(FIRST, DISAGREE)
+    assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdictCommand(FIRST),)
+    verdicts.handle_verdict_read(FIRST, None)
     assert (verdicts.state_for(FIRST).state, verdicts.state_for(FIRST).wanted) == (None, None)
 
 
 def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -> None:
     verdicts = opened(AGREE)
     verdicts.open(FIRST, AGREE)
-    verdicts.handle_read(FIRST, DISAGREE)
+    verdicts.handle_verdict_read(FIRST, DISAGREE)
     assert (verdicts.state_for(FIRST).state, verdicts.state_for(FIRST).wanted) == ("saved", DISAGREE)
     verdicts.set_draft_note("mine")
-    verdicts.handle_read(FIRST, UNSURE)
+    verdicts.handle_verdict_read(FIRST, UNSURE)
     assert verdicts.state_for(FIRST).has_conflict
     assert verdicts.commit() == ()
 
@@ -127,12 +127,12 @@ NOTED = Verdict(choice="agree", note="old scar")
 def test_withdrawing_a_verdict_removes_its_note_and_undo_restores_both() -> None:
     verdicts = opened(NOTED)
     assert verdicts.withdraw() == write(None, NOTED)
-    verdicts.handle_written(FIRST, None)
+    verdicts.handle_verdict_written(FIRST, None)
     assert (verdicts.state_for(FIRST).note, verdicts.state_for(FIRST).state) == ("", None)
     verdicts.open(SECOND)  # the image need not be open to have its verdict taken back
-    assert verdicts.last_changed == FIRST
+    assert verdicts.last_changed_image == FIRST
     assert verdicts.undo() == write(NOTED, None)
-    verdicts.handle_written(FIRST, NOTED)
+    verdicts.handle_verdict_written(FIRST, NOTED)
     assert verdicts.state_for(FIRST).note == "old scar"
     assert verdicts.undo() == ()  # only once
 
@@ -141,7 +141,7 @@ def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -
     verdicts = opened(AGREE)
     verdicts.set_draft_note("at the apex")
     verdicts.withdraw()
-    verdicts.handle_written(FIRST, None)
+    verdicts.handle_verdict_written(FIRST, None)
     assert verdicts.undo() == write(Verdict(choice="agree", note="at the apex"), None)
 
 
@@ -167,10 +167,10 @@ def test_a_discarded_note_leaves_the_one_that_was_kept() -> None:
 def test_undo_does_not_remove_a_verdict_given_later_by_another_window() -> None:
     verdicts = opened()
     verdicts.choose("agree")
-    verdicts.handle_written(FIRST, AGREE)
+    verdicts.handle_verdict_written(FIRST, AGREE)
     verdicts.open(FIRST, AGREE)
-    verdicts.handle_read(FIRST, DISAGREE)
-    assert verdicts.last_changed is None
+    verdicts.handle_verdict_read(FIRST, DISAGREE)
+    assert verdicts.last_changed_image is None
     assert verdicts.undo() == ()
 
 
@@ -195,7 +195,7 @@ class Window:
 
     name: str
     verdicts: Verdicts = field(default_factory=Verdicts)
-    commands: deque[ReadVerdict | WriteVerdict] = field(default_factory=deque)
+    commands: deque[ReadVerdictCommand | WriteVerdictCommand] = field(default_factory=deque)
     answers: deque[Answer] = field(default_factory=deque)
     clicked: set[tuple[VerdictSubject, VerdictChoice]] = field(default_factory=set)
     seen: dict[VerdictSubject, set[Verdict | None]] = field(default_factory=lambda: defaultdict(set))
@@ -285,7 +285,7 @@ class RandomWalk(RuleBasedStateMachine):
     def take_back(self, number: int) -> None:
         """Undo the last change, on whichever image it was. A second undo changes nothing."""
         window = self.windows[number]
-        image, before = window.verdicts.last_changed, window.verdicts._last
+        image, before = window.verdicts.last_changed_image, window.verdicts._last
         if image is None or before is None:
             assert window.verdicts.undo() == ()
             return
@@ -339,7 +339,7 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         command = window.commands.popleft()
         image, (found, writer) = command.judged, self.store[command.judged]
-        if isinstance(command, ReadVerdict):
+        if isinstance(command, ReadVerdictCommand):
             window.answers.append(("found", image, found))
         elif found != command.verdict and found not in command.replaceable:
             window.answers.append(("written", image, found))
@@ -364,7 +364,9 @@ class RandomWalk(RuleBasedStateMachine):
             window.take(verdicts.handle_failed_write(image, FULL))
         else:
             window.take(
-                verdicts.handle_read(image, verdict) if what == "found" else verdicts.handle_written(image, verdict)
+                verdicts.handle_verdict_read(image, verdict)
+                if what == "found"
+                else verdicts.handle_verdict_written(image, verdict)
             )
         if (
             was_kept
@@ -414,7 +416,7 @@ class RandomWalk(RuleBasedStateMachine):
                 for image in IMAGES:
                     if window.verdicts.state_for(image).problem is not None:
                         window.take(window.verdicts.keep_own_verdict(image))
-            assert all(given.has_conflict for _, given in window.verdicts.unsaved())
+            assert all(given.has_conflict for _, given in window.verdicts.unsaved_verdicts())
 
 
 class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]

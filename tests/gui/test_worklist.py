@@ -82,7 +82,7 @@ class StoredList:
         self.verdicts.open(judged)
         self.verdicts.choose(verdict.choice)
         self.model.verdict_changed(judged)
-        self.verdicts.handle_written(judged, self.store.set_verdict(row_id, verdict, judged=judged.outcome))
+        self.verdicts.handle_verdict_written(judged, self.store.set_verdict(row_id, verdict, judged=judged.outcome))
         self.model.verdict_changed(judged)
 
     def settle(self) -> None:
@@ -316,7 +316,7 @@ def test_a_saved_verdict_is_not_shown_with_a_newer_result(listed: StoredList, mo
     listed.verdicts.open(shown)
     listed.verdicts.choose("agree")
     listed.add(screened(1, 0.1))
-    listed.verdicts.handle_written(shown, Verdict(choice="agree"))
+    listed.verdicts.handle_verdict_written(shown, Verdict(choice="agree"))
     model.verdict_changed(shown)
     after = model.row_at(model.index(0, 0))
     assert (after.category, after.verdict, model.data(model.index(0, COLUMN_KEYS.index("patient")), VERDICT_ROLE)) == (

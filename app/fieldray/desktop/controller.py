@@ -215,7 +215,7 @@ class Controller(QObject):
         if self._is_ending:
             return
         self._is_ending = True
-        for judged, given in self.judging.verdicts.unsaved():
+        for judged, given in self.judging.verdicts.unsaved_verdicts():
             why = given.problem.code if given.problem else given.state
             log.warning("closing without the verdict on answer %d: %s", judged.result_id, why)
         services, finish = self.background.services, self.screening.function_to_end_run()
@@ -355,7 +355,7 @@ class Controller(QObject):
         self.second_image.show(None)
         self._patients.clear()
         self._lost_files = 0
-        self.judging.verdicts.forget_last()
+        self.judging.verdicts.forget_last_change()
         for key in ("other_pack", "taken_back"):
             self.notice_board.withdraw(key)
 

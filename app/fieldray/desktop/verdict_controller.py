@@ -17,7 +17,15 @@ from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.verdicts import Commands, ReadVerdict, State, Verdicts, VerdictState, VerdictSubject, WriteVerdict
+from fieldray.desktop.verdicts import (
+    Commands,
+    ReadVerdictCommand,
+    State,
+    Verdicts,
+    VerdictState,
+    VerdictSubject,
+    WriteVerdictCommand,
+)
 from fieldray.desktop.widgets import (
     PlainButton,
     column_layout,
@@ -67,7 +75,7 @@ class VerdictController(QObject):
     @property
     def is_saving(self) -> bool:
         """Whether a verdict is being saved."""
-        return any(given.state == "saving" for _, given in self.verdicts.unsaved())
+        return any(given.state == "saving" for _, given in self.verdicts.unsaved_verdicts())
 
     # ---- commands of a person
 
@@ -112,7 +120,7 @@ class VerdictController(QObject):
 
     def undo(self) -> VerdictSubject | None:
         """Undo the last change of a verdict, on any image. Returns the image; None if there is nothing to undo."""
-        judged = self.verdicts.last_changed
+        judged = self.verdicts.last_changed_image
         if judged is not None:
             self._change(self.verdicts.undo(), judged)
             before = self.verdicts.state_for(judged).wanted
@@ -163,13 +171,13 @@ class VerdictController(QObject):
         if not self.is_saving:
             self.all_saved.emit()
 
-    def _begin(self, command: ReadVerdict | WriteVerdict) -> None:
+    def _begin(self, command: ReadVerdictCommand | WriteVerdictCommand) -> None:
         judged, result_id, outcome = command.judged, command.judged.result_id, command.judged.outcome
-        if isinstance(command, ReadVerdict):
+        if isinstance(command, ReadVerdictCommand):
             self._background.run_with_services(
                 lambda services: services.history.run_query(lambda query: query.verdict(result_id, outcome)),
                 channel=_CHANNEL,
-                done=lambda stored: self._carry_out(self.verdicts.handle_read(judged, stored), judged),
+                done=lambda stored: self._carry_out(self.verdicts.handle_verdict_read(judged, stored), judged),
                 # The verdict read with the row stays. A newer verdict is detected when a verdict is written.
                 failed=lambda _: None,
             )
@@ -178,7 +186,7 @@ class VerdictController(QObject):
         self._background.run_with_services(
             lambda services: services.session.set_verdict(result_id, verdict, judged=outcome, replaceable=over),
             channel=_CHANNEL,
-            done=lambda stored: self._carry_out(self.verdicts.handle_written(judged, stored), judged),
+            done=lambda stored: self._carry_out(self.verdicts.handle_verdict_written(judged, stored), judged),
             failed=lambda error: self._carry_out(self.verdicts.handle_failed_write(judged, error.reason), judged),
         )
 
@@ -186,7 +194,7 @@ class VerdictController(QObject):
 
     def _show_unsaved(self) -> None:
         """Show a notice about unsaved verdicts on all images. The notice changes only if there is a new one."""
-        lost = [(judged, given) for judged, given in self.verdicts.unsaved() if given.state == "not_saved"]
+        lost = [(judged, given) for judged, given in self.verdicts.unsaved_verdicts() if given.state == "not_saved"]
         now: list[tuple[VerdictSubject, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
         before, self._shown = self._shown, now
         if now == before:
@@ -445,7 +453,7 @@ def close_when_saved(
     close  function that closes the window
     """
     judging.commit()
-    if not any(judging.verdicts.unsaved()):
+    if not any(judging.verdicts.unsaved_verdicts()):
         close()
         return
 
@@ -459,7 +467,7 @@ def close_when_saved(
     box = question_box(parent, lost, answers=answers, decline_text=text("Keep the window open"))
 
     def refresh() -> None:
-        lost = list(judging.verdicts.unsaved())
+        lost = list(judging.verdicts.unsaved_verdicts())
         lines = [judging.unsaved_verdict_sentence(translator, *each) for each in lost[:_MAX_LISTED_VERDICTS]]
         box.setInformativeText(without_markup(*lines, *(["…"] if len(lost) > _MAX_LISTED_VERDICTS else [])))
         if not lost:

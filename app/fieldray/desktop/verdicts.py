@@ -37,21 +37,21 @@ class VerdictSubject:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadVerdict:
-    """The command to read the stored verdict on a result, and then to call `Verdicts.handle_read` with the verdict."""
+class ReadVerdictCommand:
+    """The command to read the stored verdict on a result, and then to call `Verdicts.handle_verdict_read` with it."""
 
     judged: VerdictSubject
 
 
 @dataclass(frozen=True, slots=True)
-class WriteVerdict:
+class WriteVerdictCommand:
     """The command to store a verdict in the database, unless another window has stored a verdict meanwhile.
 
     verdict      the verdict to store; None withdraws the stored verdict
     replaceable  stored verdicts that may be overwritten; None in this set stands for "no verdict stored". If any other
                  verdict is stored, nothing is written
 
-    Afterwards, call `Verdicts.handle_written` with the verdict that is stored now. After an error, call
+    Afterwards, call `Verdicts.handle_verdict_written` with the verdict that is stored now. After an error, call
     `Verdicts.handle_failed_write` with the reason.
     """
 
@@ -60,7 +60,7 @@ class WriteVerdict:
     replaceable: frozenset[Verdict | None]
 
 
-Commands = tuple[ReadVerdict | WriteVerdict, ...]
+Commands = tuple[ReadVerdictCommand | WriteVerdictCommand, ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -82,7 +82,7 @@ class VerdictState:
     wanted: Verdict | None = field(init=False)
     draft_note: str | None = None
     replaceable: set[Verdict | None] = field(init=False)
-    pending_write: WriteVerdict | None = None
+    pending_write: WriteVerdictCommand | None = None
     problem: Reason | None = None
     has_conflict: bool = False
 
@@ -166,7 +166,7 @@ class Verdicts:
                 return given.state
         return "saved" if stored is not None else None
 
-    def unsaved(self) -> Iterator[tuple[VerdictSubject, VerdictState]]:
+    def unsaved_verdicts(self) -> Iterator[tuple[VerdictSubject, VerdictState]]:
         """Yield the verdicts that would be lost if the program ended now: those being saved, and those not saved."""
         return ((judged, given) for judged, given in self._given.items() if given.state in ("saving", "not_saved"))
 
@@ -184,7 +184,7 @@ class Verdicts:
         if judged is None:
             return commands
         self._given.setdefault(judged, VerdictState(stored))
-        return (*commands, ReadVerdict(judged))
+        return (*commands, ReadVerdictCommand(judged))
 
     def discard_unsaved(self) -> None:
         """Discard all verdicts that are not saved, because a person decided so."""
@@ -229,7 +229,7 @@ class Verdicts:
         return self._want(None)
 
     @property
-    def last_changed(self) -> VerdictSubject | None:
+    def last_changed_image(self) -> VerdictSubject | None:
         """The image whose verdict was changed last; None if `undo` cannot undo the change."""
         if self._last is None:
             return None
@@ -237,7 +237,7 @@ class Verdicts:
         given = self._given.get(judged)  # None for an image whose verdict is saved
         return judged if given is None or (given.wanted == after and not given.has_conflict) else None
 
-    def forget_last(self) -> None:
+    def forget_last_change(self) -> None:
         """Forget the last change of a verdict, so that it cannot be undone.
 
         Called when the window no longer shows the run of the changed verdict.
@@ -249,7 +249,7 @@ class Verdicts:
 
         Earlier changes cannot be undone.
         """
-        judged = self.last_changed
+        judged = self.last_changed_image
         if judged is None or self._last is None:
             return ()
         _, before, after = self._last
@@ -276,12 +276,12 @@ class Verdicts:
         if given.state != "not_saved":
             return ()
         given.wanted, given.draft_note = given.stored, None
-        return self._save(judged, given) or (ReadVerdict(judged),)
+        return self._save(judged, given) or (ReadVerdictCommand(judged),)
 
     # ---- the database
 
-    def handle_read(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
-        """Handle the result of `ReadVerdict`: the verdict that is stored.
+    def handle_verdict_read(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
+        """Handle the result of `ReadVerdictCommand`: the verdict that is stored.
 
         The result is ignored while a verdict on the image is being saved.
         """
@@ -300,8 +300,8 @@ class Verdicts:
             given.show(stored)
         return ()
 
-    def handle_written(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
-        """Handle the result of `WriteVerdict`: the verdict that is now stored."""
+    def handle_verdict_written(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
+        """Handle the result of `WriteVerdictCommand`: the verdict that is now stored."""
         given = self._given.get(judged)
         if given is None or given.pending_write is None:
             return ()
@@ -319,7 +319,7 @@ class Verdicts:
         return ()
 
     def handle_failed_write(self, judged: VerdictSubject, problem: Reason) -> Commands:
-        """Handle a failure of `WriteVerdict`.
+        """Handle a failure of `WriteVerdictCommand`.
 
         If the person has chosen another verdict since, the newer choice is written.
         """
@@ -334,7 +334,7 @@ class Verdicts:
             return ()
         given.problem = problem
         # In spite of the error, the verdict may have been stored.
-        return (ReadVerdict(judged),) if given.wanted == given.stored else ()
+        return (ReadVerdictCommand(judged),) if given.wanted == given.stored else ()
 
     # ---- inside
 
@@ -361,5 +361,5 @@ class Verdicts:
 
     def _send(self, judged: VerdictSubject, given: VerdictState) -> Commands:
         given.problem, given.has_conflict = None, False
-        given.pending_write = WriteVerdict(judged, given.wanted, frozenset(given.replaceable))
+        given.pending_write = WriteVerdictCommand(judged, given.wanted, frozenset(given.replaceable))
         return (given.pending_write,)
