@@ -32,7 +32,7 @@ from PySide6.QtWidgets import (
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
-from fieldray.desktop.dialogs import DocumentDialog, SettingsDialog, choice_label
+from fieldray.desktop.dialogs import DocumentDialog, SettingsDialog, setting_choice_text
 from fieldray.desktop.keys import KEYS, KeyListDialog, cyrillic_equivalents
 from fieldray.desktop.notices import notify_run_end
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
@@ -241,9 +241,9 @@ def test_every_choice_has_a_label_and_only_a_policy_mentions_speed(language: str
     So the label of the device must be true under every policy.
     """
     translator = Translator(language)
-    assert all(choice_label(translator, choice) != choice for row in SETTING_ROWS for choice in row.choices)
+    assert all(setting_choice_text(translator, choice) != choice for row in SETTING_ROWS for choice in row.choices)
     words = {
-        choice: choice_label(translator, choice)
+        choice: setting_choice_text(translator, choice)
         for choice in (*ROW_BY_KEY["device"].choices, *ROW_BY_KEY["policy"].choices)
     }
     assert [choice for choice, said in words.items() if fast in said.lower()] == ["fastest"]

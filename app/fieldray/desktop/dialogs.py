@@ -371,7 +371,7 @@ class SettingsDialog(QDialog):
     def _field(self, row: SettingRow) -> QWidget:
         value = self._settings[row.key]
         if row.choices:
-            choices = ((choice_label(self._translator, choice), choice) for choice in row.choices)
+            choices = ((setting_choice_text(self._translator, choice), choice) for choice in row.choices)
             combo = choice_box(choices, chosen=str(value))
             self._read[row.key] = lambda: str(combo.currentData())
             return combo
@@ -394,7 +394,7 @@ class SettingsDialog(QDialog):
 _LONGEST_TEXT: Final = 100
 
 
-def choice_label(translator: Translator, choice: str) -> str:
+def setting_choice_text(translator: Translator, choice: str) -> str:
     """Return the text for one choice of a setting, such as "System default" for "system".
 
     A language is named in that language. A choice without a text is returned unchanged.

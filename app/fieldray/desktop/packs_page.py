@@ -207,7 +207,7 @@ class PacksPage(Page):
         choice = choice_box(choices, named=caption, chosen=point.name if point else None)
         choice.activated.connect(lambda index: self._packs.choose_point(choice.itemData(index)))
         row = row_layout(None, PlainLabel(caption), choice, 1)
-        return [row, *([label(point_text(translator, point), role="muted")] if point else [])]
+        return [row, *([label(operating_point_text(translator, point), role="muted")] if point else [])]
 
     def _default(self) -> Sequence[QWidget]:
         """Return the widgets that make the pack in use the site's default for folders without a choice."""
@@ -272,7 +272,7 @@ def path_label(path: Path, *, role: str = "") -> QLabel:
     return made
 
 
-def point_text(translator: Translator, point: OperatingPoint) -> str:
+def operating_point_text(translator: Translator, point: OperatingPoint) -> str:
     """Format an operating point with its measured performance."""
     return translator.text(
         "Threshold {threshold}, uncertain zone from {low} to {high}. Measured on {data}: sensitivity {sensitivity}, "

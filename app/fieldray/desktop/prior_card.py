@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QMessageBox, QSizePolicy, QWidget
 from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches, Size, ViewState, draw_heat_map, draw_image, heat_map_of
-from fieldray.desktop.prior_view import PriorView, problem_text, study_date_text
+from fieldray.desktop.prior_view import PriorView, comparison_problem_text, study_date_text
 from fieldray.desktop.result_panel import FoldingCard
 from fieldray.desktop.style import Theme, icon, restoring_painter
 from fieldray.desktop.widgets import (
@@ -157,7 +157,7 @@ class PriorCard(QWidget):
         comparing, translator = self._comparing, self._translator
         pair = comparing.comparison
         if comparing.problem is not None and comparing.prior is not None:
-            return (problem_text(translator, comparing),)
+            return (comparison_problem_text(translator, comparing),)
         if pair is None or pair.aligned is None:
             return ()
         alignment, regions = pair.aligned.alignment, pair.aligned.regions
@@ -330,7 +330,7 @@ class PriorBar(QWidget):
         if comparing.prior is None:
             return "" if comparing.priors and not comparing.is_searching else _search_text(translator, comparing)
         if comparing.problem is not None:
-            return problem_text(translator, comparing)
+            return comparison_problem_text(translator, comparing)
         if comparing.overlays is not None:
             return ""
         return translator.text("Comparing…")

@@ -180,7 +180,7 @@ class PriorView(QObject):
             self._viewer.update_cursor()
 
 
-def problem_text(translator: Translator, comparing: ComparisonController) -> str:
+def comparison_problem_text(translator: Translator, comparing: ComparisonController) -> str:
     """Return the reason why the current images cannot be compared, as a text that names the image with the problem.
 
     The text is empty if the images are comparable, or if this is not known yet.

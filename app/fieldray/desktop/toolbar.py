@@ -115,7 +115,7 @@ class Toolbar(QWidget):
         self.pause_button.setIcon(icon("start" if screening.state == "paused" else "pause", self._theme))
         self.stop_button.setEnabled(screening.can_stop)
         self._saving.setEnabled(screening.run_id is not None)
-        self.progress_text.setText(screening_label(translator, screening))
+        self.progress_text.setText(current_run_text(translator, screening))
         progress = screening.progress
         share = progress.done / progress.total if progress and progress.total else 0.0
         self.bar.setValue(round(1000 * share))
@@ -125,8 +125,8 @@ class Toolbar(QWidget):
         """Show the name of the pack in use."""
         packs = self._controller.packs
         model = packs.model
-        more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
-        set_tooltip(self.pack_chip, *pack_label(self._translator, packs), *more)
+        more = (pack_trust_text(self._translator, model, packs),) if model and packs.loading is None else ()
+        set_tooltip(self.pack_chip, *pack_in_use_texts(self._translator, packs), *more)
         self.fit_to_window()
 
     def refresh_backend(self) -> None:
@@ -193,11 +193,11 @@ class Toolbar(QWidget):
         for button, caption in self._captions.items():
             button.setText("" if is_narrow else caption)
         room = _TINY_CHIP if is_narrow else _WIDE_CHIP
-        elide(self.pack_chip, *pack_label(self._translator, self._controller.packs), room=room)
+        elide(self.pack_chip, *pack_in_use_texts(self._translator, self._controller.packs), room=room)
         elide(self.backend_chip, *self._backend_text(), room=room)
 
     def _backend_text(self) -> tuple[str, str]:
-        return backend_label(self._translator, self._controller.backends, self._controller.devices)
+        return devices_in_use_texts(self._translator, self._controller.backends, self._controller.devices)
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
         button = push_button(text, icon=icon(icon_name, self._theme))
@@ -237,7 +237,7 @@ def _width(widget: QWidget) -> int:
     return widget.sizeHint().width() + _SPACING
 
 
-def screening_label(translator: Translator, screening: ScreeningController) -> str:
+def current_run_text(translator: Translator, screening: ScreeningController) -> str:
     """Return a text about the state of the run. For an active run, the text has progress, speed and remaining time."""
     waits = translator.text("Waiting: choose a pack")
     if screening.question and screening.question.kind == "ages":
@@ -276,7 +276,7 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
     return parts
 
 
-def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
+def pack_in_use_texts(translator: Translator, packs: PackChoice) -> tuple[str, str]:
     """Return two texts about the pack in use: name with version, and intended patients.
 
     For an unsigned pack, the second text says that nobody vouches for the pack.
@@ -293,7 +293,7 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
     return f"{name} {packs.model.manifest.version}", translator.reason(patients_sentence(packs.model.manifest.accepted))
 
 
-def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
+def pack_trust_text(translator: Translator, model: Model, packs: PackChoice) -> str:
     """Return a text about the signer of the pack in use, and whether the pack's drive can be removed."""
     signer_text = describe_signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
@@ -303,7 +303,7 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     return signer_text
 
 
-def backend_label(
+def devices_in_use_texts(
     translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
     """Return two texts: the names of the devices in use, and the states of these devices."""
@@ -313,10 +313,10 @@ def backend_label(
     used = used or next(iter(backends.values()), None)
     if used is None:
         return translator.text("CPU"), translator.text("not in use")
-    return backend_text(translator, replace(used, detail=""), devices)
+    return device_texts(translator, replace(used, detail=""), devices)
 
 
-def backend_text(
+def device_texts(
     translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
     """Return two texts: a device's name with its port, and the device's state.

@@ -24,7 +24,7 @@ from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import without_markup
 from fieldray.desktop.worklist_model import EARLIER_DAY_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
-from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow, image_title, score_cell
+from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow, image_title, score_cell_text
 from fieldray.domain.finding import override_notes
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
 from fieldray.domain.image import ImageHeader, parse_dicom_date
@@ -268,7 +268,7 @@ class WorkListDelegate(QStyledItemDelegate):
         below = box.adjusted(_SHAPE + 6 if has_label else 0, ROW_HEIGHT // 2, _GAP, -4)
         self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if has_score else box, row, font)
         if has_score:
-            self._line(painter, below, score_cell(self._translator, row), "text", scaled_font(font, 0.87))
+            self._line(painter, below, score_cell_text(self._translator, row), "text", scaled_font(font, 0.87))
 
     def _paint_class_below(
         self, painter: QPainter, box: QRect, row: WorkListRow, font: QFont, *, has_score: bool = True
@@ -281,7 +281,7 @@ class WorkListDelegate(QStyledItemDelegate):
         )
         if has_score and row.finding is not None:
             self._line(
-                painter, upper.adjusted(_SHAPE + 6, 0, _GAP, 0), score_cell(self._translator, row), "text", small
+                painter, upper.adjusted(_SHAPE + 6, 0, _GAP, 0), score_cell_text(self._translator, row), "text", small
             )
         word = short_label(self._translator, row.category, row.manifest)
         self._line(painter, lower, word, row.category, demibold(small))

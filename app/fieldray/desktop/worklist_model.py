@@ -20,7 +20,7 @@ from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.image_painting import DisplaySwitches
 from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
 from fieldray.desktop.widgets import plain_tooltip, without_markup
-from fieldray.desktop.worklist_rows import COLUMN_KEYS, WORK_LIST_COLUMNS, RowCache, WorkListRow, columns_of
+from fieldray.desktop.worklist_rows import COLUMN_KEYS, WORK_LIST_COLUMNS, RowCache, WorkListRow, work_list_columns
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
 from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, patient_group_at
 from fieldray.domain.model import Manifest
@@ -48,7 +48,7 @@ _NO_GROUPS: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
 _NONE_EARLIER: Final[NDArray[np.bool_]] = np.empty(0, np.bool_)
 
 
-def verdict_words(translator: Translator, state: State, verdict: Verdict | None) -> str:
+def verdict_state_text(translator: Translator, state: State, verdict: Verdict | None) -> str:
     """Return a text about the reader's verdict on an image. If the verdict is not saved, the text says so."""
     if state == "saved" and verdict is not None:
         return translator.text("your verdict: {verdict}", verdict=verdict_names(translator)[verdict.choice])
@@ -337,7 +337,7 @@ class WorkListModel(QAbstractTableModel):
         if role == Qt.ItemDataRole.ToolTipRole:
             said = [column.text(translator, row)] if column.key in ("patient", "pack") else []
             if state is not None:
-                said.append(verdict_words(translator, state, row.verdict))
+                said.append(verdict_state_text(translator, state, row.verdict))
             if is_earlier and column.key == "patient":
                 said.append(earlier_day_text(translator, row.header))
             if row.reason and column.key != "pack":
@@ -346,7 +346,7 @@ class WorkListModel(QAbstractTableModel):
         if role == Qt.ItemDataRole.AccessibleTextRole:
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
-                said.append(verdict_words(translator, state, row.verdict) if state else translator.text("unread"))
+                said.append(verdict_state_text(translator, state, row.verdict) if state else translator.text("unread"))
             group = patient_group_at(self._begins, index.row())
             if column.key == "patient" and group is not None and group.group_start != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))
@@ -400,7 +400,7 @@ class WorkListModel(QAbstractTableModel):
         self._ids, self._begins, self._counts, self.is_fully_read = _NO_ROWS, _NO_GROUPS, {}, True
         self._is_earlier = _NONE_EARLIER
         self._rows.clear(manifests)
-        self._columns = columns_of(manifests)
+        self._columns = work_list_columns(manifests)
         self.endResetModel()
         self.counts_changed.emit()
 

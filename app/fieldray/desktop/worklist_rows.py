@@ -289,7 +289,7 @@ class Column:
     text: Callable[[Translator, WorkListRow], str]
 
 
-def score_cell(translator: Translator, row: WorkListRow) -> str:
+def score_cell_text(translator: Translator, row: WorkListRow) -> str:
     """Return the text of a row's cell with the score and the threshold of the operating point."""
     return score_text(translator, row.finding.score, row.finding.point) if row.finding else "–"
 
@@ -302,7 +302,7 @@ def _class_text(translator: Translator, row: WorkListRow) -> str:
 def result_text(translator: Translator, row: WorkListRow) -> str:
     """Return a pack's result for an image as text: the pack's name for the class, and the score with its threshold."""
     spoken = _class_text(translator, row)
-    return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
+    return f"{spoken}  {score_cell_text(translator, row)}" if row.finding else spoken
 
 
 def _device_text(translator: Translator, row: WorkListRow) -> str:
@@ -333,7 +333,7 @@ WORK_LIST_COLUMNS: Final[tuple[Column, ...]] = (
         lambda _, row: view_label(row.header),
     ),
     Column("class", lambda t: t.text("Class"), _class_text),
-    Column("score", lambda t: t.text("Score"), score_cell),
+    Column("score", lambda t: t.text("Score"), score_cell_text),
     Column("backend", lambda t: t.text("Device"), _device_text),
     Column("ms", lambda t: t.text("Time, ms"), _time_text),
     Column("status", lambda t: t.text("Status"), _status_text),
@@ -341,7 +341,7 @@ WORK_LIST_COLUMNS: Final[tuple[Column, ...]] = (
 COLUMN_KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
 
 
-def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
+def work_list_columns(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
     """Return the columns of the work list of a run.
 
     packs  manifest of each pack of the run. If the run has several packs, each pack has its own columns, with the name
