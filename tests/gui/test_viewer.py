@@ -16,13 +16,13 @@ from PySide6.QtGui import QColor, QFont, QGuiApplication, QImage, QMouseEvent, Q
 from PySide6.QtPrintSupport import QPrintDialog
 from PySide6.QtWidgets import QLineEdit, QMenu
 
-from fieldray.desktop.image_area import ImageArea, draw_on_page, draw_picture
+from fieldray.desktop.image_area import ImageArea, draw_picture, draw_picture_on_page
 from fieldray.desktop.image_painting import Line, Size, ViewState, matching_window
 from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
     TOP_LEFT,
     corner_texts,
-    draw_corners,
+    draw_corner_texts,
     length_text,
     measurement_text,
     patient_lines,
@@ -211,7 +211,7 @@ def test_a_line_break_in_a_header_starts_no_corner_line(qapp: object, text: str)
         sheet = QImage(1400, 300, QImage.Format.Format_RGB32)
         sheet.fill(0)
         painter = QPainter(sheet)
-        draw_corners(painter, sheet.rect(), {TOP_LEFT: (said, "PX-1"), BOTTOM_RIGHT: ("DX", said)}, QFont())
+        draw_corner_texts(painter, sheet.rect(), {TOP_LEFT: (said, "PX-1"), BOTTOM_RIGHT: ("DX", said)}, QFont())
         painter.end()
         return sheet
 
@@ -413,7 +413,7 @@ def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> N
     assert "is copied" not in desk.notices
     page = QImage(600, 900, QImage.Format.Format_RGB32)
     page.fill(Qt.GlobalColor.white)
-    draw_on_page(page, picture)
+    draw_picture_on_page(page, picture)
     height = round(600 * picture.height() / picture.width())
     assert page.pixelColor(300, height // 2) != Qt.GlobalColor.white
     assert page.pixelColor(300, height + 3) == Qt.GlobalColor.white

@@ -27,7 +27,7 @@ from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.image_painting import TOOLS, DisplaySwitches, ViewState, matching_window
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.prior_view import PriorView, study_date_text
-from fieldray.desktop.style import Theme, colour, icon, restoring_painter, scaled_font
+from fieldray.desktop.style import Theme, colour, icon, preserve_painter_state, scaled_font
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import (
     PlainLabel,
@@ -344,7 +344,7 @@ def draw_picture(viewer: Viewer, translator: Translator) -> QImage | None:
     picture.setDevicePixelRatio(ratio)
     picture.fill(colour("dark", "image"))
     painter = QPainter(picture)
-    with restoring_painter(painter):
+    with preserve_painter_state(painter):
         painter.setClipRect(viewer.rect())
         viewer.draw(painter, pyramid)
     painter.setFont(font)
@@ -375,12 +375,12 @@ def print_picture(viewer: Viewer, translator: Translator) -> None:
     printer.setPageOrientation(QPageLayout.Orientation.Landscape if is_wide else QPageLayout.Orientation.Portrait)
     dialog = QPrintDialog(printer, viewer.window())
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-    dialog.accepted.connect(lambda: draw_on_page(printer, picture))
+    dialog.accepted.connect(lambda: draw_picture_on_page(printer, picture))
     dialog.setModal(True)
     dialog.show()
 
 
-def draw_on_page(page: QPaintDevice, picture: QImage) -> None:
+def draw_picture_on_page(page: QPaintDevice, picture: QImage) -> None:
     """Draw a picture at the top of a printed page, as large as possible."""
     painter = QPainter(page)
     room = painter.viewport()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QImage, QPainter, QPainterPath, QTransform
 
-from fieldray.desktop.style import restoring_painter
+from fieldray.desktop.style import preserve_painter_state
 from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain import heat_map
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sample_at
@@ -165,7 +165,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
     if right <= left or bottom <= top:
         return
     grey = pyramid.grey_lookup_table(state.window, inverted=state.inverted).take(level[top:bottom, left:right])
-    with restoring_painter(painter):
+    with preserve_painter_state(painter):
         painter.setTransform(transform, combine=True)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
         painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), grey_image(grey))
@@ -178,7 +178,7 @@ def draw_heat_map(painter: QPainter, heat: HeatMap, transform: QTransform, *, im
     image      size of the image in pixels
     opacity    0 (invisible) to 1
     """
-    with restoring_painter(painter):
+    with preserve_painter_state(painter):
         painter.setTransform(transform, combine=True)
         painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
@@ -195,7 +195,7 @@ def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, 
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())
     target.moveCenter(box.center())
-    with restoring_painter(painter):
+    with preserve_painter_state(painter):
         painter.setOpacity(opacity)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.drawImage(target, small)

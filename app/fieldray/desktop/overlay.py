@@ -12,7 +12,7 @@ from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
 from fieldray.desktop.image_painting import Line, Point, Pyramid, Size, ViewState
-from fieldray.desktop.style import restoring_painter
+from fieldray.desktop.style import preserve_painter_state
 from fieldray.desktop.widgets import without_markup
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane
@@ -67,7 +67,7 @@ def corner_texts(
     }
 
 
-def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
+def draw_corner_texts(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
     """Draw texts in the four corners of an image. White letters with a dark edge are readable on every image.
 
     In a narrow view, the text at the bottom left (view position and size) is left out first.
@@ -289,19 +289,19 @@ def lung_outline_path(lungs: LungFields | None) -> QPainterPath | None:
     return path
 
 
-def draw_outline(painter: QPainter, outline: QPainterPath, transform: QTransform) -> None:
+def draw_lung_outline(painter: QPainter, outline: QPainterPath, transform: QTransform) -> None:
     """Draw the outline of the lungs as a bright line with a dark edge. The width is equal at every zoom.
 
     outline    the outline in pixels of the image
     transform  maps pixels of the image to points of the view
     """
-    with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
+    with preserve_painter_state(painter, QPainter.RenderHint.Antialiasing):
         shown = transform.map(outline)
         for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*heat_map.OUTLINE_COLOUR), 1.8)):
             painter.strokePath(shown, QPen(shade, width))
 
 
-def draw_lines(
+def draw_measurement_lines(
     painter: QPainter, state: ViewState, pyramid: Pyramid, translator: Translator, *, view: Size, font: QFont
 ) -> None:
     """Draw the lines of measurement. The result of each line is drawn next to the line's end.
@@ -309,7 +309,7 @@ def draw_lines(
     view  size of the view in points
     """
     transform = state.transform(pyramid.size, view)
-    with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
+    with preserve_painter_state(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
         for index, line in enumerate(state.lines):
             start, end = transform.map(QPointF(*line.start)), transform.map(QPointF(*line.end))
@@ -324,9 +324,9 @@ def draw_lines(
             _draw_label(painter, measurement_text(translator, state, index, pyramid.image), end, view)
 
 
-def draw_cross(painter: QPainter, at: QPointF) -> None:
+def draw_keyboard_cross(painter: QPainter, at: QPointF) -> None:
     """Draw a cross at the point of the view that a person moves with keys."""
-    with restoring_painter(painter):
+    with preserve_painter_state(painter):
         for shade, width in ((QColor(0, 0, 0, 150), 3.0), (QColor(*_LINE_COLOUR), 1.2)):
             painter.setPen(QPen(shade, width))
             painter.drawLine(at - QPointF(_CROSS, 0), at + QPointF(_CROSS, 0))

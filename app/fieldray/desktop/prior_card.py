@@ -14,7 +14,7 @@ from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches, Size, ViewState, draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.prior_view import PriorView, comparison_problem_text, study_date_text
 from fieldray.desktop.result_panel import FoldingCard
-from fieldray.desktop.style import Theme, icon, restoring_painter
+from fieldray.desktop.style import Theme, icon, preserve_painter_state
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
@@ -210,7 +210,7 @@ class PairMaps(QWidget):
             pyramid, row = opened.pyramid, opened.row
             if pyramid is None or row is None:
                 continue
-            with restoring_painter(painter):
+            with preserve_painter_state(painter):
                 painter.setClipRect(box)
                 painter.translate(box.topLeft())
                 state, view = ViewState(), Size(box.width(), box.height())

@@ -24,7 +24,7 @@ from fieldray.desktop.image_painting import (
     matching_window,
 )
 from fieldray.desktop.overlay import draw_edged_text
-from fieldray.desktop.style import restoring_painter
+from fieldray.desktop.style import preserve_painter_state
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import without_markup
 from fieldray.domain.comparison import DENSER_COLOUR, LESS_DENSE_COLOUR, WEAKEST_SHOWN_CHANGE
@@ -112,7 +112,7 @@ class PriorView(QObject):
         if laid is None:
             return
         if mode == "swipe":
-            with restoring_painter(painter):
+            with preserve_painter_state(painter):
                 prior = QRectF(0, 0, self._divider * view.width, view.height)
                 painter.setClipRect(prior, Qt.ClipOperation.IntersectClip)
                 draw_prior(painter, laid, pyramid, state, view)
@@ -121,11 +121,11 @@ class PriorView(QObject):
         elif mode == "difference":
             opacity = self.switches.difference_opacity / 100
             draw_heat_map(painter, laid.difference, transform, image=pyramid.size, opacity=opacity)
-            draw_numbers(painter, laid, transform)
+            draw_region_numbers(painter, laid, transform)
         if self.switches.prior_mesh:
-            draw_mesh(painter, laid, transform, image=pyramid.size)
+            draw_alignment_grid(painter, laid, transform, image=pyramid.size)
 
-    def draw_label(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
+    def draw_captions(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
         """Draw captions of both images and the legend of the difference colours. Returns the area above the legend."""
         laid, mode, middle = self._comparing.overlays, self.mode, Qt.AlignmentFlag.AlignHCenter
         prior, own = self._names()
@@ -236,7 +236,7 @@ def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
 
     x  position of the line in points
     """
-    with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
+    with preserve_painter_state(painter, QPainter.RenderHint.Antialiasing):
         for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
             painter.setPen(QPen(shade, width))
             painter.drawLine(QPointF(x, area.top()), QPointF(x, area.bottom()))
@@ -250,7 +250,7 @@ def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
                 painter.drawLine(tip, QPointF(tip.x() - side * 4, tip.y() + down))
 
 
-def draw_numbers(painter: QPainter, overlays: ImageOverlays, transform: QTransform) -> None:
+def draw_region_numbers(painter: QPainter, overlays: ImageOverlays, transform: QTransform) -> None:
     """Draw the number of each region that differs between two compared images. The side panel lists these numbers.
 
     overlays   the overlays of the comparison
@@ -307,7 +307,7 @@ def draw_prior(painter: QPainter, overlays: ImageOverlays, open_pyramid: Pyramid
     """
     window = matching_window(state.window, open_pyramid, overlays.prior)
     grey = overlays.prior.grey_lookup_table(window, inverted=state.inverted).take(overlays.prior.levels[0])
-    with restoring_painter(painter):
+    with preserve_painter_state(painter):
         painter.setTransform(state.transform(open_pyramid.size, view), combine=True)
         whole = QRectF(0, 0, open_pyramid.columns, open_pyramid.rows)
         painter.fillRect(whole, QColor(0, 0, 0))
@@ -317,7 +317,7 @@ def draw_prior(painter: QPainter, overlays: ImageOverlays, open_pyramid: Pyramid
         painter.drawImage(QRectF(0, 0, width * overlays.step, height * overlays.step), grey_image(grey))
 
 
-def draw_mesh(painter: QPainter, overlays: ImageOverlays, transform: QTransform, *, image: Size) -> None:
+def draw_alignment_grid(painter: QPainter, overlays: ImageOverlays, transform: QTransform, *, image: Size) -> None:
     """Draw how the prior image was aligned: the lines of its grid, and a dot at each point that was matched.
 
     overlays   the overlays of the comparison
@@ -326,7 +326,7 @@ def draw_mesh(painter: QPainter, overlays: ImageOverlays, transform: QTransform,
     """
     outline = QPainterPath()
     outline.addRect(QRectF(0, 0, image.width, image.height))
-    with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
+    with preserve_painter_state(painter, QPainter.RenderHint.Antialiasing):
         painter.setClipPath(transform.map(outline), Qt.ClipOperation.IntersectClip)
         shown = transform.map(overlays.mesh)
         for shade, width in ((QColor(0, 0, 0, 120), 2.5), (QColor(120, 220, 170, 200), 1.0)):

@@ -113,7 +113,7 @@ def scaled_font(font: QFont, share: float) -> QFont:
 
 
 @contextmanager
-def restoring_painter(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
+def preserve_painter_state(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
     """Set render hints of a painter for a `with` block. Afterwards, restore the state of the painter."""
     painter.save()
     for hint in hints:
@@ -180,7 +180,7 @@ def _drawing(name: str, shade: str) -> QSvgRenderer:
     return QSvgRenderer(QByteArray(drawing.encode()))
 
 
-def draw_class(painter: QPainter, category: Category, box: QRectF, theme: Theme) -> None:
+def draw_class_icon(painter: QPainter, category: Category, box: QRectF, theme: Theme) -> None:
     """Draw the icon of a class so that it fills a box."""
     _drawing(f"classes/{category}", colours(theme)[category]).render(painter, box)
 
@@ -188,7 +188,7 @@ def draw_class(painter: QPainter, category: Category, box: QRectF, theme: Theme)
 VerdictMark = VerdictChoice | Literal["saving", "not_saved", "unread"]
 
 
-def draw_verdict(painter: QPainter, mark: VerdictMark, box: QRectF, theme: Theme) -> None:
+def draw_verdict_mark(painter: QPainter, mark: VerdictMark, box: QRectF, theme: Theme) -> None:
     """Draw the mark of a reader's verdict. Agree is a tick, disagree a cross, unsure a question mark.
 
     A verdict that is being saved is three dots. A verdict that is not saved is an exclamation mark in a ring. An unread

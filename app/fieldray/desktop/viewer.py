@@ -31,16 +31,16 @@ from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
     corner_texts,
-    draw_corners,
-    draw_cross,
+    draw_corner_texts,
+    draw_keyboard_cross,
     draw_legend,
-    draw_lines,
-    draw_outline,
+    draw_lung_outline,
+    draw_measurement_lines,
     legend_strip,
     lung_outline_path,
     measurement_text,
 )
-from fieldray.desktop.style import Theme, colour, restoring_painter, scaled_font
+from fieldray.desktop.style import Theme, colour, preserve_painter_state, scaled_font
 from fieldray.desktop.widgets import without_markup
 from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
@@ -215,7 +215,7 @@ class Viewer(QWidget):
             if self._switches.magnifier:
                 self._draw_magnified(painter, pyramid, self._with_open_line())
             if self._switches.tool in MEASURES and self._mouse is None:
-                draw_cross(painter, self._key_position)
+                draw_keyboard_cross(painter, self._key_position)
         else:
             self._draw_waiting(painter)
         if self.hasFocus():
@@ -235,7 +235,7 @@ class Viewer(QWidget):
             area = area.adjusted(0, 0, 0, -strip.height())
             draw_legend(painter, strip, self._translator, font, is_blank=heat.is_blank)
         if layer is not None:
-            area = layer.draw_label(painter, area, font)
+            area = layer.draw_captions(painter, area, font)
         if self.shows_network_view:
             caption = self._translator.text(
                 "This is the model's input: the image made smaller and cropped. Press N to return to the image."
@@ -246,7 +246,7 @@ class Viewer(QWidget):
             corners = corner_texts(self._translator, row.outcome.ref, pyramid, self.state, percent=percent)
             if layer is not None:  # the prior image has its own labels
                 corners = {BOTTOM_RIGHT: corners[BOTTOM_RIGHT]}
-            draw_corners(painter, area, corners, font)
+            draw_corner_texts(painter, area, corners, font)
 
     def _draw_scene(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
         """Draw the image with all overlays in a state of the view."""
@@ -261,15 +261,15 @@ class Viewer(QWidget):
             draw_heat_map(painter, heat, transform, image=pyramid.size, opacity=self._switches.heat_map_opacity / 100)
         is_own = self._layer is None and not self.shows_network_view
         if self._outline is not None and self._switches.lung_outline and is_own:
-            draw_outline(painter, self._outline, transform)
+            draw_lung_outline(painter, self._outline, transform)
         font = scaled_font(self.font(), 0.92)
-        draw_lines(painter, state, pyramid, self._translator, view=view, font=font)
+        draw_measurement_lines(painter, state, pyramid, self._translator, view=view, font=font)
 
     def _draw_magnified(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
         """Draw a round magnifier at the mouse, which enlarges the image with its overlays."""
         at, glass = self._key_position, QPainterPath()
         glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
-        with restoring_painter(painter, QPainter.RenderHint.Antialiasing):
+        with preserve_painter_state(painter, QPainter.RenderHint.Antialiasing):
             painter.setClipPath(glass)
             painter.fillPath(glass, colour(self._theme, "image"))
             nearer = state.zoomed(_GLASS_ZOOM, pyramid.size, self.view_size, about=(at.x(), at.y()))
