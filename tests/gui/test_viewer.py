@@ -17,7 +17,7 @@ from PySide6.QtPrintSupport import QPrintDialog
 from PySide6.QtWidgets import QLineEdit, QMenu
 
 from fieldray.desktop.image_area import ImageArea, draw_picture, draw_picture_on_page
-from fieldray.desktop.image_painting import Line, Size, ViewState, matching_window
+from fieldray.desktop.image_painting import MeasurementLine, Size, ViewState, matching_window
 from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
     TOP_LEFT,
@@ -228,7 +228,7 @@ def test_the_age_on_the_image_is_in_completed_years(age_years: float, text: str)
 
 SHIFT = Qt.KeyboardModifier.ShiftModifier
 # 30 columns and 40 rows: 50 pixels. With 0.2 mm a row and 0.1 mm a column, 3 and 8 mm: 8.54 mm.
-LINE = Line((10, 20), (40, 60))
+LINE = MeasurementLine((10, 20), (40, 60))
 
 
 @pytest.mark.parametrize(
@@ -296,15 +296,15 @@ def test_an_unfinished_line_is_discarded_by_escape_and_by_another_image(desk: De
         viewer.setFocus()
 
 
-def measured(image: Image, *lines: Line) -> list[str]:
+def measured(image: Image, *lines: MeasurementLine) -> list[str]:
     """The texts of these measurements."""
     state = ViewState(lines=lines)
     return [measurement_text(Translator("en"), state, place, image) for place in range(len(lines))]
 
 
 def test_an_angle_is_measured_between_two_lines_in_the_millimetres_of_the_image() -> None:
-    level, steep = Line((0, 0), (10, 0), "angle"), Line((0, 0), (10, 10), "angle")
-    back = Line((10, 10), (0, 0), "angle")
+    level, steep = MeasurementLine((0, 0), (10, 0), "angle"), MeasurementLine((0, 0), (10, 10), "angle")
+    back = MeasurementLine((10, 10), (0, 0), "angle")
     square = Image(pixels=np.zeros((100, 100), np.uint8))
     assert measured(square, level) == ["Draw the second measuring line"]
     assert measured(square, level, steep) == measured(square, level, back) == ["", "45.0° (135.0°)"]
@@ -320,7 +320,7 @@ def test_an_angle_is_measured_between_two_lines_in_the_millimetres_of_the_image(
 
 
 def test_the_cardiothoracic_ratio_is_the_shorter_line_by_the_longer_one() -> None:
-    heart, chest = Line((20, 60), (60, 60), "ratio"), Line((5, 80), (85, 80), "ratio")
+    heart, chest = MeasurementLine((20, 60), (60, 60), "ratio"), MeasurementLine((5, 80), (85, 80), "ratio")
     for lines in ((heart, chest), (chest, heart)):
         assert measured(Image(pixels=np.zeros((100, 100), np.uint8)), *lines) == ["", "Cardiothoracic ratio 0.50"]
 
@@ -331,13 +331,17 @@ def test_a_region_has_mean_deviation_and_area_of_its_modality_values() -> None:
     pixels[10:20, 40:50] = 300
     image = Image(pixels=pixels, value_scale=-0.5, value_offset=10.0, spacing_mm=(0.5, 0.2), spacing_plane="calibrated")
     # 200 pixels, half of them 100 and half 300: 200 and 100; -0.5 * 200 + 10 is -90. 200 * 0.1 mm² are 20.
-    region = Line((50, 20), (30, 10), "region")
+    region = MeasurementLine((50, 20), (30, 10), "region")
     assert measured(image, region) == ["Mean -90.0, SD 50.0, 20.0 mm² (calibrated)"]
     assert measured(Image(pixels=pixels), region) == ["Mean 200.0, SD 100.0, 200.0 px²"]
     assert measured(Image(pixels=pixels, is_approximate=True), region) == ["200.0 px²"]  # previews have no values
-    assert measured(image, Line((5, 5), (5.2, 9), "region")) == [""]
+    assert measured(image, MeasurementLine((5, 5), (5.2, 9), "region")) == [""]
     full = Image(pixels=np.full((600, 600), 65535, np.uint16))
-    assert region_statistics(Line((0, 0), (600, 600), "region"), full) == (65535.0, pytest.approx(0, abs=0.01), 360_000)
+    assert region_statistics(MeasurementLine((0, 0), (600, 600), "region"), full) == (
+        65535.0,
+        pytest.approx(0, abs=0.01),
+        360_000,
+    )
 
 
 @pytest.mark.parametrize(("key", "said"), [(Qt.Key.Key_J, "45.0° (135.0°)"), (Qt.Key.Key_T, "ratio 1.00")])
@@ -435,7 +439,7 @@ def colours_of(image: QImage) -> set[int]:
 
 def test_nothing_is_measured_outside_the_image() -> None:
     state = ViewState().with_measurement((-5, 10), (200, 90), Size(100, 80))
-    assert state.zoomed(2, Size(100, 80), Size(100, 100)).lines == state.lines == (Line((0, 10), (100, 80)),)
+    assert state.zoomed(2, Size(100, 80), Size(100, 100)).lines == state.lines == (MeasurementLine((0, 10), (100, 80)),)
 
 
 def test_window_and_level_by_keys(desk: Desk, viewer: Viewer) -> None:

@@ -24,7 +24,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparison_controller import ComparisonController
-from fieldray.desktop.image_painting import TOOLS, DisplaySwitches, ViewState, matching_window
+from fieldray.desktop.image_painting import LEFT_BUTTON_TOOLS, DisplaySwitches, ViewState, matching_window
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.prior_view import PriorView, study_date_text
 from fieldray.desktop.style import Theme, colour, icon, preserve_painter_state, scaled_font
@@ -118,8 +118,8 @@ class ImageArea(QWidget):
             "darker": acting(Viewer.change_window, 0, -1),
             "mark": acting(Viewer.set_line_point),
             **self.prior_view.commands(),
-            **{f"tool_{tool}": partial(self.switches.set, tool=tool) for tool in TOOLS},
-            **{f"preset_{number}": acting(Viewer.set_preset, number) for number in range(1, 6)},
+            **{f"tool_{tool}": partial(self.switches.set, tool=tool) for tool in LEFT_BUTTON_TOOLS},
+            **{f"preset_{number}": acting(Viewer.apply_window_preset, number) for number in range(1, 6)},
         }
 
     # ---- both images
@@ -270,7 +270,7 @@ _BUTTONS: Final = (
 )
 
 
-class ViewTools(QWidget):
+class ImageToolButtons(QWidget):
     """The row of tool buttons above the images. The number of buttons depends on the width of the window."""
 
     def __init__(self, area: ImageArea, actions: Mapping[str, QAction], theme: Theme) -> None:
@@ -316,7 +316,7 @@ class ViewTools(QWidget):
     def _refresh(self) -> None:
         area, switches = self._area, self._area.switches
         pressed: dict[str, bool] = {
-            **{f"tool_{tool}": tool == switches.tool for tool in TOOLS},
+            **{f"tool_{tool}": tool == switches.tool for tool in LEFT_BUTTON_TOOLS},
             **{name: getattr(switches, name) for name in _SWITCHES if name in self.buttons},
             "network_view": area.viewer.shows_network_view,
             "keep_image": area.has_second_image,

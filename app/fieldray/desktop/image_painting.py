@@ -235,8 +235,8 @@ class Size(NamedTuple):
 # A length; an angle and a cardiothoracic ratio, which need two lines each; a region, drawn from corner to corner.
 MeasureTool = Literal["measure", "angle", "ratio", "region"]
 Tool = Literal["window", "zoom", "pan"] | MeasureTool
-MEASURES: Final = get_args(MeasureTool)
-TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
+MEASURE_TOOLS: Final = get_args(MeasureTool)
+LEFT_BUTTON_TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURE_TOOLS)
 
 
 class DisplaySwitches(QObject):
@@ -280,7 +280,7 @@ class DisplaySwitches(QObject):
         self.set(**{name: not getattr(self, name)})
 
 
-class Line(NamedTuple):
+class MeasurementLine(NamedTuple):
     """A line that a person drew to measure something, from one point of an image to another point, in pixels."""
 
     start: Point
@@ -307,7 +307,7 @@ class ViewState:
     mirrored: bool = False
     inverted: bool = False
     window: Window | None = None
-    lines: tuple[Line, ...] = ()
+    lines: tuple[MeasurementLine, ...] = ()
 
     def turned(self, quarter_turns: int) -> ViewState:
         """Return the view turned clockwise on the screen by quarter turns."""
@@ -387,9 +387,9 @@ class ViewState:
         kind  "measure" for a length, "angle" or "ratio" for one of two lines, "region" for the diagonal of a rectangle
         """
         start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
-        return replace(self, lines=(*self.lines, Line(start, end, kind)))
+        return replace(self, lines=(*self.lines, MeasurementLine(start, end, kind)))
 
-    def line_pair(self, index: int) -> tuple[Line, ...]:
+    def line_pair(self, index: int) -> tuple[MeasurementLine, ...]:
         """Return the line of measurement at an index, or both lines of a pair if the index is that of the second line.
 
         Angles and ratios need two lines. Lines of one kind are paired in the order in which they were drawn.

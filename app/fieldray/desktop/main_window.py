@@ -26,8 +26,8 @@ from fieldray.desktop.audit_page import AuditPage
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import AboutDialog, DocumentDialog, ExportDialog, SettingsDialog, guide_dialog
 from fieldray.desktop.history_page import HistoryPage
-from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, print_picture
-from fieldray.desktop.image_painting import TOOLS
+from fieldray.desktop.image_area import ImageArea, ImageToolButtons, copy_picture, print_picture
+from fieldray.desktop.image_painting import LEFT_BUTTON_TOOLS
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.keys import HeldKeys, KeyGroup, KeyListDialog, enable_image_actions, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
@@ -63,7 +63,7 @@ _MENU: Final = (
     ("copy",),
 )
 _SUBMENUS: Final[Mapping[KeyGroup, tuple[str, ...]]] = {
-    "tools": (*(f"tool_{tool}" for tool in TOOLS), "magnifier", *(f"preset_{n}" for n in range(1, 6))),
+    "tools": (*(f"tool_{tool}" for tool in LEFT_BUTTON_TOOLS), "magnifier", *(f"preset_{n}" for n in range(1, 6))),
     "view": ("rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom", "link", "reset", "undo", "print"),
     "compare": ("prior_side_by_side", "prior_swipe", "prior_blink", "prior_difference", "prior_mesh"),
 }
@@ -105,7 +105,7 @@ class MainWindow(QMainWindow):
         self.history_page = HistoryPage(controller.past_runs, translator, theme)
         self.status_page = StatusPage(controller, translator, theme)
         self.welcome = Welcome(controller, self.actions_by_name, translator, theme)
-        self.tools = ViewTools(self.area, self.actions_by_name, theme)
+        self.tools = ImageToolButtons(self.area, self.actions_by_name, theme)
         self.prior_bar = PriorBar(controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme)
         connect_button(self.work_list.filter_bar.next_unread, self.actions_by_name["next_unread"])
         connect_button(self.work_list.filter_bar.by_patient, self.actions_by_name["by_patient"])

@@ -11,7 +11,7 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
-from fieldray.desktop.image_painting import Line, Point, Pyramid, Size, ViewState
+from fieldray.desktop.image_painting import MeasurementLine, Point, Pyramid, Size, ViewState
 from fieldray.desktop.style import preserve_painter_state
 from fieldray.desktop.widgets import without_markup
 from fieldray.domain import heat_map
@@ -184,25 +184,25 @@ _CROSS: Final = 14.0
 _BESIDE: Final = 8
 
 
-def line_length(line: Line, image: Image) -> float:
+def line_length(line: MeasurementLine, image: Image) -> float:
     """Return the length of a line in millimetres if the image states its pixel spacing, else in pixels."""
     return math.hypot(*_reach(line, image))
 
 
-def _reach(line: Line, image: Image) -> Point:
+def _reach(line: MeasurementLine, image: Image) -> Point:
     """Return the horizontal and the vertical extent of a line, in millimetres or pixels as in `line_length`."""
     row_mm, column_mm = image.spacing_mm or (1.0, 1.0)
     return (line.end[0] - line.start[0]) * column_mm, (line.end[1] - line.start[1]) * row_mm
 
 
-def angle_degrees(first: Line, second: Line, image: Image) -> float:
+def angle_degrees(first: MeasurementLine, second: MeasurementLine, image: Image) -> float:
     """Return the smaller angle between two lines in degrees, 0..90. The direction of the lines has no effect."""
     (across, down), (other_across, other_down) = _reach(first, image), _reach(second, image)
     cross, dot = across * other_down - down * other_across, across * other_across + down * other_down
     return math.degrees(math.atan2(abs(cross), abs(dot)))
 
 
-def region_statistics(line: Line, image: Image) -> tuple[float, float, float] | None:
+def region_statistics(line: MeasurementLine, image: Image) -> tuple[float, float, float] | None:
     """Return (mean, standard deviation, area) of a rectangle of the image; None if the rectangle contains no pixel.
 
     line  a diagonal of the rectangle
@@ -246,7 +246,7 @@ def measurement_text(translator: Translator, state: ViewState, index: int, image
     return translator.text("Cardiothoracic ratio {ratio}", ratio=ratio)
 
 
-def _region_text(translator: Translator, line: Line, image: Image) -> str:
+def _region_text(translator: Translator, line: MeasurementLine, image: Image) -> str:
     figures = region_statistics(line, image)
     if figures is None:
         return ""
@@ -261,7 +261,7 @@ def _region_text(translator: Translator, line: Line, image: Image) -> str:
     return translator.text("Mean {mean}, SD {deviation}, {area}", mean=mean, deviation=deviation, area=covered)
 
 
-def length_text(translator: Translator, line: Line, image: Image) -> str:
+def length_text(translator: Translator, line: MeasurementLine, image: Image) -> str:
     """Format the length of a line with its unit. Millimetres are followed by the plane in which they are measured."""
     figure = format_number(translator, line_length(line, image), digits=1)
     if image.spacing_mm is None:

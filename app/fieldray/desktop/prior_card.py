@@ -59,7 +59,7 @@ class PriorCard(QWidget):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.state_label, self.score_label, self.region_label = label(role="muted"), label(), label()
         self.score_label.setAccessibleName(translator.text("Scores of both images"))
-        self.maps = PairMaps(comparing, translator)
+        self.maps = HeatMapPair(comparing, translator)
         self.opacity = slider(switches.difference_opacity)
         self.opacity.setAccessibleName(translator.text("Opacity of the difference colours"))
         self.opacity.valueChanged.connect(lambda percent: switches.set(difference_opacity=percent))
@@ -185,7 +185,7 @@ class PriorCard(QWidget):
             self._comparing.choose(self._comparing.priors[index])
 
 
-class PairMaps(QWidget):
+class HeatMapPair(QWidget):
     """Small pictures of the current image (left) and its prior image (right), with heat maps."""
 
     def __init__(self, comparing: ComparisonController, translator: Translator) -> None:

@@ -12,7 +12,7 @@ from PySide6.QtGui import QContextMenuEvent, QMouseEvent, QPainter, QPainterPath
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.image_painting import (
-    MEASURES,
+    MEASURE_TOOLS,
     DisplaySwitches,
     HeatMap,
     MeasureTool,
@@ -59,7 +59,7 @@ _CURSORS: Final[dict[Tool, Qt.CursorShape]] = {
     "window": Qt.CursorShape.ArrowCursor,
     "zoom": Qt.CursorShape.SizeVerCursor,
     "pan": Qt.CursorShape.OpenHandCursor,
-    **dict.fromkeys(MEASURES, Qt.CursorShape.CrossCursor),
+    **dict.fromkeys(MEASURE_TOOLS, Qt.CursorShape.CrossCursor),
 }
 
 
@@ -152,7 +152,7 @@ class Viewer(QWidget):
 
     def set_line_point(self) -> None:
         """Begin or end a line of measurement at the point that a person moves with keys."""
-        if self.pyramid is None or self._switches.tool not in MEASURES:
+        if self.pyramid is None or self._switches.tool not in MEASURE_TOOLS:
             return
         here = self._image_point(self._key_position)
         if self._mark is None:
@@ -162,7 +162,7 @@ class Viewer(QWidget):
             self._mark = None
         self.update()
 
-    def set_preset(self, number: int) -> None:
+    def apply_window_preset(self, number: int) -> None:
         """Show the image in the display window of a key.
 
         number  number of the key, 1 to 5
@@ -214,7 +214,7 @@ class Viewer(QWidget):
             self.draw(painter, pyramid)
             if self._switches.magnifier:
                 self._draw_magnified(painter, pyramid, self._with_open_line())
-            if self._switches.tool in MEASURES and self._mouse is None:
+            if self._switches.tool in MEASURE_TOOLS and self._mouse is None:
                 draw_keyboard_cross(painter, self._key_position)
         else:
             self._draw_waiting(painter)
@@ -332,7 +332,7 @@ class Viewer(QWidget):
         if self._drag is not None and self.pyramid is not None:
             tool, start, before = self._drag
             self._show_state(self._dragged(tool, before, start, event.position() - start))
-        elif self._switches.magnifier or self._switches.tool in MEASURES:
+        elif self._switches.magnifier or self._switches.tool in MEASURE_TOOLS:
             self.update()
 
     def leaveEvent(self, event: QEvent) -> None:
@@ -345,7 +345,7 @@ class Viewer(QWidget):
         tool, start, before = self._drag
         self._drag = None
         is_click = (event.position() - start).manhattanLength() < _MENU_SLACK
-        if is_click and (event.button() == Qt.MouseButton.RightButton or tool in MEASURES):
+        if is_click and (event.button() == Qt.MouseButton.RightButton or tool in MEASURE_TOOLS):
             self._show_state(before)
         if is_click and event.button() == Qt.MouseButton.RightButton:
             self.menu_requested.emit(event.globalPosition().toPoint())
@@ -354,7 +354,7 @@ class Viewer(QWidget):
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         """Show the image on the whole screen. Ignored for a measuring tool, where two quick clicks set two points."""
-        if event.button() == Qt.MouseButton.LeftButton and self._switches.tool not in MEASURES:
+        if event.button() == Qt.MouseButton.LeftButton and self._switches.tool not in MEASURE_TOOLS:
             self.full_screen_requested.emit()
         else:
             self.mousePressEvent(event)
@@ -381,7 +381,7 @@ class Viewer(QWidget):
         if tool == "zoom":
             factor = _ZOOM_PER_POINT ** -by.y()
             return before.zoomed(factor, self.image_size, self.view_size, about=(start.x(), start.y()))
-        if tool in MEASURES:
+        if tool in MEASURE_TOOLS:
             return self._measured(before, self._image_point(start), self._image_point(start + by))
         return self._windowed(before, (by.x(), by.y()))
 
