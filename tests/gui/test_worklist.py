@@ -81,9 +81,9 @@ class StoredList:
         judged = VerdictSubject(row_id, self.store.result(row_id).outcome)
         self.verdicts.open(judged)
         self.verdicts.choose(verdict.choice)
-        self.model.verdict_changed(judged)
+        self.model.handle_verdict_change(judged)
         self.verdicts.handle_verdict_written(judged, self.store.set_verdict(row_id, verdict, judged=judged.outcome))
-        self.model.verdict_changed(judged)
+        self.model.handle_verdict_change(judged)
 
     def settle(self) -> None:
         """Wait until the list has the wanted order and filter, and its first rows are read."""
@@ -317,7 +317,7 @@ def test_a_saved_verdict_is_not_shown_with_a_newer_result(listed: StoredList, mo
     listed.verdicts.choose("agree")
     listed.add(screened(1, 0.1))
     listed.verdicts.handle_verdict_written(shown, Verdict(choice="agree"))
-    model.verdict_changed(shown)
+    model.handle_verdict_change(shown)
     after = model.row_at(model.index(0, 0))
     assert (after.category, after.verdict, model.data(model.index(0, COLUMN_KEYS.index("patient")), VERDICT_ROLE)) == (
         "normal",
@@ -374,7 +374,7 @@ def test_a_row_now_read_stays_in_the_unread_filter_until_it_is_set_again(
     listed.settle()
     row = listed.rows()[1]
     listed.store.set_read(2, judged=row.outcome, is_read=True)
-    model.update_read_mark(row)
+    model.handle_read_mark_change(row)
     model.refresh()
     listed.settle()
     assert listed.shown() == [1, 2, 3]

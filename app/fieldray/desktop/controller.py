@@ -131,9 +131,9 @@ class Controller(QObject):
         self.image.replaced.connect(self._image_replaced)
         self.image.screened_again.connect(self._screened_again)
         self.rows.replaced.connect(self.image.mark_replaced)
-        self.judging.changed.connect(self.rows.verdict_changed)
+        self.judging.changed.connect(self.rows.handle_verdict_change)
         self.judging.verdict_about_to_change.connect(self._note_read)
-        self.read_marks.changed.connect(self.rows.update_read_mark)
+        self.read_marks.changed.connect(self.rows.handle_read_mark_change)
         self.judging.all_saved.connect(self._go_on_closing)
         self.past_runs.opened.connect(lambda _row_id, past: self._show_past_run(past))
         self.past_runs.deleted.connect(self._forget_deleted)
@@ -436,11 +436,11 @@ class Controller(QObject):
 
     def _note_patients(self) -> None:
         """Show a notice with the number of images whose patients contradict a pack."""
-        for number, manifest in enumerate((self.screening.manifest, *self.rows.other_packs)):
+        for number, manifest in enumerate((self.screening.manifest, *self.rows.additional_manifests)):
             self._note_pack(number, self._patients[number].notes(manifest.accepted) if manifest else ())
 
     def _note_pack(self, number: int, notes: Sequence[Reason]) -> None:
-        packs = self.screening.manifest, *self.rows.other_packs
+        packs = self.screening.manifest, *self.rows.additional_manifests
         for note in notes:
             key = RUN_NOTICE_PREFIX + (f"{number} {note.code}" if number else note.code)
             text = partial(_note_of_pack, note, packs[number], is_named=len(packs) > 1)
@@ -453,7 +453,7 @@ class Controller(QObject):
         if self.screening.manifest is None or not after or was == now or self.rows.run_id is None:
             self.notice_board.withdraw("other_pack")
             return
-        packs = self.screening.manifest, *self.rows.other_packs
+        packs = self.screening.manifest, *self.rows.additional_manifests
         self.notice_board.post(
             "other_pack",
             lambda t: t.text(

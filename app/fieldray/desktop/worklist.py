@@ -162,7 +162,7 @@ class FilterBar(QWidget):
             self._numbers[category] = format_count(number)
         mark = reason("unsigned_operating_point_unknown")
         said = [self._translator.reason(mark)] if self._model.is_by_larger_output else []
-        if self._model.other_packs:
+        if self._model.additional_manifests:
             said.append(self._translator.text("Each image is sorted by its most urgent result."))
         self.remark.setText("\n".join(said))
         self._arrange()
@@ -459,7 +459,7 @@ class WorkList(QWidget):
 
     def _fit_classes(self) -> None:
         """Make the class column as wide as the class names of the run's packs need."""
-        packs = self._model.manifest, *self._model.other_packs
+        packs = self._model.manifest, *self._model.additional_manifests
         if packs == self._named:
             return
         self._named, font = packs, self.table.font()
@@ -547,7 +547,7 @@ class WorkList(QWidget):
             return
         before, self._chosen_id = self._chosen_id, self._model.row_id_at(current)
         row = self._model.row_at(current)
-        self._model.read_around(current.row())
+        self._model.prefetch_rows_around(current.row())
         if row is not self._chosen and (before != self._chosen_id or self._chosen is None):
             self._chosen = row
             self.row_chosen.emit(row)

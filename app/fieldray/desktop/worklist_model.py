@@ -147,7 +147,7 @@ class WorkListModel(QAbstractTableModel):
         if self.run_id is not None and not self._is_reading and not self._again.isActive():
             self._again.start(max(_AGAIN_MS, round(1000 * (self._rests_until_s - time.monotonic()))))
 
-    def verdict_changed(self, judged: VerdictSubject) -> None:
+    def handle_verdict_change(self, judged: VerdictSubject) -> None:
         """Handle a changed verdict on a result. Its row stays listed until a person changes the filter by verdict."""
         row = self._rows.row_of_result(judged.result_id)
         if row is None:
@@ -159,7 +159,7 @@ class WorkListModel(QAbstractTableModel):
             row.is_read = row.is_read or row.verdict is not None
             self._row_changed(row.row_id)
 
-    def update_read_mark(self, row: WorkListRow) -> None:
+    def handle_read_mark_change(self, row: WorkListRow) -> None:
         """Handle an image that became read or unread. Its row stays listed until a person changes the filter."""
         if self.wanted.verdict == "unread":
             self.wanted = replace(self.wanted, kept_row_ids=self.wanted.kept_row_ids | {row.row_id})
@@ -189,7 +189,7 @@ class WorkListModel(QAbstractTableModel):
         return self._rows.manifests[0] if self._rows.manifests else None
 
     @property
-    def other_packs(self) -> tuple[Manifest | None, ...]:
+    def additional_manifests(self) -> tuple[Manifest | None, ...]:
         """The manifests of the run's additional packs, each of which has a column.
 
         None for a pack that is not available.
@@ -247,7 +247,7 @@ class WorkListModel(QAbstractTableModel):
         row = self._rows.row_of_result(result_id)
         return row.row_id if row else None
 
-    def read_around(self, position: int) -> None:
+    def prefetch_rows_around(self, position: int) -> None:
         """Read the rows before and after a selected row, because a person will probably select them next.
 
         position  position of the selected row in the list

@@ -99,7 +99,7 @@ class RowCache(QObject):
         row = self._alive.get(image.row_id)
         if row is None:
             row, *others = (self._row_of(answer) for answer in image.results)
-            row.other_rows = tuple(others)
+            row.additional_rows = tuple(others)
             self._alive[image.row_id] = row
         return row
 
@@ -147,7 +147,7 @@ class RowCache(QObject):
         before = {one.position: one for one in listed.result_rows}
         now = before | {one.position: _kept_or(one, before.get(one.position)) for one in answers}
         row, *others = (now[position] for position in sorted(now))
-        row.other_rows = tuple(others)
+        row.additional_rows = tuple(others)
         self._alive[row_id] = row
         self._kept.append(row)
         for position, one in before.items():
@@ -198,15 +198,15 @@ class WorkListRow:
 
     A new result makes a new row object.
 
-    row_id         row id of the image in the results database
-    manifest       manifest of the pack, with texts and calibration; None if the pack is not available
-    is_read        whether a person has read the image, with or without a verdict
-    run_id         id of the run; None for an image of no run
-    result_id      row id of the result in the results database; 0 for an image of no run
-    position       position of the pack in the run
-    other_rows     rows of the packs after this pack; only in the row of the first listed pack
-    finding        the finding that decides the class; None without a score
-    object_number  unique number of this row object; the painted cells in the cache are found by it
+    row_id           row id of the image in the results database
+    manifest         manifest of the pack, with texts and calibration; None if the pack is not available
+    is_read          whether a person has read the image, with or without a verdict
+    run_id           id of the run; None for an image of no run
+    result_id        row id of the result in the results database; 0 for an image of no run
+    position         position of the pack in the run
+    additional_rows  rows of the packs after this pack; only in the row of the first listed pack
+    finding          the finding that decides the class; None without a score
+    object_number    unique number of this row object; the painted cells in the cache are found by it
     """
 
     row_id: int
@@ -217,7 +217,7 @@ class WorkListRow:
     run_id: int | None = None
     result_id: int = 0
     position: int = 0
-    other_rows: tuple[WorkListRow, ...] = ()
+    additional_rows: tuple[WorkListRow, ...] = ()
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
     object_number: int = field(init=False)
@@ -230,7 +230,7 @@ class WorkListRow:
     @property
     def result_rows(self) -> tuple[WorkListRow, ...]:
         """The rows with the results of all packs for the image; this row is the first."""
-        return (self, *self.other_rows)
+        return (self, *self.additional_rows)
 
     def row_of_pack(self, position: int) -> WorkListRow | None:
         """Return the row with the result of another pack of the run; None if that pack has no result for the image.
@@ -281,7 +281,7 @@ def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Column:
+class WorkListColumn:
     """A column of the work list: its key, and functions for its title and for the text of a cell."""
 
     key: ListColumn | Literal["pack"]
@@ -323,25 +323,25 @@ def _status_text(translator: Translator, row: WorkListRow) -> str:
     return " ".join(map(translator.reason, said)) if said else translator.text("Screened")
 
 
-WORK_LIST_COLUMNS: Final[tuple[Column, ...]] = (
-    Column("image", lambda t: t.text("Image"), lambda _, __: ""),
-    Column("patient", lambda t: t.text("Patient"), lambda t, row: image_title(t, row.row_id, row.outcome)),
-    Column("date", lambda t: t.text("Date"), lambda t, row: format_dicom_date(t, row.header.study_date)),
-    Column(
+WORK_LIST_COLUMNS: Final[tuple[WorkListColumn, ...]] = (
+    WorkListColumn("image", lambda t: t.text("Image"), lambda _, __: ""),
+    WorkListColumn("patient", lambda t: t.text("Patient"), lambda t, row: image_title(t, row.row_id, row.outcome)),
+    WorkListColumn("date", lambda t: t.text("Date"), lambda t, row: format_dicom_date(t, row.header.study_date)),
+    WorkListColumn(
         "view",
         lambda t: t.in_context("projection of a radiograph", "Projection"),
         lambda _, row: view_label(row.header),
     ),
-    Column("class", lambda t: t.text("Class"), _class_text),
-    Column("score", lambda t: t.text("Score"), score_cell_text),
-    Column("backend", lambda t: t.text("Device"), _device_text),
-    Column("ms", lambda t: t.text("Time, ms"), _time_text),
-    Column("status", lambda t: t.text("Status"), _status_text),
+    WorkListColumn("class", lambda t: t.text("Class"), _class_text),
+    WorkListColumn("score", lambda t: t.text("Score"), score_cell_text),
+    WorkListColumn("backend", lambda t: t.text("Device"), _device_text),
+    WorkListColumn("ms", lambda t: t.text("Time, ms"), _time_text),
+    WorkListColumn("status", lambda t: t.text("Status"), _status_text),
 )
 COLUMN_KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
 
 
-def work_list_columns(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
+def work_list_columns(packs: Sequence[Manifest | None]) -> tuple[WorkListColumn, ...]:
     """Return the columns of the work list of a run.
 
     packs  manifest of each pack of the run. If the run has several packs, each pack has its own columns, with the name
@@ -351,7 +351,9 @@ def work_list_columns(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
         return WORK_LIST_COLUMNS
     titles = [partial(pack_title, manifest=manifest) for manifest in packs]
     own = (replace(column, title=titles[0]) if column.key == "class" else column for column in WORK_LIST_COLUMNS)
-    return *own, *(Column("pack", title, partial(_text_of_pack, number)) for number, title in enumerate(titles[1:], 1))
+    return *own, *(
+        WorkListColumn("pack", title, partial(_text_of_pack, number)) for number, title in enumerate(titles[1:], 1)
+    )
 
 
 def _text_of_pack(position: int, translator: Translator, row: WorkListRow) -> str:
