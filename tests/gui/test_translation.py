@@ -19,7 +19,7 @@ from PySide6.QtWidgets import QApplication, QComboBox, QFileDialog
 
 import translations
 from fieldray.cli import command_parser
-from fieldray.desktop.application import chosen_language
+from fieldray.desktop.application import resolve_language
 from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.widgets import ask_for_paths
 from fieldray.formatting import format_dicom_date, format_number
@@ -284,7 +284,7 @@ def test_one_file_adds_a_language(polish: Path, desk: Desk, home: Path) -> None:
     assert desk.window.actions_by_name["pause"].text().startswith("Pause")
     assert load(home / "settings.json")[0]["language"] == "pl"
     assert QLocale().language() == QLocale.Language.Polish
-    assert chosen_language("pl") == "pl"
+    assert resolve_language("pl") == "pl"
 
 
 def test_numbers_and_dates_are_those_of_the_language(polish: Path) -> None:

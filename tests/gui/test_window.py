@@ -294,7 +294,7 @@ def test_a_folder_that_waits_for_the_run_leaves_the_keys_to_the_list(desk: Desk,
 
 
 def test_an_unexpected_error_is_shown_and_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    with desk.application.showing_uncaught_errors():
+    with desk.application.show_uncaught_errors():
         worker = threading.Thread(target=lambda: 1 / 0)
         worker.start()
         worker.join()
@@ -369,7 +369,7 @@ def test_services_are_opened_once_and_never_after_closing(begin: Begin, qtbot: Q
 
 def test_sigterm_is_handled_between_events(desk: Desk) -> None:
     """Python gets a signal in the middle of any code."""
-    with desk.application.ending_on_signals():
+    with desk.application.close_on_signals():
         signal.raise_signal(signal.SIGTERM)
         assert desk.bench.notice_board.notices == ()
         desk.until(lambda: desk.ended)

@@ -58,7 +58,7 @@ _THREADS_END_S: Final = 2.0
 _DEVICES: Final = frozenset({"device", "policy"})
 
 
-def chosen_language(setting: str) -> str:
+def resolve_language(setting: str) -> str:
     """Return the code of the language that a setting selects. The setting "system" selects the system's language."""
     return best_language(QLocale.system().uiLanguages() if setting == "system" else (setting,))
 
@@ -90,7 +90,7 @@ class Application(QObject):
         super().__init__()
         self._qt, self.settings = qt, settings
         self._qt_text: QTranslator | None = None
-        self._translator = Translator(chosen_language(str(settings["language"])), self._hides_names)
+        self._translator = Translator(resolve_language(str(settings["language"])), self._hides_names)
         self.controller = Controller(settings, self._translator, open_services=services, background=background)
         self.window: MainWindow | None = None
         self._signal_end = notify_run_end
@@ -128,7 +128,7 @@ class Application(QObject):
             self.controller.screening.choose_devices()
 
     @contextlib.contextmanager
-    def showing_uncaught_errors(self) -> Iterator[None]:
+    def show_uncaught_errors(self) -> Iterator[None]:
         """Log and show every uncaught exception of any thread during a `with` block."""
         before, before_threads = sys.excepthook, threading.excepthook
         sys.excepthook = self._caught
@@ -139,7 +139,7 @@ class Application(QObject):
             sys.excepthook, threading.excepthook = before, before_threads
 
     @contextlib.contextmanager
-    def ending_on_signals(self) -> Iterator[None]:
+    def close_on_signals(self) -> Iterator[None]:
         """Close the program in an orderly way on a signal to end, during a `with` block.
 
         The signals are Ctrl-C, SIGTERM (shutdown) and SIGHUP (closed terminal). Python may run a signal handler in the
@@ -179,8 +179,8 @@ class Application(QObject):
 
     def _build(self) -> None:
         """Build the window in the current language and theme, and replace the previous window."""
-        theme = style.chosen_theme(str(self.settings["theme"]))
-        self._speak(chosen_language(str(self.settings["language"])))
+        theme = style.resolve_theme(str(self.settings["theme"]))
+        self._speak(resolve_language(str(self.settings["language"])))
         before, self.window = self.window, MainWindow(self.controller, self._translator, theme)
         style.apply_theme(self._qt, theme)  # early: Qt styles a widget again each time it gets a parent
         self.window.settings_changed.connect(self.change_settings)
@@ -312,7 +312,7 @@ def run_application(paths: Sequence[Path]) -> int:
         application.ended.connect(qt.quit)
         application.report(problems)
         shorten_switch_interval(application)
-        with application.showing_uncaught_errors(), application.ending_on_signals():
+        with application.show_uncaught_errors(), application.close_on_signals():
             try:
                 application.show()
                 application.controller.screening.screen_paths(paths)

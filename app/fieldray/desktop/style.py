@@ -79,7 +79,7 @@ _ROLES: Final[Mapping[QPalette.ColorRole, str]] = {
 }
 
 
-def chosen_theme(setting: str) -> Theme:
+def resolve_theme(setting: str) -> Theme:
     """Return the theme that a setting selects. "system" selects the theme of the desktop, or light if that is unknown.
 
     setting  "light", "dark" or "system"
