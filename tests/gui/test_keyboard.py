@@ -54,7 +54,7 @@ from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
 from fieldray.desktop.keys import KeyListDialog
 from fieldray.desktop.pack_choice import PackQuestion, QuestionKind
 from fieldray.desktop.packs_page import PackDialog
-from fieldray.desktop.welcome import ages_box
+from fieldray.desktop.welcome import ages_question_box
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.run import Verdict
 from fieldray.reasons import Reason, reason
@@ -334,7 +334,7 @@ def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterat
         yield PackDialog(PackQuestion(kind=kind, candidate=asked, reason=why), bench.packs, translator, window)
     yield SettingsDialog(bench.settings, translator, window)
     used = PackInUse(name=text, version=text, model_sha256="0" * 64, ages_years=(18, 95), source=asked)
-    yield ages_box(
+    yield ages_question_box(
         window,
         IntentQuestion("ages", Intent(number=0, paths=(Path("/images", text),), pack=used)),
         bench.screening,

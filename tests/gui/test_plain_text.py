@@ -29,7 +29,7 @@ from test_keyboard import dialogs as each_dialog
 
 import fieldray.desktop
 from fieldray.desktop.audit_page import LocalPointDialog
-from fieldray.desktop.widgets import PlainButton, plain_tooltip
+from fieldray.desktop.widgets import PlainButton, plain_tooltip_text
 from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Label, OperatingPoint
@@ -213,8 +213,10 @@ def test_ampersands_in_names_stay_visible_and_make_no_shortcut(qapp: QApplicatio
 
 
 def test_a_tool_tip_shows_markup_literally(qapp: QApplication) -> None:
-    assert plain_tooltip("Image 1", "<b>x</b>") == "Image 1\n<b>x</b>"  # Qt looks for markup in the first line alone
-    assert plain_tooltip("<b>1 & 2</b>", "x\ny") == "<p>&lt;b&gt;1 &amp; 2&lt;/b&gt;<br>\nx\\ny</p>"
+    assert (
+        plain_tooltip_text("Image 1", "<b>x</b>") == "Image 1\n<b>x</b>"
+    )  # Qt looks for markup in the first line alone
+    assert plain_tooltip_text("<b>1 & 2</b>", "x\ny") == "<p>&lt;b&gt;1 &amp; 2&lt;/b&gt;<br>\nx\\ny</p>"
 
 
 def test_only_the_widgets_module_makes_widgets_that_could_render_markup() -> None:

@@ -28,7 +28,7 @@ from fieldray.desktop.widgets import (
     search_field,
     set_tooltip,
 )
-from fieldray.desktop.worklist import RARE_CATEGORIES, device_box, verdict_box
+from fieldray.desktop.worklist import RARE_CATEGORIES, device_filter_box, verdict_filter_box
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
 from fieldray.formatting import category_label, format_date, pack_names_of_run, run_state_text, time_text
@@ -97,8 +97,8 @@ class HistoryPage(Page):
             named=translator.text("Date"),
             chosen=(datetime.date.today() - wanted.since).days if wanted.since else _ANY_TIME,
         )
-        self.verdicts = verdict_box(translator, wanted.verdict)
-        self.devices = device_box(translator, wanted.backend)
+        self.verdicts = verdict_filter_box(translator, wanted.verdict)
+        self.devices = device_filter_box(translator, wanted.backend)
         boxes = self.dates, self.verdicts, self.devices
         for box in boxes:
             box.activated.connect(lambda _: self._filter())

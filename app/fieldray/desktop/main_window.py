@@ -39,7 +39,7 @@ from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import StatusBar, Toolbar
 from fieldray.desktop.verdict_controller import close_when_saved
-from fieldray.desktop.welcome import Welcome, ages_box
+from fieldray.desktop.welcome import Welcome, ages_question_box
 from fieldray.desktop.widgets import (
     ask_for_paths,
     column_layout,
@@ -333,7 +333,7 @@ class MainWindow(QMainWindow):
             case IntentQuestion(kind="pack"):
                 self.welcome.scroll_to_top()
             case IntentQuestion(kind="ages"):
-                self._box = ages_box(self, question, bench.screening, self._translator)
+                self._box = ages_question_box(self, question, bench.screening, self._translator)
         if self._box is not None:
             self._box.open()
 
@@ -438,7 +438,7 @@ class MainWindow(QMainWindow):
         if has_images:
             self._reading.setFocus()
         else:
-            self.welcome.take_focus()
+            self.welcome.focus_page()
 
     def _leave_deleted_run(self) -> None:
         """Show the start page instead of the empty list of a run that another program deleted."""

@@ -26,14 +26,14 @@ from fieldray.desktop.widgets import (
     card,
     choice_box,
     column_layout,
-    elide,
     icon_label,
     label,
-    paragraphs,
     push_button,
     remove_widgets,
     row_layout,
+    set_elided_text,
     set_tooltip,
+    split_paragraphs,
     without_markup,
 )
 from fieldray.desktop.worklist_rows import WorkListRow, pack_title, result_text
@@ -175,7 +175,7 @@ class PacksPage(Page):
             label(f"{self._translator.pack_text(manifest.names)}  {manifest.version}", role="title"),
             *([label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
             row_layout(None, (self.constancy, 1), self.check_button),
-            label(*paragraphs(self._translator.pack_text(manifest.descriptions))),
+            label(*split_paragraphs(self._translator.pack_text(manifest.descriptions))),
             *description_widgets(self._translator, manifest, self._theme, self._packs.point),
             *self._points(manifest),
             *self._default(),
@@ -360,7 +360,7 @@ class PackCard(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        elide(self.button, *self._answer, room=self.button.width() - _BUTTON_SIDES)
+        set_elided_text(self.button, *self._answer, room=self.button.width() - _BUTTON_SIDES)
 
 
 def choose_button_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
@@ -385,7 +385,7 @@ def description_widgets(
     point  the operating point whose figures are shown; None for the first operating point of each label
     """
     meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
-    warnings = [paragraphs(translator.pack_text(manifest.warnings))] if manifest.warnings else []
+    warnings = [split_paragraphs(translator.pack_text(manifest.warnings))] if manifest.warnings else []
     of_point = performance_of(translator, manifest, point)
     measured = (of_point,) if of_point else performance_of_pack(translator, manifest)
     return [
@@ -394,7 +394,7 @@ def description_widgets(
         *(part for one in measured for part in (label(one.sentence), PerformanceBars(one, theme))),
         *(label(translator.reason(why), role="muted") for why in performance_sentences(manifest)),
         *(label(*lines, role="warning") for lines in warnings),
-        label(*paragraphs(translator.pack_text(manifest.limits)), role="muted"),
+        label(*split_paragraphs(translator.pack_text(manifest.limits)), role="muted"),
     ]
 
 
@@ -451,7 +451,7 @@ class PackButtons(QWidget):
 
     def _elide(self) -> None:
         for (_, *lines), button in zip(self._said, self.buttons, strict=True):
-            elide(button, *lines, room=self.width() - _ICON - _BUTTON_SIDES)
+            set_elided_text(button, *lines, room=self.width() - _ICON - _BUTTON_SIDES)
 
     def _button(self, row: WorkListRow, *lines: str) -> PlainButton:
         button = push_button("", partial(self._turn_to, row), icon=class_icon(row.category, self._theme), role="filter")

@@ -23,12 +23,12 @@ from fieldray.desktop.widgets import (
     card,
     column_layout,
     label,
-    paragraphs,
     push_button,
     remove_widgets,
     row_layout,
     set_surface,
     slider,
+    split_paragraphs,
 )
 from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain.finding import (
@@ -315,8 +315,8 @@ class ResultPanel(QScrollArea):
     def _make_pack(self, row: WorkListRow) -> QWidget:
         box, manifest, translator = QWidget(), row.manifest, self._translator
         if manifest is not None:
-            use = label(*paragraphs(translator.pack_text(manifest.intended_use)))
-            limits = label(*paragraphs(translator.pack_text(manifest.limits)))
+            use = label(*split_paragraphs(translator.pack_text(manifest.intended_use)))
+            limits = label(*split_paragraphs(translator.pack_text(manifest.limits)))
             column_layout(
                 box,
                 self._folding("use", translator.text("What this pack is for"), use),

@@ -20,9 +20,9 @@ from fieldray.desktop.widgets import (
     PlainLabel,
     column_layout,
     connect_button,
-    elide,
     push_button,
     row_layout,
+    set_elided_text,
     set_surface,
     set_tooltip,
     without_markup,
@@ -193,8 +193,8 @@ class Toolbar(QWidget):
         for button, caption in self._captions.items():
             button.setText("" if is_narrow else caption)
         room = _TINY_CHIP if is_narrow else _WIDE_CHIP
-        elide(self.pack_chip, *pack_in_use_texts(self._translator, self._controller.packs), room=room)
-        elide(self.backend_chip, *self._backend_text(), room=room)
+        set_elided_text(self.pack_chip, *pack_in_use_texts(self._translator, self._controller.packs), room=room)
+        set_elided_text(self.backend_chip, *self._backend_text(), room=room)
 
     def _backend_text(self) -> tuple[str, str]:
         return devices_in_use_texts(self._translator, self._controller.backends, self._controller.devices)

@@ -21,13 +21,13 @@ from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     card,
     column_layout,
-    elide,
     in_scroll_area,
     label,
     push_button,
     question_box,
     remove_widgets,
     row_layout,
+    set_elided_text,
     set_surface,
     set_tooltip,
     without_markup,
@@ -114,7 +114,7 @@ class Welcome(QWidget):
         caption = translator.text(
             "Open the last folder again: {folder}", folder=translator.name_or_substitute(Path(folder).name)
         )
-        elide(self.again_button, caption, room=_AGAIN_ROOM)
+        set_elided_text(self.again_button, caption, room=_AGAIN_ROOM)
         set_tooltip(self.again_button, translator.name_or_substitute(folder))
         self.again_button.setVisible(bool(folder) and question is None)
         self._show_cards(question)
@@ -122,7 +122,7 @@ class Welcome(QWidget):
     def _open_again(self) -> None:
         self._bench.screening.screen_paths([Path(folder) for folder in self._bench.settings.recent_folders[:1]])
 
-    def take_focus(self) -> None:
+    def focus_page(self) -> None:
         """Give the focus to the page and not to a card, because a key pressed at this moment must not choose a pack."""
         self._area.setFocus()
 
@@ -139,7 +139,7 @@ class Welcome(QWidget):
         focused = QApplication.focusWidget()
         had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
         if had_focus:
-            self.take_focus()  # before Qt moves the focus to the next button and scrolls there
+            self.focus_page()  # before Qt moves the focus to the next button and scrolls there
         remove_widgets(*self._shown)
         choose = partial(self._choose, question)
         self.cards = [PackCard(entry, packs, self._translator, self._theme, partial(choose, entry)) for entry in found]
@@ -171,7 +171,7 @@ class Welcome(QWidget):
         self._bench.screening.answer(question, candidate)
 
 
-def ages_box(
+def ages_question_box(
     parent: QWidget, question: IntentQuestion, screening: ScreeningController, translator: Translator
 ) -> QMessageBox:
     """Return the dialog that asks whether the patients have the pack's ages. PNG and JPEG files do not state ages.

@@ -139,7 +139,7 @@ def without_markup(*lines: str) -> str:
     return "\n".join(map(make_visible, lines))
 
 
-def elide(button: PlainButton, *lines: str, room: int) -> None:
+def set_elided_text(button: PlainButton, *lines: str, room: int) -> None:
     """Show lines of text on a button. A line wider than `room` is cut and ends with `…`.
 
     lines  the lines of text, from top to bottom
@@ -149,7 +149,7 @@ def elide(button: PlainButton, *lines: str, room: int) -> None:
     button.setText(*(metrics.elidedText(without_markup(line), right, room) for line in lines))
 
 
-def plain_tooltip(*lines: str) -> str:
+def plain_tooltip_text(*lines: str) -> str:
     """Join lines to the text of a tool tip. Text that Qt would interpret as markup is escaped."""
     text = without_markup(*lines)
     if not Rich.mightBeRichText(text):
@@ -159,7 +159,7 @@ def plain_tooltip(*lines: str) -> str:
 
 def set_tooltip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> None:
     """Set the tool tip of a widget, an action or a cell of a table to these lines."""
-    target.setToolTip(plain_tooltip(*lines))
+    target.setToolTip(plain_tooltip_text(*lines))
 
 
 def show_tray_message(sign: QSystemTrayIcon, title: str, caption: str) -> None:
@@ -187,7 +187,7 @@ def label(*lines: str, role: str = "") -> PlainLabel:
     return label
 
 
-def paragraphs(text: str) -> tuple[str, ...]:
+def split_paragraphs(text: str) -> tuple[str, ...]:
     """Split a long text of a pack, which may contain line breaks and tabs, into lines."""
     return tuple(text.expandtabs(4).split("\n"))
 

@@ -39,7 +39,7 @@ from fieldray.desktop.worklist_delegate import (
     SHAPE_COLUMN_WIDTH,
     SMALL_CLASS_PADDING,
     WorkListDelegate,
-    demibold,
+    demibold_font,
 )
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow
@@ -64,7 +64,7 @@ _VERY_LOW: Final = 300  # below this height, the filters by verdict and device a
 _LOW: Final = 480  # below this height, the buttons use fewer lines
 
 
-def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bool = False) -> QComboBox:
+def verdict_filter_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bool = False) -> QComboBox:
     """Return a drop-down list that filters images by the reader's verdict.
 
     chosen      the filter that is selected first
@@ -80,7 +80,7 @@ def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bo
     return choice_box(choices, named=translator.text("Verdict"), chosen=chosen)
 
 
-def device_box(translator: Translator, chosen: str) -> QComboBox:
+def device_filter_box(translator: Translator, chosen: str) -> QComboBox:
     """Return a drop-down list that filters images by the device that ran the model.
 
     chosen  name of the device that is selected first; "" for any device
@@ -120,9 +120,9 @@ class FilterBar(QWidget):
             self._buttons[category] = button
         self.search = search_field(translator.text("Search name, patient ID, date, file"), model.wanted.text)
         self.search.textChanged.connect(self._search)
-        self.verdicts = verdict_box(translator, model.wanted.verdict, has_unread=True)
+        self.verdicts = verdict_filter_box(translator, model.wanted.verdict, has_unread=True)
         self.verdicts.activated.connect(lambda _: model.filter(verdict=self.verdicts.currentData()))
-        self.devices = device_box(translator, model.wanted.backend)
+        self.devices = device_filter_box(translator, model.wanted.backend)
         self.devices.activated.connect(lambda _: model.filter(backend=self.devices.currentData()))
         self.next_unread = push_button("", icon=icon("next-unread", theme), role="choice")
         self.next_unread.setCheckable(False)
@@ -271,7 +271,7 @@ def class_column_width(translator: Translator, font: QFont, manifest: Manifest |
 
     manifest  manifest of the pack with its own class names; None for the program's names
     """
-    return _longest_class(translator, demibold(font), manifest) + CLASS_PADDING
+    return _longest_class(translator, demibold_font(font), manifest) + CLASS_PADDING
 
 
 def _longest_class(translator: Translator, font: QFont, manifest: Manifest | None) -> int:
@@ -466,7 +466,7 @@ class WorkList(QWidget):
         self.table.class_column_width, *self.table.pack_widths = (
             class_column_width(self._translator, font, one) for one in packs
         )
-        small = demibold(scaled_font(font, 0.87))
+        small = demibold_font(scaled_font(font, 0.87))
         self.table.below_width = _longest_class(self._translator, small, self._model.manifest) + SMALL_CLASS_PADDING
         self.table.fit_columns(self.table.width())
 

@@ -187,7 +187,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_patient(self, painter: QPainter, box: QRect, cell: _Cell) -> None:
         """Paint the name of patient or file, bold while unread, and below it Patient ID, date and further marks."""
         row, name_room = cell.row, _SHAPE + 4 if cell.mark else 0
-        font, small = demibold(cell.font) if cell.mark == "unread" else cell.font, scaled_font(cell.font, 0.87)
+        font, small = demibold_font(cell.font) if cell.mark == "unread" else cell.font, scaled_font(cell.font, 0.87)
         measure, thin = QFontMetrics(font), QFontMetrics(small)
         room = box.width() - name_room
         name, number = without_markup(image_title(self._translator, row.row_id, row.outcome)), self._number(row)
@@ -253,7 +253,7 @@ class WorkListDelegate(QStyledItemDelegate):
         if row.finding is not None and row.finding.is_by_larger_output:
             below = line.adjusted(0, ROW_HEIGHT // 2, 0, 0)
             self._line(painter, below, unsigned_notice(self._translator), "muted", scaled_font(font, 0.87))
-        self._line(painter, line, label, row.category, demibold(font))
+        self._line(painter, line, label, row.category, demibold_font(font))
 
     def _paint_answer(
         self, painter: QPainter, box: QRect, row: WorkListRow | None, font: QFont, *, has_score: bool = True
@@ -284,7 +284,7 @@ class WorkListDelegate(QStyledItemDelegate):
                 painter, upper.adjusted(_SHAPE + 6, 0, _GAP, 0), score_cell_text(self._translator, row), "text", small
             )
         word = short_label(self._translator, row.category, row.manifest)
-        self._line(painter, lower, word, row.category, demibold(small))
+        self._line(painter, lower, word, row.category, demibold_font(small))
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
         painter.setFont(font)
@@ -304,7 +304,7 @@ def _born(translator: Translator, header: ImageHeader) -> str:
     return " ".join(part for part in (str(day.year) if day else "", sex_label(translator, header)) if part)
 
 
-def demibold(font: QFont) -> QFont:
+def demibold_font(font: QFont) -> QFont:
     """Return a copy of a font with the weight demibold."""
     made = QFont(font)
     made.setWeight(QFont.Weight.DemiBold)

@@ -19,7 +19,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.image_painting import DisplaySwitches
 from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
-from fieldray.desktop.widgets import plain_tooltip, without_markup
+from fieldray.desktop.widgets import plain_tooltip_text, without_markup
 from fieldray.desktop.worklist_rows import COLUMN_KEYS, WORK_LIST_COLUMNS, RowCache, WorkListRow, work_list_columns
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
 from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, patient_group_at
@@ -342,7 +342,7 @@ class WorkListModel(QAbstractTableModel):
                 said.append(earlier_day_text(translator, row.header))
             if row.reason and column.key != "pack":
                 said.append(translator.reason(row.reason))
-            return plain_tooltip(*said) if said else None
+            return plain_tooltip_text(*said) if said else None
         if role == Qt.ItemDataRole.AccessibleTextRole:
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
@@ -360,7 +360,7 @@ class WorkListModel(QAbstractTableModel):
             return None
         title = self._columns[section].title(self._translator)
         if role == Qt.ItemDataRole.ToolTipRole:
-            return plain_tooltip(title)
+            return plain_tooltip_text(title)
         return without_markup(title) if role == Qt.ItemDataRole.DisplayRole else None
 
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
