@@ -191,7 +191,7 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
 
 def test_patients_files_and_folders_have_no_names_while_these_are_hidden(desk: Desk, page: HistoryPage) -> None:
     desk.bench.remember_folders("/home/Remembered")
-    desk.bench.screening.show_notes([reason("no_image_in", path="/home/Empty")])
+    desk.bench.screening.show_run_notes([reason("no_image_in", path="/home/Empty")])
     open_run(desk, page, 2)
     desk.window.audit_page.use_table(Path("/home/Reference-table.csv"))
     desk.window.audit_page.button.click()

@@ -125,7 +125,7 @@ class Application(QObject):
         if _REBUILD & changes.keys():
             self._build()
         if _DEVICES & changes.keys():
-            self.controller.screening.choose_devices()
+            self.controller.screening.apply_device_settings()
 
     @contextlib.contextmanager
     def show_uncaught_errors(self) -> Iterator[None]:

@@ -218,7 +218,7 @@ class Controller(QObject):
         for judged, given in self.judging.verdicts.unsaved_verdicts():
             why = given.problem.code if given.problem else given.state
             log.warning("closing without the verdict on answer %d: %s", judged.result_id, why)
-        services, finish = self.background.services, self.screening.function_to_end_run()
+        services, finish = self.background.services, self.screening.make_run_stopper()
 
         def work() -> None:
             try:
@@ -396,7 +396,7 @@ class Controller(QObject):
 
         def noted(warnings: Sequence[Reason]) -> None:
             if self.screening.run_id == run.run_id:
-                self.screening.show_notes(warnings)
+                self.screening.show_run_notes(warnings)
 
         self.background.run_with_services(
             lambda services: services.history.warnings(run, 0, models[0]), channel="doubts", done=noted
@@ -419,7 +419,7 @@ class Controller(QObject):
     def _forget_run(self) -> None:
         self._run_started()
         self.auditing.forget()
-        self.screening.forget_run()
+        self.screening.close_deleted_run()
 
     def _count_patient(self, outcome: Outcome, pack: int) -> None:
         """Count an image whose patient contradicts the pack, such as a child for adults.

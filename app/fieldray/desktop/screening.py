@@ -171,7 +171,7 @@ class ScreeningController(QObject):
         is_over: dict[str, State] = {"finished": "finished", "failed": "failed"}
         self._enter(is_over.get(run.state, "cancelled"))
 
-    def forget_run(self) -> None:
+    def close_deleted_run(self) -> None:
         """Close the visible run, which was deleted, and remove the notices about its end."""
         self._forget_notes()
         self._board.withdraw_by_prefix(_failed(self.paths))
@@ -189,7 +189,7 @@ class ScreeningController(QObject):
         """
         self._ask(lambda services: services.session.retry_backend(name))
 
-    def choose_devices(self) -> None:
+    def apply_device_settings(self) -> None:
         """Apply the settings about devices, also during a run."""
         self._ask(lambda services: services.session.choose_devices())
 
@@ -202,12 +202,12 @@ class ScreeningController(QObject):
         if event.reason is not None:
             self._board.withdraw_by_prefix("watch")  # watching has ended
             self._post_failure(event.reason)
-        self.show_notes(event.notes)
+        self.show_run_notes(event.notes)
         if not self.is_busy:
             self._begun = None
             self._after_run()
 
-    def show_notes(self, notes: Sequence[Reason]) -> None:
+    def show_run_notes(self, notes: Sequence[Reason]) -> None:
         """Show notes on the visible run as notices in the window."""
         for note in notes:
             # A notice that a drive has no images stays until a person closes it, as a failure does.
@@ -221,7 +221,7 @@ class ScreeningController(QObject):
         self.progress = event
         self.changed.emit()
 
-    def function_to_end_run(self) -> Callable[[], None]:
+    def make_run_stopper(self) -> Callable[[], None]:
         """Return a function that ends the active run and waits for its end.
 
         Call the returned function outside the window's thread, before the program closes.
@@ -305,7 +305,7 @@ class ScreeningController(QObject):
             self._do(self._playbook.handle_collected_facts(intent, remembered, lacks_ages or are_empty_folders))
             return
         self._do(self._playbook.cancel_waiting_intent(instead=intent.paths))
-        self.show_notes([reason("no_image_in", path=path) for path in intent.paths])
+        self.show_run_notes([reason("no_image_in", path=path) for path in intent.paths])
         self._restore()
 
     def _restore(self) -> None:
