@@ -399,7 +399,7 @@ def test_an_answer_about_a_prior_image_is_for_the_image_that_was_open(desk: Desk
     other = replace(screened(7, 0.5), ref=image_ref(7, path=Path("/other/image-00007.dcm")))
     rooms.priors.files[other.ref.path] = other
     assert prior_from(other, rooms.outcomes[0], "file").patient_match == "other"
-    comparing.choose_file(other.ref.path)
+    comparing.compare_with_file(other.ref.path)
     desk.until(lambda: bool(dialogs(desk.window, QMessageBox)))
     question = comparing.question
     desk.open_row(2)

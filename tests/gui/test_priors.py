@@ -371,13 +371,13 @@ def test_a_failed_comparison_is_reported_and_both_images_stay(
 def test_a_file_of_another_patient_needs_a_consent(desk: Desk, comparing: ComparisonController) -> None:
     other = unscreened_outcome(replace(image_ref(8), path=Path("/images/other-8.dcm")))
     desk.rooms.priors.files[Path("/images/other-8.dcm")] = other
-    comparing.choose_file(Path("/images/other-8.dcm"))
+    comparing.compare_with_file(Path("/images/other-8.dcm"))
     box = desk.dialog(QMessageBox)
     assert "The two images show different patients" in box.text()
     assert comparing.prior is None
     box.defaultButton().click()  # Cancel
     assert comparing.prior is None
-    comparing.choose_file(Path("/images/other-8.dcm"))
+    comparing.compare_with_file(Path("/images/other-8.dcm"))
     box = desk.dialog(QMessageBox)
     next(button for button in box.buttons() if button is not box.defaultButton()).click()
     assert comparing.prior.outcome is other
@@ -392,7 +392,7 @@ def test_a_file_of_an_unknown_patient_is_compared_with_a_notice(desk: Desk, comp
     ref = replace(image_ref(8), path=Path("/images/plain-8.png"), kind="png")
     plain = unscreened_outcome(replace(ref, header=replace(ref.header, patient_id="", study_date="")))
     desk.rooms.priors.files[plain.ref.path] = plain
-    comparing.choose_file(plain.ref.path)
+    comparing.compare_with_file(plain.ref.path)
     compared(desk)
     bar = desk.window.prior_bar
     assert bar.dates.text() == (
@@ -408,19 +408,19 @@ def test_the_same_or_a_later_image_as_prior_gets_a_notice(desk: Desk, comparing:
         (desk.rooms.outcomes[1].ref.path, ""),
     ):
         desk.rooms.priors.files[path] = unscreened_outcome(image_ref(1))
-        comparing.choose_file(path)
+        comparing.compare_with_file(path)
         desk.until(lambda: comparing.prior is not None)
         assert words in desk.window.prior_bar.warnings.text()
     desk.open_row(3)
     desk.rooms.priors.files[desk.rooms.outcomes[0].ref.path] = desk.rooms.outcomes[0]
-    comparing.choose_file(desk.rooms.outcomes[0].ref.path)
+    comparing.compare_with_file(desk.rooms.outcomes[0].ref.path)
     desk.until(lambda: comparing.prior is not None)
     assert "is later than the current image" in desk.window.prior_bar.warnings.text()
     assert "5 years 3 months later" in desk.window.prior_bar.dates.text()
 
 
 def test_a_file_that_is_no_image_is_a_notice(desk: Desk, comparing: ComparisonController) -> None:
-    comparing.choose_file(Path("/images/notes.txt"))
+    comparing.compare_with_file(Path("/images/notes.txt"))
     board = desk.bench.notice_board
     desk.until(lambda: any(notice.key == "prior" for notice in board.notices))
     assert comparing.prior is None
@@ -436,7 +436,9 @@ def test_opening_another_image_cancels_a_running_comparison(desk: Desk, comparin
     desk.until(lambda: comparing.overlays is not None)
     assert desk.rooms.priors.cancelled >= 1
     assert comparing.prior.outcome.ref == desk.rooms.outcomes[2].ref
-    assert [record.current for record in comparing.pair_records()] == [desk.rooms.outcomes[1].facts.content_sha256]
+    assert [record.current for record in comparing.comparison_records()] == [
+        desk.rooms.outcomes[1].facts.content_sha256
+    ]
 
 
 def test_the_window_is_closed_while_a_comparison_runs(desk: Desk, comparing: ComparisonController) -> None:
@@ -474,7 +476,7 @@ def test_hostile_names_and_dates_are_shown_literally(desk: Desk, name: str) -> N
 def test_reports_get_the_compared_priors(desk: Desk, comparing: ComparisonController) -> None:
     press(desk, Key.Key_E)
     compared(desk)
-    (record,) = comparing.pair_records()
+    (record,) = comparing.comparison_records()
     assert record.current == desk.rooms.outcomes[0].facts.content_sha256
     assert record.prior.study_date == "20210205"
     assert record.prior.patient_name == ""
@@ -482,8 +484,8 @@ def test_reports_get_the_compared_priors(desk: Desk, comparing: ComparisonContro
     desk.bench.export(Path("/out"))
     desk.until(lambda: bool(desk.rooms.exported))
     assert desk.rooms.exported[0][3].pairs == (record,)
-    comparing.discard_comparisons()
-    assert comparing.pair_records() == ()
+    comparing.forget_comparisons()
+    assert comparing.comparison_records() == ()
 
 
 def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: ComparisonController) -> None:

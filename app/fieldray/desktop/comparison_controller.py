@@ -96,7 +96,7 @@ class ComparisonController(QObject):
         """Start comparing images, or stop if comparing is on."""
         (self.stop if self.is_on else self.start)()
 
-    def choose(self, prior: Prior) -> None:
+    def compare_with_prior(self, prior: Prior) -> None:
         """Start comparing the current image with a prior image."""
         self.is_on = True
         self._drop()
@@ -104,16 +104,16 @@ class ComparisonController(QObject):
         self.second_image.show(self._row_of(prior))
         self.changed.emit()
 
-    def choose_older_prior(self) -> None:
+    def compare_with_next_prior(self) -> None:
         """Compare the current image with the next older prior image.
 
         After the oldest prior image, the newest one follows.
         """
         if self.priors:
             index = self.priors.index(self.prior) + 1 if self.prior in self.priors else 0
-            self.choose(self.priors[index % len(self.priors)])
+            self.compare_with_prior(self.priors[index % len(self.priors)])
 
-    def choose_file(self, path: Path) -> None:
+    def compare_with_file(self, path: Path) -> None:
         """Compare the current image with the image in a file. If the patients differ, a person is asked first.
 
         path  path of the file
@@ -194,11 +194,11 @@ class ComparisonController(QObject):
         lead = pair.prior_position if to_prior else pair.current_position
         return lambda point: lead(point[1], point[0])[::-1]
 
-    def pair_records(self) -> tuple[PairRecord, ...]:
+    def comparison_records(self) -> tuple[PairRecord, ...]:
         """Return all comparisons made in this window, for reports."""
         return tuple(self._records.values())
 
-    def discard_comparisons(self) -> None:
+    def forget_comparisons(self) -> None:
         """Forget all comparisons made in this window, because results were deleted."""
         self._records.clear()
         self._listed, self._gone, self._before, self._chosen_files = (), 0, (), ()
@@ -270,7 +270,7 @@ class ComparisonController(QObject):
 
     def _choose_first(self) -> None:
         if self.priors:
-            self.choose(self.priors[0])
+            self.compare_with_prior(self.priors[0])
         elif self.second_image.row is not None:
             self.second_image.show(None)
         self.changed.emit()
@@ -297,7 +297,7 @@ class ComparisonController(QObject):
     def _add_file(self, prior: Prior) -> None:
         self._chosen_files = (*self._chosen_files, prior.outcome)
         self.priors = (*self.priors, prior)
-        self.choose(prior)
+        self.compare_with_prior(prior)
 
     def _row_of(self, prior: Prior) -> WorkListRow:
         """Return the work-list row of a prior image. An image that is not listed gets a new row."""

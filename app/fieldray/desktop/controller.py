@@ -308,7 +308,7 @@ class Controller(QObject):
         for image in closed:
             image.show(None)
         if closed:
-            self.comparing.discard_comparisons()
+            self.comparing.forget_comparisons()
             self.notice_board.post_reason("deleted", reason("image_deleted"), level="warning")
 
     # ---- events
@@ -404,7 +404,7 @@ class Controller(QObject):
 
     def _forget_deleted(self, done: DeletionResult) -> None:
         """Hide results that were deleted: those of a patient, or of the visible run."""
-        self.comparing.discard_comparisons()
+        self.comparing.forget_comparisons()
         if done.plan.patient_id:  # images of a patient were deleted, not whole runs
             self.refresh_all()
         elif self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
@@ -529,7 +529,7 @@ class Controller(QObject):
         """
         run_id = run_id or self.screening.run_id
         if run_id:
-            self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.pair_records()))
+            self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.comparison_records()))
 
     def choose_default(self, pack: str, operating_point: str = "") -> None:
         """Make a pack the site's default, which is used for folders without a choice.

@@ -269,7 +269,7 @@ class MainWindow(QMainWindow):
     def _choose_prior(self) -> None:
         if self._bench.image.row is not None:
             title, mode = self._translator.text("Choose the file of a prior image"), QFileDialog.FileMode.ExistingFile
-            choose = self._bench.comparing.choose_file
+            choose = self._bench.comparing.compare_with_file
             ask_for_paths(self, title, mode, lambda paths: choose(*paths), self._translator)
 
     def _export(self, run_id: int | None = None) -> None:

@@ -182,7 +182,7 @@ class PriorCard(QWidget):
 
     def _choose(self, index: int) -> None:
         if 0 <= index < len(self._comparing.priors):
-            self._comparing.choose(self._comparing.priors[index])
+            self._comparing.compare_with_prior(self._comparing.priors[index])
 
 
 class HeatMapPair(QWidget):

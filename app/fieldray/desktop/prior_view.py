@@ -66,7 +66,7 @@ class PriorView(QObject):
         modes: tuple[DisplayMode, ...] = ("side_by_side", "swipe", "difference")
         return {
             "prior": self._comparing.start_or_stop,
-            "next_prior": self._comparing.choose_older_prior,
+            "next_prior": self._comparing.compare_with_next_prior,
             **{f"prior_{mode}": partial(self.set_mode, mode) for mode in modes},
             "prior_blink": self.blink,
             "divider_left": lambda: self.move_divider(self._divider - _STEP),
