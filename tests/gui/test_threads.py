@@ -105,7 +105,7 @@ def test_the_newest_request_wins(background: BackgroundTasks, qtbot: QtBot) -> N
 def test_the_answer_to_a_forgotten_request_is_not_delivered(background: BackgroundTasks, qtbot: QtBot) -> None:
     gate, got = threading.Event(), []
     background.run(lambda: gate.wait(5), channel="image", done=got.append, failed=refuse, newest_only=True)
-    background.forget("image")
+    background.discard_channel_tasks("image")
     gate.set()
     background.run(lambda: "next", channel="image", done=got.append, failed=refuse)
     qtbot.waitUntil(lambda: got == ["next"])

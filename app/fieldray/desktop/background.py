@@ -95,7 +95,7 @@ class BackgroundTasks(QObject):
         if self._is_closed:
             return None
         if newest_only:
-            self.forget(channel)
+            self.discard_channel_tasks(channel)
         if channel not in self._channels:
             self._channels[channel] = self._begin(channel)
         task = self._channels[channel].submit(work)
@@ -104,7 +104,7 @@ class BackgroundTasks(QObject):
         task.add_done_callback(self._answer)
         return task
 
-    def forget(self, channel: str) -> None:
+    def discard_channel_tasks(self, channel: str) -> None:
         """Drop the waiting tasks of a channel, and discard the result of its running task."""
         for task in [task for task, (of, _, _) in self._wanted.items() if of == channel]:
             del self._wanted[task]

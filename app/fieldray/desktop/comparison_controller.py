@@ -209,8 +209,8 @@ class ComparisonController(QObject):
         row = self.image.row
         self._drop()
         self._listed, self._gone, self._before, self._chosen_files, self.is_searching = (), 0, (), (), False
-        self._background.forget(_SEARCH)
-        self._background.forget(_FILE)
+        self._background.discard_channel_tasks(_SEARCH)
+        self._background.discard_channel_tasks(_FILE)
         self._board.withdraw("prior")
         if self.question is not None:
             self._put(None)
@@ -329,7 +329,7 @@ class ComparisonController(QObject):
         services, self._wanted = self._background.services, None
         if services is not None and self.is_running:
             services.priors.cancel()
-        self._background.forget(_COMPARE)
+        self._background.discard_channel_tasks(_COMPARE)
         self.prior = self.comparison = self.overlays = self.problem = None
         self.is_running = False
 

@@ -90,7 +90,7 @@ class OpenImage(QObject):
         self.row, self.network_image, self.problem = row, None, None
         self.preview_note = None
         self.is_loading, self.is_visible = row is not None, False
-        self._background.forget(self._channel)
+        self._background.discard_channel_tasks(self._channel)
         self.changed.emit()
         if row is None:
             return
@@ -111,7 +111,7 @@ class OpenImage(QObject):
 
     def discard_pending_results(self) -> None:
         """Discard the result of the running background task, because the program is closing."""
-        self._background.forget(self._channel)
+        self._background.discard_channel_tasks(self._channel)
 
     def screen_again(self, overrides: RefusalOverrides) -> None:
         """Screen the current image again, unless an image is being screened again already.

@@ -291,7 +291,7 @@ class AuditController(RunOperations):
     def forget(self) -> None:
         """Forget the audit report, because another run is visible now."""
         self.report, self.problem, self._under_way = None, None, 0
-        self._background.forget("audit")
+        self._background.discard_channel_tasks("audit")
         self.changed.emit()
 
 

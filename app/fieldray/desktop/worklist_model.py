@@ -435,7 +435,7 @@ class WorkListModel(QAbstractTableModel):
         services = self._background.services
         if services is not None and self._is_reading:
             services.history.interrupt()
-        self._background.forget(_CHANNEL)
+        self._background.discard_channel_tasks(_CHANNEL)
         self._is_reading = False
 
     def _has_read(self, found: WorkListRows, seconds: float, *, limit: int | None) -> None:

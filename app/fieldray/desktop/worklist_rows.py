@@ -74,7 +74,7 @@ class RowCache(QObject):
         manifests  manifest of each pack of the run; None for a pack that is not available
         """
         self.manifests, self._is_reading = manifests, False
-        self._background.forget(_ROWS_CHANNEL)
+        self._background.discard_channel_tasks(_ROWS_CHANNEL)
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
