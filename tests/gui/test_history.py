@@ -270,7 +270,7 @@ def test_an_activated_window_closes_the_image_of_a_deleted_patient(desk: Desk, s
     desk.until_shown(reason("image_deleted").text)
     assert desk.bench.image.row is None and desk.bench.screening.run_id == 2
     desk.until_listed(3)
-    desk.bench.judging.choose("agree")
+    desk.bench.judging.give_verdict("agree")
     desk.until_shown(reason("not_judged_none").text)
     desk.open_row(5)
     assert "PX-1002" in desk.bench.image.row.header.patient_id

@@ -243,7 +243,7 @@ def test_a_note_is_edited_as_it_was_written(desk: Desk, text: str) -> None:
     desk.open_row(1)
     note = desk.window.result_panel.verdict.note
     desk.until(lambda: "img src" in note.text())
-    desk.bench.judging.choose("disagree")
+    desk.bench.judging.give_verdict("disagree")
     desk.until(lambda: desk.rooms.session.verdicts != {})
     assert desk.rooms.session.verdicts[1].note.startswith(text.partition("\n")[0][:80])
     editors = [found for found in QApplication.allWidgets() if hasattr(found, "document")]

@@ -111,7 +111,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
         return [(row.category, row.verdict, [other.category for other in row.additional_rows]) for row in rows if row]
 
     assert "Score" in texts(window.result_panel)
-    bench.judging.choose("agree")
+    bench.judging.give_verdict("agree")
     until(lambda: bench.image.row.verdict == Verdict(choice="agree"))
     first = said()
     assert [verdict is not None for _, verdict, _ in first] == [True, False, False, False, False]

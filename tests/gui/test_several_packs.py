@@ -156,7 +156,7 @@ def test_figures_and_heat_map_are_of_the_selected_pack(screened_by_two: Desk) ->
     assert "Score 0.90" not in texts(panel) and "“wide”" in texts(panel)
     (tb_row,) = row.additional_rows
     desk.until(lambda: desk.bench.image.is_visible)
-    desk.bench.judging.choose("agree")
+    desk.bench.judging.give_verdict("agree")
     desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.result_id) == Verdict(choice="agree"))
     desk.until(lambda: tb_row.verdict == Verdict(choice="agree"))
     with ResultQuery(desk.rooms.database) as query:

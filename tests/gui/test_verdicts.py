@@ -56,8 +56,8 @@ def write(verdict: Verdict | None, *over: Verdict | None, judged: VerdictSubject
 
 def test_a_verdict_given_while_another_one_is_saved_is_saved_after_it() -> None:
     verdicts = opened()
-    verdicts.choose("agree")
-    assert verdicts.choose("disagree") == verdicts.choose("unsure") == ()
+    verdicts.give_verdict("agree")
+    assert verdicts.give_verdict("disagree") == verdicts.give_verdict("unsure") == ()
     assert verdicts.handle_verdict_written(FIRST, AGREE) == write(UNSURE, AGREE)
     assert verdicts.state_for(FIRST).state == "saving"
     assert verdicts.handle_verdict_written(FIRST, UNSURE) == ()
@@ -65,9 +65,9 @@ def test_a_verdict_given_while_another_one_is_saved_is_saved_after_it() -> None:
 
 def test_a_verdict_whose_replacement_failed_is_still_saved() -> None:
     verdicts = opened(AGREE)
-    verdicts.choose("disagree")
+    verdicts.give_verdict("disagree")
     verdicts.handle_failed_write(FIRST, FULL)
-    assert verdicts.choose("agree") == write(AGREE, AGREE, DISAGREE)
+    assert verdicts.give_verdict("agree") == write(AGREE, AGREE, DISAGREE)
     assert verdicts.handle_failed_write(FIRST, FULL) == (ReadVerdictCommand(FIRST),)
     assert verdicts.state_for(FIRST).state == "not_saved"
     verdicts.handle_verdict_read(FIRST, AGREE)
@@ -76,7 +76,7 @@ def test_a_verdict_whose_replacement_failed_is_still_saved() -> None:
 
 def test_an_unsaved_verdict_stays_when_another_image_is_opened() -> None:
     verdicts = opened()
-    verdicts.choose("agree")
+    verdicts.give_verdict("agree")
     verdicts.handle_failed_write(FIRST, FULL)
     verdicts.open(SECOND)
     verdicts.open(None)
@@ -88,11 +88,11 @@ def test_an_unsaved_verdict_stays_when_another_image_is_opened() -> None:
 
 def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     verdicts = opened(UNSURE)
-    verdicts.choose("agree")
+    verdicts.give_verdict("agree")
     assert verdicts.handle_verdict_written(FIRST, DISAGREE) == ()
     given = verdicts.state_for(FIRST)
     assert (given.state, given.wanted, given.stored, given.has_conflict) == ("not_saved", AGREE, DISAGREE, True)
-    assert verdicts.choose("unsure") == ()  # the person has not answered
+    assert verdicts.give_verdict("unsure") == ()  # the person has not answered
     assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
     assert verdicts.handle_verdict_written(FIRST, None) == ()  # meanwhile the other window withdrew it
     assert (given.has_conflict, given.stored) == (True, None)
@@ -103,7 +103,7 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
 def test_keeping_the_other_verdict_keeps_the_one_now_in_the_store() -> None:
     """Another window changes its verdict while the person looks at the question."""
     verdicts = opened()
-    verdicts.choose("agree")
+    verdicts.give_verdict("agree")
     verdicts.handle_verdict_written(FIRST, DISAGREE)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdictCommand(FIRST),)
     verdicts.handle_verdict_read(FIRST, None)
@@ -118,7 +118,7 @@ def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -
     verdicts.set_draft_note("mine")
     verdicts.handle_verdict_read(FIRST, UNSURE)
     assert verdicts.state_for(FIRST).has_conflict
-    assert verdicts.commit() == ()
+    assert verdicts.add_note_to_verdict() == ()
 
 
 NOTED = Verdict(choice="agree", note="old scar")
@@ -126,7 +126,7 @@ NOTED = Verdict(choice="agree", note="old scar")
 
 def test_withdrawing_a_verdict_removes_its_note_and_undo_restores_both() -> None:
     verdicts = opened(NOTED)
-    assert verdicts.withdraw() == write(None, NOTED)
+    assert verdicts.withdraw_verdict() == write(None, NOTED)
     verdicts.handle_verdict_written(FIRST, None)
     assert (verdicts.state_for(FIRST).note, verdicts.state_for(FIRST).state) == ("", None)
     verdicts.open(SECOND)  # the image need not be open to have its verdict taken back
@@ -140,18 +140,18 @@ def test_withdrawing_a_verdict_removes_its_note_and_undo_restores_both() -> None
 def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -> None:
     verdicts = opened(AGREE)
     verdicts.set_draft_note("at the apex")
-    verdicts.withdraw()
+    verdicts.withdraw_verdict()
     verdicts.handle_verdict_written(FIRST, None)
     assert verdicts.undo() == write(Verdict(choice="agree", note="at the apex"), None)
 
 
 def test_giving_the_same_verdict_again_keeps_it() -> None:
     verdicts = opened(NOTED)  # saved by an earlier run, another window or this one
-    assert verdicts.choose("agree") == ()
+    assert verdicts.give_verdict("agree") == ()
     assert verdicts.is_repeated and verdicts.state_for(FIRST).wanted == NOTED
-    assert verdicts.choose("disagree") == write(Verdict(choice="disagree", note="old scar"), NOTED)
+    assert verdicts.give_verdict("disagree") == write(Verdict(choice="disagree", note="old scar"), NOTED)
     assert not verdicts.is_repeated
-    assert verdicts.choose("disagree") == ()  # while it is being saved
+    assert verdicts.give_verdict("disagree") == ()  # while it is being saved
     verdicts.open(SECOND)
     assert not verdicts.is_repeated
 
@@ -161,12 +161,12 @@ def test_a_discarded_note_leaves_the_one_that_was_kept() -> None:
     verdicts.set_draft_note("old scar, and more")
     verdicts.discard_note()
     assert verdicts.state_for(FIRST).note == "old scar"
-    assert verdicts.commit() == ()
+    assert verdicts.add_note_to_verdict() == ()
 
 
 def test_undo_does_not_remove_a_verdict_given_later_by_another_window() -> None:
     verdicts = opened()
-    verdicts.choose("agree")
+    verdicts.give_verdict("agree")
     verdicts.handle_verdict_written(FIRST, AGREE)
     verdicts.open(FIRST, AGREE)
     verdicts.handle_verdict_read(FIRST, DISAGREE)
@@ -258,7 +258,7 @@ class RandomWalk(RuleBasedStateMachine):
     @rule(number=windows_drawn)
     def commit(self, number: int) -> None:
         window = self.windows[number]
-        window.take(window.verdicts.commit())
+        window.take(window.verdicts.add_note_to_verdict())
         window.person_wants()
 
     @rule(number=windows_drawn, choice=choices_drawn, is_noted=st.booleans())
@@ -268,13 +268,13 @@ class RandomWalk(RuleBasedStateMachine):
             self.type(number)
         if image := window.verdicts.open_image:
             window.clicked.add((image, choice))
-        window.take(window.verdicts.choose(choice))
+        window.take(window.verdicts.give_verdict(choice))
         window.person_wants()
 
     @rule(number=windows_drawn)
     def withdraw(self, number: int) -> None:
         window = self.windows[number]
-        window.take(window.verdicts.withdraw())
+        window.take(window.verdicts.withdraw_verdict())
         window.person_wants()
 
     @rule(number=windows_drawn)
@@ -815,7 +815,7 @@ def test_the_panel_shows_the_verdict_text_of_the_reports(desk: Desk) -> None:
     desk.open_row(1)
     panel = desk.window.result_panel.verdict
     assert "Reports will say “Verdict of the reader: not given”." in texts(panel)
-    desk.bench.judging.choose("disagree")
+    desk.bench.judging.give_verdict("disagree")
     desk.until(lambda: "Your verdict was saved." in texts(panel))
     printed = f"Verdict of the reader: Disagree · {time_text(Translator(), time.time())[:10]}"
     assert f"Reports will say “{printed}" in texts(panel) and "enter your name in the settings" in texts(panel)
@@ -847,7 +847,7 @@ def test_an_image_that_a_filter_leaves_out_takes_no_verdict(desk: Desk) -> None:
     desk.open_row(1)
     desk.window.work_list.filter_bar.search.setText("nobody of this name")
     desk.until(lambda: desk.bench.rows.is_up_to_date and desk.bench.rows.rowCount() == 0)
-    desk.bench.judging.choose("agree")
+    desk.bench.judging.give_verdict("agree")
     assert "the search or a filter hides the current image" in desk.notices and desk.rooms.session.judged == []
 
 

@@ -80,7 +80,7 @@ class StoredList:
         verdict = Verdict(choice=choice)  # type: ignore[arg-type]
         judged = VerdictSubject(row_id, self.store.result(row_id).outcome)
         self.verdicts.open(judged)
-        self.verdicts.choose(verdict.choice)
+        self.verdicts.give_verdict(verdict.choice)
         self.model.handle_verdict_change(judged)
         self.verdicts.handle_verdict_written(judged, self.store.set_verdict(row_id, verdict, judged=judged.outcome))
         self.model.handle_verdict_change(judged)
@@ -314,7 +314,7 @@ def test_a_saved_verdict_is_not_shown_with_a_newer_result(listed: StoredList, mo
     (row,) = listed.rows()
     shown = VerdictSubject(1, row.outcome)
     listed.verdicts.open(shown)
-    listed.verdicts.choose("agree")
+    listed.verdicts.give_verdict("agree")
     listed.add(screened(1, 0.1))
     listed.verdicts.handle_verdict_written(shown, Verdict(choice="agree"))
     model.handle_verdict_change(shown)

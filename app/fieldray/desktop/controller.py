@@ -182,7 +182,7 @@ class Controller(QObject):
             image.discard_pending_results()
         self.rows.stop_reading()
         self.computer_load.stop()
-        self.judging.commit()
+        self.judging.save_typed_note()
         QTimer.singleShot(_PATIENCE_MS, self, self._offer_to_go)
         QTimer.singleShot(_CLOSING_ENDS_MS, self, self._go)
         self._go_on_closing()
@@ -510,7 +510,7 @@ class Controller(QObject):
 
     def start(self) -> None:
         """Start a run over the chosen folders, or over the folders of the visible work list."""
-        self.judging.commit()
+        self.judging.save_typed_note()
         self.screening.start(listed=self.rows.image_count())
 
     def export(

@@ -211,10 +211,10 @@ class MainWindow(QMainWindow):
             "print": lambda: print_picture(self.area.active, self._translator),
             "export": self._export,
             **{
-                choice: partial(self._judge, partial(self._bench.judging.choose, choice))
+                choice: partial(self._judge, partial(self._bench.judging.give_verdict, choice))
                 for choice in get_args(VerdictChoice)
             },
-            "withdraw": partial(self._judge, self._bench.judging.withdraw),
+            "withdraw": partial(self._judge, self._bench.judging.withdraw_verdict),
             "undo": self._undo,
             "cancel": self._cancel,
             "guide": lambda: guide_dialog(self._translator, self).open(),

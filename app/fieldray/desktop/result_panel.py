@@ -145,7 +145,7 @@ class ResultPanel(QScrollArea):
         self._measured = self._exchange(self._measured, self._make_measured(screened, found))
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
         self.lungs.show_outcome(row.outcome)
-        self.verdict.explain_agree(self._verdict_meaning(row))
+        self.verdict.show_agree_meaning(self._verdict_meaning(row))
         self._fit_width()
         self.verticalScrollBar().setValue(0)
 

@@ -101,22 +101,22 @@ class VerdictController(QObject):
         self.verdicts.discard_note()
         self._carry_out((), self.verdicts.open_image)
 
-    def commit(self) -> None:
+    def save_typed_note(self) -> None:
         """Save the typed note on the current image at once, together with the verdict."""
-        self._carry_out(self.verdicts.commit(), self.verdicts.open_image)
+        self._carry_out(self.verdicts.add_note_to_verdict(), self.verdicts.open_image)
 
-    def choose(self, choice: VerdictChoice) -> None:
+    def give_verdict(self, choice: VerdictChoice) -> None:
         """Give a verdict on the current image, and save the verdict.
 
         If the image already has this verdict, nothing is written and the panel says so.
         """
         if not self._is_refused():
-            self._give(self.verdicts.choose(choice))
+            self._give(self.verdicts.give_verdict(choice))
 
-    def withdraw(self) -> None:
+    def withdraw_verdict(self) -> None:
         """Withdraw the verdict on the current image, with its note."""
         if not self._is_refused():
-            self._give(self.verdicts.withdraw())
+            self._give(self.verdicts.withdraw_verdict())
 
     def undo(self) -> VerdictSubject | None:
         """Undo the last change of a verdict, on any image. Returns the image; None if there is nothing to undo."""
@@ -210,12 +210,12 @@ class VerdictController(QObject):
     def _sentences(
         self, lost: Sequence[tuple[VerdictSubject, VerdictState]], count: int, translator: Translator
     ) -> str:
-        said = [self.unsaved_verdict_sentence(translator, *each) for each in lost]
+        said = [self.saving_state_sentence(translator, *each) for each in lost]
         if count > len(lost):
             said.append(translator.plural("{count} verdict is not saved.", "{count} verdicts are not saved.", count))
         return " ".join(said)
 
-    def unsaved_verdict_sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
+    def saving_state_sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
         """Return a unsaved_verdict_sentence that says why a verdict is not in the database: being saved, in conflict, or saving failed.
 
         judged  the image with its screening result
@@ -340,19 +340,19 @@ class VerdictBar(QWidget):
         self._names = verdict_names(translator)
         self.buttons: dict[VerdictChoice, PlainButton] = {}
         for choice in _CHOICES:
-            button = push_button(self._names[choice], partial(judging.choose, choice), role="choice")
+            button = push_button(self._names[choice], partial(judging.give_verdict, choice), role="choice")
             self.buttons[choice] = button
         self.note = QLineEdit()
         self.note.setAccessibleName(translator.text("Note on the verdict"))
         self.note.setMaxLength(_LONGEST_NOTE)
         self.note.textEdited.connect(judging.set_draft_note)
-        self.note.editingFinished.connect(judging.commit)
+        self.note.editingFinished.connect(judging.save_typed_note)
         self.note.returnPressed.connect(self.note_finished)
         self._meaning, self._how = label(), label()
         self._why_not = label(role="warning")
         self.retry_button = push_button("", lambda: self._answer(judging.keep_own_verdict))
         self.keep_stored_verdict = push_button("", lambda: self._answer(judging.keep_stored_verdict))
-        self.withdraw = push_button(translator.text("Withdraw"), judging.withdraw)
+        self.withdraw = push_button(translator.text("Withdraw"), judging.withdraw_verdict)
         set_tooltip(self.withdraw, translator.text("Withdraw my verdict") + " (Ctrl+0)")
         choices = row_layout(None, *((button, 1) for button in self.buttons.values()), spacing=6)
         # One below the other, so that long words in a narrow column are not cut.
@@ -363,7 +363,7 @@ class VerdictBar(QWidget):
         judging.changed.connect(self.refresh)
         self.refresh()
 
-    def explain_agree(self, meaning: str) -> None:
+    def show_agree_meaning(self, meaning: str) -> None:
         """Show an explanation of *Agree* for the current result; "" hides the explanation."""
         self._meaning.setText(meaning)
         self._meaning.setVisible(bool(meaning))
@@ -452,7 +452,7 @@ def close_when_saved(
 
     close  function that closes the window
     """
-    judging.commit()
+    judging.save_typed_note()
     if not any(judging.verdicts.unsaved_verdicts()):
         close()
         return
@@ -468,7 +468,7 @@ def close_when_saved(
 
     def refresh() -> None:
         lost = list(judging.verdicts.unsaved_verdicts())
-        lines = [judging.unsaved_verdict_sentence(translator, *each) for each in lost[:_MAX_LISTED_VERDICTS]]
+        lines = [judging.saving_state_sentence(translator, *each) for each in lost[:_MAX_LISTED_VERDICTS]]
         box.setInformativeText(without_markup(*lines, *(["…"] if len(lost) > _MAX_LISTED_VERDICTS else [])))
         if not lost:
             box.done(0)

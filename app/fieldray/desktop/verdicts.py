@@ -94,7 +94,7 @@ class VerdictState:
         self.stored = self.wanted = stored
         self.replaceable, self.problem, self.has_conflict = {stored}, None, False
 
-    def show(self, stored: Verdict | None) -> None:
+    def accept_stored_verdict(self, stored: Verdict | None) -> None:
         """Take over the verdict that another window stored, and discard the note that was typed in this window."""
         self.mark_saved(stored)
         self.draft_note = None
@@ -178,7 +178,7 @@ class Verdicts:
         judged  the result that verdicts judge from now on; None if no image is open, or if no verdict is possible
         stored  the verdict that was read with the image, or None
         """
-        commands = self.commit()
+        commands = self.add_note_to_verdict()
         self.open_image, self.is_repeated = judged, False
         self._given = {key: given for key, given in self._given.items() if given.must_be_kept or key == judged}
         if judged is None:
@@ -199,7 +199,7 @@ class Verdicts:
         if given.wanted is not None:
             given.draft_note = note
 
-    def commit(self) -> Commands:
+    def add_note_to_verdict(self) -> Commands:
         """Add the typed note to the verdict on the current image, if the image has a verdict."""
         given = self.state_for(self.open_image)
         if given.wanted is None or given.draft_note is None:
@@ -210,7 +210,7 @@ class Verdicts:
         """Discard the note that a person is typing on the current image, and restore the saved note."""
         self.state_for(self.open_image).draft_note = None
 
-    def choose(self, choice: VerdictChoice) -> Commands:
+    def give_verdict(self, choice: VerdictChoice) -> Commands:
         """Give a verdict on the current image, with the typed note.
 
         If the image already has this verdict, nothing is written, and `is_repeated` becomes True.
@@ -220,7 +220,7 @@ class Verdicts:
         self.is_repeated = verdict == given.wanted and given.state in ("saved", "saving")
         return () if self.is_repeated else self._want(verdict)
 
-    def withdraw(self) -> Commands:
+    def withdraw_verdict(self) -> Commands:
         """Withdraw the verdict on the current image together with its note; `undo` restores verdict and note."""
         given = self.state_for(self.open_image)
         if given.wanted is None:
@@ -297,7 +297,7 @@ class Verdicts:
         elif given.state == "not_saved" or given.has_unsaved_note:
             given.mark_conflict(stored)
         else:
-            given.show(stored)
+            given.accept_stored_verdict(stored)
         return ()
 
     def handle_verdict_written(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
@@ -313,7 +313,7 @@ class Verdicts:
         if stored == given.wanted:  # both verdicts are equal
             given.mark_saved(stored)
         elif is_withdrawn:  # the person's verdict is withdrawn, so no conflict
-            given.show(stored)
+            given.accept_stored_verdict(stored)
         else:
             given.mark_conflict(stored)
         return ()
