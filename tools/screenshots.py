@@ -99,7 +99,7 @@ def _take_pictures(options: argparse.Namespace, home: Path) -> int:
     save("result")
     shown = bench.image.pyramid
     taken = taken and until(lambda: _row_of(bench.rows, "refused-on-its-side") is not None)
-    window.work_list.choose(_row_of(bench.rows, "refused-on-its-side") or 0)
+    window.work_list.select_image(_row_of(bench.rows, "refused-on-its-side") or 0)
     taken = taken and until(lambda: bench.image.pyramid not in (None, shown))
     save("refused")
     window.actions_by_name["packs"].trigger()

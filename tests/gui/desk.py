@@ -95,7 +95,7 @@ class Desk:
     def open_row(self, row_id: int) -> None:
         """Choose a row and wait for its image."""
         image = self.bench.image
-        self.window.work_list.choose(row_id)
+        self.window.work_list.select_image(row_id)
         self.until(lambda: image.row is not None and image.row.row_id == row_id and image.is_visible)
 
     def activate(self) -> None:

@@ -406,7 +406,7 @@ def test_the_arrow_keys_belong_to_the_list_wherever_the_focus_is(desk: Desk) -> 
         desk.until(lambda: desk.bench.image.is_visible)
         assert steps(desk, Key.Key_Down), widget
     for field, key in ((bar.search, Key.Key_Home), (result.opacity, Key.Key_Right)):
-        desk.window.work_list.choose(2)
+        desk.window.work_list.select_image(2)
         desk.until(lambda: desk.bench.image.is_visible)
         field.setFocus()
         assert not steps(desk, key), field
@@ -428,7 +428,7 @@ def test_a_focused_button_that_disappears_gives_the_focus_to_the_list(desk: Desk
     desk.rooms.outcomes.append(refused(5, reason("inverted")))
     desk.rooms.session.again = screened(5, 0.9)
     at_the_list(desk)
-    desk.window.work_list.choose(5)
+    desk.window.work_list.select_image(5)
     desk.until(lambda: desk.bench.image.is_visible and bool(desk.window.result_panel.override_buttons))
     desk.window.result_panel.override_buttons[-1].setFocus()
     QTest.keyClick(focus(), Key.Key_Space)

@@ -119,7 +119,7 @@ def test_earlier_runs_are_looked_through_and_files_that_are_gone_are_counted(des
     desk.rooms.outcomes.append(of_patient(6, "C", "20240405"))
     desk.screen()
     for number, words in ((4, "1 prior image can be compared"), (6, "2 prior images are known from earlier runs")):
-        desk.window.work_list.choose(3 + number)
+        desk.window.work_list.select_image(3 + number)
         desk.until(lambda words=words: words in texts(desk.window.prior_card))
         assert desk.window.prior_card.priors.itemText(0).endswith("earlier run") is (number == 4)
 
@@ -432,7 +432,7 @@ def test_opening_another_image_cancels_a_running_comparison(desk: Desk, comparin
     desk.until(lambda: len(desk.rooms.priors.compared) == 1)
     assert "Comparing…" in desk.window.prior_bar.state.text()
     for row in (2, 1, 4, 2, 1, 2):
-        desk.window.work_list.choose(row)
+        desk.window.work_list.select_image(row)
     desk.until(lambda: comparing.overlays is not None)
     assert desk.rooms.priors.cancelled >= 1
     assert comparing.prior.outcome.ref == desk.rooms.outcomes[2].ref

@@ -168,7 +168,7 @@ def test_figures_and_heat_map_are_of_the_selected_pack(screened_by_two: Desk) ->
     assert button_of(desk, "Adults").isChecked() and viewer.state == state
     button_of(desk, "Tuberculosis").click()
     desk.window.area.pin_or_close_image()
-    desk.window.work_list.step(1)
+    desk.window.work_list.move_selection(1)
     desk.until(lambda: desk.bench.image.packs[0] is rows.row_at(rows.index(1, 0)))
     assert button_of(desk, "Tuberculosis").isChecked() and viewer.state != state
     button_of(desk, "Adults").click()
@@ -295,7 +295,7 @@ def test_the_pack_that_a_person_chose_stays_for_the_images_that_follow(screened_
     assert desk.bench.image.row is desk.bench.image.packs[0]
     button_of(desk, "Tuberculosis").click()
     desk.until(lambda: desk.bench.image.is_visible)
-    desk.window.work_list.choose(second)
+    desk.window.work_list.select_image(second)
     desk.until(lambda: desk.bench.image.is_visible and desk.bench.image.packs[0].row_id == second)
     assert desk.bench.image.row is desk.bench.image.packs[1]
     assert button_of(desk, "Tuberculosis").isChecked() and "Signs of tuberculosis" in texts(desk.window.result_panel)

@@ -490,7 +490,7 @@ def test_a_note_being_typed_is_saved_at_the_end(desk: Desk, end: str) -> None:
     elif end == "language":
         desk.application.change_settings({"language": "uk"})
         assert desk.window.result_panel.verdict.note.text() == "rotated"
-        desk.window.work_list.choose(2)
+        desk.window.work_list.select_image(2)
     else:
         desk.window.close()
         desk.until(lambda: desk.ended)
@@ -583,7 +583,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: D
     second_desk.window.result_panel.verdict.buttons["disagree"].click()
     second_desk.until(lambda: verdict_mark(second_desk, 1) == "saved")
     type_note(second_desk, "scar")
-    second_desk.window.work_list.choose(2)
+    second_desk.window.work_list.select_image(2)
     theirs = Verdict(choice="disagree", note="scar")
     second_desk.until(lambda: stored(second_desk, 1) == theirs)
     bar = desk.window.result_panel.verdict
@@ -713,7 +713,7 @@ def test_the_image_that_replaced_the_open_one_is_opened_by_a_step_of_a_person(de
         desk.window.work_list.table.clicked.emit(desk.window.work_list.table.currentIndex())
     else:
         desk.open_row(2)
-        desk.window.work_list.choose(1)
+        desk.window.work_list.select_image(1)
     desk.until(lambda: desk.bench.image.is_visible and "DOE PERSON 050" in corner(desk))
     desk.window.actions_by_name["disagree"].trigger()
     desk.until(lambda: verdict_mark(desk, 1) == "saved")

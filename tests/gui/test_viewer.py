@@ -169,7 +169,7 @@ def test_the_last_opened_image_is_shown_under_its_own_name(desk: Desk) -> None:
     session, image = desk.rooms.session, desk.bench.image
     session.may_read.clear()
     for row_id in range(1, 9):
-        desk.window.work_list.choose(row_id)
+        desk.window.work_list.select_image(row_id)
         assert image.pyramid is None
     session.may_read.set()
     desk.until(lambda: not image.is_loading)
@@ -182,7 +182,7 @@ def test_an_image_read_while_the_program_closes_is_ignored(desk: Desk, viewer: V
     """The readers end with the session; their late error must not be shown, because nobody can act on it."""
     session, image = desk.rooms.session, desk.bench.image
     session.may_read.clear()
-    desk.window.work_list.choose(2)
+    desk.window.work_list.select_image(2)
     desk.until(lambda: len(session.begun) == 2)
     desk.bench.close()
     session.may_read.set()

@@ -153,7 +153,7 @@ class MainWindow(QMainWindow):
             box.activated.connect(self._focus_list)
         self.result_panel.verdict.note_finished.connect(self._focus_list)
         for viewer in self.area.viewers:
-            viewer.stepped.connect(self.work_list.step)
+            viewer.stepped.connect(self.work_list.move_selection)
             viewer.menu_requested.connect(self._show_menu)
             viewer.full_screen_requested.connect(self._toggle_full_screen)
         for turned in (self.work_list.row_chosen, self.pages.currentChanged):
@@ -183,8 +183,8 @@ class MainWindow(QMainWindow):
         """Return the function of each command in the key table, by the name of the command."""
         rows, run, text = self.work_list, self._bench.screening, self._translator.text
         return {
-            "next_image": lambda: rows.step(1),
-            "previous_image": lambda: rows.step(-1),
+            "next_image": lambda: rows.move_selection(1),
+            "previous_image": lambda: rows.move_selection(-1),
             "next_study": lambda: rows.select_next_study(1),
             "previous_study": lambda: rows.select_next_study(-1),
             "next_unread": lambda: self._bench.rows.find_unread(rows.table.currentIndex().row()),
@@ -243,7 +243,7 @@ class MainWindow(QMainWindow):
         elif judged := judging.undo():
             row_id = self._bench.rows.listed_row_of_result(judged.result_id)
             if row_id is not None:
-                self.work_list.choose(row_id, may_show_all=True)
+                self.work_list.select_image(row_id, may_show_all=True)
         else:
             viewer.undo()
 
@@ -452,7 +452,7 @@ class MainWindow(QMainWindow):
         """
         self._show_images_or_welcome()
         if row_id:
-            self.work_list.choose(row_id, may_show_all=True)
+            self.work_list.select_image(row_id, may_show_all=True)
         else:
             self.work_list.select_first_or_last(last=False)
 

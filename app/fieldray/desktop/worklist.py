@@ -191,7 +191,7 @@ class FilterBar(QWidget):
         super().resizeEvent(event)
         self._arrange()
 
-    def show_all(self) -> None:
+    def clear_filters(self) -> None:
         """Clear the search and the filters by class, verdict and device."""
         self.search.clear()
         self._buttons[None].setChecked(True)
@@ -454,7 +454,7 @@ class WorkList(QWidget):
         model.modelReset.connect(self._after_reset)
         model.changed.connect(self._go)
         model.loaded.connect(self._report_chosen)
-        model.study_found.connect(self.choose)
+        model.study_found.connect(self.select_image)
         self._after_reset()
 
     def _fit_classes(self) -> None:
@@ -474,7 +474,7 @@ class WorkList(QWidget):
         super().resizeEvent(event)
         self.filter_bar.fit_height(self.height())
 
-    def step(self, rows: int) -> None:
+    def move_selection(self, rows: int) -> None:
         """Move the selection by a number of rows: 1 selects the next image, -1 the previous image."""
         self._choose_row(self.table.currentIndex().row() + rows)
 
@@ -493,13 +493,13 @@ class WorkList(QWidget):
         """
         self._go_to("last" if last else "first")
 
-    def choose(self, row_id: int, *, may_show_all: bool = False) -> None:
+    def select_image(self, row_id: int, *, may_show_all: bool = False) -> None:
         """Select the image with this row id as soon as it is listed.
 
         may_show_all  whether filters are cleared if they hide the image
         """
         if may_show_all and not self._model.index_of(row_id).isValid():
-            self.filter_bar.show_all()
+            self.filter_bar.clear_filters()
         self._go_to(row_id)
 
     def _go_to(self, goal: int | Literal["first", "last"] | None) -> None:
