@@ -71,7 +71,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
     bench.screening.screen_paths([images])
     bench.screening.start()  # the pack in use is the one in the header
     screen_to_its_end(desk, 2)
-    counts = bench.rows.counts()
+    counts = bench.rows.class_counts()
     assert (counts["abnormal"], counts["normal"], counts["not_assessed"]) == (1, 1, 0)
     row = bench.image.row
     assert (row.category, row.finding.label, row.finding.point) == ("abnormal", "abnormal", None)
@@ -117,7 +117,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     assert [verdict is not None for _, verdict, _ in first] == [True, False, False, False, False]
     assert all(len(others) == 1 for _, _, others in first)
     assert any(category != others[0] for category, _, others in first), first
-    assert first[4] == ("not_an_image", None, ["not_an_image"]) and bench.rows.counts()["not_an_image"] == 1
+    assert first[4] == ("not_an_image", None, ["not_an_image"]) and bench.rows.class_counts()["not_an_image"] == 1
     assert "not a DICOM, PNG or JPEG image" in bench.rows.row_at(bench.rows.index(4, 0)).reason.text
     own, other = bench.image.packs
     bench.image.show(other)

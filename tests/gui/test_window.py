@@ -63,7 +63,7 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.until(lambda: "Пакет позначає цей знімок." in texts(desk.window.result_panel))
     assert desk.window.toolbar.start_button.accessibleName() == "Почати"
     assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
-    assert desk.bench.rows.image_count() == 4
+    assert desk.bench.rows.total_images() == 4
     assert "Показник 0,90" in texts(desk.window.result_panel)
     desk.window.result_panel.verdict.buttons["agree"].click()
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
@@ -423,7 +423,7 @@ def test_the_image_has_half_of_the_window_and_the_classes_have_one_row(desk: Des
         desk.window.resize(*size)
         desk.until(lambda: 2 * desk.window.area.width() >= desk.window.width())
     desk.window.resize(1366, 768)
-    rows._counts = dict.fromkeys(rows.counts(), 345) | dict.fromkeys(("not_assessed", "not_an_image"), 0)
+    rows._counts = dict.fromkeys(rows.class_counts(), 345) | dict.fromkeys(("not_assessed", "not_an_image"), 0)
     rows.counts_changed.emit()
     classes = [button for button in bar.findChildren(QPushButton) if button.property("role") == "filter"]
 
@@ -474,7 +474,7 @@ def test_counts_of_a_million_images_are_not_cut(desk: Desk, language: str) -> No
     for number in (1_000_000, 1):
 
         def is_whole(count: int = number) -> bool:
-            rows._counts = dict.fromkeys(rows.counts(), count)  # the end of the run counts once more
+            rows._counts = dict.fromkeys(rows.class_counts(), count)  # the end of the run counts once more
             rows.counts_changed.emit()
             classes = [button for button in bar.findChildren(QPushButton) if button.property("role") == "filter"]
             shown = [button for button in classes if button.isVisible()]

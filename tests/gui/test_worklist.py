@@ -143,7 +143,7 @@ def test_order_and_filter_are_those_of_the_store_and_everything_is_counted(
         change()
         listed.settle()
         assert listed.shown() == shown
-    assert model.image_count() == 5
+    assert model.total_images() == 5
     found: list[int] = []
     model.study_found.connect(found.append)
     model.filter(text="")
@@ -174,10 +174,10 @@ def test_an_image_screened_again_is_counted_once(listed: StoredList, model: Work
     model.replaced.connect(replaced.append)
     listed.add(replace(screened(1, 0.95), ref=before.ref))
     listed.until(lambda: listed.shown() == [1, 2])
-    assert model.counts()["failed"] == 0
-    assert model.counts()["abnormal"] == 2
+    assert model.class_counts()["failed"] == 0
+    assert model.class_counts()["abnormal"] == 2
     assert replaced == [row] and row.category == "failed"  # an earlier row object keeps its values
-    assert model.row_at(model.index_of(1)).category == "abnormal" and not model.is_current_row(row)
+    assert model.row_at(model.index_of(1)).category == "abnormal" and not model.has_current_row(row)
 
 
 def test_a_verdict_is_noted_on_its_row(listed: StoredList, model: WorkListModel) -> None:
@@ -230,7 +230,7 @@ def test_the_first_page_is_there_before_the_whole_list(listed: StoredList, monke
     listed.add(*(screened(number, number / 10) for number in range(1, 8)))
     seen: list[tuple[int, bool, int]] = []
     model = listed.model
-    model.changed.connect(lambda: seen.append((model.rowCount(), model.is_fully_read, model.image_count())))
+    model.changed.connect(lambda: seen.append((model.rowCount(), model.is_fully_read, model.total_images())))
     model.open(listed.run_id, None)
     listed.until(lambda: len(seen) == 2)
     assert seen == [(3, False, 7), (7, True, 7)]

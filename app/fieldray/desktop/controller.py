@@ -241,7 +241,7 @@ class Controller(QObject):
         image = self.image
         if image.row is None:
             return reason("not_judged_none")
-        if image.is_replaced or not self.rows.is_current_row(image.row):
+        if image.is_replaced or not self.rows.has_current_row(image.row):
             return reason("not_judged_replaced")
         if self.rows.is_selecting_another_image or not image.is_visible:
             return reason("not_judged_yet")
@@ -511,7 +511,7 @@ class Controller(QObject):
     def start(self) -> None:
         """Start a run over the chosen folders, or over the folders of the visible work list."""
         self.judging.save_typed_note()
-        self.screening.start(listed=self.rows.image_count())
+        self.screening.start(listed=self.rows.total_images())
 
     def export(
         self,

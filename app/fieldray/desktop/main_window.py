@@ -431,7 +431,7 @@ class MainWindow(QMainWindow):
             self.pages.setCurrentWidget(page)
 
     def _show_images_or_welcome(self) -> None:
-        has_images = self._bench.rows.image_count() > 0 or self._bench.screening.state != "empty"
+        has_images = self._bench.rows.total_images() > 0 or self._bench.screening.state != "empty"
         question = self._bench.screening.question
         has_images = has_images and (question is None or question.kind != "pack")
         self.pages.setCurrentWidget(self.images if has_images else self.welcome)

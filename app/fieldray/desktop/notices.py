@@ -221,7 +221,7 @@ NotifyRunEnd = Callable[[QWidget, str, str], None]
 
 def run_end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
     """Return title and text of the message at the end of a run. The text says how many images are to be read first."""
-    counts = rows.counts()
+    counts = rows.class_counts()
     found = (f"{category_label(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
     return translator.text("The run has ended"), ", ".join(found)
 

@@ -149,9 +149,9 @@ class FilterBar(QWidget):
 
         The button of a rare class is shown only if an image has this class.
         """
-        counts = self._model.counts()
+        counts = self._model.class_counts()
         for category, button in self._buttons.items():
-            number = counts[category] if category else self._model.image_count()
+            number = counts[category] if category else self._model.total_images()
             word = whole = self._translator.text("All")
             if category is not None:
                 whole = category_label(self._translator, category, self._model.manifest)
@@ -214,7 +214,7 @@ class FilterBar(QWidget):
 
         If there is less space, the buttons show only icon and count: in one row, else in rows of four.
         """
-        counts = self._model.counts()
+        counts = self._model.class_counts()
         shown = [category for category in self._buttons if category not in RARE_CATEGORIES or counts[category]]
         captions = {category: f"{self._words[category]}  {self._numbers[category]}" for category in shown}
         columns = len(shown) if self._fit_in_a_row(captions) else min(self._room_for(captions), 3)
@@ -360,7 +360,7 @@ class WorkListTable(QTableView):
 
     def _say_if_empty(self) -> None:
         rows = self._rows
-        is_without_match = rows.is_fully_read and not rows.rowCount() and rows.image_count() > 0
+        is_without_match = rows.is_fully_read and not rows.rowCount() and rows.total_images() > 0
         caption = self._translator.text("No image matches the search and the filters.")
         self.setAccessibleDescription(caption if is_without_match else "")
         self.viewport().update()
@@ -563,7 +563,7 @@ class WorkList(QWidget):
             self._choose_row(known.row())
             return
         self.table.scrollToTop()
-        if self._model.run_id is None or self._model.image_count() == 0:
+        if self._model.run_id is None or self._model.total_images() == 0:
             self._chosen_id = None
             if self._chosen is not None:
                 self._chosen = None

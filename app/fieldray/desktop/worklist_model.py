@@ -196,11 +196,11 @@ class WorkListModel(QAbstractTableModel):
         """
         return tuple(self._rows.manifests[1:])
 
-    def counts(self) -> dict[Category, int]:
+    def class_counts(self) -> dict[Category, int]:
         """Return the number of the run's images in each class. A filter has no effect."""
         return {category: self._counts.get(category, 0) for category in WORK_LIST_ORDER}
 
-    def image_count(self) -> int:
+    def total_images(self) -> int:
         """Return the number of the run's images. A filter has no effect."""
         return sum(self._counts.values())
 
@@ -230,7 +230,7 @@ class WorkListModel(QAbstractTableModel):
         """Return the `WorkListRow` of an image of this run, even if the filter hides the image."""
         return self._rows.row_of(image)
 
-    def is_current_row(self, row: WorkListRow) -> bool:
+    def has_current_row(self, row: WorkListRow) -> bool:
         """Return whether a row belongs to this run and shows the newest result of its image."""
         known = self._rows.row_in_memory(row.row_id)
         return known is not None and any(one is row for one in known.result_rows)
@@ -468,7 +468,7 @@ class WorkListModel(QAbstractTableModel):
         elif not np.array_equal(found.row_ids, self._ids):
             self._rearrange(found.row_ids)
         self.reads_other_list = False
-        is_gone = self.image_count() > 0 and not any(found.counts.values())
+        is_gone = self.total_images() > 0 and not any(found.counts.values())
         if found.counts != self._counts:
             self._counts = found.counts
             self.counts_changed.emit()
@@ -503,7 +503,7 @@ class WorkListModel(QAbstractTableModel):
         row = self._rows.row_in_memory(int(self._ids[position]))
         if row is None:
             start = position - position % _PAGE
-            self._rows.request(self._ids[max(0, start - _MARGIN) : start + _PAGE + _MARGIN].tolist())
+            self._rows.request_rows(self._ids[max(0, start - _MARGIN) : start + _PAGE + _MARGIN].tolist())
         return row
 
     def _rows_arrived(self) -> None:

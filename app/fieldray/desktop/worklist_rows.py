@@ -87,7 +87,7 @@ class RowCache(QObject):
         rows = list(self._alive.values())
         return next((one for row in rows for one in row.result_rows if one.result_id == result_id), None)
 
-    def request(self, row_ids: Sequence[int]) -> None:
+    def request_rows(self, row_ids: Sequence[int]) -> None:
         """Read rows from the database in the background. A new request replaces a request that waits."""
         if row_ids not in self._waiting:
             self._waiting.append(row_ids)
