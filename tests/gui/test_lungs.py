@@ -112,7 +112,7 @@ def test_the_outline_lies_where_the_lungs_are(lung_desk: Desk) -> None:
 
     assert is_line(64, 300) and is_line(192, 300) and is_line(422, 300) and is_line(128, 150)
     assert not is_line(256, 300) and not is_line(128, 300)
-    viewer.apply(viewer.state.turned(1))
+    viewer.apply_view_state(viewer.state.turned(1))
     assert viewer.grab().toImage() != shot
     assert _blue(lung_desk) > 100
 

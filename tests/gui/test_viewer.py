@@ -397,7 +397,7 @@ def test_the_picture_has_the_visible_marks_and_the_research_notice(desk: Desk, v
     assert len(colours_of(strip)) > 2  # text on the background
     desk.bench.switches.set(heat_map=False)
     bare = draw_picture(viewer, words)
-    viewer.apply(viewer.state.with_measurement((100, 100), (400, 300), viewer.image_size))
+    viewer.apply_view_state(viewer.state.with_measurement((100, 100), (400, 300), viewer.image_size))
     marked = draw_picture(viewer, words)
     desk.bench.switches.set(hide_patient=True)
     assert desk.application.settings["hide_patient"] is True

@@ -80,7 +80,7 @@ class ImageArea(QWidget):
         return self.viewer, self.second_viewer
 
     @property
-    def active(self) -> Viewer:
+    def active_viewer(self) -> Viewer:
         """The viewer on which keys act: the viewer with the focus, else that of the current image."""
         return self.second_viewer if self.second_viewer.hasFocus() else self.viewer
 
@@ -88,14 +88,14 @@ class ImageArea(QWidget):
         """Return the functions that keys and menus call on the active image, by the name of the command."""
 
         def acting(act: Callable[..., None], *values: object) -> Callable[[], None]:
-            return lambda: act(self.active, *values)
+            return lambda: act(self.active_viewer, *values)
 
         def turned(change: Callable[[ViewState], ViewState]) -> Callable[[], None]:
-            return lambda: self.active.apply(change(self.active.state))
+            return lambda: self.active_viewer.apply_view_state(change(self.active_viewer.state))
 
         return {
             **{name: partial(self.switches.toggle, name) for name in _SWITCHES},
-            "network_view": lambda: self.active.show_network_view(not self.active.shows_network_view),
+            "network_view": lambda: self.active_viewer.show_network_view(not self.active_viewer.shows_network_view),
             "keep_image": self.pin_or_close_image,
             "link": self._link_or_unlink,
             "invert": turned(ViewState.with_grey_swapped),
@@ -124,7 +124,7 @@ class ImageArea(QWidget):
 
     # ---- both images
 
-    def cancel(self) -> None:
+    def cancel_drag_or_line(self) -> None:
         """Cancel a drag of the mouse, or a line of measurement that a person is drawing."""
         for viewer in self.viewers:
             viewer.cancel_drag()
@@ -163,7 +163,7 @@ class ImageArea(QWidget):
     def _link_or_unlink(self) -> None:
         self.is_linked = not self.is_linked
         self.switched.emit()
-        if self.active is self.viewer:
+        if self.active_viewer is self.viewer:
             self._kept_follows()
         else:
             self._open_follows()
@@ -185,7 +185,7 @@ class ImageArea(QWidget):
             other_image=leader.image_size,
             mapping=self._comparing.point_mapping(to_prior=follower is self.second_viewer),
         )
-        follower.follow(state)
+        follower.show_linked_state(state)
 
     def _show_kept(self) -> None:
         comes_soon = self._comparing.may_find_prior_soon and self._parts[1].isVisibleTo(self)

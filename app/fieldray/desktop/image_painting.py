@@ -54,7 +54,7 @@ class Pyramid:
     def columns(self) -> int:
         return int(self.image.pixels.shape[1])
 
-    def grey_lookup_table(self, window: Window | None, *, inverted: bool) -> NDArray[np.uint8]:
+    def grey_level_table(self, window: Window | None, *, inverted: bool) -> NDArray[np.uint8]:
         """Return the displayed grey level of each pixel value: uint8 (256,) for pixels of 8 bits, (65536,) for 16 bits.
 
         window    the display window; None for that of the file
@@ -164,7 +164,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
     )
     if right <= left or bottom <= top:
         return
-    grey = pyramid.grey_lookup_table(state.window, inverted=state.inverted).take(level[top:bottom, left:right])
+    grey = pyramid.grey_level_table(state.window, inverted=state.inverted).take(level[top:bottom, left:right])
     with preserve_painter_state(painter):
         painter.setTransform(transform, combine=True)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)

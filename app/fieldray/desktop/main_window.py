@@ -207,8 +207,8 @@ class MainWindow(QMainWindow):
             "history": lambda: self._toggle(self.history_page),
             "status": lambda: self._toggle(self.status_page),
             "settings": self._open_settings,
-            "copy": lambda: copy_picture(self.area.active, self._translator, self._bench.notice_board),
-            "print": lambda: print_picture(self.area.active, self._translator),
+            "copy": lambda: copy_picture(self.area.active_viewer, self._translator, self._bench.notice_board),
+            "print": lambda: print_picture(self.area.active_viewer, self._translator),
             "export": self._export,
             **{
                 choice: partial(self._judge, partial(self._bench.judging.give_verdict, choice))
@@ -237,7 +237,7 @@ class MainWindow(QMainWindow):
 
     def _undo(self) -> None:
         """Undo the last change: of the view, or of a verdict. The image of the verdict is then shown."""
-        viewer, judging = self.area.active, self._bench.judging
+        viewer, judging = self.area.active_viewer, self._bench.judging
         if viewer.can_undo and viewer.changed_s > judging.given_s:
             viewer.undo()
         elif judged := judging.undo():
@@ -506,7 +506,7 @@ class MainWindow(QMainWindow):
             self._bench.screening.cancel_waiting_run()
             return
         self.leave_full_screen()
-        self.area.cancel()
+        self.area.cancel_drag_or_line()
         self.work_list.filter_bar.search.clear()
         self._reading.setFocus()
 

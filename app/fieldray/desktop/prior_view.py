@@ -306,7 +306,7 @@ def draw_prior(painter: QPainter, overlays: ImageOverlays, open_pyramid: Pyramid
     state, view   state and size of the view
     """
     window = matching_window(state.window, open_pyramid, overlays.prior)
-    grey = overlays.prior.grey_lookup_table(window, inverted=state.inverted).take(overlays.prior.levels[0])
+    grey = overlays.prior.grey_level_table(window, inverted=state.inverted).take(overlays.prior.levels[0])
     with preserve_painter_state(painter):
         painter.setTransform(state.transform(open_pyramid.size, view), combine=True)
         whole = QRectF(0, 0, open_pyramid.columns, open_pyramid.rows)

@@ -105,13 +105,13 @@ class Viewer(QWidget):
 
     # ---- commands
 
-    def apply(self, state: ViewState) -> None:
+    def apply_view_state(self, state: ViewState) -> None:
         """Show the image in another state of the view. `undo` restores the state before."""
         if state != self.state and self.pyramid is not None:
             self._undo.append(self.state)
             self._show_state(state)
 
-    def follow(self, state: ViewState) -> None:
+    def show_linked_state(self, state: ViewState) -> None:
         """Show the image in the state of the linked view. `undo` does not restore the state before."""
         self.state = state
         self.update()
@@ -128,7 +128,7 @@ class Viewer(QWidget):
 
     def zoom(self, steps: int) -> None:
         """Zoom in (steps 1) or out (steps -1) about the middle of the view."""
-        self.apply(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
+        self.apply_view_state(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
 
     def pan(self, right: int, down: int) -> None:
         """Move the visible part of the image by one step, after a key press.
@@ -139,7 +139,7 @@ class Viewer(QWidget):
         if self.pyramid is not None:
             step = _PAN_SHARE * min(self.width(), self.height())
             self._mouse = None
-            self.apply(self.state.panned((-right * step, -down * step), self.image_size, self.view_size))
+            self.apply_view_state(self.state.panned((-right * step, -down * step), self.image_size, self.view_size))
 
     def change_window(self, wider: int, brighter: int) -> None:
         """Change the display window by one step.
@@ -148,7 +148,7 @@ class Viewer(QWidget):
         brighter  1 brightens the image, -1 darkens the image, 0 for no change
         """
         if self.pyramid is not None:
-            self.apply(self._windowed(self.state, (wider * _WINDOW_STEP, -brighter * _WINDOW_STEP)))
+            self.apply_view_state(self._windowed(self.state, (wider * _WINDOW_STEP, -brighter * _WINDOW_STEP)))
 
     def set_line_point(self) -> None:
         """Begin or end a line of measurement at the point that a person moves with keys."""
@@ -158,7 +158,7 @@ class Viewer(QWidget):
         if self._mark is None:
             self._mark = here
         else:
-            self.apply(self._measured(self.state, self._mark, here))
+            self.apply_view_state(self._measured(self.state, self._mark, here))
             self._mark = None
         self.update()
 
@@ -168,7 +168,7 @@ class Viewer(QWidget):
         number  number of the key, 1 to 5
         """
         if self.pyramid is not None:
-            self.apply(replace(self.state, window=self.pyramid.presets[number - 1]))
+            self.apply_view_state(replace(self.state, window=self.pyramid.presets[number - 1]))
 
     def update_cursor(self) -> None:
         """Set the shape of the mouse cursor to that of the tool for the left button."""
@@ -191,7 +191,7 @@ class Viewer(QWidget):
     def cancel_drag(self) -> None:
         """Cancel a drag of the mouse, a line that a key began, or a first line that waits for its second line."""
         self._mark = None
-        self.apply(self.state.without_unpaired_line())
+        self.apply_view_state(self.state.without_unpaired_line())
         if self._drag is not None:
             before, self._drag = self._drag[2], None
             self._show_state(before)
@@ -370,7 +370,7 @@ class Viewer(QWidget):
         self._wheel -= notches * _WHEEL_NOTCH
         if notches and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
             about = event.position().toTuple()
-            self.apply(self.state.zoomed(_ZOOM_STEP**notches, self.image_size, self.view_size, about=about))
+            self.apply_view_state(self.state.zoomed(_ZOOM_STEP**notches, self.image_size, self.view_size, about=about))
         elif notches:
             self.stepped.emit(-notches)
         event.accept()
