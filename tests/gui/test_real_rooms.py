@@ -101,8 +101,8 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     bench.packs.find_packs()
     until(lambda: [entry for entry in bench.packs.candidates if entry.pack_id == "strict"])
     found = next(entry for entry in bench.packs.candidates if entry.pack_id == "strict")
-    bench.packs.others.tick(found, is_on=True)
-    until(lambda: bench.packs.models[1:])
+    bench.packs.others.set_ticked(found, is_on=True)
+    until(lambda: bench.packs.loaded_models[1:])
     bench.screening.screen_paths([images])
     screen_to_its_end(desk, 5)
 
@@ -128,12 +128,12 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     lines = next(out.glob("*.csv")).read_text(encoding="utf-8-sig").splitlines()
     assert sum("strict-1.0.0" in line for line in lines) == sum("tiny-1.0.0" in line for line in lines) == 5
     run_id = bench.rows.run_id
-    bench.packs.others.tick(found, is_on=False)
+    bench.packs.others.set_ticked(found, is_on=False)
     bench.past_runs.open(run_id)
     until(lambda: bench.screening.past_run is not None and len(said()) == 5)
     assert said() == first
-    bench.packs.others.tick(found, is_on=True)
-    until(lambda: bench.packs.models[1:])
+    bench.packs.others.set_ticked(found, is_on=True)
+    until(lambda: bench.packs.loaded_models[1:])
     bench.screening.start()
     until(lambda: bench.screening.past_run is None and bench.screening.state == "finished" and len(said()) == 5)
     assert said() == first

@@ -74,7 +74,7 @@ def tick(desk: Desk, pack_id: str) -> None:
 
 
 def ticked(desk: Desk) -> list[str]:
-    return [one.manifest.pack_id for one in desk.bench.packs.models[1:]]
+    return [one.manifest.pack_id for one in desk.bench.packs.loaded_models[1:]]
 
 
 def cell(desk: Desk, row_id: int, column: int = SECOND) -> str:
@@ -215,7 +215,7 @@ def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk
     desk.plug_in(MOUNT, there)
     desk.until(lambda: there in desk.bench.packs.candidates)
     desk.use("adults")
-    desk.bench.packs.others.tick(there, is_on=True)
+    desk.bench.packs.others.set_ticked(there, is_on=True)
     desk.until(lambda: ticked(desk) == ["tuberculosis"])
     desk.pull_out()
     desk.until_shown("The drive with the pack tuberculosis-1.0.0 was removed. The next run does not use this pack.")

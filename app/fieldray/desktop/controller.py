@@ -448,7 +448,7 @@ class Controller(QObject):
 
     def _note_other_pack(self) -> None:
         """Show a notice if the list was made with other packs than those in use."""
-        before, after = self.screening.run_models, self.packs.models
+        before, after = self.screening.run_models, self.packs.loaded_models
         was, now = ([(one.pack_name, one.model_sha256) if one else None for one in packs] for packs in (before, after))
         if self.screening.manifest is None or not after or was == now or self.rows.run_id is None:
             self.notice_board.withdraw("other_pack")

@@ -152,7 +152,7 @@ class PackChoice(QObject):
         """Read a pack's model card, and emit `card_read` with the text. The pack need not be in use."""
         self._ask(lambda library: library.read_card(candidate.folder), self.card_read.emit)
 
-    def choose_point(self, name: str) -> None:
+    def choose_point_by_name(self, name: str) -> None:
         """Choose the operating point of the pack in use by name, for the next run."""
         self.point_name, self.is_persons_point = name, True
         self.model_changed.emit()
@@ -178,7 +178,7 @@ class PackChoice(QObject):
         return manifest.point(manifest.labels[0].code, self.point_name)
 
     @property
-    def models(self) -> tuple[Model, ...]:
+    def loaded_models(self) -> tuple[Model, ...]:
         """The models of the pack in use and of the additional packs; empty without a pack in use."""
         return (self.model, *(model for _, model in self.others.ticked_packs)) if self.model is not None else ()
 
@@ -206,7 +206,7 @@ class PackChoice(QObject):
         return str(self._settings["pack"]), str(self._settings["operating_point"])
 
     @property
-    def default(self) -> PackCandidate | None:
+    def default_pack(self) -> PackCandidate | None:
         """The site's default pack, if no question must be answered before its use; None otherwise."""
         return self.available_packs.named(self.default_names[0])
 
@@ -223,8 +223,8 @@ class PackChoice(QObject):
         self._fit_other_packs()
         if self.loading is not None or (self.model is not None and self.is_source_available):
             return
-        if self.default is not None:
-            self.use_earlier_choice(self.default, point=self.default_names[1])
+        if self.default_pack is not None:
+            self.use_earlier_choice(self.default_pack, point=self.default_names[1])
         elif self.model is not None:
             self._forget()
         elif not any(entry.can_screen for entry in self.candidates):
@@ -275,7 +275,7 @@ class PackChoice(QObject):
         self._fit_other_packs()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # usable packs come first
         has_pack = self.loading is not None or (self.model is not None and self.is_source_available)
-        if best and best.problem is None and self.may_change_pack and not has_pack and self.default is None:
+        if best and best.problem is None and self.may_change_pack and not has_pack and self.default_pack is None:
             self.use(best)
             return
         if best and self.may_change_pack:
@@ -322,7 +322,7 @@ class PackChoice(QObject):
         self.packs_listed.emit()
         kind = _KINDS.get(error.reason.code)
         if candidate is None or kind is None:
-            if candidate is not None and candidate != self.default and self.may_change_pack:
+            if candidate is not None and candidate != self.default_pack and self.may_change_pack:
                 self.fall_back_to_default()
             self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.find_packs))
         elif _is_about(error.reason, candidate):
@@ -452,7 +452,7 @@ class AdditionalPacks(QObject):
         ticked = (*self.loading, *(entry for entry, _ in self.ticked_packs))
         return candidate.folder in {entry.folder for entry in ticked}
 
-    def tick(self, candidate: PackCandidate, *, is_on: bool) -> None:
+    def set_ticked(self, candidate: PackCandidate, *, is_on: bool) -> None:
         """Add or remove a pack that screens in addition to the pack in use, from the next run on.
 
         candidate  the pack; it must not need an answer from a person before it is loaded

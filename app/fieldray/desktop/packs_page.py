@@ -164,7 +164,7 @@ class PacksPage(Page):
         in_use = label(text("In use"), role="muted")
         if model is None:
             return card(in_use, label(text("No pack is in use. Plug in a drive with packs, or choose a pack below.")))
-        others = ", ".join(pack_title(self._translator, one.manifest) for one in self._packs.models[1:])
+        others = ", ".join(pack_title(self._translator, one.manifest) for one in self._packs.loaded_models[1:])
         manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:
             facts.insert(0, text("Signing key: {key}", key=model.fingerprint))
@@ -205,7 +205,7 @@ class PacksPage(Page):
         point, caption = self._packs.point, translator.text("Operating point for the next run")
         choices = ((title, name) for name, title in titles.items())
         choice = choice_box(choices, named=caption, chosen=point.name if point else None)
-        choice.activated.connect(lambda index: self._packs.choose_point(choice.itemData(index)))
+        choice.activated.connect(lambda index: self._packs.choose_point_by_name(choice.itemData(index)))
         row = row_layout(None, PlainLabel(caption), choice, 1)
         return [row, *([label(operating_point_text(translator, point), role="muted")] if point else [])]
 
@@ -410,7 +410,7 @@ class AdditionalPackBox(QCheckBox):
     def __init__(self, candidate: PackCandidate, packs: PackChoice, translator: Translator) -> None:
         super().__init__(translator.text("Screen with this pack too"))
         self._candidate, self._packs = candidate, packs
-        self.clicked.connect(lambda is_on: packs.others.tick(candidate, is_on=is_on))
+        self.clicked.connect(lambda is_on: packs.others.set_ticked(candidate, is_on=is_on))
         packs.model_changed.connect(self.refresh)
         packs.packs_listed.connect(self.refresh)
 

@@ -122,7 +122,7 @@ class PastRuns(RunOperations):
 
         row_id  row id of the image to open; 0 for no image
         """
-        models = self._packs.models
+        models = self._packs.loaded_models
         if self._screening.is_busy:
             self._failed(UsageProblem(reason("history_is_open")))
         else:

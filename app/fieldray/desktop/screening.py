@@ -248,8 +248,8 @@ class ScreeningController(QObject):
 
     def _see_packs(self) -> None:
         """Handle a change of the available packs. The next run uses the packs that are now in use."""
-        if self._models != self.packs.models:
-            self._models = self.packs.models
+        if self._models != self.packs.loaded_models:
+            self._models = self.packs.loaded_models
             self._warm_up()
             self.changed.emit()
         self._do(self._playbook.update_packs(self.packs.available_packs, default=self.packs.default_names))

@@ -286,7 +286,7 @@ def pack_in_use_texts(translator: Translator, packs: PackChoice) -> tuple[str, s
     if packs.model is None:
         return translator.text("No pack chosen"), translator.text("Which patients are these X-rays from?")
     name = translator.pack_text(packs.model.manifest.names)
-    if others := ", ".join(pack_title(translator, model.manifest) for model in packs.models[1:]):
+    if others := ", ".join(pack_title(translator, model.manifest) for model in packs.loaded_models[1:]):
         return f"{name} {packs.model.manifest.version}", f"+ {others}"
     if packs.model.trust == "legacy":
         return f"{name} {packs.model.manifest.version}", unsigned_notice(translator)

@@ -105,7 +105,7 @@ class Welcome(QWidget):
         if question is not None:
             lead = translator.text("Choose the pack for {folder}.", folder=_folders(translator, question))
         elif packs.model is not None:
-            name = " + ".join(pack_title(translator, model.manifest) for model in packs.models)
+            name = " + ".join(pack_title(translator, model.manifest) for model in packs.loaded_models)
             lead = translator.text("Ready: {pack}. Open a folder of chest X-rays.", pack=name)
         self._lead.setText(without_markup(lead))
         self.open_button.setProperty("role", "primary" if packs.model is not None and not is_asked else "")
