@@ -404,5 +404,5 @@ def test_no_constancy_test_starts_during_a_run(desk: Desk, page: PacksPage) -> N
     desk.until(lambda: desk.bench.screening.is_busy)
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: not page.check_button.isEnabled())
-    desk.bench.constancy_test.check()
+    desk.bench.constancy_test.start()
     assert not desk.bench.constancy_test.is_busy

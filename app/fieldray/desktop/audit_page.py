@@ -144,7 +144,7 @@ class AuditPage(Page):
         if choice == "table" and self._table is None:
             return
         screening, test, unsure = (price or 0.0 for price in prices)
-        self._auditing.audit(
+        self._auditing.start_audit(
             AuditRequest(
                 labels=self._table if choice == "table" and self._table else choice,
                 positive=tuple(name.strip() for name in self.positive.text().split(",") if name.strip()),
@@ -288,7 +288,7 @@ class AuditPage(Page):
     def _offer_local_point(self, report: AuditReport) -> None:
         dialog = LocalPointDialog(AuditText(report, self._translator).proposal(), self._translator, self)
         dialog.accepted.connect(
-            lambda: self._auditing.adopt_proposal(dialog.name.text().strip(), dialog.person.text().strip())
+            lambda: self._auditing.store_proposed_point(dialog.name.text().strip(), dialog.person.text().strip())
         )
         dialog.open()
 

@@ -222,7 +222,7 @@ class Controller(QObject):
 
         def work() -> None:
             try:
-                _close(services, lambda: self.exporting.end(wait_s=_EXPORT_ENDS_S), finish)
+                _close(services, lambda: self.exporting.stop_and_wait(wait_s=_EXPORT_ENDS_S), finish)
             except Exception:
                 log.exception("closing")
 
@@ -388,7 +388,7 @@ class Controller(QObject):
     def _show_past_run(self, past: RunWithPacks) -> None:
         """Show the list of a past run."""
         self._run_started()
-        self.auditing.forget()
+        self.auditing.forget_report()
         run, models = past
         self.screening.show_past_run(run, *models)
         self.rows.open(run.run_id, self.screening.manifest, *(one.manifest if one else None for one in models[1:]))
@@ -418,7 +418,7 @@ class Controller(QObject):
 
     def _forget_run(self) -> None:
         self._run_started()
-        self.auditing.forget()
+        self.auditing.forget_report()
         self.screening.close_deleted_run()
 
     def _count_patient(self, outcome: Outcome, pack: int) -> None:

@@ -177,7 +177,7 @@ class HistoryPage(Page):
 
     def _filter(self) -> None:
         days, today = int(self.dates.currentData()), datetime.date.today()
-        self._runs.filter(
+        self._runs.change_filter(
             RunFilter(
                 text=self.search.text().strip(),
                 since=None if days == _ANY_TIME else today - datetime.timedelta(days=days),

@@ -185,7 +185,7 @@ class PacksPage(Page):
 
     def _make_constancy(self) -> None:
         self.constancy = label()
-        self.check_button = push_button(self._translator.text("Run constancy test"), self._bench.constancy_test.check)
+        self.check_button = push_button(self._translator.text("Run constancy test"), self._bench.constancy_test.start)
         self._show_constancy()
 
     def _show_constancy(self) -> None:
@@ -193,7 +193,7 @@ class PacksPage(Page):
         checking, translator = self._bench.constancy_test, self._translator
         said = map(translator.reason, (*checking.state_sentences, *([checking.problem] if checking.problem else [])))
         self.constancy.setText(*([translator.text("Constancy test running…")] if checking.is_busy else said))
-        self.check_button.setEnabled(checking.can_check)
+        self.check_button.setEnabled(checking.can_start)
 
     def _points(self, manifest: Manifest) -> Sequence[Part]:
         translator = self._translator

@@ -107,7 +107,7 @@ class PastRuns(RunOperations):
 
     # ---- commands of a person
 
-    def filter(self, wanted: RunFilter) -> None:
+    def change_filter(self, wanted: RunFilter) -> None:
         """Change the filter. The list then shows only runs that match the filter."""
         self.run_filter = wanted
         self.changed.emit()
@@ -201,7 +201,7 @@ class AuditController(RunOperations):
         self._model: Model | None = None
         self.report: AuditReport | None = None
         self.comparable_runs: tuple[Run, ...] = ()
-        screening.started.connect(self.forget)
+        screening.started.connect(self.forget_report)
 
     @property
     def can_audit(self) -> bool:
@@ -231,7 +231,7 @@ class AuditController(RunOperations):
 
         self._background.run_with_services(lambda services: services.history.runs(), channel="others", done=listed)
 
-    def audit(self, request: AuditRequest) -> None:
+    def start_audit(self, request: AuditRequest) -> None:
         """Compute the audit of the visible run, in the background."""
         run_id, model = self._screening.run_id, next(iter(self._screening.run_models), None)
         if not self.can_audit or not run_id:
@@ -254,7 +254,7 @@ class AuditController(RunOperations):
             done=lambda written: _post_saved(self._board, folder, len(written)),
         )
 
-    def adopt_proposal(self, name: str, person: str) -> None:
+    def store_proposed_point(self, name: str, person: str) -> None:
         """Store the operating point that the audit proposed, and offer it with the pack in use.
 
         name    name of the operating point
@@ -288,7 +288,7 @@ class AuditController(RunOperations):
             ),
         )
 
-    def forget(self) -> None:
+    def forget_report(self) -> None:
         """Forget the audit report, because another run is visible now."""
         self.report, self.problem, self._under_way = None, None, 0
         self._background.discard_channel_tasks("audit")
@@ -308,7 +308,7 @@ class ConstancyTestController(RunOperations):
         self._packs.model_changed.connect(self.refresh)
 
     @property
-    def can_check(self) -> bool:
+    def can_start(self) -> bool:
         """Whether a constancy test can begin: a pack is in use, and no run uses the devices."""
         return self._packs.model is not None and self.can_begin
 
@@ -318,9 +318,9 @@ class ConstancyTestController(RunOperations):
         if model is not None:
             self._run(lambda services: services.constancy.state_sentences(model), self._stands, channel="constancy")
 
-    def check(self) -> None:
+    def start(self) -> None:
         """Run the constancy test of the pack in use on each device, in the background."""
-        if self.can_check:
+        if self.can_start:
             self._run(lambda services: services.check_constancy(), self._stands, channel="constancy")
 
     def _stands(self, standing: tuple[Reason, ...]) -> None:
@@ -370,7 +370,7 @@ class ExportController(QObject):
         for work in [*self._work][:1]:
             work.stop()
 
-    def end(self, *, wait_s: float) -> None:
+    def stop_and_wait(self, *, wait_s: float) -> None:
         """Stop all exports and wait for their end. May be called from any thread.
 
         wait_s  maximum time to wait in seconds
@@ -455,7 +455,7 @@ class ComputerLoad(RunOperations):
         screening.started.connect(self._begin)
 
     @property
-    def can_measure(self) -> bool:
+    def can_start_load_study(self) -> bool:
         """Whether a load study can begin: a pack is in use, and no run or other work would disturb the measurement."""
         return self._packs.model is not None and self.can_begin
 
@@ -466,10 +466,10 @@ class ComputerLoad(RunOperations):
                 lambda services: services.read_load_study(), channel="load", done=self._known
             )
 
-    def measure(self) -> None:
+    def start_load_study(self) -> None:
         """Start the load study in a child process. Its result replaces that of the previous study."""
         source, model = self._packs.source, self._packs.model
-        if not self.can_measure or source is None or model is None:
+        if not self.can_start_load_study or source is None or model is None:
             return
         folder, signer = source.folder, model.fingerprint
         work = StoppableTask(lambda services, report: services.run_load_study(folder, signer, report))

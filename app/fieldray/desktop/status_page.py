@@ -32,7 +32,7 @@ class StatusPage(Page):
         self._values = [label() for _ in range(6)]
         self.load = label(role="muted")
         self.state, machine = label(role="muted"), self._machine
-        self.button = push_button("", lambda: machine.stop() if machine.is_busy else machine.measure())
+        self.button = push_button("", lambda: machine.stop() if machine.is_busy else machine.start_load_study())
         self._table: QWidget | None = None
         self._shown_study: StoredLoadStudy | None = None
         self._load = card(label(text("Speed while other programs run"), role="heading"), self.state)
@@ -124,7 +124,7 @@ class StatusPage(Page):
         machine, translator = self._machine, self._translator
         done, total = machine.progress
         self.button.setText(translator.text("Stop") if machine.is_busy else translator.text("Measure speed now"))
-        self.button.setEnabled(machine.is_busy or machine.can_measure)
+        self.button.setEnabled(machine.is_busy or machine.can_start_load_study)
         self.state.setText(*_state(translator, machine, done, total))
         if machine.study is self._shown_study:
             return
