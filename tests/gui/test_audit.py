@@ -41,7 +41,7 @@ def test_the_audit_waits_until_the_run_is_over(desk: Desk) -> None:
 
 
 def test_the_audit_is_requested_as_chosen_and_its_figures_are_shown(desk: Desk, page: AuditPage) -> None:
-    page.use_table(Path("/labels.csv"))
+    page.select_label_table(Path("/labels.csv"))
     page.positive.setText("tb, mass")
     page.prevalence.setText("2,5 %")
     page.sensitivity.setValue(95)

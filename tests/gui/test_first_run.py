@@ -183,7 +183,7 @@ def test_a_default_pack_is_saved_in_the_settings_and_used_for_other_folders(desk
 
 
 def test_the_default_can_be_withdrawn_on_the_page_of_packs(desk: Desk) -> None:
-    desk.bench.choose_default("adults")
+    desk.bench.set_default_pack("adults")
     desk.screen()
     desk.window.actions_by_name["packs"].trigger()
     box = desk.window.packs_page.findChild(QCheckBox)

@@ -165,7 +165,7 @@ def test_the_next_folder_waits_without_the_progress_of_the_one_before(desk: Desk
     desk.rooms.publish(Progress(done=4, total=4, total_is_final=True, images_per_s=1.0, remaining_s=None))
     desk.finish()
     assert "4 / 4" in desk.window.toolbar.progress_text.text()
-    desk.bench.choose_default("")
+    desk.bench.set_default_pack("")
     desk.choose("/other")
     desk.until(lambda: desk.asks == "pack")
     assert desk.window.toolbar.progress_text.text() == "Waiting: choose a pack"
@@ -339,7 +339,7 @@ def test_saving_shows_progress_and_can_be_stopped(desk: Desk, tmp_path: Path) ->
 
     desk.rooms.while_exporting = slow
     desk.screen()
-    desk.bench.export(tmp_path)
+    desk.bench.start_export(tmp_path)
     desk.until_shown("Saving: 410 of 1000")
     press(desk.window.banners, "Stop")
     desk.until_shown("Saving was stopped")
@@ -357,9 +357,9 @@ def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, t
 
     desk.rooms.while_exporting = slow_at_first
     desk.screen()
-    desk.bench.export(tmp_path / "first")
+    desk.bench.start_export(tmp_path / "first")
     desk.until_shown("Saving: 410 of 1000")
-    desk.bench.export(tmp_path / "second")
+    desk.bench.start_export(tmp_path / "second")
     desk.until_shown("Saving: 410 of 1000")
     press(desk.window.banners, "Stop")
     desk.until(lambda: desk.rooms.exported == [(1, tmp_path / "second", (), DEFAULT_REPORT_OPTIONS)])
@@ -407,7 +407,7 @@ def test_the_folder_of_what_was_saved_is_one_click_away(desk: Desk, tmp_path: Pa
     desk.screen()
     manager = _FileManager()
     QDesktopServices.setUrlHandler("file", manager, "show")  # type: ignore[call-overload]  # its stub says bytes
-    desk.bench.export(tmp_path)
+    desk.bench.start_export(tmp_path)
     desk.until_shown("saved in")
     press(desk.window.banners, "Open the folder")
     QDesktopServices.unsetUrlHandler("file")
@@ -422,16 +422,16 @@ def test_saving_asks_for_formats_and_names_patients_only_on_request(more_formats
     assert {"PDF, one document for the whole run", "DICOM SR, structured reports", "Count"} <= {
         box.text() for box in dialog.boxes.values()
     }
-    assert dialog.formats() == ("csv", "json", "pdf", "count")
-    assert dialog.options() == ReportOptions(language="en", names_people=False)
+    assert dialog.ticked_formats() == ("csv", "json", "pdf", "count")
+    assert dialog.export_options() == ReportOptions(language="en", names_people=False)
     dialog.comma_box.setChecked(True)
-    assert dialog.options().decimal_comma
+    assert dialog.export_options().decimal_comma
     for box in dialog.boxes.values():
         box.setChecked(False)
     assert not dialog.save.isEnabled()
     dialog.boxes["pdf"].setChecked(True)
     assert dialog.save.isEnabled()
-    assert dialog.formats() == ("pdf",)
+    assert dialog.ticked_formats() == ("pdf",)
     assert not dialog.comma_box.isEnabled()  # no table format is chosen
     dialog.names_box.setChecked(True)
     dialog.accept()

@@ -116,7 +116,7 @@ def test_a_run_is_opened_with_its_verdicts_and_can_be_saved_and_audited(desk: De
     assert controller.rows.row_at(controller.rows.index_of(4)).verdict == Verdict(choice="disagree", note="rib")
     assert "From the history: run 2" in desk.window.toolbar.progress_text.text()
     assert controller.screening.can_start and controller.auditing.can_audit
-    controller.export(Path("/out"))
+    controller.start_export(Path("/out"))
     desk.until(lambda: bool(desk.rooms.exported))
     assert desk.rooms.exported[0][0] == 2
 
@@ -190,10 +190,10 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
 
 
 def test_patients_files_and_folders_have_no_names_while_these_are_hidden(desk: Desk, page: HistoryPage) -> None:
-    desk.bench.remember_folders("/home/Remembered")
+    desk.bench.update_recent_folders("/home/Remembered")
     desk.bench.screening.show_run_notes([reason("no_image_in", path="/home/Empty")])
     open_run(desk, page, 2)
-    desk.window.audit_page.use_table(Path("/home/Reference-table.csv"))
+    desk.window.audit_page.select_label_table(Path("/home/Reference-table.csv"))
     desk.window.audit_page.button.click()
     desk.until(lambda: desk.bench.auditing.report is not None)
     for name in ("audit", "history"):  # a page that is not visible is not updated

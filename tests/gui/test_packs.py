@@ -117,7 +117,7 @@ def test_a_drive_put_back_during_a_run_is_not_offered_again(desk: Desk, from_dri
 
 
 def test_without_a_default_a_removed_drive_leaves_no_pack_in_use(desk: Desk) -> None:
-    desk.bench.choose_default("")
+    desk.bench.set_default_pack("")
     desk.plug_in(EDGETPU, on_edgetpu())
     accept(desk)
     desk.pull_out()

@@ -180,7 +180,7 @@ def post_notices(desk: Desk, text: str) -> None:
     desk.rooms.publish(DeviceChanged(backend="edgetpu", state="unusable", reason=why, notes=(why,)))
     desk.rooms.publish(DrivesChanged(drives={Path(f"/media/{text}"): (Path(text),)}))
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why))
-    bench.export(Path("/out") / text)
+    bench.start_export(Path("/out") / text)
     kinds = {"failed", "edgetpu", "lost", "export"}
     desk.until(lambda: kinds <= {notice.key.partition(" ")[0] for notice in bench.notice_board.notices})
 
@@ -279,7 +279,7 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str) -> None:
     desk.until(lambda: auditing.can_audit)
     before = assert_plain(text)
     desk.window.actions_by_name["audit"].trigger()
-    page.use_table(Path(f"/labels/{text.replace('/', ' ')}.csv"))
+    page.select_label_table(Path(f"/labels/{text.replace('/', ' ')}.csv"))
     page.button.click()
     desk.until(lambda: auditing.report is not None)
     assert assert_plain(text) > before

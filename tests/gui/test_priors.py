@@ -481,7 +481,7 @@ def test_reports_get_the_compared_priors(desk: Desk, comparing: ComparisonContro
     assert record.prior.study_date == "20210205"
     assert record.prior.patient_name == ""
     assert (record.similarity, len(record.regions), record.not_comparable_reason) == (0.83, 2, None)
-    desk.bench.export(Path("/out"))
+    desk.bench.start_export(Path("/out"))
     desk.until(lambda: bool(desk.rooms.exported))
     assert desk.rooms.exported[0][3].pairs == (record,)
     comparing.forget_comparisons()

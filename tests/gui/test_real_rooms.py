@@ -123,7 +123,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     bench.image.show(other)
     until(lambda: not bench.image.is_loading)
     assert bench.image.row.outcome.pack_name == "strict-1.0.0" and "strict" not in own.outcome.pack_name
-    bench.export(out, ("csv",))
+    bench.start_export(out, ("csv",))
     until(lambda: list(out.glob("*.csv")))
     lines = next(out.glob("*.csv")).read_text(encoding="utf-8-sig").splitlines()
     assert sum("strict-1.0.0" in line for line in lines) == sum("tiny-1.0.0" in line for line in lines) == 5

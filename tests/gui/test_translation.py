@@ -277,8 +277,8 @@ def test_one_file_adds_a_language(polish: Path, desk: Desk, home: Path) -> None:
     choice = dialog.fields["language"]
     assert isinstance(choice, QComboBox)
     choice.setCurrentIndex(choice.findText("Polski"))
-    assert dialog.changes() == {"language": "pl"}
-    desk.application.change_settings(dialog.changes())
+    assert dialog.changed_settings() == {"language": "pl"}
+    desk.application.change_settings(dialog.changed_settings())
     dialog.deleteLater()
     assert desk.window.actions_by_name["start"].text().startswith("Rozpocznij")
     assert desk.window.actions_by_name["pause"].text().startswith("Pause")

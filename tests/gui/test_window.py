@@ -460,7 +460,7 @@ def test_a_broken_settings_file_is_reported(qapp: object, qtbot: object, rooms: 
     (home / "settings.json").write_text('{"theme": "pink"}', encoding="utf-8")
     settings, problems = load_settings(home / "settings.json")
     application = Application(qapp, settings, services=rooms.open)  # type: ignore[arg-type]
-    application.report(problems)
+    application.show_settings_problems(problems)
     assert [notice.key for notice in application.controller.notice_board.notices] == ["settings"]
     assert settings["theme"] == Settings()["theme"]
 
@@ -528,7 +528,7 @@ def test_folders_that_were_opened_are_remembered_until_they_are_forgotten(
     desk.finish()
     again.click()
     desk.until(lambda: len(rooms.session.batches) == 5 and rooms.session.started_with[-1][0] == (second,))
-    desk.bench.remember_folders()
+    desk.bench.update_recent_folders()
     assert again.isHidden()
     assert folders_of(desk) == [] and not desk.window.toolbar.folders_menu.isEnabled()
 

@@ -107,7 +107,7 @@ class Application(QObject):
         self._build()
         QTimer.singleShot(0, self.controller.open)
 
-    def report(self, problems: Sequence[Reason]) -> None:
+    def show_settings_problems(self, problems: Sequence[Reason]) -> None:
         """Show the problems that were found while reading the settings file."""
         for problem in problems:
             self.controller.notice_board.post_reason("settings", problem, level="warning")
@@ -119,7 +119,7 @@ class Application(QObject):
         for key, value in changes.items():
             self.settings.set(key, value)
         if changes.get("keep_folders") is False:
-            self.controller.remember_folders()
+            self.controller.update_recent_folders()
         self.controller.save_settings()
         self.controller.apply_settings(changes)
         if _REBUILD & changes.keys():
@@ -310,7 +310,7 @@ def run_application(paths: Sequence[Path]) -> int:
         settings, problems = load()
         application = Application(qt, settings)
         application.ended.connect(qt.quit)
-        application.report(problems)
+        application.show_settings_problems(problems)
         shorten_switch_interval(application)
         with application.show_uncaught_errors(), application.close_on_signals():
             try:

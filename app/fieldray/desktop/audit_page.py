@@ -125,9 +125,9 @@ class AuditPage(Page):
     def _choose_table(self) -> None:
         title = self._translator.text("Choose the table with the labels")
         mode, translator = QFileDialog.FileMode.ExistingFile, self._translator
-        ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), translator)
+        ask_for_paths(self, title, mode, lambda paths: self.select_label_table(*paths), translator)
 
-    def use_table(self, path: Path) -> None:
+    def select_label_table(self, path: Path) -> None:
         """Select a CSV file as the source of the reference labels in the form."""
         self._table = path
         self.labels.setCurrentIndex(self.labels.findData("table"))

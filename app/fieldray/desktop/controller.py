@@ -368,10 +368,10 @@ class Controller(QObject):
         self.background.run(
             lambda: [str(path) for path in paths if path.is_dir()],
             channel="folders",
-            done=lambda folders: self.remember_folders(*folders) if folders else None,
+            done=lambda folders: self.update_recent_folders(*folders) if folders else None,
         )
 
-    def remember_folders(self, *opened: str) -> None:
+    def update_recent_folders(self, *opened: str) -> None:
         """Add folders to the recently opened folders. Without arguments, forget all recently opened folders."""
         self.settings.remember_folders(opened)
         self.save_settings()
@@ -513,7 +513,7 @@ class Controller(QObject):
         self.judging.save_typed_note()
         self.screening.start(listed=self.rows.total_images())
 
-    def export(
+    def start_export(
         self,
         folder: Path,
         formats: Sequence[str] = (),
@@ -531,7 +531,7 @@ class Controller(QObject):
         if run_id:
             self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.comparison_records()))
 
-    def choose_default(self, pack: str, operating_point: str = "") -> None:
+    def set_default_pack(self, pack: str, operating_point: str = "") -> None:
         """Make a pack the site's default, which is used for folders without a choice.
 
         pack             name of the pack as in `Settings.choose_pack`; "" for no default

@@ -354,7 +354,7 @@ class SettingsDialog(QDialog):
         parts = (label(title, role="title"), (in_scroll_area(page), 1), label(when, role="muted"), buttons)
         column_layout(self, *parts, margins=DIALOG_MARGINS, spacing=14)
 
-    def changes(self) -> dict[str, Value]:
+    def changed_settings(self) -> dict[str, Value]:
         """Return the settings that the person changed, by key."""
         values = {key: read() for key, read in self._read.items()}
         return {key: value for key, value in values.items() if value != self._settings[key]}
@@ -456,13 +456,13 @@ class ExportDialog(QDialog):
         warnings = (label(said, role="muted") for said in why)
         column_layout(page, title, formats, card(self.names_box, *warnings), spacing=12)
         lay_out_dialog(self, page, dialog_buttons(self, translator.text("Cancel"), self.save))
-        self.save.setEnabled(bool(self.formats()))
+        self.save.setEnabled(bool(self.ticked_formats()))
 
-    def formats(self) -> tuple[str, ...]:
+    def ticked_formats(self) -> tuple[str, ...]:
         """Return the names of the formats that are ticked."""
         return tuple(name for name, box in self.boxes.items() if box.isChecked())
 
-    def options(self, *, reader: str = "") -> ReportOptions:
+    def export_options(self, *, reader: str = "") -> ReportOptions:
         """Return the options that a person chose for the export: language, patients' names, and separators of CSV.
 
         reader  name of the reader, from the settings
@@ -477,5 +477,5 @@ class ExportDialog(QDialog):
     def _box(self, exporter: Exporter) -> QCheckBox:
         box = QCheckBox(self._translator.text(exporter.title).replace("&", "&&"))
         box.setChecked(exporter.is_default or exporter.name == _FOR_PEOPLE)
-        box.toggled.connect(lambda: self.save.setEnabled(bool(self.formats())))
+        box.toggled.connect(lambda: self.save.setEnabled(bool(self.ticked_formats())))
         return box

@@ -282,15 +282,15 @@ class MainWindow(QMainWindow):
         title = self._translator.text("Save the results to a folder")
 
         def export(paths: Sequence[Path]) -> None:
-            options = dialog.options(reader=str(self._bench.settings["reader"]))
-            self._bench.export(paths[0], dialog.formats(), options, run_id=meant)
+            options = dialog.export_options(reader=str(self._bench.settings["reader"]))
+            self._bench.start_export(paths[0], dialog.ticked_formats(), options, run_id=meant)
 
         dialog.accepted.connect(lambda: ask_for_paths(self, title, mode, export, self._translator))
         dialog.open()
 
     def _open_settings(self) -> None:
         dialog = SettingsDialog(self._bench.settings, self._translator, self)
-        dialog.accepted.connect(lambda: self.settings_changed.emit(dialog.changes()))
+        dialog.accepted.connect(lambda: self.settings_changed.emit(dialog.changed_settings()))
         dialog.accepted.connect(self.result_panel.verdict.refresh)  # the verdict bar names the reader
         dialog.open()
 

@@ -229,7 +229,7 @@ class Toolbar(QWidget):
             action.triggered.connect(lambda _=False, path=Path(folder): self._choose([path]))
         menu.addSeparator()
         forget = self._translator.text("Forget recent folders")
-        menu.addAction(forget).triggered.connect(lambda _=False: self._controller.remember_folders())
+        menu.addAction(forget).triggered.connect(lambda _=False: self._controller.update_recent_folders())
         menu.setEnabled(bool(folders))
 
 

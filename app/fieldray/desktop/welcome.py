@@ -166,7 +166,7 @@ class Welcome(QWidget):
         candidate  the pack
         """
         if self.default_box.isChecked():
-            self._bench.choose_default(candidate.signed_id)
+            self._bench.set_default_pack(candidate.signed_id)
             self.default_box.setChecked(False)
         self._bench.screening.answer(question, candidate)
 
