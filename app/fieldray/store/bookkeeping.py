@@ -4,7 +4,8 @@ The functions run in the transaction that stores a result. The table `work_list`
 present in a run. So a million results are sorted, searched and counted without reading a result.
 
 The stamp stored with a result identifies the state of the image's file (`imaging.source` makes stamps). If the stamp
-shows that the file is unchanged, the run uses the earlier result. An image that a pass did not see counts as deleted.
+shows that the file is unchanged, the run uses the earlier result. A resumed run searches its folders again (a further
+pass). An image that the last pass did not find counts as deleted.
 
 A verdict is a person's work and is never lost. A verdict belongs to the judged result, and is copied to every equal
 result of that image in another run or under another name. All copies have the time of the original. The newest verdict
@@ -129,12 +130,12 @@ def _number_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
-# ---- results taken over for files that have not changed
+# ---- earlier results that are reused for unchanged files
 
 INSERT_STAMP_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
 SELECT_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
-# Results that no later run uses: failed images are tried again, and a patient who was too young may be old enough now.
+# True for results that no later run uses. A failed image is tried again. A patient who was too young may be old enough.
 IS_NOT_REUSED: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
 # The images of a run by key, and their results by position of the pack. The stamp is NULL for a result that must be
 # computed again.
@@ -199,7 +200,7 @@ _OF_IMAGE: Final = {
     "saved_s": ":now_s",
     "absent_s": "NULL",
 }
-# Replaces the code of the note on an unknown age by the code for this run. Only a code follows an unescaped `["`.
+# Replaces the code of the note on an unknown age by the code for this run. In JSON, only a code follows `["` unescaped.
 _WITH_AGES: Final = "replace(answers.notes, '[\"{}\",', '[\"{}\",')"
 _OF_ANSWER: Final = {
     "notes": f"""CASE (SELECT json_extract(spec, '$.ages_confirmed') FROM runs WHERE id = :run_id)
@@ -216,8 +217,8 @@ _OF_ANSWER: Final = {
 class ReusedResults(NamedTuple):
     """The row ids of earlier results that a run uses for files that have not changed.
 
-    images   for each file, the id of its row in `images`, in this run or in an earlier run
-    results  for each pack, by its position in the run, the ids of rows in `answers`, one for each image
+    images   row ids in the table `images`, one for each file. A row belongs to this run or to an earlier run
+    results  for each pack, by its position in the run: row ids in the table `answers`, one for each image
     """
 
     images: Sequence[int]
@@ -238,7 +239,7 @@ def reuse_results(connection: sqlite3.Connection, run_id: int, taken: ReusedResu
     """Use earlier results of unchanged files in a run.
 
     Images of this run are marked as seen in the current pass. Images of other runs are copied with their results.
-    Returns a row (id, image_id, image_key, result_hash) for every result that these images now have in the run.
+    Returns a row (id, image_id, image_key, result_hash) for each result, in this run, of all these images.
 
     taken  the earlier results
     """
@@ -329,10 +330,10 @@ def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> t
 def absent_row_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
     """Return the row ids of images that a run's last pass did not see.
 
-    Images in folders and zip files that could not be read are left out.
+    If a folder or zip file could not be read, its images are left out.
 
     rows   rows of the query `SELECT_PASSES`
-    empty  paths whose images are left out as well
+    empty  paths under which the last pass found no image; the images under these paths are left out
     """
     unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
     spared = unread.union(empty)
@@ -482,14 +483,15 @@ _TO_LATER_RUNS: Final = f"""{_COPY_VERDICT}
     SELECT later.id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score {_LATER} {_OVER_READING}
 """
-# Delete the copies of a verdict in later runs before it is replaced. Verdicts that a person gave in such a run stay.
+# Delete the copies of a verdict in later runs before the verdict is replaced. Verdicts that a person gave in a later
+# run are kept.
 _TAKE_BACK: Final = f"""
     DELETE FROM verdicts
     WHERE result_hash = :result_hash AND (answer_id, given_s) IN (SELECT later.id, given_s {_LATER})
 """
 
 # Withdraw a verdict with all its copies in all runs, and with all earlier verdicts on the image. Otherwise the next run
-# would bring one of them back. A later verdict, given in another run, stays.
+# would copy an earlier verdict to its own result. A later verdict, given in another run, is kept.
 _WITHDRAW_ONE: Final = f"""
     DELETE FROM verdicts WHERE result_hash = :result_hash AND choice {{is_one}} AND EXISTS (
         SELECT 1 FROM verdicts AS given
@@ -506,7 +508,8 @@ _READ: Final = f"""{_COPY_VERDICT}
     WHERE true {_OVER_READING}
 """
 
-# Verdicts that match no present result of a run: on earlier results of the run, or on its images in other runs.
+# Verdicts that match no present result of a run. A person gave them on an earlier result of the run, or on a result of
+# one of its images in another run.
 SUPERSEDED_VERDICTS: Final = """
     SELECT verdicts.*, image_key FROM verdicts JOIN answers ON answers.id = answer_id
     JOIN images ON images.id = answers.image_id
@@ -543,7 +546,7 @@ class VerdictCarryOver:
         result_hash  hash of the new result (`rows.result_hash`)
         image_key    key of the result's image (`schema.image_key`)
 
-        Returns whether the new result may have a verdict now.
+        Returns False if the new result certainly has no verdict.
         """
         (row,) = self._execute("PRAGMA data_version")  # changes if another program wrote, perhaps a verdict
         if row["data_version"] != self._version:

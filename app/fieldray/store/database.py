@@ -67,7 +67,7 @@ _open_here: Final = weakref.WeakSet["StoreConnection"]()
 class StoreConnection(sqlite3.Connection):
     """An open connection to a database file.
 
-    path  path of the file when it was opened. Another file may be at this path now
+    path  path of the database file at the time of opening. Later, another file may have this path
     """
 
     path: Path

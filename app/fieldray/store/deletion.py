@@ -1,9 +1,9 @@
 """Deletion of runs, or of all images of one patient, and release of unused disk space.
 
-SQLite overwrites deleted content with zeros (`secure_delete`). Then the file is rebuilt (VACUUM), and the write-ahead
-log is merged and truncated. Pictures that no result needs any more are deleted in the same way, before the results.
-Incomplete copies, left by killed programs, are deleted before that. Databases that were renamed and kept (damaged,
-replaced or migrated ones) are never deleted, only listed for the user.
+Order of a deletion: first incomplete copies that killed programs left, then pictures that no result needs any more,
+then results. SQLite overwrites deleted content with zeros (`secure_delete`). Then the file is rebuilt (VACUUM), and the
+write-ahead log is merged and truncated. Databases that were renamed and kept (damaged, replaced or migrated ones) are
+never deleted, only listed for the user.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Pictures:
             self._try(add, None)
 
     def thumbnails(self, keys: Iterable[PictureKey]) -> dict[PictureKey, Thumbnail]:
-        """Return the stored thumbnails of images, by key."""
+        """Return the stored thumbnails of images, by key: SHA-256 of the file, and number of the frame."""
         contents = sorted({content for content, _ in keys if content})
         query = f"""SELECT content_sha256, frame, thumbnail, thumbnail_columns FROM pictures
                     WHERE content_sha256 IN ({", ".join("?" * len(contents))})"""

@@ -69,7 +69,7 @@ from fieldray.store.rows import (
 from fieldray.store.schema import image_key, image_key_text, reason_text
 
 T = TypeVar("T")
-# The columns of `images` that are read with a result.
+# Columns of `images` that are read with a result.
 _OF_IMAGE = "image_key, images.content_sha256, frame, header, absent_s, pass_number"
 _OF_VERDICT: Final = "choice, note, given_s"
 _AMONG: Final = "IN (SELECT value FROM json_each(?))"
@@ -163,7 +163,7 @@ class ResultQuery:
         return with_live_state(self.path, run_of(row))
 
     def results(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
-        """Yield the results of the images of a run, in saving order: of all packs, or of the pack at `position`."""
+        """Yield a run's results in the order of saving: those of the pack at `position`; with None, of all packs."""
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
         while found := self._all(query, run_id, after, _BATCH_ROWS):
@@ -199,11 +199,11 @@ class ResultQuery:
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
     def count_results(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
-        """Count the results of these images by category, reason code and note codes, for each pack by position."""
+        """Count, for each pack by position, the results of these images by category, reason code and note codes."""
         return self._kinds(self._all(bookkeeping.COUNT_RESULTS_OF_IMAGES, rows=json.dumps(row_ids)))
 
     def count_results_of_run(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
-        """Count the results of a run by category, reason code and note codes, for each pack in order of position.
+        """Count, for each pack by position, the results of a run by category, reason code and note codes.
 
         Each image that the run's last pass saw is counted once.
         """
@@ -226,18 +226,18 @@ class ResultQuery:
         return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
 
     def absent_images(self, run_id: int) -> tuple[str, ...]:
-        """Return the names of images that an earlier pass of a run saw, and the last complete pass did not find."""
+        """Return the names of images that an earlier pass of a run found, but the last complete pass did not find."""
         query = "SELECT image_key FROM images WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
         return self._convert(lambda row: image_key_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, result_id: int, outcome: Outcome) -> Verdict | None:
-        """Return the verdict on an outcome, or None. The row of the result may contain a newer outcome."""
+        """Return the verdict on this outcome, even if the result has a newer outcome now; None without a verdict."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, result_id, result_hash(outcome))
         return self._convert(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
-        """Return verdicts, from any run, on other content or another result of this run's images, the oldest first."""
+        """Return verdicts on earlier content or earlier results of a run's images, from any run, the oldest first."""
         return self._convert(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
@@ -271,7 +271,7 @@ class ResultQuery:
         return self._results(rows)[0].outcome if rows else None
 
     def image_stamps(self, run_id: int, first: bytes, *, limit: int) -> tuple[ImageStamps, ...]:
-        """Return the file stamps of at most `limit` images of a run, in the order of their keys, from `first` on."""
+        """Return the file stamps of up to `limit` images of a run, by image key, from the key `first` on."""
         rows = self._convert(with_checked_types, self._all(bookkeeping.SELECT_STAMPS, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
@@ -386,7 +386,7 @@ class ResultStore(ResultQuery):
         return moved
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
-        """Store the state of a run. A state other than "running" and "paused" ends the run at the present time."""
+        """Store a run's state. Any state but "running" and "paused" also stores now as the end of the run."""
         ended_s = None if state in ("running", "paused") else time.time()
         why = reason_text(reason) if reason else None
         self._all("UPDATE runs SET state = ?, reason = ?, ended_s = ? WHERE id = ?", state, why, ended_s, run_id)
@@ -455,7 +455,7 @@ class ResultStore(ResultQuery):
         return key
 
     def reuse_results(self, run_id: int, taken: ReusedResults) -> tuple[int, ...]:
-        """Commit results of earlier runs to the current pass of a run, all or none. Returns the row ids of the images.
+        """Copy results of earlier runs into this run in one transaction. Returns the row ids of the images in this run.
 
         Raises StorageProblem (results_lost) if a result no longer exists.
         """
@@ -548,7 +548,7 @@ class ResultStore(ResultQuery):
         As soon as this method returns, the verdict survives a power cut.
 
         judged       the outcome that the person saw; a verdict on an earlier outcome is stored, but not shown
-        replaceable  verdicts that may be replaced; None for no verdict. A verdict not among them is newer and is kept
+        replaceable  verdicts that may be replaced (None: no verdict yet). Any other stored verdict is newer and is kept
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image after a restored backup.
         """

@@ -95,7 +95,7 @@ _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
 
 
 class PackOfResult(Protocol):
-    """The facts about a pack in a run that all its results share. `PackSpec` has these fields."""
+    """The facts that all results of one pack in a run share. `PackSpec` has these properties."""
 
     @property
     def pack_name(self) -> str: ...
@@ -297,7 +297,7 @@ def _ref_of(row: Row, details: StoredDetails) -> ImageRef:
 
 
 def ref_text(ref: ImageRef) -> str:
-    """Format a reference to an image as JSON in ASCII. The keys are those of the columns in a table."""
+    """Format a reference to an image as JSON in ASCII, with columns of the table `images` as keys, and `details`."""
     columns = {"image_key": os.fsdecode(image_key(ref)), "frame": ref.frame, "header": header_text(ref.header)}
     return compact_json({**columns, "details": compact_json(_details(ref, ReadFacts(), None))})
 

@@ -43,9 +43,9 @@ Tables = tuple[str, ...]
 # the median of the thumbnail, `images.rank` the rank of the most urgent result.
 #
 # A resumed run has several passes. An image that the last pass did not see is absent. `stamp` identifies the state of
-# an image's file, and `is_resumed` is 2 if a result was taken over by the stamp alone. A verdict is on the result that
-# the person saw (`result_hash`). The verdict is shown while its row in `answers` has that result, and is kept when the
-# row has another result. A verdict without a `choice` records that a person read the image.
+# an image's file, and `is_resumed` is 2 if a result was reused because of the stamp alone. A verdict belongs to the
+# result that the person saw (`result_hash`). The verdict is shown while its row in `answers` has that result, and is
+# kept when the row has another result. A verdict without a `choice` records that a person read the image.
 #
 # The work list (see `bookkeeping`) is made again by a repair or a migration. The statements are short, so that the
 # schema fits one page: a file that lost one of several pages would be lost as a whole.
@@ -193,8 +193,8 @@ def program_version_of(connection: sqlite3.Connection) -> str:
 def schema_of(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
     """Return the schema of a database: (type, name, SQL statement) of each table, index, trigger and view.
 
-    Objects that SQLite made itself are left out. They are recognised by their SQL statement, because any object can
-    have the name of such an object.
+    Objects that SQLite made itself are left out. Their SQL statements identify them. Their names would not be enough,
+    because a hostile file can give any object such a name.
     """
     found = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
     return {
@@ -236,7 +236,13 @@ class StoredReason(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Additional facts of a result as stored in a JSON column. Fields that have their default value are left out."""
+    """Additional facts of a result as stored in a JSON column. Fields that have their default value are left out.
+
+    problem  problem found by the search for images; `is_refusal` tells whether the image is refused
+    maps     shape of the class maps: labels, rows, columns
+    extra    further figures of the result, by name
+    turn     correction that a person asked for: degrees of rotation, and whether grey levels are inverted
+    """
 
     kind: FileKind
     rows: Count = 0
@@ -298,7 +304,7 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
 
 
 _OF_CELLS: Final = ("mask_rows", "mask_columns", "threshold", "pixel_map")
-# The further fields of stored lung fields, in order: all but the shares and their position.
+# Fields that `StoredLungs` and `LungFields` have in common, in the order of `StoredLungs`: all but those of the mask.
 LUNG_VALUES: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
 
 
@@ -334,7 +340,7 @@ def image_key_text(key: bytes) -> str:
 
 
 def path_and_member(key: bytes) -> tuple[Path, str | None]:
-    """Return the file path in an image's key, and the name of the zip member; None for an image outside a zip file."""
+    """Return the file path in an image's key, and the name of the zip member, which is None outside a zip file."""
     path, *member = os.fsdecode(key).split("\0")[:2]
     return Path(path), member[0] if member and member[0] else None
 

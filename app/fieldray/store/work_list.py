@@ -57,7 +57,7 @@ from fieldray.store.schema import image_key, reasons_of
 
 # The order by class, the most urgent first. Rows with equal values in the column to sort by have this order, too.
 _BY_CLASS: Final = "rank, score DESC, image_id"
-# An index, and the order in which rows are read from it.
+# For each order of the work list: the index that SQLite reads, and the order of rows in that index.
 _READ: Final[dict[ResultOrder, tuple[str, str]]] = {
     ResultOrder(): ("INDEXED BY work_list_by_class", _BY_CLASS),
     ResultOrder("class", True): ("INDEXED BY work_list_by_class", "rank DESC, score, image_id DESC"),
@@ -146,7 +146,7 @@ _BRIEFS: Final = """
 _IN_ORDER: Final = f"SELECT image_id FROM work_list INDEXED BY work_list_by_class WHERE run_id = ? ORDER BY {_BY_CLASS}"
 _POSITIONS_PER_QUERY: Final = 256
 
-# The identity of an image when runs are compared: its bytes, or its path if the bytes were not read.
+# Identifies an image across runs: by the hash of its bytes, or by its path if the bytes were not read.
 _IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
 _SAMPLES = """SELECT category, findings, grey, lungs FROM answers JOIN images ON images.id = image_id
             WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
@@ -157,8 +157,8 @@ _SEPARATOR: Final = os.fsencode(os.sep)
 _AFTER_SEPARATOR: Final = bytes([_SEPARATOR[0] + 1])  # the keys of a folder's content are below: folder + this byte
 
 
-# The newest result of each model for images that it first saw in a period, by operating points. A failure does not
-# count if its file is gone from the run, or was later read by that model.
+# Counts of each model's newest results, by operating points. An image counts if the model's first result for the image
+# falls in a period. A failed image is not counted if its file is gone, or was later screened without failure.
 _OF_PACK: Final = "(run_packs.run_id, run_packs.position) = (answers.run_id, answers.position)"
 _TALLIES: Final = f"""
     SELECT MAX(spec) AS spec, answers.category, answers.reason, choice, COUNT(*) AS number
@@ -282,8 +282,8 @@ class HistoryQuery(ResultQuery):
     def images_of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
         """Return up to 500 images with a Patient ID, from all runs.
 
-        Images of the run `run_id` come first, if given. Then come images of other runs, the newest first. Failed images
-        of other runs are left out.
+        If `run_id` is given, images of that run come first. Then come images of other runs, the newest first. Failed
+        images of other runs are left out.
         """
         number = patient_id.strip()
         asked = {"key": sort_key(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
@@ -292,7 +292,7 @@ class HistoryQuery(ResultQuery):
         return tuple(image for image in found if image.ref.header.patient_id.strip() == number)
 
     def find_image(self, run_id: int, ref: ImageRef) -> StoredImage | None:
-        """Return the image of a run with the reference `ref`; None if the run has no such image now."""
+        """Return the image of a run with the reference `ref`; None if the image is not in the run, or is absent."""
         query = "SELECT id FROM images WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
         rows = self._all(query, run_id, image_key(ref))
         return self.image(rows[0]["id"]) if rows else None
@@ -376,7 +376,7 @@ class HistoryQuery(ResultQuery):
     def images_in_order(self, run_id: int) -> Iterator[StoredImage]:
         """Yield the images of a run in the order of its work list, the most urgent image first.
 
-        An image of an earlier day than its patient's newest image comes last, and is marked as such.
+        An image of an earlier day than its patient's newest image comes last, and is marked as an earlier image.
         """
         for page in self._pages(run_id):
             for image in self.images(list(page)):
