@@ -133,7 +133,7 @@ class PackSummary:
     line_prefix  beginning of each line about the pack if the run has several packs, else ""
     folders      number of unreadable folders
     resumed      number of results from an earlier run
-    read_first   number of images to be read first whose class is *abnormal* or *normal*; above 0 only for a bare model
+    read_first   number of images to be read first whose class is *abnormal* or *normal*; 0 except for an unsigned model
     """
 
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
@@ -146,12 +146,12 @@ class PackSummary:
         self.last_notes: Sequence[Reason] = ()
 
     def add_counts(self, result_counts: Iterable[ResultCount]) -> None:
-        """Add results to the counts of the pack. Each item has a class and the number of results with this class."""
-        for one in result_counts:
-            self.counts[one.category] += one.number
-            self.patients.add(one)
-            self.folders += one.number * (not FOLDER_PROBLEMS.isdisjoint(one.codes))
-            self.read_first += one.classified_read_first_count
+        """Add results to the counts of the pack. Each item of `result_counts` is a class and the number of its results."""
+        for kind in result_counts:
+            self.counts[kind.category] += kind.number
+            self.patients.add(kind)
+            self.folders += kind.number * (not FOLDER_PROBLEMS.isdisjoint(kind.codes))
+            self.read_first += kind.classified_read_first_count
 
     def set_counts(self, result_counts: Iterable[ResultCount]) -> None:
         """Replace the pack's counts by the counts `result_counts`, which were read from the database after the run.
@@ -196,7 +196,7 @@ class RunReport:
     emit      receives the JSON lines; None without `--json`
     models    the packs, in the order of the run
     has_list  whether the work list is printed at the end
-    watches   whether folders are watched; without `emit`, each result is then printed at once
+    watches   whether folders are watched. If so, and `emit` is None, a line for each result is printed at once
     """
 
     def __init__(
@@ -469,8 +469,8 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackSummary]) -> 
 def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
     """Return the counts of a run's results for each pack, in the order of the packs.
 
-    Each item is the number of results with one class and one set of codes (of reason and notes). Every image that the
-    last pass of the run found counts once.
+    A `ResultCount` is the number of a pack's results that share one class and one set of codes (of reason and notes).
+    Every image that the last pass of the run found counts once.
     """
     from fieldray.store.results import ResultQuery
 

@@ -63,7 +63,7 @@ class AuditRequest:
     labels         source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers), or
                    the path of a table
     positive       class names that mean “with the condition”; empty for the usual names
-    columns        the table's column names, by meaning, if they are unusual (see `audit.cases.labels_from_table`)
+    columns        unusual column names in the table of labels, by meaning (see `audit.cases.labels_from_table`)
     label          code of the pack's label to audit; None for the pack's first label
     unit           what all figures count, such as patients or images; None for patients if a table or a header names
                    them, else images

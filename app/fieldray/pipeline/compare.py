@@ -310,7 +310,7 @@ class PriorFinder:
         """Return the stored prior images of a patient, from all runs. Raises StorageProblem.
 
         current  the outcome of the current image. Without a usable Patient ID there are no prior images
-        run_id   a run whose images are returned even if their file no longer exists; None for no such run
+        run_id   a run whose prior images are returned even if their files are gone; None returns only existing files
         """
         header = current.ref.header
         if match_patients(header, header) == "unknown":  # a placeholder such as ANON may be the ID of half an archive

@@ -62,7 +62,7 @@ class ExportRequest:
     run_id    id of the run
     folder    folder for the outputs
     formats   names of the formats; empty for the default formats
-    spec      the expected request of the run; None for any. After a backup was restored, another run may have the id
+    spec      the request that the run must have; None for any. After a restored backup, another run may have this id
     packs     loaded packs, which are searched first for the packs of the run
     options   language, names of patients and other options of reports
     """
@@ -92,9 +92,9 @@ def export_run(
                   raises Cancelled, the export stops
     note          function called with each message about results that are missing in an output
 
-    Raises UsageProblem for an output that would replace another file, and (history_no_run) for an unknown run without a
-    `spec`. Raises StorageProblem for failed reading or writing, or (store_gone) if the run has another request than
-    `spec`. Raises WorkerProblem if no worker can be started, and KeyError for an unknown format.
+    Raises UsageProblem for an output that would replace another file, and (history_no_run) for an unknown run if `spec`
+    is None. Raises StorageProblem for failed reading or writing, and (store_gone) if the run's request is not `spec`.
+    Raises WorkerProblem if no worker can be started, and KeyError for an unknown format.
     """
     folder = request.folder
     chosen = [exporters()[name] for name in request.formats] or default_exporters()

@@ -189,7 +189,7 @@ class History:
         return plan_patient_deletion(self._database, patient_id)
 
     def remove_temporary_files(self) -> None:
-        """Delete temporary files with images that killed processes left on this computer."""
+        """Delete temporary image files on this computer that were left when a process was killed."""
         remove_unfinished_files(self._database.parent / SCRATCH_FOLDER)
 
     def delete(self, plan: DeletionPlan) -> DeletionResult:
@@ -206,7 +206,7 @@ class History:
 def comparison_blocks(
     found: RunComparison, translator: Translator, *, pairs: Sequence[ResultPair]
 ) -> tuple[BulletList, Table, Table]:
-    """Return the parts of a report on two runs: a summary, a table of class changes, and a table of `pairs`."""
+    """Return the parts of a report on two runs: a summary, a table of class changes, and a table of image pairs."""
     text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
     for run, (of, spec), only in zip(
         (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True

@@ -234,8 +234,8 @@ class ResultsByContent:
 
         The outcomes are changed to refer to this image. Its file may have changed since discovery read the header. So
         an outcome is reused only if its header equals the header that discovery read. A score is not reused if the pack
-        refuses the header, unless a person overruled the refusal. Notes on unknown ages become those of this run.
-        Raises StorageProblem, PoolClosed.
+        refuses the header, unless a person overruled the refusal. If the patient's age is unknown, the outcome gets the
+        note that this run uses for unknown ages. Raises StorageProblem, PoolClosed.
         """
         packs = self.ports.packs
         if ref.problem:

@@ -240,8 +240,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
         Waits for the outcome.
 
-        Returns the new outcome. If the image got a score, or if `overrides` is empty and the image did not fail, the
-        new outcome replaces the stored outcome and is published. Otherwise nothing is stored.
+        Returns the new outcome. The new outcome is stored and published if it has a score. A refusal is stored and
+        published only if `overrides` is empty. In all other cases the stored outcome is kept.
 
         result_id  row id of the result to replace, which also identifies the pack
         judged     the outcome that the person saw

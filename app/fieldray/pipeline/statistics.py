@@ -106,7 +106,7 @@ class Statistics:
 class MachineLoad:
     """Measures the CPU load of the computer, and the memory of this process together with its child processes.
 
-    times  function that returns two times in seconds, summed over all cores: idle, and total. `psutil.cpu_percent` is
+    times  function that returns idle time and total time of all cores together, in seconds. `psutil.cpu_percent` is
            not used, because that function measures separately for each thread and returns 0 at first
     """
 

@@ -380,8 +380,8 @@ def _raise_remote(answer: Message) -> None:
 
 # ---- Calls: questions and answers as frozen dataclasses.
 #
-# A call is described once, for both sides. Arrays are sent next to the JSON, paths as text. An answer may have been
-# shaped by a hostile file. So every answer is decoded by its type. Anything else raises one of
+# Parent and child process share one description of a call. Arrays are sent after the JSON, paths as text. A hostile
+# file may have shaped an answer. So every answer is decoded to its declared type, or raises one of
 # `wire.INVALID_MESSAGE_ERRORS`.
 
 _CALL: Final = "call"
@@ -456,7 +456,7 @@ class Call(Generic[Q, A]):
     def decode_answer(self, message: Message) -> A:
         """Decode the answer in a message.
 
-        Raises `wire.INVALID_MESSAGE_ERRORS` if the message contains anything else.
+        Raises `wire.INVALID_MESSAGE_ERRORS` if the message is not a valid answer of this function.
         """
         return decode_message(message, self.response_type)
 
@@ -502,7 +502,7 @@ def encode_message(value: Any, *, call: str = "") -> Message:
 def decode_message(message: Message, kind: type[A]) -> A:
     """Decode a value of type `kind` from a message.
 
-    Raises ValueError or LookupError if the message contains anything else.
+    Raises ValueError or LookupError if the message does not contain a value of this type.
     """
     arrays = message.arrays
 

@@ -74,7 +74,7 @@ def announce(stage: str) -> None:
 def ask_parent(question: Message) -> Message:
     """Send a question to the parent process during a call, and return the answer.
 
-    The time limit is suspended meanwhile.
+    The time limit of the call is suspended until the answer arrives.
 
     Raises ValueError in a process without a parent process, and EOFError if the parent process has ended.
     """
@@ -177,7 +177,7 @@ def _exit_if_orphaned(parent: int) -> None:
 
 
 def error_message(error: FieldrayError) -> Message:
-    """Encode an error as a message to the other process."""
+    """Encode an error as a message, which the receiving process turns into an exception."""
     kind, code, parameters = type(error).__name__, error.reason.code, [list(pair) for pair in error.reason.parameters]
     return Message({"raised": {"kind": kind, "code": code, "parameters": parameters}})
 

@@ -244,7 +244,7 @@ def lung_finder_of(model: Model) -> Model | None:
 def load_request(*models: Model) -> LoadRequest:
     """Return the request to load models in a worker.
 
-    The request has only those parts of a model that its networks need.
+    Of each model, the request has only the parts that the worker needs to run the model's networks.
     """
     pairs = [(None if model.manifest.lung_rules else model, lung_finder_of(model)) for model in models]
     files = {

@@ -138,7 +138,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
     def stamp_with(self, stamps: FileStamper) -> None:
-        """Make a stamp of every file that is read from now on. A stamp shows later whether a file is unchanged."""
+        """Compute a stamp of each file read from now on. A stamp shows later whether the file is unchanged."""
         self._stamps = stamps
 
     def load_as_group(self, models: Sequence[Model]) -> None:
@@ -326,8 +326,8 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         """Return the SHA-256 of a file (hexadecimal) and the stamp by which the unchanged file is recognised later.
 
-        The stamp is empty if `stamp_with` was not called, for a file in a zip file, or if no stamp is reliable. A file
-        in a zip file is read in a child process, any other file in this process. Raises Unreadable, PoolClosed.
+        The stamp is empty if `stamp_with` was not called, for a file in a zip file, or a file changed seconds ago.
+        A file in a zip file is read in a child process, any other file in this process. Raises Unreadable, PoolClosed.
         """
         if ref.member is not None:
             return self._hash_in_child(ref), b""
@@ -344,7 +344,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def abort_cancelled_calls(self) -> None:
         """Abort all calls whose function `is_cancelled` now returns True.
 
-        They raise PoolClosed. All other calls continue.
+        The aborted calls raise PoolClosed. All other calls continue.
         """
         with self._condition:  # locked, so that no child gets a new call before it is killed
             for child, is_cancelled in self._under_way.items():
@@ -451,7 +451,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     @contextlib.contextmanager
     def _free_child(self, is_cancelled: Callable[[], bool]) -> Iterator[_Worker]:
-        """Yield the child process that was used last among those that are free.
+        """Yield a free child process: among all free ones, the one that was used last.
 
         A child process that ended is restarted.
 
@@ -500,7 +500,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
 
 def number_of_workers(settings: Settings) -> int:
-    """Return the number of worker processes: the setting, or one per usable core, up to eight.
+    """Return the number of worker processes: the number in the settings, or else one per usable core, at most eight.
 
     More than eight would waste memory, because the disk and the parent process limit the speed.
     """

@@ -40,7 +40,7 @@ class ModelReadiness:
 
     @property
     def status(self) -> BackendStatus:
-        """The state of the model: "ready" after a passed test, "unavailable" after a failed test."""
+        """The state of the model: "stopped", "starting" (during a test), "ready" (test passed) or "unavailable"."""
         return self._status
 
     @property
@@ -64,7 +64,7 @@ class ModelReadiness:
     def stop(self, why: Reason | None = None) -> None:
         """Make the workers run no further image with the model until `start` is called. Returns at once.
 
-        why  the reason for the state "unavailable" of a model that was started; None sets the state "stopped"
+        why  a reason changes the state of a model that was started to "unavailable"; None changes it to "stopped"
         """
         with self._lock:
             self._is_over.set()
