@@ -193,7 +193,7 @@ class Batch:
         except FieldrayError as problem:
             self._break_off(problem.reason)
         except Exception as error:
-            log.exception("batch thread")
+            log.exception("the batch thread failed")
             self._break_off(reason_of_unexpected(error))
         finally:
             self._ports.release()
@@ -209,7 +209,7 @@ class Batch:
                 for position, (pack, notes) in enumerate(zip(self._ports.packs, self._pack_notes, strict=True))
             )
         except Exception:
-            log.warning("what the results say against the pack is not known", exc_info=True)
+            log.warning("the warnings about the pack's results could not be computed", exc_info=True)
 
     @property
     def _end_state(self) -> RunState:
@@ -243,7 +243,7 @@ class Batch:
                 with ResultStore(self._database) as store:
                     self._end(store, self._recorder)
             except StorageProblem as problem:
-                log.error("the end of the run is not noted: %s", problem.reason.code)
+                log.error("the end of the run could not be stored: %s", problem.reason.code)
 
     def _with_threads(self, collect: Callable[[], None]) -> None:
         """Run `collect` in this thread while other threads search for images and screen them.
@@ -389,9 +389,9 @@ class Batch:
             self._fail(problem.reason)
         except Exception as error:
             if self.is_cancelled:  # the cancellation closed what this thread uses
-                log.debug("thread of a run that was cancelled", exc_info=True)
+                log.debug("a thread of a cancelled run failed", exc_info=True)
                 return
-            log.exception("thread of the batch")
+            log.exception("a thread of the run failed")
             self._fail(reason_of_unexpected(error))
 
     def _count(self) -> None:

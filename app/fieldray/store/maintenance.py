@@ -455,7 +455,7 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
             lost[type(error).__name__] += 1
             target.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,))
     if lost:
-        log.warning("rows of %s that are lost: %s", table, dict(lost))
+        log.warning("lost rows of the table %s, by error: %s", table, dict(lost))
     return _number_of(target, table)
 
 

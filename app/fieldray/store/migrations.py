@@ -55,7 +55,7 @@ def migrate(path: Path, *, keeps_old: bool = True) -> None:
     require_exclusive_access(path)
     with closing(open_read_only(path)) as found:
         first = version_of(found)
-    log.info("the store of version %d is brought to version %d", first, SCHEMA_VERSION)
+    log.info("migrating the results database from version %d to %d", first, SCHEMA_VERSION)
     before = path
     try:
         for version in range(first, SCHEMA_VERSION):

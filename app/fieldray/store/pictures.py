@@ -164,7 +164,7 @@ class Pictures:
                 self._connection = self._connection or open_database(self._path, tables=PICTURES_TABLES)
                 return work(self._connection)
         except (StorageProblem, sqlite3.Error) as problem:
-            log.warning("pictures: %s", problem)
+            log.warning("a problem with the picture database: %s", problem)
             self._has_problem = True
             self.close()
             return otherwise

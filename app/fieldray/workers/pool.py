@@ -435,7 +435,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                     finally:
                         stage = child.stage or call.name
             except (OSError, ChildLost) as error:
-                log.warning("worker: %s", error)
+                log.warning("a worker process was lost: %s", error)
                 if not is_asked or isinstance(error, OSError) or not error.was_ready:
                     failed_starts.append(error)
                 else:
