@@ -38,7 +38,7 @@ from fieldray.store.schema import SCHEMA_VERSION, image_key
 # Executes an SQL statement with values on the open database, and returns its rows.
 Execute = Callable[..., Sequence[sqlite3.Row]]
 
-KEY_BYTES: Final = 32
+STAMP_KEY_BYTES: Final = 32
 _GIVEN: Final = "id IN (SELECT value FROM json_each(:rows))"
 _SEPARATOR: Final = os.fsencode(os.sep)
 _MEMBER: Final = b"\0"
@@ -51,10 +51,10 @@ _LISTED: Final = (
     "run_id, image_id, rank, score, backend, patient, patient_id, study_date, file, view, inference_ms, why, study, "
     "person"
 )
-LIST_IMAGE: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?{', ?' * _LISTED.count(',')})"
-UNLIST_IMAGE: Final = "DELETE FROM work_list WHERE run_id = ? AND image_id = ?"
+INSERT_WORK_LIST_ROW: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?{', ?' * _LISTED.count(',')})"
+DELETE_WORK_LIST_ROW: Final = "DELETE FROM work_list WHERE run_id = ? AND image_id = ?"
 
-UNLISTED_IMAGES: Final = """
+SELECT_UNLISTED_IMAGES: Final = """
     SELECT id FROM images WHERE id IN (SELECT value FROM json_each(?))
     AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ? AND image_id = images.id)
 """
@@ -79,7 +79,7 @@ def sort_key(text: str) -> bytes:
     return text.casefold().encode("utf-8", "surrogatepass")
 
 
-def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
+def work_list_row_values(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
     """Return the values of an image's row in the table `work_list`.
 
     row_id   row of the image in the table `images`
@@ -113,7 +113,7 @@ ANSWERS_WITH_IMAGE: Final = """
 """
 
 
-def add_missing_images(connection: sqlite3.Connection) -> None:
+def fill_work_list(connection: sqlite3.Connection) -> None:
     """Add a row to the work list for every present image that has none. Images with an unreadable row are skipped."""
     query = f"""SELECT * FROM {ANSWERS_WITH_IMAGE} WHERE absent_s IS NULL
                 AND image_id NOT IN (SELECT image_id FROM work_list) ORDER BY image_id, position"""
@@ -122,7 +122,7 @@ def add_missing_images(connection: sqlite3.Connection) -> None:
             rows = list(answers)
             outcomes = [outcome_of(row, pack_spec_of(row["spec"]), looks_inside=False) for row in rows]
             leading = outcomes[leading_position(outcomes)]
-            connection.execute(LIST_IMAGE, listed_row(rows[0]["run_id"], row_id, leading))
+            connection.execute(INSERT_WORK_LIST_ROW, work_list_row_values(rows[0]["run_id"], row_id, leading))
 
 
 def _number_of(text: str) -> int:
@@ -136,12 +136,12 @@ INSERT_STAMP_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES
 SELECT_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
 # True for results that no later run uses. A failed image is tried again. A patient who was too young may be old enough.
-IS_NOT_REUSED: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
+IS_NEVER_REUSED: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
 # The images of a run by key, and their results by position of the pack. The stamp is NULL for a result that must be
 # computed again.
 SELECT_STAMPS: Final = f"""
     SELECT images.id, image_key, answers.id AS answer_id, position,
-           CASE WHEN {IS_NOT_REUSED} THEN NULL ELSE stamp END AS stamp
+           CASE WHEN {IS_NEVER_REUSED} THEN NULL ELSE stamp END AS stamp
     FROM (SELECT id, image_key, stamp FROM images WHERE run_id = ? AND image_key >= ?
           ORDER BY image_key LIMIT ?) AS images
     JOIN answers ON image_id = images.id ORDER BY image_key, position
@@ -230,7 +230,7 @@ def valid_stamp_key(value: object) -> bytes:
 
     A stamp shows whether a file is unchanged (see `imaging.source`).
     """
-    if not isinstance(value, bytes) or len(value) != KEY_BYTES:
+    if not isinstance(value, bytes) or len(value) != STAMP_KEY_BYTES:
         raise ValueError("no key")
     return value
 
@@ -327,26 +327,26 @@ def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> t
     return tuple(sorted(had - has))
 
 
-def absent_row_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
+def absent_image_ids(rows: Sequence[sqlite3.Row], empty_paths: Sequence[bytes]) -> set[int]:
     """Return the row ids of images that a run's last pass did not see.
 
     If a folder or zip file could not be read, its images are left out.
 
-    rows   rows of the query `SELECT_PASSES`
-    empty  paths under which the last pass found no image; the images under these paths are left out
+    rows         rows of the query `SELECT_PASSES`
+    empty_paths  paths under which the last pass found no image; the images under these paths are left out
     """
     unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
-    spared = unread.union(empty)
+    spared = unread.union(empty_paths)
     return {row["id"] for row in rows if not row["is_seen"] and not _is_in_any(row["image_key"], spared)}
 
 
-def moved_row_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
+def moved_image_ids(equal_images: Sequence[sqlite3.Row]) -> set[int]:
     """Return the row ids of images whose file is gone, if another file of the run has equal content.
 
-    twins  rows of the query `SELECT_EQUAL_IMAGES`
+    equal_images  rows of the query `SELECT_EQUAL_IMAGES`
     """
     groups: defaultdict[tuple[bytes, int], list[sqlite3.Row]] = defaultdict(list)
-    for row in twins:
+    for row in equal_images:
         groups[row["content_sha256"], row["frame"]].append(row)
     left: set[int] = set()
     for group in groups.values():
@@ -355,7 +355,7 @@ def moved_row_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
     return left
 
 
-def old_row_ids_of_moved_file(execute: Execute, row_id: int) -> set[int]:
+def image_ids_moved_to(execute: Execute, row_id: int) -> set[int]:
     """Return the row ids of images whose file was moved or renamed to the path of the image `row_id`.
 
     The old path has no file any more, and the image's content is equal to that of the image `row_id`.
@@ -372,7 +372,7 @@ def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> Non
     """
     for row_id in row_ids:
         execute("UPDATE images SET absent_s = ? WHERE id = ?", time.time(), row_id)
-        execute(UNLIST_IMAGE, run_id, row_id)
+        execute(DELETE_WORK_LIST_ROW, run_id, row_id)
     execute(_TO_MOVED, run_id)
 
 
@@ -510,7 +510,7 @@ _READ: Final = f"""{_COPY_VERDICT}
 
 # Verdicts that match no present result of a run. A person gave them on an earlier result of the run, or on a result of
 # one of its images in another run.
-SUPERSEDED_VERDICTS: Final = """
+SELECT_SUPERSEDED_VERDICTS: Final = """
     SELECT verdicts.*, image_key FROM verdicts JOIN answers ON answers.id = answer_id
     JOIN images ON images.id = answers.image_id
     WHERE images.run_id = :run_id AND (verdicts.result_hash != answers.result_hash OR absent_s IS NOT NULL)

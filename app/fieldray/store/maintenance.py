@@ -29,7 +29,7 @@ from fieldray.persistence import (
     temporary_path,
 )
 from fieldray.reasons import Reason, reason
-from fieldray.store.bookkeeping import ANSWERS_WITH_IMAGE, SELECT_WRONG_RANK, add_missing_images, valid_stamp_key
+from fieldray.store.bookkeeping import ANSWERS_WITH_IMAGE, SELECT_WRONG_RANK, fill_work_list, valid_stamp_key
 from fieldray.store.database import (
     COMPANION_SUFFIXES,
     ShareCallback,
@@ -425,7 +425,7 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
                 kept = {table: _copy_table(source, target, table) for table in _VALIDATORS}
                 _drop_incomplete(target)
                 _keep_numbers(source, target)
-                add_missing_images(target)
+                fill_work_list(target)
             merge_write_ahead_log(target)
         quarantine_companions(path)
         replace_durably(temporary, path)

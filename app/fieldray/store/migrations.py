@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.persistence import remove_unfinished_files, replace_durably, temporary_path
-from fieldray.store.bookkeeping import add_missing_images
+from fieldray.store.bookkeeping import fill_work_list
 from fieldray.store.database import (
     create_database,
     link_or_copy,
@@ -98,7 +98,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
         connection.execute("BEGIN")
         fill(connection)
         if version + 1 == SCHEMA_VERSION:
-            add_missing_images(connection)
+            fill_work_list(connection)
         connection.execute("COMMIT")
         connection.execute("DETACH old")
         merge_write_ahead_log(connection)

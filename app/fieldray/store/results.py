@@ -238,7 +238,7 @@ class ResultQuery:
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
         """Return verdicts on earlier content or earlier results of a run's images, from any run, the oldest first."""
-        return self._convert(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
+        return self._convert(superseded_verdict_of, self._all(bookkeeping.SELECT_SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
         """Return the highest row id of an image assigned so far; 0 in an empty database."""
@@ -264,7 +264,7 @@ class ResultQuery:
         settings         settings hashes that count as equal; if empty, only the hash of `pack`
         """
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
-                    AND settings_hash {_AMONG} AND NOT {bookkeeping.IS_NOT_REUSED} AND answers.id <= ?
+                    AND settings_hash {_AMONG} AND NOT {bookkeeping.IS_NEVER_REUSED} AND answers.id <= ?
                     ORDER BY answers.id DESC LIMIT 1"""
         equal = json.dumps([*settings] or [pack.settings_hash])
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_result_id)
@@ -363,8 +363,8 @@ class ResultStore(ResultQuery):
         with self._transaction():
             rows = self._all(bookkeeping.SELECT_PASSES, run_id)
             empty = bookkeeping.paths_without_images(rows, self.run(run_id).spec.paths)
-            moved = bookkeeping.moved_row_ids(self._all(bookkeeping.SELECT_EQUAL_IMAGES, run_id))
-            gone = bookkeeping.absent_row_ids(rows, empty) | moved
+            moved = bookkeeping.moved_image_ids(self._all(bookkeeping.SELECT_EQUAL_IMAGES, run_id))
+            gone = bookkeeping.absent_image_ids(rows, empty) | moved
             bookkeeping.mark_absent(self._all, run_id, gone)
             bookkeeping.copy_verdicts_after_exchange(self._all, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
@@ -380,7 +380,7 @@ class ResultStore(ResultQuery):
         row_id  row id of the image at the new path
         """
         with self._transaction():
-            moved = bookkeeping.old_row_ids_of_moved_file(self._all, row_id)
+            moved = bookkeeping.image_ids_moved_to(self._all, row_id)
             bookkeeping.mark_absent(self._all, run_id, moved)
             bookkeeping.copy_verdicts_after_exchange(self._all, run_id, row_id)
         return moved
@@ -449,7 +449,7 @@ class ResultStore(ResultQuery):
 
     def stamp_key(self) -> bytes:
         """Return the secret key from which this database's file stamps are made; the key is created on first use."""
-        self._all(bookkeeping.INSERT_STAMP_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
+        self._all(bookkeeping.INSERT_STAMP_KEY, secrets.token_bytes(bookkeeping.STAMP_KEY_BYTES))
         rows = self._all(bookkeeping.SELECT_STAMP_KEY)
         (key,) = self._convert(lambda row: bookkeeping.valid_stamp_key(row["value"]), rows)
         return key
@@ -467,7 +467,7 @@ class ResultStore(ResultQuery):
                 self._verdicts.copy_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
             self._all(bookkeeping.COPY_WORK_LIST_ROWS, run_id, run_id, json.dumps(taken.images))
             row_ids = tuple(dict.fromkeys(row["image_id"] for row in answers))
-            unlisted = [row["id"] for row in self._all(bookkeeping.UNLISTED_IMAGES, json.dumps(row_ids), run_id)]
+            unlisted = [row["id"] for row in self._all(bookkeeping.SELECT_UNLISTED_IMAGES, json.dumps(row_ids), run_id)]
             for image in self.images(unlisted, looks_inside=False):
                 self._list(run_id, image)
         return row_ids
@@ -532,8 +532,8 @@ class ResultStore(ResultQuery):
 
     def _list(self, run_id: int, image: StoredImage) -> None:
         """Write an image's row in the work list, or replace the existing row."""
-        row = bookkeeping.listed_row(run_id, image.row_id, image.most_urgent_result.outcome)
-        self._all(bookkeeping.LIST_IMAGE, *row)
+        row = bookkeeping.work_list_row_values(run_id, image.row_id, image.most_urgent_result.outcome)
+        self._all(bookkeeping.INSERT_WORK_LIST_ROW, *row)
 
     def set_verdict(
         self,

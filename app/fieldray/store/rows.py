@@ -457,7 +457,7 @@ def verdict_of(row: sqlite3.Row) -> Verdict:
 
 
 def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
-    """Read a verdict on an earlier state of an image from a row of the query `SUPERSEDED_VERDICTS`.
+    """Read a verdict on an earlier state of an image from a row of the query `SELECT_SUPERSEDED_VERDICTS`.
 
     Raises ValueError, TypeError.
     """

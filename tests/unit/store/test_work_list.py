@@ -438,13 +438,13 @@ def test_reused_results_are_listed_like_saved_ones(store: ResultStore) -> None:
     earlier = add(store)
     expected, rows = all_listed(store, earlier), [row.row_id for row in store.results(earlier)]
     assert len(rows) == len(OUTCOMES)
-    store._all(bookkeeping.UNLIST_IMAGE, earlier, rows[1])
+    store._all(bookkeeping.DELETE_WORK_LIST_ROW, earlier, rows[1])
 
     run_id = store.open_run(SPEC, as_new_run=True)
     copies = [*store.reuse_results(run_id, one_pack(rows[:5])), *store.reuse_results(run_id, one_pack(rows[5:]))]
     assert all_listed(store, run_id) == expected
 
-    store._all(bookkeeping.UNLIST_IMAGE, run_id, copies[2])
+    store._all(bookkeeping.DELETE_WORK_LIST_ROW, run_id, copies[2])
     assert all_listed(store, run_id) != expected
     store.reuse_results(run_id, one_pack(copies))
     assert all_listed(store, run_id) == expected
