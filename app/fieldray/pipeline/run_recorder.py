@@ -45,7 +45,7 @@ from fieldray.imaging.source import FileStamper
 from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.database import is_damage_problem
-from fieldray.store.maintenance import renew_pictures, repair
+from fieldray.store.maintenance import delete_damaged_pictures, repair
 from fieldray.store.results import ImageOutcomes, ImageStamps, ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed
 
@@ -60,7 +60,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
     A damaged database is first replaced by a repaired one, and an event is published.
     """
     with contextlib.suppress(StorageProblem):  # a run does not need the database of pictures
-        if renewed := renew_pictures(database):
+        if renewed := delete_damaged_pictures(database):
             publish(StoreRepaired(reason=renewed))
     try:
         return ResultStore(database)

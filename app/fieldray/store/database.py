@@ -34,7 +34,7 @@ from fieldray.reasons import reason
 from fieldray.store.schema import (
     Tables,
     program_number,
-    version_of,
+    schema_version_of,
 )
 
 # Receives the share of some work that is done, 0..1.
@@ -74,7 +74,7 @@ class StoreConnection(sqlite3.Connection):
     _identity: tuple[int, int]
     _companions: list[tuple[int, int]]
 
-    def remember_file(self, path: Path) -> None:
+    def remember_file_identity(self, path: Path) -> None:
         """Store the identity of the open file, by which `require_current_file` detects that the file was replaced.
 
         The caller holds `OPENING_LOCK`. Raises OSError.
@@ -144,8 +144,8 @@ def _connect(path: Path) -> StoreConnection:
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA temp_store = MEMORY")  # temporary tables hold names of patients
-            version_of(connection)  # SQLite holds its lock from the first reading on
-            connection.remember_file(path)
+            schema_version_of(connection)  # SQLite holds its lock from the first reading on
+            connection.remember_file_identity(path)
         except BaseException:
             connection.close()
             raise
@@ -172,7 +172,7 @@ def create_database(path: Path, tables: Tables, version: int) -> StoreConnection
 
 def _make_tables(connection: StoreConnection, tables: Tables, version: int) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    if version_of(connection) == 0:  # otherwise another program made the tables while this one waited
+    if schema_version_of(connection) == 0:  # otherwise another program made the tables while this one waited
         for statement in tables:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {program_number(PROGRAM_VERSION)}")
@@ -330,7 +330,7 @@ def _companions_at(path: Path) -> list[tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def storage_problems(path: Path) -> Iterator[None]:
+def convert_sqlite_errors(path: Path) -> Iterator[None]:
     """Convert SQLite's errors in a `with` block to StorageProblem, if the disk or a damaged file caused them.
 
     A damaged file is marked. Other errors of SQLite are bugs of this program and are not converted.
@@ -362,7 +362,7 @@ def storage_problems(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def invalid_rows_as_damage(path: Path) -> Iterator[None]:
+def mark_damaged_on_invalid_row(path: Path) -> Iterator[None]:
     """Mark a file as damaged if a `with` block reads an invalid row (`INVALID_ROW_ERRORS`). Raises StorageProblem."""
     try:
         yield
@@ -382,7 +382,7 @@ def damage_mark_path(path: Path) -> Path:
     return path.with_name(path.name + ".damaged")
 
 
-def require_unmarked(path: Path) -> None:
+def require_no_damage_mark(path: Path) -> None:
     """Raise StorageProblem (database_damaged or pictures_damaged) if a database file is marked as damaged."""
     if damage_mark_path(path).exists():
         raise _damage(path)

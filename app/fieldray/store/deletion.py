@@ -23,9 +23,9 @@ from fieldray.persistence import remove_unfinished_files
 from fieldray.reasons import reason
 from fieldray.store.database import (
     StoreConnection,
+    convert_sqlite_errors,
     enable_secure_delete,
     pictures_path,
-    storage_problems,
     transaction,
     vacuum,
 )
@@ -194,7 +194,7 @@ def _delete_images(connection: sqlite3.Connection, images: Sequence[int]) -> Non
 
 @contextlib.contextmanager
 def _connection(path: Path) -> Iterator[StoreConnection]:
-    with closing(open_database(path)) as connection, storage_problems(path):
+    with closing(open_database(path)) as connection, convert_sqlite_errors(path):
         connection.row_factory = sqlite3.Row
         yield connection
 
@@ -266,7 +266,7 @@ def compact(path: Path) -> tuple[int, bool]:
     released while another program reads the files, or on a full disk. Raises StorageProblem.
     """
     before = database_size(path)
-    with closing(open_database(path)) as connection, storage_problems(path):
+    with closing(open_database(path)) as connection, convert_sqlite_errors(path):
         _, are_wiped = delete_pictures_except(path, _needed(connection))
         is_small = vacuum(connection)
     return before - database_size(path), is_small and are_wiped

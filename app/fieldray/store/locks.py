@@ -80,7 +80,7 @@ class SessionLock:
         self.problem: StorageProblem | None = None
         try:
             database.parent.mkdir(parents=True, exist_ok=True)
-            has_session(database)
+            has_viewing_session(database)
             name = f"{database.name}.session-{os.getpid()}-{next(_numbers)}.lock"
             self._lock = FileLock(database.with_name(name), holder=str(os.getpid()), wait_s=_WAIT_S)
         except LockHeldError:
@@ -94,7 +94,7 @@ class SessionLock:
             self._lock.remove()
 
 
-def has_session(database: Path) -> bool:
+def has_viewing_session(database: Path) -> bool:
     """Return whether any process has a session that shows results of this database (see `SessionLock`). Raises OSError.
 
     Lock files left by killed processes are deleted.

@@ -34,22 +34,22 @@ from fieldray.store.database import (
     COMPANION_SUFFIXES,
     ShareCallback,
     companion_files,
+    convert_sqlite_errors,
     damage_mark_path,
-    invalid_rows_as_damage,
     is_damage_problem,
     link_or_copy,
+    mark_damaged_on_invalid_row,
     merge_write_ahead_log,
     numbered_files,
     open_read_only,
     pictures_path,
     quarantine_companions,
     remove_files,
-    require_unmarked,
-    storage_problems,
+    require_no_damage_mark,
     transaction,
     unused_path,
 )
-from fieldray.store.locks import EXCLUSIVE_WAIT_S, database_file_lock, has_session, require_exclusive_access
+from fieldray.store.locks import EXCLUSIVE_WAIT_S, database_file_lock, has_viewing_session, require_exclusive_access
 from fieldray.store.migrations import migrate
 from fieldray.store.opening import is_older_version, open_database, version_problem
 from fieldray.store.pictures import delete_pictures
@@ -65,15 +65,15 @@ from fieldray.store.rows import (
     with_checked_types,
 )
 from fieldray.store.schema import (
-    FIRST_VERSION,
+    FIRST_RELEASED_SCHEMA,
     PICTURES_TABLES,
     RESULTS_TABLES,
     SCHEMA_VERSION,
     Tables,
     has_table,
     header_of,
-    stated_version,
-    version_of,
+    schema_version_in_file,
+    schema_version_of,
 )
 
 log = logging.getLogger(__name__)
@@ -142,10 +142,10 @@ def _check_file(path: Path, tables: Tables, progress: ShareCallback) -> Mapping[
 
     progress  function called with the share of the work that is done, 0..1
     """
-    with closing(open_database(path, tables=tables)) as connection, storage_problems(path):
+    with closing(open_database(path, tables=tables)) as connection, convert_sqlite_errors(path):
         connection.row_factory = sqlite3.Row
         connection.execute("BEGIN")
-        with invalid_rows_as_damage(path):
+        with mark_damaged_on_invalid_row(path):
             _require_whole(connection)
             if tables is PICTURES_TABLES:  # an invalid picture is shown as missing
                 return {"pictures": _number_of(connection, "pictures")}
@@ -207,7 +207,7 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareCallb
         if os.path.lexists(target):
             raise UsageProblem(reason("store_backup_exists", path=target))
     for source, target, tables in zip(sources, targets, (RESULTS_TABLES, PICTURES_TABLES), strict=False):
-        with closing(open_database(source, tables=tables)) as connection, storage_problems(target):
+        with closing(open_database(source, tables=tables)) as connection, convert_sqlite_errors(target):
             make_folder(folder, is_private=True)
             _copy(connection, source, target, progress)
     return targets
@@ -227,7 +227,7 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: 
             connection.backup(copy, pages=_PAGES, progress=lambda _, left, total: progress(1 - left / max(1, total)))
             connection.execute("ROLLBACK")
             copy.execute("PRAGMA journal_mode = DELETE")
-            with invalid_rows_as_damage(source):
+            with mark_damaged_on_invalid_row(source):
                 _require_whole(copy)
         replace_durably(temporary, target)
     finally:
@@ -247,7 +247,7 @@ def _as_damage_of(source: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):  # an error of the computer, not damage
             raise
-        with storage_problems(source):
+        with convert_sqlite_errors(source):
             raise
 
 
@@ -263,7 +263,7 @@ def restore(path: Path, folder: Path) -> Path | None:
     source, temporary = folder / path.name, temporary_path(path)
     if not source.exists():
         raise UsageProblem(reason("store_no_backup", path=source))
-    with storage_problems(path):
+    with convert_sqlite_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished_files(path.parent)
         try:
@@ -297,7 +297,7 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
             if found.exists():  # with its write-ahead log, if a person copied the files of a database in use
                 create_empty_file(target)
                 shutil.copyfile(found, target)
-        if stated_version(temporary) == 0:  # an empty file would become an empty store
+        if schema_version_in_file(temporary) == 0:  # an empty file would become an empty store
             raise UsageProblem(reason("store_not_ours", path=source))
         if is_older_version(temporary, tables):
             migrate(temporary, keeps_old=False)
@@ -314,15 +314,15 @@ def _swap(path: Path, temporary: Path) -> Path | None:
 
     Returns the new path of the replaced file, or None if there was none.
     """
-    if has_session(path):
+    if has_viewing_session(path):
         raise StorageProblem(reason("store_in_use", path=path))
     if not path.exists() and not damage_mark_path(path).exists():
         quarantine_companions(path)  # SQLite would use them for the new file
         replace_durably(temporary, path)
         return None
     try:
-        require_unmarked(path)
-        with storage_problems(path):
+        require_no_damage_mark(path)
+        with convert_sqlite_errors(path):
             require_exclusive_access(path)
     except StorageProblem as problem:
         if not is_damage_problem(problem):
@@ -349,7 +349,7 @@ def repair(path: Path) -> Reason | None:
     """
     if not damage_mark_path(path).exists():
         return None
-    with storage_problems(path), database_file_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+    with convert_sqlite_errors(path), database_file_lock(path, wait_s=EXCLUSIVE_WAIT_S):
         if not damage_mark_path(path).exists():
             return None  # another program repaired the database meanwhile
         _refuse_other_version(path)
@@ -358,7 +358,7 @@ def repair(path: Path) -> Reason | None:
     return reason("database_repaired", path=aside, results=kept["answers"], verdicts=kept["verdicts"])
 
 
-def renew_pictures(database: Path) -> Reason | None:
+def delete_damaged_pictures(database: Path) -> Reason | None:
     """Delete the picture database of a results database if the picture database is marked as damaged.
 
     Returns the message for a person; None if nothing was deleted.
@@ -366,7 +366,7 @@ def renew_pictures(database: Path) -> Reason | None:
     path = pictures_path(database)
     if not damage_mark_path(path).exists():
         return None
-    with storage_problems(path), database_file_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+    with convert_sqlite_errors(path), database_file_lock(path, wait_s=EXCLUSIVE_WAIT_S):
         remove_files(path)
     return reason("pictures_renewed", path=path)
 
@@ -379,9 +379,9 @@ def _refuse_other_version(path: Path) -> None:
     """
     if path.exists():
         with closing(open_read_only(path)) as found, contextlib.suppress(*_UNREADABLE):
-            if FIRST_VERSION <= version_of(found) < SCHEMA_VERSION:
+            if FIRST_RELEASED_SCHEMA <= schema_version_of(found) < SCHEMA_VERSION:
                 raise StorageProblem(reason("database_older_damaged", path=path))
-            if version_of(found) != SCHEMA_VERSION and 0 < version_of(found) <= _LAST_VERSION:
+            if schema_version_of(found) != SCHEMA_VERSION and 0 < schema_version_of(found) <= _LAST_VERSION:
                 raise version_problem(path, found)
 
 

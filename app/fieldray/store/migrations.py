@@ -37,7 +37,7 @@ from fieldray.store.database import (
     unused_path,
 )
 from fieldray.store.locks import require_exclusive_access
-from fieldray.store.schema import RESULTS_TABLES, SCHEMA_VERSION, Tables, expected_schema, schema_of, version_of
+from fieldray.store.schema import RESULTS_TABLES, SCHEMA_VERSION, Tables, expected_schema, schema_of, schema_version_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def migrate(path: Path, *, keeps_old: bool = True) -> None:
     remove_unfinished_files(path.parent)
     require_exclusive_access(path)
     with closing(open_read_only(path)) as found:
-        first = version_of(found)
+        first = schema_version_of(found)
     log.info("migrating the results database from version %d to %d", first, SCHEMA_VERSION)
     before = path
     try:

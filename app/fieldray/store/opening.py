@@ -23,6 +23,7 @@ from fieldray.store.database import (
     StoreConnection,
     _connect,
     _make_tables,
+    convert_sqlite_errors,
     create_database,
     database_files,
     is_open_here,
@@ -30,20 +31,19 @@ from fieldray.store.database import (
     merge_write_ahead_log,
     quarantine_companions,
     remove_files,
-    require_unmarked,
-    storage_problems,
+    require_no_damage_mark,
 )
 from fieldray.store.locks import database_file_lock
 from fieldray.store.schema import (
-    FIRST_VERSION,
+    FIRST_RELEASED_SCHEMA,
     RESULTS_TABLES,
     Tables,
     expected_schema,
     program_version_of,
     schema_of,
-    stated_version,
-    version_for,
-    version_of,
+    schema_version_in_file,
+    schema_version_of,
+    supported_schema_version,
 )
 
 _MIGRATION_S: Final = 3600.0  # time that a migration by another program may take
@@ -60,12 +60,12 @@ def open_database(path: Path, *, tables: Tables = RESULTS_TABLES) -> StoreConnec
     store_in_use, disk_full, disk_failing, not_plain or not_writable. Later, `transaction` raises store_gone if the file
     was deleted.
     """
-    with storage_problems(path):
+    with convert_sqlite_errors(path):
         for file in database_files(path):
             require_regular_file(file)
         make_private_folder(path.parent)
         with database_file_lock(path, wait_s=_MIGRATION_S if is_older_version(path, tables) else _BUSY_TIMEOUT_S):
-            require_unmarked(path)
+            require_no_damage_mark(path)
             if not path.exists():
                 quarantine_companions(path)  # SQLite would use them for the new file
                 _make(path, tables)
@@ -90,7 +90,7 @@ def is_older_version(path: Path, tables: Tables = RESULTS_TABLES) -> bool:
     with OPENING_LOCK:
         if not path.exists() or is_open_here(path):
             return False
-        return FIRST_VERSION <= stated_version(path) < version_for(tables)
+        return FIRST_RELEASED_SCHEMA <= schema_version_in_file(path) < supported_schema_version(tables)
 
 
 def _make(path: Path, tables: Tables) -> None:
@@ -98,7 +98,7 @@ def _make(path: Path, tables: Tables) -> None:
     remove_unfinished_files(path.parent)
     temporary = temporary_path(path)
     try:
-        with contextlib.closing(create_database(temporary, tables, version_for(tables))) as connection:
+        with contextlib.closing(create_database(temporary, tables, supported_schema_version(tables))) as connection:
             merge_write_ahead_log(connection)
         replace_durably(temporary, path)
     finally:
@@ -111,10 +111,10 @@ def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> No
     The file may come from elsewhere, and a trigger in the file could change results. Codes: database_newer,
     database_too_old, or database_damaged, after which a repair keeps the rows.
     """
-    version, found, ours = version_of(connection), schema_of(connection), version_for(tables)
+    version, found, ours = schema_version_of(connection), schema_of(connection), supported_schema_version(tables)
     if version == 0 and not found:  # an empty file, as a full disk may leave
         _make_tables(connection, tables, ours)
-        version, found = version_of(connection), schema_of(connection)
+        version, found = schema_version_of(connection), schema_of(connection)
     if version > 0 and version != ours:
         raise version_problem(path, connection)
     if version != ours or found != expected_schema(tables):
@@ -123,7 +123,7 @@ def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> No
 
 def version_problem(path: Path, connection: sqlite3.Connection) -> StorageProblem:
     """Return the exception for a file of a later version, or of a version too old to be migrated."""
-    if version_of(connection) < FIRST_VERSION:
+    if schema_version_of(connection) < FIRST_RELEASED_SCHEMA:
         return StorageProblem(reason("database_too_old", path=path))
     made_by_program = program_version_of(connection)
     if not made_by_program:

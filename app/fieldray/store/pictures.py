@@ -20,12 +20,12 @@ from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, Outcome
 from fieldray.errors import StorageProblem
 from fieldray.store.database import (
     StoreConnection,
+    convert_sqlite_errors,
     database_files,
     enable_secure_delete,
     is_damage_problem,
     pictures_path,
     remove_files,
-    storage_problems,
     transaction,
     vacuum,
 )
@@ -160,7 +160,7 @@ class Pictures:
         if self._has_problem:
             return otherwise
         try:
-            with storage_problems(self._path):
+            with convert_sqlite_errors(self._path):
                 self._connection = self._connection or open_database(self._path, tables=PICTURES_TABLES)
                 return work(self._connection)
         except (StorageProblem, sqlite3.Error) as problem:
@@ -184,7 +184,7 @@ def delete_pictures_except(database: Path, needed: Iterable[PictureKey]) -> tupl
         delete_pictures(database)  # SQLite's additional files of a deleted database
         return 0, True
     try:
-        with contextlib.closing(open_database(path, tables=PICTURES_TABLES)) as connection, storage_problems(path):
+        with contextlib.closing(open_database(path, tables=PICTURES_TABLES)) as connection, convert_sqlite_errors(path):
             enable_secure_delete(connection)
             connection.execute(_MAKE_NEEDED)
             with transaction(connection):
@@ -201,5 +201,5 @@ def delete_pictures_except(database: Path, needed: Iterable[PictureKey]) -> tupl
 def delete_pictures(database: Path) -> None:
     """Delete the picture database of a results database. Raises StorageProblem."""
     path = pictures_path(database)
-    with storage_problems(path):
+    with convert_sqlite_errors(path):
         remove_files(path)

@@ -44,8 +44,8 @@ from fieldray.store import bookkeeping
 from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.database import (
     StoreConnection,
-    invalid_rows_as_damage,
-    storage_problems,
+    convert_sqlite_errors,
+    mark_damaged_on_invalid_row,
     synchronous_writes,
     transaction,
 )
@@ -284,12 +284,12 @@ class ResultQuery:
         )
 
     def _all(self, query: str, *values: object, **named: object) -> list[sqlite3.Row]:
-        with storage_problems(self.path):
+        with convert_sqlite_errors(self.path):
             return self._connection.execute(query, named or values).fetchall()
 
     def _numbers(self, query: str, *values: object) -> NDArray[np.int64]:
         """Return a column of whole numbers (n,), in a twentieth of the memory of a list of Python numbers."""
-        with storage_problems(self.path):
+        with convert_sqlite_errors(self.path):
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
     def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
@@ -303,7 +303,7 @@ class ResultQuery:
 
     def _convert(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
         """Convert each row with `make`. An invalid row counts as damage of the file. Raises StorageProblem."""
-        with invalid_rows_as_damage(self.path):
+        with mark_damaged_on_invalid_row(self.path):
             return tuple(map(make, rows))
 
 
@@ -552,7 +552,7 @@ class ResultStore(ResultQuery):
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image after a restored backup.
         """
-        with storage_problems(self.path), synchronous_writes(self._connection), self._judging(result_id, judged):
+        with convert_sqlite_errors(self.path), synchronous_writes(self._connection), self._judging(result_id, judged):
             found = self.verdict(result_id, judged)
             if found != verdict and found not in replaceable:
                 return found
@@ -583,7 +583,7 @@ class ResultStore(ResultQuery):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        with storage_problems(self.path), transaction(self._connection):
+        with convert_sqlite_errors(self.path), transaction(self._connection):
             yield
 
 

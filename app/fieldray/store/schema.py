@@ -30,7 +30,7 @@ from fieldray.typed_json import format_json, parse_json
 
 # Any change of the tables needs a new number, and a step in `migrations`.
 SCHEMA_VERSION: Final = 12
-FIRST_VERSION: Final = 11  # version of program 0.2.0; lower versions were used before the first release
+FIRST_RELEASED_SCHEMA: Final = 11  # version of program 0.2.0; lower versions were used before the first release
 _PICTURES_VERSION: Final = 11
 _VERSION_AT: Final = 60  # offset (sqlite.org/fileformat.html); the write-ahead log may hold a newer version
 
@@ -160,19 +160,19 @@ _OF_SQLITE: Final = (
 )
 
 
-def stated_version(path: Path) -> int:
+def schema_version_in_file(path: Path) -> int:
     """Return the version of the tables from the first bytes of a database file; 0 for an empty file. Raises OSError."""
     with path.open("rb") as stream:
         stream.seek(_VERSION_AT)
         return int.from_bytes(stream.read(4), "big")
 
 
-def version_for(tables: Tables) -> int:
+def supported_schema_version(tables: Tables) -> int:
     """Return the version of the tables that this program makes. `tables` is `RESULTS_TABLES` or `PICTURES_TABLES`."""
     return _PICTURES_VERSION if tables is PICTURES_TABLES else SCHEMA_VERSION
 
 
-def version_of(connection: sqlite3.Connection) -> int:
+def schema_version_of(connection: sqlite3.Connection) -> int:
     """Return the version of a database's tables; 0 for an empty database."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)

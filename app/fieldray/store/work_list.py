@@ -50,7 +50,7 @@ from fieldray.domain.run import (
     origin_folder,
 )
 from fieldray.store.bookkeeping import sort_key
-from fieldray.store.database import StoreConnection, invalid_rows_as_damage, storage_problems
+from fieldray.store.database import StoreConnection, convert_sqlite_errors, mark_damaged_on_invalid_row
 from fieldray.store.results import ResultQuery
 from fieldray.store.rows import brief_of, category_of, sample_of, tally_of, with_checked_types
 from fieldray.store.schema import image_key, reasons_of
@@ -206,7 +206,7 @@ class HistoryQuery(ResultQuery):
         limit  maximum number of rows; None for all. In a list by patient, rows are grouped by patient after the limit
                was applied
         """
-        with self.snapshot(), storage_problems(self.path):
+        with self.snapshot(), convert_sqlite_errors(self.path):
             counted = dict(self._tuples(_COUNTED, (run_id,)))
             row_ids = self._ordered(run_id, wanted, order, limit=limit)
             owned, is_earlier = self._owned(run_id, row_ids, is_all=limit is None)
@@ -231,7 +231,7 @@ class HistoryQuery(ResultQuery):
         """
         only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
         found = self._tuples(SELECT_PATIENTS_AND_STUDIES.format(only=only), (run_id,) if is_all else (run_id, run_id))
-        with invalid_rows_as_damage(self.path):
+        with mark_damaged_on_invalid_row(self.path):
             owned = np.fromiter(((*owner, _day_number(day)) for *owner, day in found), _OWNED)
         positions = np.searchsorted(owned["id"], row_ids)
         return owned[positions], earlier_images(owned["person"], owned["day"])[positions]
@@ -312,7 +312,7 @@ class HistoryQuery(ResultQuery):
         backends: defaultdict[int, Counter[str]] = defaultdict(Counter)
         verdicts: defaultdict[int, Counter[VerdictChoice]] = defaultdict(Counter)
         for row in self._convert(with_checked_types, self._all(_COUNTS)):
-            with invalid_rows_as_damage(self.path):
+            with mark_damaged_on_invalid_row(self.path):
                 counts[row["run_id"]][category_of(row["rank"])] += row["number"]
         for query, sign in ((_BACKENDS, 1), (_BACKENDS_ABSENT, -1)):
             for row in self._convert(with_checked_types, self._all(query)):
@@ -387,7 +387,7 @@ class HistoryQuery(ResultQuery):
 
         The value of each row id is whether the image is of an earlier day than its patient's newest image.
         """
-        with self.snapshot(), storage_problems(self.path):
+        with self.snapshot(), convert_sqlite_errors(self.path):
             row_ids = self._numbers(_IN_ORDER, run_id)
             _, is_earlier = self._owned(run_id, row_ids, is_all=True)
         positions = positions_with_earlier_days_last(is_earlier)
@@ -405,7 +405,7 @@ class HistoryQuery(ResultQuery):
         """
         uid = "json_extract(header, '$.sop_instance_uid')"
         named = f"SELECT id, {uid}, frame FROM images WHERE run_id = ? AND absent_s IS NULL AND {uid} IS NOT NULL"
-        with storage_problems(self.path):  # a million UIDs grouped by SQLite take 130 MB, their hashes 16
+        with convert_sqlite_errors(self.path):  # a million UIDs grouped by SQLite take 130 MB, their hashes 16
             found = ((row[0], hash(tuple(row[1:]))) for row in self._connection.execute(named, (run_id,)))
             table = np.fromiter(found, [("id", np.int64), ("key", np.int64)])
         keys = np.sort(table["key"])

@@ -226,7 +226,7 @@ def _value(chance: random.Random) -> Any:
 
 
 def read_row(data: bytes, _folder: Path) -> str | None:
-    """Read a database row as the store does. Only errors that `invalid_rows_as_damage` treats as damage may occur."""
+    """Read a database row as the store does. Only errors that `mark_damaged_on_invalid_row` handles may occur."""
     kind, _, text = data.partition(b"\n")
     columns = json.loads(text)
     row = {name: bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value for name, value in columns.items()}

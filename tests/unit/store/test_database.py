@@ -16,7 +16,7 @@ import pytest
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.imaging.discover import discover
-from fieldray.store.database import damage_mark_path, storage_problems
+from fieldray.store.database import convert_sqlite_errors, damage_mark_path
 from fieldray.store.locks import database_file_lock
 from fieldray.store.maintenance import repair, restore
 from fieldray.store.opening import is_older_version, open_database
@@ -101,7 +101,7 @@ def test_a_file_that_is_no_database_differs_from_an_unwritable_folder(tmp_path: 
 
 @pytest.mark.parametrize("statement", ["SELECT * FROM nowhere", "INSERT INTO runs (id) VALUES (1)"])
 def test_a_wrong_sql_statement_is_not_reported_as_disk_error_or_damage(path: Path, statement: str) -> None:
-    with closing(open_database(path)) as connection, pytest.raises(sqlite3.Error), storage_problems(path):
+    with closing(open_database(path)) as connection, pytest.raises(sqlite3.Error), convert_sqlite_errors(path):
         connection.execute(statement)
     assert not damage_mark_path(path).exists()
 
@@ -109,7 +109,7 @@ def test_a_wrong_sql_statement_is_not_reported_as_disk_error_or_damage(path: Pat
 def test_a_lock_of_another_program_is_reported_as_such(path: Path) -> None:
     with closing(open_database(path)) as first, closing(sqlite3.connect(path, timeout=0)) as second:
         first.execute("BEGIN IMMEDIATE")
-        with raises(StorageProblem, "store_in_use"), storage_problems(path):
+        with raises(StorageProblem, "store_in_use"), convert_sqlite_errors(path):
             second.execute("BEGIN IMMEDIATE")
 
 

@@ -14,8 +14,8 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import replace_durably
 from fieldray.store.database import damage_mark_path, pictures_path
 from fieldray.store.deletion import compact, delete_all_pictures, delete_runs
-from fieldray.store.locks import SessionLock, has_session
-from fieldray.store.maintenance import backup, check, renew_pictures, repair, restore
+from fieldray.store.locks import SessionLock, has_viewing_session
+from fieldray.store.maintenance import backup, check, delete_damaged_pictures, repair, restore
 from fieldray.store.pictures import database_size
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
@@ -91,7 +91,7 @@ def test_a_check_reports_damaged_pictures(path: Path) -> None:
     pictures_path(path).write_bytes(b"nonsense" * 2000)
     with raises(StorageProblem, "pictures_damaged"):
         check(path, progress=ignore_progress)
-    assert renew_pictures(path) is not None
+    assert delete_damaged_pictures(path) is not None
     assert check(path, progress=ignore_progress)["pictures"] == 0
 
 
@@ -308,7 +308,7 @@ def test_a_store_shown_by_a_window_is_not_replaced(path: Path, copied: Path) -> 
     for _ in range(2):
         path.with_name(f"{path.name}.session-1-1.lock").write_text("1")
         SessionLock(path).release()
-        assert not has_session(path)
+        assert not has_viewing_session(path)
     path.with_name(f"{path.name}.session-1-1.lock").write_text("1")
     restore(path, copied)
     assert not [file.name for file in path.parent.iterdir() if "session" in file.name]

@@ -16,7 +16,7 @@ from fieldray.domain.image import Correction
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import companion_files, damage_mark_path
-from fieldray.store.maintenance import renew_pictures
+from fieldray.store.maintenance import delete_damaged_pictures
 from fieldray.store.pictures import delete_pictures, delete_pictures_except, pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
@@ -108,8 +108,8 @@ def test_a_damaged_picture_file_is_replaced_and_no_result_is_lost(path: Path) ->
     assert damage_mark_path(pictures_path(path)).exists()
     with ResultStore(path) as store:  # until the file is replaced, no picture is stored
         save_run(store, image("0"))
-    assert renew_pictures(path) == reason("pictures_renewed", path=pictures_path(path))
-    assert on_disk(path) == b"" and renew_pictures(path) is None
+    assert delete_damaged_pictures(path) == reason("pictures_renewed", path=pictures_path(path))
+    assert on_disk(path) == b"" and delete_damaged_pictures(path) is None
     with ResultStore(path) as store:
         save_run(store, image("0"))
     assert shown(path) == "0"
