@@ -362,9 +362,9 @@ class FakeSession:
             raise self.verdict_problem
         return self.verdicts[row_id]
 
-    def set_read(self, row_id: int, *, judged: Outcome, is_read: bool) -> None:
+    def set_read_state(self, row_id: int, *, judged: Outcome, is_read: bool) -> None:
         with ResultStore(self.database) as store:
-            store.set_read(row_id, judged=judged, is_read=is_read)
+            store.set_read_state(row_id, judged=judged, is_read=is_read)
 
     def close(self) -> None:
         self.is_closed = True

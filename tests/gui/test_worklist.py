@@ -373,7 +373,7 @@ def test_a_row_now_read_stays_in_the_unread_filter_until_it_is_set_again(
     model.filter(verdict="unread")
     listed.settle()
     row = listed.rows()[1]
-    listed.store.set_read(2, judged=row.outcome, is_read=True)
+    listed.store.set_read_state(2, judged=row.outcome, is_read=True)
     model.handle_read_mark_change(row)
     model.refresh()
     listed.settle()

@@ -293,7 +293,7 @@ class ReadMarks(QObject):
         outcome = row.outcome
         self._show(row, is_read=is_read)
         self._background.run_with_services(
-            lambda services: services.session.set_read(row.result_id, judged=outcome, is_read=is_read),
+            lambda services: services.session.set_read_state(row.result_id, judged=outcome, is_read=is_read),
             channel=_CHANNEL,
             failed=partial(self._not_noted, row, is_read),
         )

@@ -111,7 +111,7 @@ class RunRecorder:
         self._count([image.row_id for image in images])
         for image, (answers, resumed) in zip(images, answered, strict=True):
             if self._watches and resumed:
-                moved = store.remove_moved(self.run_id, image.row_id)
+                moved = store.mark_moved_images_absent(self.run_id, image.row_id)
                 self._saved -= sum(row > self._before for row in moved)  # images of earlier passes were not counted
             if isinstance(failed := answers[0], FailedOutcome):
                 self._failures[failed.reason.code] += 1

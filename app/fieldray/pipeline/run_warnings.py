@@ -50,7 +50,7 @@ def run_warnings(query: HistoryQuery, run: Run, position: int, manifest: Manifes
     position  position of the pack in the run
     manifest  the manifest of the pack; with None, there is no warning about other patients
     """
-    shared = query.shared_instances(run.run_id, position=position)
+    shared = query.count_shared_instances(run.run_id, position=position)
     notes = (reason("instances_shared", count=shared),) if shared else ()
     if manifest is None:
         return notes

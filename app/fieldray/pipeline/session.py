@@ -379,7 +379,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         with ResultStore(self.database) as store:
             return store.set_verdict(result_id, verdict, judged=judged, replaceable=replaceable)
 
-    def set_read(self, result_id: int, *, judged: Outcome, is_read: bool) -> None:
+    def set_read_state(self, result_id: int, *, judged: Outcome, is_read: bool) -> None:
         """Record whether a person has read a result. Raises StorageProblem.
 
         result_id  row id of the result (`StoredResult.result_id`)
@@ -388,7 +388,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:
-            store.set_read(result_id, judged=judged, is_read=is_read)
+            store.set_read_state(result_id, judged=judged, is_read=is_read)
 
     def close(self) -> None:
         """Cancel the run and end all threads and processes, even if one of them fails to end. Waits for the end."""

@@ -32,7 +32,7 @@ from fieldray.domain.patient import person_key
 from fieldray.domain.purpose import AGE_NOTE_CODES
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_label
-from fieldray.store.rows import RECOGNISED_BY_STAMP, outcome_of, pack_spec_of, verdict_columns
+from fieldray.store.rows import REUSED_BY_STAMP, outcome_of, pack_spec_of, verdict_columns
 from fieldray.store.schema import SCHEMA_VERSION, image_key
 
 # Executes an SQL statement with values on the open database, and returns its rows.
@@ -163,9 +163,9 @@ _SEEN: Final = f"""
     WHERE run_id = :run_id AND {_GIVEN}
 """
 _PRESENT: Final = f"UPDATE images SET absent_s = NULL WHERE absent_s IS NOT NULL AND run_id = :run_id AND {_GIVEN}"
-_SAMPLED: Final = f"""
-    UPDATE answers SET is_resumed = {RECOGNISED_BY_STAMP}
-    WHERE is_resumed != {RECOGNISED_BY_STAMP} AND image_id IN (SELECT value FROM json_each(:rows))
+_MARK_REUSED_BY_STAMP: Final = f"""
+    UPDATE answers SET is_resumed = {REUSED_BY_STAMP}
+    WHERE is_resumed != {REUSED_BY_STAMP} AND image_id IN (SELECT value FROM json_each(:rows))
 """
 UPDATE_RANK: Final = f"""
     UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
@@ -209,7 +209,7 @@ _OF_ANSWER: Final = {
     "image_id": "copy.id",
     "run_id": ":run_id",
     "position": ":position",
-    "is_resumed": str(RECOGNISED_BY_STAMP),
+    "is_resumed": str(REUSED_BY_STAMP),
     "saved_s": ":now_s",
 }
 
@@ -250,7 +250,7 @@ def reuse_results(connection: sqlite3.Connection, run_id: int, taken: ReusedResu
     for position, answers in enumerate(taken.results):
         connection.execute(copy, {**about, "position": position, "taken": json.dumps(answers)})
     found = connection.execute(_TAKEN, {"run_id": run_id, "images": json.dumps(taken.images)}).fetchall()
-    for statement in (_SAMPLED, UPDATE_RANK):
+    for statement in (_MARK_REUSED_BY_STAMP, UPDATE_RANK):
         connection.execute(statement, {"rows": json.dumps([row["image_id"] for row in found])})
     return found
 
@@ -376,7 +376,7 @@ def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> Non
     execute(_TO_MOVED, run_id)
 
 
-def copy_verdicts_after_exchange(execute: Execute, run_id: int, row_id: int | None = None) -> None:
+def copy_verdicts_of_exchanged_files(execute: Execute, run_id: int, row_id: int | None = None) -> None:
     """Copy verdicts between images whose files have changed places, for example because two files exchanged names.
 
     Each verdict is copied to the image whose file now has the judged content.
@@ -534,7 +534,7 @@ class VerdictCarryOver:
         self._judged: frozenset[bytes] = frozenset()
         self._version = -1
 
-    def forget(self) -> None:
+    def clear_judged_hashes(self) -> None:
         """Discard the cached hashes of judged results, because a verdict is about to be given."""
         self._version = -1
 
@@ -578,7 +578,7 @@ def store_verdict(
     if verdict is None:
         execute(_WITHDRAW, **about)
         if found is not None:
-            mark_read(execute, result_id, judged=judged, is_read=True)
+            store_read_state(execute, result_id, judged=judged, is_read=True)
     elif found != verdict:
         execute(_TAKE_BACK, **about)
         marks = ", ".join("?" * len(columns))
@@ -586,7 +586,7 @@ def store_verdict(
         execute(_TO_LATER_RUNS, **about)
 
 
-def mark_read(execute: Execute, result_id: int, *, judged: Outcome, is_read: bool) -> None:
+def store_read_state(execute: Execute, result_id: int, *, judged: Outcome, is_read: bool) -> None:
     """Record whether a person has read an outcome of a result. An outcome with a verdict always counts as read."""
     about = {**verdict_columns(judged), "answer_id": result_id, "image_key": image_key(judged.ref)}
     if is_read:

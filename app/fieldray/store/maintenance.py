@@ -55,8 +55,8 @@ from fieldray.store.opening import is_older_version, open_database, version_prob
 from fieldray.store.pictures import delete_pictures
 from fieldray.store.rows import (
     RUNS_WITH_PACKS,
-    category_in,
-    category_of,
+    category_of_rank,
+    category_of_row,
     outcome_of,
     pack_spec_of,
     run_of,
@@ -92,17 +92,17 @@ RowValidator = Callable[[sqlite3.Row], object]
 
 
 def _validate_image(row: sqlite3.Row) -> None:
-    with_checked_types(row), category_of(row["rank"]), header_of(row["header"])
+    with_checked_types(row), category_of_rank(row["rank"]), header_of(row["header"])
 
 
 def _validate_answer(row: sqlite3.Row) -> None:
     outcome_of(row, pack_spec_of(row["spec"]))
-    if category_of(row["rank"]) != row["category"] or not 0 <= (row["score"] or 0) <= 1:
+    if category_of_rank(row["rank"]) != row["category"] or not 0 <= (row["score"] or 0) <= 1:
         raise ValueError("this place in the list is not the outcome's")
 
 
 def _validate_verdict(row: sqlite3.Row) -> None:
-    category_in(row), time_in(row, "given_s")
+    category_of_row(row), time_in(row, "given_s")
     if row["choice"] is not None:  # without a choice the row records that the image was read
         verdict_of(row)
 

@@ -87,7 +87,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
     after    path of the new file
     of       path of the database that is migrated, for error messages
     """
-    tables, fill = STEPS[version]
+    tables, fill = MIGRATION_STEPS[version]
     with closing(open_read_only(before)) as found:
         if schema_of(found) != expected_schema(tables):  # a trigger or view in the file would run during the step
             raise mark_damaged(of)
@@ -105,7 +105,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
 
 
 def _tables_of(version: int) -> Tables:
-    return RESULTS_TABLES if version == SCHEMA_VERSION else STEPS[version][0]
+    return RESULTS_TABLES if version == SCHEMA_VERSION else MIGRATION_STEPS[version][0]
 
 
 def _keep(path: Path, version: int) -> None:
@@ -293,6 +293,6 @@ def _put_run(connection: sqlite3.Connection, run_id: int, of_packs: list[sqlite3
 
 
 # By old version: its tables, and the function that fills the tables of the next version from the old file (`old`).
-STEPS: Final[dict[int, tuple[Tables, Callable[[sqlite3.Connection], None]]]] = {
+MIGRATION_STEPS: Final[dict[int, tuple[Tables, Callable[[sqlite3.Connection], None]]]] = {
     11: (_TABLES_11, _give_runs_packs),
 }

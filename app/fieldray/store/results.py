@@ -57,7 +57,7 @@ from fieldray.store.rows import (
     answer_columns,
     image_columns,
     pack_spec_text,
-    result_count,
+    result_count_of,
     result_hash,
     run_of,
     spec_text,
@@ -211,7 +211,7 @@ class ResultQuery:
 
     def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultCount, ...], ...]:
         packs = range(1 + max((row["position"] for row in rows), default=-1))
-        return tuple(self._convert(result_count, [row for row in rows if row["position"] == one]) for one in packs)
+        return tuple(self._convert(result_count_of, [row for row in rows if row["position"] == one]) for one in packs)
 
     def number_of_images(self, run_id: int) -> int:
         """Return the number of present images of a run that have a result."""
@@ -366,13 +366,13 @@ class ResultStore(ResultQuery):
             moved = bookkeeping.moved_image_ids(self._all(bookkeeping.SELECT_EQUAL_IMAGES, run_id))
             gone = bookkeeping.absent_image_ids(rows, empty) | moved
             bookkeeping.mark_absent(self._all, run_id, gone)
-            bookkeeping.copy_verdicts_after_exchange(self._all, run_id)
+            bookkeeping.copy_verdicts_of_exchanged_files(self._all, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
         if not empty:
             self._locks.finish(run_id)
         return len(gone)
 
-    def remove_moved(self, run_id: int, row_id: int) -> set[int]:
+    def mark_moved_images_absent(self, run_id: int, row_id: int) -> set[int]:
         """Mark images as no longer present if their file was moved to the path of another image. Returns their row ids.
 
         The image at the new path gets their verdict. If two files exchanged names, each verdict moves with its file.
@@ -382,7 +382,7 @@ class ResultStore(ResultQuery):
         with self._transaction():
             moved = bookkeeping.image_ids_moved_to(self._all, row_id)
             bookkeeping.mark_absent(self._all, run_id, moved)
-            bookkeeping.copy_verdicts_after_exchange(self._all, run_id, row_id)
+            bookkeeping.copy_verdicts_of_exchanged_files(self._all, run_id, row_id)
         return moved
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
@@ -559,13 +559,13 @@ class ResultStore(ResultQuery):
             bookkeeping.store_verdict(self._all, result_id, verdict, judged=judged, found=found)
             return self.verdict(result_id, judged)
 
-    def set_read(self, result_id: int, *, judged: Outcome, is_read: bool) -> None:
+    def set_read_state(self, result_id: int, *, judged: Outcome, is_read: bool) -> None:
         """Record whether a person has read an outcome of a result. An outcome with a verdict always counts as read.
 
         Raises StorageProblem (verdict_misplaced) as `set_verdict`.
         """
         with self._judging(result_id, judged):
-            bookkeeping.mark_read(self._all, result_id, judged=judged, is_read=is_read)
+            bookkeeping.store_read_state(self._all, result_id, judged=judged, is_read=is_read)
 
     @contextlib.contextmanager
     def _judging(self, result_id: int, judged: Outcome) -> Iterator[None]:
@@ -573,7 +573,7 @@ class ResultStore(ResultQuery):
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image than `judged`.
         """
-        self._verdicts.forget()
+        self._verdicts.clear_judged_hashes()
         with self._transaction():
             query = "SELECT image_key FROM answers JOIN images ON images.id = image_id WHERE answers.id = ?"
             rows = self._all(query, result_id)

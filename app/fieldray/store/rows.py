@@ -51,8 +51,8 @@ from fieldray.domain.run import (
     VerdictChoice,
 )
 from fieldray.store.schema import (
-    LUNG_VALUES,
-    POINT_OF_RUN,
+    COMMON_LUNG_FIELDS,
+    RUN_POINT_MARKER,
     StoredDetails,
     StoredFinding,
     StoredLungs,
@@ -80,7 +80,7 @@ RUNS_WITH_PACKS: Final = """
                      FROM (SELECT position, spec FROM run_packs WHERE run_id = runs.id ORDER BY position)) AS packs
      FROM runs)
 """
-RECOGNISED_BY_STAMP: Final = 2  # value of `is_resumed` if the file was recognised by its stamp alone
+REUSED_BY_STAMP: Final = 2  # value of `is_resumed` if the file was recognised by its stamp alone
 _LAST_S: Final = 2.5e11  # in the year 9892
 _NONE: Final = type(None)
 _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
@@ -180,7 +180,7 @@ def _stored_findings(findings: Sequence[Finding], points: Sequence[OperatingPoin
 
     def point(finding: Finding) -> OperatingPoint | Literal[1] | None:
         is_of_run = finding.point is not None and finding.point == of_run.get(finding.label)
-        return POINT_OF_RUN if is_of_run else finding.point
+        return RUN_POINT_MARKER if is_of_run else finding.point
 
     return [StoredFinding(each.label, each.score, each.decision, point(each)) for each in findings]
 
@@ -188,7 +188,7 @@ def _stored_findings(findings: Sequence[Finding], points: Sequence[OperatingPoin
 def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
     if lungs is None:
         return {"lungs": None, "lung_shares": None}
-    kept, values = lungs.compressed_shares, [getattr(lungs, name) for name in LUNG_VALUES]
+    kept, values = lungs.compressed_shares, [getattr(lungs, name) for name in COMMON_LUNG_FIELDS]
     text = compact_json([kept.rows, kept.columns, kept.threshold, map_values(lungs.pixel_map), *values])
     return {"lungs": text, "lung_shares": kept.data}
 
@@ -236,7 +236,7 @@ def outcome_of(
     looks_inside  whether a damaged lung mask is detected now, and not only on first access
     """
     with_checked_types(row)
-    category_in(row)
+    category_of_row(row)
     details = parse_json(row["details"], StoredDetails)
     facts = ReadFacts(
         content_sha256=row["content_sha256"].hex(),
@@ -326,7 +326,7 @@ def stored_result_of(
         position=row["position"],
         outcome=outcome_of(row, pack_spec_of(row["spec"]), thumbnail=thumbnail, looks_inside=looks_inside),
         is_reused=bool(row["is_resumed"]),
-        is_recognised_by_sample=row["is_resumed"] == RECOGNISED_BY_STAMP,
+        is_recognised_by_sample=row["is_resumed"] == REUSED_BY_STAMP,
         verdict=verdict_of(row) if row["choice"] else None,
         is_read=bool(row["is_read"]),
     )
@@ -340,13 +340,13 @@ def findings_of(text: str, run: PackOfResult) -> tuple[Finding, ...]:
     found = []
     for kept in parse_json(text, tuple[StoredFinding, ...]):
         point = kept.point
-        if point == POINT_OF_RUN:
+        if point == RUN_POINT_MARKER:
             (point,) = (known for known in run.operating_points if known.label == kept.label)
         found.append(Finding(label=kept.label, score=kept.score, decision=kept.decision, point=point))
     return tuple(found)
 
 
-def brief_of(row: sqlite3.Row) -> ResultBrief:
+def result_brief_of(row: sqlite3.Row) -> ResultBrief:
     """Read a result without its large columns from a row joined with image, pack and verdict.
 
     Raises one of `INVALID_ROW_ERRORS`.
@@ -361,7 +361,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
         image=image_key_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),
         frame=row["frame"],
-        category=category_in(row),
+        category=category_of_row(row),
         label=finding.label if finding else "",
         score=finding.score if finding else None,
         point=finding.point if finding else None,
@@ -372,40 +372,40 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
     )
 
 
-def tally_of(row: sqlite3.Row) -> ImageTally:
+def image_tally_of(row: sqlite3.Row) -> ImageTally:
     """Read an `ImageTally` from a row that counts results. Raises one of `INVALID_ROW_ERRORS`."""
     return ImageTally(
         spec=pack_spec_of(row["spec"]),
-        category=category_in(row),
+        category=category_of_row(row),
         reason=reason_of(row["reason"]) if row["reason"] else None,
         verdict=row["choice"],
         image_count=row["number"],
     )
 
 
-def category_of(rank: int) -> Category:
+def category_of_rank(rank: int) -> Category:
     """Return the category at a position in the order of the work list, from 0. Raises ValueError, TypeError."""
     if rank not in range(len(WORK_LIST_ORDER)):
         raise ValueError(f"no category is in place {rank}")
     return WORK_LIST_ORDER[rank]
 
 
-def result_count(row: sqlite3.Row) -> ResultCount:
+def result_count_of(row: sqlite3.Row) -> ResultCount:
     """Read a `ResultCount` from a row that counts results. Raises one of `INVALID_ROW_ERRORS`."""
     with_checked_types(row)
     why = [parse_json(row["reason"], StoredReason)] if row["reason"] else []
     codes = tuple(each.code for each in (*why, *parse_json(row["notes"], tuple[StoredReason, ...])))
-    return ResultCount(category=category_in(row), codes=codes, number=row["number"])
+    return ResultCount(category=category_of_row(row), codes=codes, number=row["number"])
 
 
-def sample_of(row: sqlite3.Row) -> DriftSample:
+def drift_sample_of(row: sqlite3.Row) -> DriftSample:
     """Read the values by which drift is measured from a row of `answers` joined with its image.
 
     Raises one of `INVALID_ROW_ERRORS`.
     """
     scores = {found.label: found.score for found in parse_json(row["findings"], tuple[StoredFinding, ...])}
     inside = parse_json(row["lungs"], StoredLungs).evidence_inside if row["lungs"] and scores else None
-    return DriftSample(category=category_in(row), scores=scores, median_grey=row["grey"], evidence_inside=inside)
+    return DriftSample(category=category_of_row(row), scores=scores, median_grey=row["grey"], evidence_inside=inside)
 
 
 def spec_text(spec: RunSpec) -> str:
@@ -465,7 +465,7 @@ def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
         verdict=verdict_of(row),
         image=image_key_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),
-        category=category_in(row),
+        category=category_of_row(row),
         score=row["score"],
     )
 
@@ -486,7 +486,7 @@ def _types_of(names: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
     return tuple((name, _TYPES[name]) for name in names if name in _TYPES)
 
 
-def category_in(row: Row) -> Category:
+def category_of_row(row: Row) -> Category:
     """Read the category from the column `category` of a row. Raises ValueError for an unknown category."""
     category: Category = row["category"]
     if category not in WORK_LIST_ORDER:

@@ -220,7 +220,7 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
     return bool(connection.execute(query, (name,)).fetchone()[0])
 
 
-POINT_OF_RUN: Final = 1  # in a stored finding: the run's operating point for the label
+RUN_POINT_MARKER: Final = 1  # in a stored finding: the run's operating point for the label
 _HEADER: Final = {field.name: field.default for field in dataclasses.fields(ImageHeader)}
 
 MapValues = tuple[float, float, float, float]  # scale and offset of the rows, then of the columns
@@ -299,13 +299,13 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
         shares  the compressed mask of the lungs, as in `CompressedShares.data`
         """
         kept = CompressedShares(self.mask_rows, self.mask_columns, self.threshold, shares)
-        values = {name: getattr(self, name) for name in LUNG_VALUES}
+        values = {name: getattr(self, name) for name in COMMON_LUNG_FIELDS}
         return LungFields(**values, compressed_shares=kept, pixel_map=PixelMap(*self.pixel_map))
 
 
 _OF_CELLS: Final = ("mask_rows", "mask_columns", "threshold", "pixel_map")
 # Fields that `StoredLungs` and `LungFields` have in common, in the order of `StoredLungs`: all but those of the mask.
-LUNG_VALUES: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
+COMMON_LUNG_FIELDS: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
 
 
 def compact_json(value: Any) -> str:

@@ -52,7 +52,7 @@ from fieldray.domain.run import (
 from fieldray.store.bookkeeping import sort_key
 from fieldray.store.database import StoreConnection, convert_sqlite_errors, mark_damaged_on_invalid_row
 from fieldray.store.results import ResultQuery
-from fieldray.store.rows import brief_of, category_of, sample_of, tally_of, with_checked_types
+from fieldray.store.rows import category_of_rank, drift_sample_of, image_tally_of, result_brief_of, with_checked_types
 from fieldray.store.schema import image_key, reasons_of
 
 # The order by class, the most urgent first. Rows with equal values in the column to sort by have this order, too.
@@ -239,7 +239,7 @@ class HistoryQuery(ResultQuery):
     def _ordered(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
     ) -> NDArray[np.int64]:
-        statement, values = list_statement(wanted, order)
+        statement, values = work_list_statement(wanted, order)
         about = {**values, "run_id": run_id, "limit": -1 if limit is None else limit}
         return np.fromiter(map(itemgetter(0), self._tuples(statement, about)), np.int64)
 
@@ -313,7 +313,7 @@ class HistoryQuery(ResultQuery):
         verdicts: defaultdict[int, Counter[VerdictChoice]] = defaultdict(Counter)
         for row in self._convert(with_checked_types, self._all(_COUNTS)):
             with mark_damaged_on_invalid_row(self.path):
-                counts[row["run_id"]][category_of(row["rank"])] += row["number"]
+                counts[row["run_id"]][category_of_rank(row["rank"])] += row["number"]
         for query, sign in ((_BACKENDS, 1), (_BACKENDS_ABSENT, -1)):
             for row in self._convert(with_checked_types, self._all(query)):
                 backends[row["run_id"]][row["backend"] or ""] += sign * row["number"]
@@ -355,7 +355,7 @@ class HistoryQuery(ResultQuery):
         """
         for page in self._pages(run_id):
             of_image = defaultdict[int, list[ResultBrief]](list)
-            for brief in self._convert(brief_of, self._all(_BRIEFS, json.dumps(list(page)))):
+            for brief in self._convert(result_brief_of, self._all(_BRIEFS, json.dumps(list(page)))):
                 if position in (None, brief.position):
                     of_image[brief.row_id].append(brief)
             for row_id in page:
@@ -371,7 +371,7 @@ class HistoryQuery(ResultQuery):
         """
         inside = os.fsencode(folder) if folder else b""
         ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
-        return self._convert(tally_of, self._all(_TALLIES, inside, *ends, since_s, until_s))
+        return self._convert(image_tally_of, self._all(_TALLIES, inside, *ends, since_s, until_s))
 
     def images_in_order(self, run_id: int) -> Iterator[StoredImage]:
         """Yield the images of a run in the order of its work list, the most urgent image first.
@@ -395,7 +395,7 @@ class HistoryQuery(ResultQuery):
             some = positions[start : start + _POSITIONS_PER_QUERY]
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
 
-    def shared_instances(self, run_id: int, *, position: int = 0) -> int:
+    def count_shared_instances(self, run_id: int, *, position: int = 0) -> int:
         """Return how many files of a run share a SOP Instance UID with another file that has different pixels.
 
         Files with equal pixels in another compression are not counted. Pixels count as equal if median grey and score
@@ -423,7 +423,7 @@ class HistoryQuery(ResultQuery):
                are left out
         """
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
-        return self._convert(sample_of, self._all(query, *pack_in_run, limit))
+        return self._convert(drift_sample_of, self._all(query, *pack_in_run, limit))
 
     def earlier_drift_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
         """Return the values by which drift is measured, from earlier runs over the folders of a run.
@@ -444,10 +444,10 @@ class HistoryQuery(ResultQuery):
                     GROUP BY {_IDENTITY} ORDER BY answers.id DESC LIMIT ?"""
         pack = run.spec.packs[position]
         asked = pack.model_sha256, pack.settings_hash, run.run_id, *ends, run.run_id, limit
-        return self._convert(sample_of, self._all(query, *asked))
+        return self._convert(drift_sample_of, self._all(query, *asked))
 
 
-def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
+def work_list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
     """Return the SQL statement that reads the row ids of a work list in order, and the values of its parameters.
 
     The caller adds the values `run_id`, and `limit`, the maximum number of rows (-1 for all).

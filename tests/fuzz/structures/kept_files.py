@@ -21,14 +21,14 @@ from fieldray.packs.site_choices import RememberedPacks, SitePointFile
 from fieldray.reports.outputs import is_own_report
 from fieldray.settings import SETTING_ROWS, load
 from fieldray.store.rows import (
-    brief_of,
+    drift_sample_of,
     outcome_columns,
     outcome_of,
     pack_spec_of,
     pack_spec_text,
-    result_count,
+    result_brief_of,
+    result_count_of,
     run_of,
-    sample_of,
     spec_text,
     stored_result_of,
     superseded_verdict_of,
@@ -240,7 +240,7 @@ def read_row(data: bytes, _folder: Path) -> str | None:
 
 def _shown(row: Any) -> object:
     """Read a result as the history shows it. It must survive being stored again."""
-    brief = brief_of(row)
+    brief = result_brief_of(row)
     spec = pack_spec_of(row["spec"])
     kept = outcome_of(row, spec)
     try:
@@ -251,7 +251,7 @@ def _shown(row: Any) -> object:
 
 
 _TAKEN: Final[Mapping[str, tuple[Callable[[Any], object], ...]]] = {
-    "result": (stored_result_of, _shown, sample_of, result_count),
+    "result": (stored_result_of, _shown, drift_sample_of, result_count_of),
     "run": (run_of,),
     "verdict": (verdict_of, superseded_verdict_of),
 }

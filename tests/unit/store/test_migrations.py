@@ -300,7 +300,7 @@ def test_an_optional_field_of_another_version_needs_no_migration(tmp_path: Path)
 
 
 def test_every_version_has_a_migration() -> None:
-    assert sorted(migrations.STEPS) == list(range(11, SCHEMA_VERSION))
+    assert sorted(migrations.MIGRATION_STEPS) == list(range(11, SCHEMA_VERSION))
 
 
 def test_a_message_precedes_the_migration_of_a_store(tmp_path: Path, fieldray: Fieldray) -> None:

@@ -111,7 +111,7 @@ def test_an_image_moved_during_a_run_is_listed_once_with_its_verdict(
     if is_over:
         assert store.finish(run_id) == 1
     else:
-        store.remove_moved(run_id, moved.row_id)
+        store.mark_moved_images_absent(run_id, moved.row_id)
     assert names(store, run_id) == {"moved.dcm", "twin.dcm", "also.dcm"}
     listed = {result.outcome.ref.path.name: result.verdict for result in store.results(run_id)}
     assert listed == {"moved.dcm": AGREE, "twin.dcm": None, "also.dcm": None}
@@ -137,7 +137,7 @@ def test_verdicts_follow_their_images_when_two_files_exchange_names(
     assert (exchanged == run_id) is (where != "next run")
     if where == "watched":
         for saved in list(store.results(run_id)):
-            store.remove_moved(run_id, saved.row_id)
+            store.mark_moved_images_absent(run_id, saved.row_id)
     else:
         store.finish(exchanged)
     assert verdicts(store, exchanged) == [None, AGREE]
@@ -476,26 +476,26 @@ def read_in(store: ResultStore, run_id: int) -> list[bool]:
 def test_the_read_mark_is_taken_over_with_the_same_result_only(store: ResultStore) -> None:
     first = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"), image("d.dcm", "d"))
     for row_id, name, content in ((1, "a.dcm", "a"), (2, "b.dcm", "b")):
-        store.set_read(row_id, judged=image(name, content), is_read=True)
+        store.set_read_state(row_id, judged=image(name, content), is_read=True)
     store.finish(first)
     second = save_run(store, image("a.dcm", "a"), image("b.dcm", "e"), image("d.dcm", "d"))
     assert (read_in(store, first), read_in(store, second)) == ([True, True, False], [True, False, False])
-    store.set_read(4, judged=image("a.dcm", "a"), is_read=False)
+    store.set_read_state(4, judged=image("a.dcm", "a"), is_read=False)
     assert (read_in(store, first), read_in(store, second)) == ([False, True, False], [False, False, False])
     assert store.superseded_verdicts(second) == ()
     with pytest.raises(StorageProblem, match="no longer has the result"):
-        store.set_read(1, judged=image("b.dcm", "b"), is_read=True)
+        store.set_read_state(1, judged=image("b.dcm", "b"), is_read=True)
 
 
 def test_a_verdict_takes_precedence_over_a_read_mark(store: ResultStore) -> None:
     first = save_run(store, image("a.dcm", "a"))
     store.finish(first)
     second = save_run(store, image("a.dcm", "a"))
-    store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
+    store.set_read_state(2, judged=image("a.dcm", "a"), is_read=True)
     assert store.set_verdict(1, AGREE, judged=image("a.dcm", "a")) == AGREE  # another window, on the previous run
     assert store.result(2).verdict == AGREE
-    store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
-    store.set_read(2, judged=image("a.dcm", "a"), is_read=False)
+    store.set_read_state(2, judged=image("a.dcm", "a"), is_read=True)
+    store.set_read_state(2, judged=image("a.dcm", "a"), is_read=False)
     assert (store.result(2).verdict, store.result(2).is_read) == (AGREE, True)
     store.finish(second)
     store.set_verdict(2, None, judged=image("a.dcm", "a"), replaceable=[AGREE])
@@ -506,7 +506,7 @@ def test_a_verdict_takes_precedence_over_a_read_mark(store: ResultStore) -> None
 
 def test_a_read_mark_is_not_counted_as_a_verdict(store: ResultStore, path: Path) -> None:
     run_id = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
-    store.set_read(1, judged=image("a.dcm", "a"), is_read=True)
+    store.set_read_state(1, judged=image("a.dcm", "a"), is_read=True)
     store.set_verdict(2, AGREE, judged=image("b.dcm", "b"))
     store.finish(run_id)
     with HistoryQuery(path) as history:

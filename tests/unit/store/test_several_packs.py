@@ -76,7 +76,7 @@ def test_a_verdict_counts_only_for_the_judged_packs_result(store: ResultStore) -
     assert store.superseded_verdicts(again) == ()
     alone = saved(store, (scored("a.dcm", 0.8),), spec=run_spec(packs=(ADULTS,)))
     assert [one.verdict for one in store.superseded_verdicts(alone)] == [DISAGREE]
-    store.set_read(first.result_id, judged=first.outcome, is_read=True)
+    store.set_read_state(first.result_id, judged=first.outcome, is_read=True)
     assert [(answer.is_read, answer.verdict) for answer in store.image(first.row_id).results] == [
         (True, None),
         (True, DISAGREE),

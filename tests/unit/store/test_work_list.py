@@ -24,7 +24,7 @@ from fieldray.store.database import damage_mark_path
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import repair
 from fieldray.store.results import ResultStore
-from fieldray.store.work_list import SELECT_PATIENTS_AND_STUDIES, HistoryQuery, list_statement
+from fieldray.store.work_list import SELECT_PATIENTS_AND_STUDIES, HistoryQuery, work_list_statement
 from outcomes import failed, image_ref, refused, screened
 from stores import AGREE, SPEC, AskedStatements, rows_of, save_run
 
@@ -176,7 +176,7 @@ def test_no_list_reads_a_result_or_another_run(query: HistoryQuery, column: List
         ResultFilter(verdict="none", kept_row_ids=frozenset({1})),
         ResultFilter(verdict="disagreed", text="px"),
     ):
-        statement, values = list_statement(wanted, ResultOrder(column, is_descending))
+        statement, values = work_list_statement(wanted, ResultOrder(column, is_descending))
         steps = plan(query, statement, {**values, "run_id": 1, "limit": -1})
         assert steps[0].startswith(seeks) and "(run_id=?" in steps[0]
         assert not is_in_order or not [step for step in steps if "TEMP B-TREE" in step], steps
@@ -273,9 +273,9 @@ def test_exports_have_todays_images_first_and_mark_earlier_ones(store: ResultSto
 def test_the_next_unread_image_is_searched_below_then_from_the_top(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store)
     rows = np.array([3, 5, 6, 8, 1], np.int64)
-    store.set_read(5, judged=OUTCOMES[4], is_read=True)
+    store.set_read_state(5, judged=OUTCOMES[4], is_read=True)
     store.set_verdict(8, AGREE, judged=OUTCOMES[7])
-    store.set_read(3, judged=image("a.dcm", 0.3), is_read=True)  # the row's earlier result
+    store.set_read_state(3, judged=image("a.dcm", 0.3), is_read=True)  # the row's earlier result
     assert [query.next_unread(run_id, rows, index) for index in (-1, 0, 2, 4)] == [3, 6, 1, 3]
     assert query.next_unread(run_id, np.array([5, 1], np.int64), 1) is None
     assert sorted(listed(query, run_id, verdict="unread")) == [1, 2, 3, 4, 6, 7]
