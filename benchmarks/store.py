@@ -210,7 +210,7 @@ def _give_verdicts(path: Path) -> None:
 def _sampled(path: Path) -> Sequence[int]:
     with ResultQuery(path) as query:
         (run,) = query.runs()
-        return range(1, sum(query.counts(run.run_id).values()) + 1, _COMPARED)
+        return range(1, sum(query.category_counts(run.run_id).values()) + 1, _COMPARED)
 
 
 def _sample(path: Path) -> dict[str, dict[str, Any]]:

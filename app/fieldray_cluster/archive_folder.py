@@ -461,6 +461,6 @@ def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
             run = query.run(run_id)
         except UsageProblem:
             return False
-        counts = query.counts(run_id)
+        counts = query.category_counts(run_id)
         has_all = run.state == "finished" and run.spec.result_key == spec.result_key and not counts.get("failed")
         return has_all and image_count(counts) > 0

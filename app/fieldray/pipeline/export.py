@@ -152,7 +152,7 @@ def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
 
 
 def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> StoredPack:
-    counts = query.counts(run.run_id, position=position)
+    counts = query.category_counts(run.run_id, position=position)
     return StoredPack(counts=counts, warnings=run_warnings(query, run, position, manifest), manifest=manifest)
 
 

@@ -219,7 +219,7 @@ class ResultQuery:
                    AND EXISTS (SELECT 1 FROM answers WHERE image_id = images.id)"""
         return int(self._all(query, run_id)[0]["number"])
 
-    def counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
+    def category_counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
         """Return how many present images of a run each category has, by the results of the pack at `position`."""
         query = """SELECT category, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
                    WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""

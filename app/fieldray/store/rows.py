@@ -196,7 +196,7 @@ def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
 def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
     if row["lungs"] is None:
         return None
-    lungs = parse_json(row["lungs"], StoredLungs).fields(bytes(memoryview(row["lung_shares"])))
+    lungs = parse_json(row["lungs"], StoredLungs).to_lung_fields(bytes(memoryview(row["lung_shares"])))
     if looks_inside:
         _ = lungs.shares
     return lungs

@@ -293,7 +293,7 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
     quality: tuple[QualityNote, ...] = ()
     unseen_by: LungMeasurement | None = None
 
-    def fields(self, shares: bytes) -> LungFields:
+    def to_lung_fields(self, shares: bytes) -> LungFields:
         """Return the lung fields of the image.
 
         shares  the compressed mask of the lungs, as in `CompressedShares.data`

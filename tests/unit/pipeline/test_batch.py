@@ -360,7 +360,7 @@ def test_a_failed_estimate_of_the_image_count_does_not_end_the_run(tmp_path: Pat
 def test_warnings_about_the_pack_are_published_after_all_results_are_stored(tmp_path: Path) -> None:
     def warnings(pack: PackOfRun) -> list[Reason]:
         with ResultQuery(tmp_path / "results.sqlite") as query:
-            return [reason("unlike_images", count=sum(query.counts(pack.run_id).values()))]
+            return [reason("unlike_images", count=sum(query.category_counts(pack.run_id).values()))]
 
     run = Run(tmp_path, ["dark.png", "bright.png"], warnings=warnings).finish()
     assert [event.pack_notes for event in run.of(RunChanged)] == [(), ((reason("unlike_images", count=2),),)]

@@ -350,7 +350,7 @@ def test_screening_a_refused_image_anyway_replaces_it_and_keeps_its_verdict(open
     )
     with ResultQuery(opened.session.database) as query:
         assert [given.verdict for given in query.superseded_verdicts(first.run_id)] == [disagree]
-        assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
+        assert query.category_counts(first.run_id) == {"refused": 2, found.category: 1}
         assert query.run(first.run_id).state == "finished"
     assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}
     back = opened.session.screen_again(

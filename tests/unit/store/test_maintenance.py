@@ -152,11 +152,11 @@ def test_a_backup_is_consistent_although_the_run_continues(path: Path, tmp_path:
         shares: list[float] = []
         written = backup(path, tmp_path / "out", has_pictures=True, progress=save_another)
         assert written == (tmp_path / "out" / "results.sqlite", tmp_path / "out" / "results.pictures.sqlite")
-        assert store.counts(run_id) == {"abnormal": len(shares)}
+        assert store.category_counts(run_id) == {"abnormal": len(shares)}
     assert shares[-1] == 1.0
     with HistoryQuery(tmp_path / "out" / "results.sqlite") as copy:
         assert [run.run_id for run in copy.runs()] == [run_id, 1]
-        assert (len(list(copy.results(1))), copy.counts(run_id)) == (COUNT, {})
+        assert (len(list(copy.results(1))), copy.category_counts(run_id)) == (COUNT, {})
     assert check(tmp_path / "out" / "results.sqlite", progress=ignore_progress)["pictures"] == COUNT
 
 
@@ -190,7 +190,7 @@ def test_a_restore_brings_back_results_and_keeps_the_replaced_store(path: Path, 
     assert replaced == path.with_name("results.replaced-1.sqlite")
     assert stored_counts(path) == (1, COUNT, 1)
     with HistoryQuery(replaced) as query:
-        assert query.counts(2) == {"abnormal": 1}
+        assert query.category_counts(2) == {"abnormal": 1}
     assert not list(path.parent.glob("*.new*"))
     assert restore(path, copied) == path.with_name("results.replaced-2.sqlite")
 
@@ -292,7 +292,7 @@ def test_an_open_store_is_not_replaced(path: Path, copied: Path, monkeypatch: py
         run_id = add(store, "8")
         with raises(StorageProblem, "store_in_use"):
             restore(path, copied)
-        assert store.counts(run_id) == {"abnormal": 1}
+        assert store.category_counts(run_id) == {"abnormal": 1}
     with pytest.raises(UsageProblem):
         restore(path, copied / "nowhere")
 

@@ -25,7 +25,7 @@ from stores import AGREE, DISAGREE, SPEC, AskedStatements, image, save_run
 def names(store: ResultQuery, run_id: int) -> set[str]:
     listed = {result.outcome.ref.path.name for result in store.results(run_id)}
     assert listed == {result.outcome.ref.path.name for result in store.results(run_id)}
-    assert sum(store.counts(run_id).values()) == len(listed)
+    assert sum(store.category_counts(run_id).values()) == len(listed)
     return listed
 
 

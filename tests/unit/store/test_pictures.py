@@ -74,7 +74,7 @@ def test_the_picture_file_can_be_deleted_during_a_run(store: ResultStore, path: 
     pictures_path(path).unlink()
     for content in "12":
         store.save(run_id, image(content), spec=SPEC)
-    assert store.counts(run_id) == {"abnormal": 3}
+    assert store.category_counts(run_id) == {"abnormal": 3}
     store.close()
     assert shown(path) == ""
 
@@ -130,7 +130,7 @@ def test_a_foreign_picture_file_is_not_used_and_ends_no_run(path: Path, order: s
     with ResultStore(path) as store:
         run_id = save_run(store, image("0"))
         assert store.result(1).outcome.facts.thumbnail is None
-        assert store.counts(run_id) == {"abnormal": 1}
+        assert store.category_counts(run_id) == {"abnormal": 1}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")

@@ -302,4 +302,4 @@ def test_the_id_of_a_lost_run_is_not_used_again(path: Path, orders: str) -> None
     assert repair(path) is not None
     with ResultStore(path) as store:
         assert store.open_run(SPEC) == 2
-        assert store.counts(2) == {}
+        assert store.category_counts(2) == {}

@@ -178,7 +178,7 @@ def test_rows_come_in_pages(store: ResultStore) -> None:
         lambda store: store.has_results(PACK),
         lambda store: store.reusable_outcome(PACK, content_sha256="c" * 64, frame=0, up_to_result_id=9),
         lambda store: list(store.results(1)),
-        lambda store: store.counts(1),
+        lambda store: store.category_counts(1),
     ],
 )
 def test_no_query_on_a_run_scans_the_whole_store(tmp_path: Path, ask: Callable[[ResultQuery], object]) -> None:
@@ -193,7 +193,7 @@ def test_no_query_on_a_run_scans_the_whole_store(tmp_path: Path, ask: Callable[[
 
 
 def test_an_empty_store_gives_no_runs_or_results(store: ResultStore) -> None:
-    assert (store.runs(), store.last_row_id(), store.counts(1), list(store.results(1))) == ((), 0, {}, [])
+    assert (store.runs(), store.last_row_id(), store.category_counts(1), list(store.results(1))) == ((), 0, {}, [])
     with pytest.raises(KeyError):
         store.result(1)
     for number in (1, 2**63, -(2**63) - 1, 10**30):

@@ -61,7 +61,7 @@ def test_an_image_is_listed_by_its_most_urgent_result(store: ResultStore, path: 
         assert {brief.position for brief in query.result_briefs(run_id, position=1)} == {1}
         (summary,) = query.summaries()
         assert (summary.total, summary.counts["abnormal"], summary.backends["cpu"]) == (6, 3, 10)
-        assert [query.counts(run_id, position=at)["abnormal"] for at in (0, 1)] == [2, 1]
+        assert [query.category_counts(run_id, position=at)["abnormal"] for at in (0, 1)] == [2, 1]
         assert len(query.drift_samples(PackOfRun(run_id, 1), limit=99)) == 6
 
 

@@ -61,7 +61,7 @@ def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(stor
     assert listed(store, second) == [("a", True), ("b", True)]
     verdicts = {row.outcome.ref.path.name: row.verdict for row in store.results(second)}
     assert verdicts == {"a": AGREE, "b": None}
-    assert store.counts(second) == {"abnormal": 2}
+    assert store.category_counts(second) == {"abnormal": 2}
     assert listed(store, first) == [("a", False), ("b", False)]
     assert {row.row_id for row in store.results(second)} == set(copies)
 
@@ -167,7 +167,7 @@ def test_another_outcome_replaces_a_refusal(store: ResultStore) -> None:
     found = store.result(row_id)
     assert (found.outcome.status, found.verdict, found.is_reused) == ("screened", None, False)
     assert store.verdict(row_id, judged) == AGREE
-    assert store.counts(run.run_id) == {"abnormal": 1}
+    assert store.category_counts(run.run_id) == {"abnormal": 1}
 
 
 def test_results_of_a_run_of_another_program_are_not_replaced(store: ResultStore, path: Path) -> None:

@@ -320,7 +320,7 @@ def test_counts_follow_saved_replaced_and_missing_images(store: ResultStore, que
     assert counts(query, run_id) == {"abnormal": 1, "normal": 1}
     assert store.finish(run_id) == 1
     assert counts(query, run_id) == {"abnormal": 1}
-    assert counts(query, run_id) == store.counts(run_id)
+    assert counts(query, run_id) == store.category_counts(run_id)
 
 
 def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: HistoryQuery) -> None:
@@ -430,7 +430,7 @@ def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
     columns = ", ".join(f"list.{name}" for name in names if name not in ("run_id", "image_id"))
     rows = f"""SELECT image_key, {columns} FROM work_list AS list JOIN images ON images.id = list.image_id
                WHERE list.run_id = {run_id} ORDER BY image_key"""
-    return (*rows_of(store.path, rows), store.counts(run_id))
+    return (*rows_of(store.path, rows), store.category_counts(run_id))
 
 
 def test_reused_results_are_listed_like_saved_ones(store: ResultStore) -> None:
