@@ -279,7 +279,7 @@ class Batch:
                 taken = recorder.reuse_results(store, arrived)
                 for event in image_events(store, taken) if self._ports.resume_options.reports_each_image else [taken]:
                     self._publish(event)
-                done += len(arrived.images)
+                done += len(arrived.image_row_ids)
             elif kept := [one for one in arrived if watch is None or watch.is_final(one.decisive, is_new=one.is_new)]:
                 for event in recorder.save(store, [(one.outcomes, one.resumed) for one in kept]):
                     self._publish(event)
@@ -318,7 +318,7 @@ class Batch:
             if isinstance(item, ReusedResults):
                 yield self._leaving(together)
                 together = []
-                self._arrived += len(item.images)
+                self._arrived += len(item.image_row_ids)
                 self._room.release()
                 yield item
                 continue
@@ -434,11 +434,11 @@ class Batch:
             return None
         return ResultsByStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
 
-    def _hand_over(self, taken: ReusedResults) -> None:
+    def _hand_over(self, reused: ReusedResults) -> None:
         self._going.wait()
         self._wait_for_room()
-        self._found += len(taken.images)
-        self._outcomes.put(taken)
+        self._found += len(reused.image_row_ids)
+        self._outcomes.put(reused)
 
     def _screen(self, ref: ImageRef) -> None:
         self._going.wait()

@@ -121,9 +121,9 @@ class RunRecorder:
                 self._packs[answer.position].reused_by_content += answer.is_reused
         return [ImageDone(image=image) for image in images]
 
-    def reuse_results(self, store: ResultStore, taken: ReusedResults) -> ResultsTakenOver:
+    def reuse_results(self, store: ResultStore, reused: ReusedResults) -> ResultsTakenOver:
         """Store reused results of earlier runs for many images in this run. Returns the event to publish."""
-        rows = store.reuse_results(self.run_id, taken)
+        rows = store.reuse_results(self.run_id, reused)
         kinds = store.count_results(rows)
         self._count(rows)
         for counts, of_pack in zip(self._packs, kinds, strict=True):
@@ -378,10 +378,10 @@ class _FilesOfRun:
         """
         if not (self._first <= key and (self._is_end or key <= self._last)):
             found = self._query.image_stamps(self._run_id, key, limit=_STAMPS_PER_QUERY)
-            self._known = {one.key: one for one in found}
+            self._known = {one.image_key: one for one in found}
             self._first, self._is_end = key, len(found) < _STAMPS_PER_QUERY
-            self._last = found[-1].key if found else key
+            self._last = found[-1].image_key if found else key
         image = self._known.get(key)
-        if image is None or position not in image.results:
+        if image is None or position not in image.stamped_results:
             return None
-        return image.row_id, *image.results[position]
+        return image.row_id, *image.stamped_results[position]

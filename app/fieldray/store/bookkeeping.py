@@ -217,12 +217,12 @@ _OF_ANSWER: Final = {
 class ReusedResults(NamedTuple):
     """The row ids of earlier results that a run uses for files that have not changed.
 
-    images   row ids in the table `images`, one for each file. A row belongs to this run or to an earlier run
-    results  for each pack, by its position in the run: row ids in the table `answers`, one for each image
+    image_row_ids   row ids in the table `images`, one for each file. A row belongs to this run or to an earlier run
+    result_row_ids  for each pack, by its position in the run: row ids in the table `answers`, one for each image
     """
 
-    images: Sequence[int]
-    results: Sequence[Sequence[int]]
+    image_row_ids: Sequence[int]
+    result_row_ids: Sequence[Sequence[int]]
 
 
 def valid_stamp_key(value: object) -> bytes:
@@ -235,21 +235,21 @@ def valid_stamp_key(value: object) -> bytes:
     return value
 
 
-def reuse_results(connection: sqlite3.Connection, run_id: int, taken: ReusedResults) -> list[sqlite3.Row]:
+def reuse_results(connection: sqlite3.Connection, run_id: int, reused: ReusedResults) -> list[sqlite3.Row]:
     """Use earlier results of unchanged files in a run.
 
     Images of this run are marked as seen in the current pass. Images of other runs are copied with their results.
     Returns a row (id, image_id, image_key, result_hash) for each result, in this run, of all these images.
 
-    taken  the earlier results
+    reused  the earlier results
     """
-    about = {"run_id": run_id, "rows": json.dumps(taken.images), "now_s": time.time()}
+    about = {"run_id": run_id, "rows": json.dumps(reused.image_row_ids), "now_s": time.time()}
     for statement in (_SEEN, _PRESENT, _COPY_IMAGES.format(**_copied(connection, "images", _OF_IMAGE))):
         connection.execute(statement, about)
     copy = _COPY_ANSWERS.format(**_copied(connection, "answers", _OF_ANSWER))
-    for position, answers in enumerate(taken.results):
+    for position, answers in enumerate(reused.result_row_ids):
         connection.execute(copy, {**about, "position": position, "taken": json.dumps(answers)})
-    found = connection.execute(_TAKEN, {"run_id": run_id, "images": json.dumps(taken.images)}).fetchall()
+    found = connection.execute(_TAKEN, {"run_id": run_id, "images": json.dumps(reused.image_row_ids)}).fetchall()
     for statement in (_MARK_REUSED_BY_STAMP, UPDATE_RANK):
         connection.execute(statement, {"rows": json.dumps([row["image_id"] for row in found])})
     return found

@@ -92,15 +92,15 @@ _NO_ROW = 2**63  # SQLite has no number as large as this
 class ImageStamps:
     """The stamps stored for one image of a run. A stamp shows whether a file is unchanged.
 
-    key      key of the image (`schema.image_key`)
-    row_id   row of the image
-    results  for each position of a pack: row of the result, and stamp of the file when the result was made; the stamp
-             is None if the result must be computed again
+    image_key        key of the image (`schema.image_key`)
+    row_id           row of the image
+    stamped_results  for each position of a pack: row of the result, and stamp of the file when the result was made; the
+                     stamp is None if the result must be computed again
     """
 
-    key: bytes
+    image_key: bytes
     row_id: int
-    results: Mapping[int, tuple[int, bytes | None]]
+    stamped_results: Mapping[int, tuple[int, bytes | None]]
 
 
 class ResultQuery:
@@ -276,9 +276,9 @@ class ResultQuery:
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
             ImageStamps(
-                key=answers[0]["image_key"],
+                image_key=answers[0]["image_key"],
                 row_id=answers[0]["id"],
-                results={row["position"]: (row["answer_id"], row["stamp"]) for row in answers},
+                stamped_results={row["position"]: (row["answer_id"], row["stamp"]) for row in answers},
             )
             for answers in images
         )
@@ -454,18 +454,18 @@ class ResultStore(ResultQuery):
         (key,) = self._convert(lambda row: bookkeeping.valid_stamp_key(row["value"]), rows)
         return key
 
-    def reuse_results(self, run_id: int, taken: ReusedResults) -> tuple[int, ...]:
+    def reuse_results(self, run_id: int, reused: ReusedResults) -> tuple[int, ...]:
         """Copy results of earlier runs into this run in one transaction. Returns the row ids of the images in this run.
 
         Raises StorageProblem (results_lost) if a result no longer exists.
         """
         with self._transaction():
-            answers = bookkeeping.reuse_results(self._connection, run_id, taken)
-            if len(answers) < (wanted := sum(map(len, taken.results))):
+            answers = bookkeeping.reuse_results(self._connection, run_id, reused)
+            if len(answers) < (wanted := sum(map(len, reused.result_row_ids))):
                 raise StorageProblem(reason("results_lost", path=self.path, found=len(answers), saved=wanted))
             for row in answers:
                 self._verdicts.copy_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
-            self._all(bookkeeping.COPY_WORK_LIST_ROWS, run_id, run_id, json.dumps(taken.images))
+            self._all(bookkeeping.COPY_WORK_LIST_ROWS, run_id, run_id, json.dumps(reused.image_row_ids))
             row_ids = tuple(dict.fromkeys(row["image_id"] for row in answers))
             unlisted = [row["id"] for row in self._all(bookkeeping.SELECT_UNLISTED_IMAGES, json.dumps(row_ids), run_id)]
             for image in self.images(unlisted, looks_inside=False):

@@ -144,8 +144,8 @@ def test_an_interrupted_run_of_an_old_store_can_be_resumed(tmp_path: Path) -> No
     with ResultStore(path) as store:
         assert store.open_run(run_spec(paths=("/interrupted",), packs=packs)) == 4
         whole, half = store.image_stamps(4, b"", limit=9)[::-1]
-        assert (sorted(whole.results), sorted(half.results)) == ([0, 1, 2], [2])
-        assert {stamp for _, stamp in whole.results.values()} == {b"c1" * 16}
+        assert (sorted(whole.stamped_results), sorted(half.stamped_results)) == ([0, 1, 2], [2])
+        assert {stamp for _, stamp in whole.stamped_results.values()} == {b"c1" * 16}
         for pack in packs:
             found = store.reusable_outcome(pack, content_sha256="c1" * 32, frame=0, up_to_result_id=99)
             assert found is not None and found.category in ("abnormal", "not_assessed")

@@ -146,7 +146,7 @@ def test_a_file_has_a_stamp_for_each_pack_that_did_not_fail(store: ResultStore) 
     failed = replace(scored("a.dcm", 0.1), facts=facts)
     store.save(run_id, failed, replace(refused(image_ref("a.dcm")), facts=facts), spec=BOTH)
     (known,) = store.image_stamps(run_id, b"", limit=9)
-    assert {position: stamp for position, (_, stamp) in known.results.items()} == {0: b"stamp", 1: b"stamp"}
+    assert {position: stamp for position, (_, stamp) in known.stamped_results.items()} == {0: b"stamp", 1: b"stamp"}
 
 
 @pytest.mark.parametrize(

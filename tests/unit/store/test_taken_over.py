@@ -42,7 +42,7 @@ def one_pack(*row_ids: int) -> ReusedResults:
 
 
 def file(name: str, row_id: int, stamp: bytes | None) -> ImageStamps:
-    return ImageStamps(key=image_key(image_ref(name)), row_id=row_id, results={0: (row_id, stamp)})
+    return ImageStamps(image_key=image_key(image_ref(name)), row_id=row_id, stamped_results={0: (row_id, stamp)})
 
 
 # ---- reused results
@@ -137,7 +137,7 @@ def test_stamps_of_a_run_are_listed_by_file_name(store: ResultStore) -> None:
         file("d", broken, None),
     ]
     assert store.image_stamps(run_id, b"", limit=10) == tuple(order)
-    assert store.image_stamps(run_id, order[1].key, limit=2) == tuple(order[1:3])
+    assert store.image_stamps(run_id, order[1].image_key, limit=2) == tuple(order[1:3])
     assert store.image_stamps(run_id + 1, b"", limit=10) == ()
 
 
