@@ -80,7 +80,7 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
     """Yield a function that reads an image file as `fieldray compare` does. It returns None for unsuitable images."""
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import data_folder
-    from fieldray.pipeline.compare import read_framed
+    from fieldray.pipeline.compare import read_pair_image
     from fieldray.settings import load
     from fieldray.workers.pool import open_workers
 
@@ -93,7 +93,7 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
         def read(path: Path) -> FramedImage | None:
             if path not in known:
                 ref = ImageRef(path=path, kind="jpeg", header=ImageHeader())
-                known[path] = read_framed(ref, workers=readers, finder=finder).framed
+                known[path] = read_pair_image(ref, workers=readers, finder=finder).framed_image
             return known[path]
 
         yield read

@@ -22,7 +22,7 @@ from fieldray.domain.run import DrivesChanged, Publish
 from fieldray.packs.site_choices import RememberedPacks
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.compare import PriorFinder, system_comparer
+from fieldray.pipeline.compare import PriorFinder, system_comparer_factory
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.history import History
 from fieldray.pipeline.session import Session
@@ -104,7 +104,7 @@ class WindowFrontEnd(QObject):
             drives=SimpleNamespace(close=lambda: None),  # the fault run itself announces changes of drives
             auditor=Auditor(session.database, clinic.packs.site_points),
             history=History(session.database),
-            priors=PriorFinder(session.database, system_comparer(settings)),
+            priors=PriorFinder(session.database, system_comparer_factory(settings)),
             constancy=ConstancyRecords(session.database.parent),
             check_constancy=lambda: (),
             read_load_study=lambda: None,

@@ -45,7 +45,7 @@ from fieldray.packs.naming import PackCandidate
 from fieldray.packs.site_choices import RememberedPacks, with_site_points
 from fieldray.paths import data_folder
 from fieldray.pipeline.auditing import AuditRequest
-from fieldray.pipeline.compare import PriorFinder, system_comparer
+from fieldray.pipeline.compare import PriorFinder, system_comparer_factory
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.history import History
 from fieldray.reasons import Reason, reason
@@ -472,7 +472,7 @@ class FakePriors:
     def stored_priors(self, current: Outcome, *, run_id: int | None) -> StoredPriors:
         if self.problem is not None:
             raise self.problem
-        return PriorFinder(self.database, system_comparer(Settings())).stored_priors(current, run_id=run_id)
+        return PriorFinder(self.database, system_comparer_factory(Settings())).stored_priors(current, run_id=run_id)
 
     def read(self, path: Path, current: Outcome) -> Outcome:
         if path not in self.files:

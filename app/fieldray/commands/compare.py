@@ -48,15 +48,15 @@ def run(options: argparse.Namespace, console: Console) -> int:
     Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem.
     """
     console.is_output_for_program = options.json == "-"
-    from fieldray.pipeline.compare import find_only_image, system_comparer
+    from fieldray.pipeline.compare import find_single_image, system_comparer_factory
     from fieldray.reports.images import pair_text, require_pair_files, write_comparison
 
     inputs = (options.prior, options.current)
     require_pair_files(options.out, inputs=inputs)
     settings, _ = load()
     with contextlib.ExitStack() as ends:
-        comparer = system_comparer(settings)(ends)
-        prior, current = (find_only_image(path, workers=comparer.workers) for path in inputs)
+        comparer = system_comparer_factory(settings)(ends)
+        prior, current = (find_single_image(path, workers=comparer.workers) for path in inputs)
         pair = comparer.compare(prior, current)
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)

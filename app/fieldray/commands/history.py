@@ -307,9 +307,9 @@ def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, c
 
     Raises UsageProblem, StorageProblem.
     """
-    from fieldray.pipeline.history import deletion_sentences, plan_sentences
+    from fieldray.pipeline.history import deletion_plan_sentences, deletion_sentences
 
-    console.print_lines(said.text for said in plan_sentences(plan))
+    console.print_lines(said.text for said in deletion_plan_sentences(plan))
     if not options.yes:
         console.print_error(reason("history_confirm").text)
         return 2

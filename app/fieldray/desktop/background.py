@@ -267,14 +267,14 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.packs.site_choices import RememberedPacks
     from fieldray.paths import data_folder
     from fieldray.pipeline.auditing import Auditor
-    from fieldray.pipeline.compare import PriorFinder, system_comparer
+    from fieldray.pipeline.compare import PriorFinder, system_comparer_factory
     from fieldray.pipeline.constancy import ConstancyRecords, run_constancy_test
     from fieldray.pipeline.history import History
     from fieldray.pipeline.session import Session
 
     library = PackLibrary(data_folder())
     session = Session(settings, publish)
-    database, comparer = session.database, system_comparer(settings)
+    database, comparer = session.database, system_comparer_factory(settings)
     constancy = ConstancyRecords(database.parent)
     drives = DriveWatch(publish)
     drives.start()

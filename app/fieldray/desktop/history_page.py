@@ -32,7 +32,7 @@ from fieldray.desktop.worklist import RARE_CATEGORIES, device_filter_box, verdic
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
 from fieldray.formatting import category_label, format_date, pack_names_of_run, run_state_text, time_text
-from fieldray.pipeline.history import comparison_blocks, plan_sentences
+from fieldray.pipeline.history import comparison_blocks, deletion_plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -212,7 +212,7 @@ class HistoryPage(Page):
             question = translator.text(
                 "Delete all results of the patient with the ID {number}?", number=plan.patient_id
             )
-        more = " ".join(map(translator.reason, plan_sentences(plan)))
+        more = " ".join(map(translator.reason, deletion_plan_sentences(plan)))
         answers = {translator.text("Delete…"): lambda: self._ask_again(plan)}
         question_box(self, question, more, answers=answers, decline_text=translator.text("Do not delete")).open()
 

@@ -288,7 +288,7 @@ class Batch:
             if progress.is_due():
                 pace.record(done)
                 self._publish(self._progress(done, pace))
-                if watch and (news := watch.folder_message()):
+                if watch and (news := watch.folder_access_message()):
                     self._enter(self.state, news)
             if speed.is_due():
                 self._publish(self._statistics.speed())

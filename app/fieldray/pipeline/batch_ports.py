@@ -62,11 +62,11 @@ class RunPack:
 
 
 def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason, ...]:
-    from fieldray.pipeline.run_warnings import run_warnings  # a slow import, needed only at the end of a run
+    from fieldray.pipeline.run_warnings import warnings_of_run  # a slow import, needed only at the end of a run
     from fieldray.store.work_list import HistoryQuery
 
     with HistoryQuery(database) as query:
-        return run_warnings(query, query.run(pack.run_id), pack.position, manifest)
+        return warnings_of_run(query, query.run(pack.run_id), pack.position, manifest)
 
 
 def run_spec(paths: Sequence[Path | str], setups: Sequence[PackSetup]) -> RunSpec:

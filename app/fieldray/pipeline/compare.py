@@ -54,7 +54,7 @@ from fieldray.workers.pool import Workers, open_workers
 
 log = logging.getLogger(__name__)
 
-FRAME_INPUT: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
+FRAME_INPUT_SPEC: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
 MIN_SIDE_PX: Final = 256
 _LONGEST_S: Final = 30.0
 _MEMORY_LIMIT_MB: Final = 1536
@@ -66,7 +66,7 @@ _WORKERS: Final = 2  # one for each image of a pair
 class PairImage:
     """One of two images that are to be compared, as read from its file.
 
-    framed         the image scaled into a square frame, with its lungs; None if the image cannot be compared
+    framed_image   the image scaled into a square frame, with its lungs; None if the image cannot be compared
     lungs          the lung fields, or None
     problem        the reason why the image cannot be compared, or None
     could_be_read  whether the file could be read; False for a damaged or missing file
@@ -74,7 +74,7 @@ class PairImage:
     """
 
     ref: ImageRef
-    framed: FramedImage | None = None
+    framed_image: FramedImage | None = None
     lungs: LungFields | None = None
     problem: Reason | None = None
     could_be_read: bool = True
@@ -162,14 +162,14 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self._is_wanted = is_wanted
         self._require_wanted()
         with ThreadPoolExecutor(2, thread_name_prefix="comparing") as pool:
-            read = partial(read_framed, workers=self.workers, finder=self._finder)
+            read = partial(read_pair_image, workers=self.workers, finder=self._finder)
             first, second = pool.map(read, (prior, current))
         self._require_wanted()
         problem = _problem(first, second)
-        if problem is None and first.framed and second.framed:
-            comparison = self._compared(first.framed, second.framed)
+        if problem is None and first.framed_image and second.framed_image:
+            comparison = self._compared(first.framed_image, second.framed_image)
         else:
-            comparison = PairComparison(prior=first.framed, current=second.framed, problem=problem)
+            comparison = PairComparison(prior=first.framed_image, current=second.framed_image, problem=problem)
         comparison = replace(comparison, seconds=time.monotonic() - began_s)
         return ComparedPair(prior=first, current=second, comparison=comparison)
 
@@ -194,7 +194,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         return PairComparison(prior=prior, current=current, problem=ComparisonProblem(reason=why))
 
 
-def read_framed(ref: ImageRef, *, workers: Workers, finder: Model) -> PairImage:
+def read_pair_image(ref: ImageRef, *, workers: Workers, finder: Model) -> PairImage:
     """Read one image and find its lungs. The header is checked by the rules of the lung-field pack.
 
     workers  workers that read the image
@@ -204,7 +204,7 @@ def read_framed(ref: ImageRef, *, workers: Workers, finder: Model) -> PairImage:
     """
     if ref.problem:
         return PairImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-    question = AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame_spec=FRAME_INPUT)
+    question = AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame_spec=FRAME_INPUT_SPEC)
     seen = workers.analyse(question, model=finder)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
@@ -222,7 +222,7 @@ def read_framed(ref: ImageRef, *, workers: Workers, finder: Model) -> PairImage:
         lungs=lungs_in_frame(lungs, facts.pixel_map),
         pixel_map=facts.pixel_map,
     )
-    return PairImage(ref=ref, framed=framed, lungs=lungs, facts=facts)
+    return PairImage(ref=ref, framed_image=framed, lungs=lungs, facts=facts)
 
 
 def _problem(prior: PairImage, current: PairImage) -> ComparisonProblem | None:
@@ -254,7 +254,7 @@ def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
     return replace(lungs, pixel_map=in_frame).mask_of_image(rows=FRAME_SIDE, columns=FRAME_SIDE)
 
 
-def find_only_image(path: Path, *, workers: Workers) -> ImageRef:
+def find_single_image(path: Path, *, workers: Workers) -> ImageRef:
     """Return the reference to the only image in a file.
 
     Raises UsageProblem (compare_one_image, nothing_to_screen) for a file with no image or several images, and for a
@@ -272,7 +272,7 @@ Screen = Callable[[ImageRef, str | None], Outcome | None]
 OpenComparer = Callable[[contextlib.ExitStack], PairComparer]
 
 
-def system_comparer(settings: Settings) -> OpenComparer:
+def system_comparer_factory(settings: Settings) -> OpenComparer:
     """Return a function that opens a `PairComparer` on this computer.
 
     The function raises PackProblem, EnvironmentProblem.

@@ -21,7 +21,7 @@ from fieldray.domain.run import PackOfRun, PackSpec, ProgressHandler, Run, RunSp
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import data_folder
 from fieldray.persistence import remove_unfinished_files
-from fieldray.pipeline.run_warnings import run_warnings
+from fieldray.pipeline.run_warnings import warnings_of_run
 from fieldray.process_environment import lower_priority
 from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
@@ -144,7 +144,7 @@ def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
     return StoredRun(
         run=run,
         results=(),
-        packs=tuple(_stored_pack(query, run, at, manifest_of(one, packs)) for at, one in enumerate(run.spec.packs)),
+        packs=tuple(_stored_pack(query, run, at, find_manifest(one, packs)) for at, one in enumerate(run.spec.packs)),
         absent_images=query.absent_images(run.run_id),
         superseded_verdicts=query.superseded_verdicts(run.run_id),
         pseudonym_key=pseudonym_key(data_folder()),
@@ -153,7 +153,7 @@ def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
 
 def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> StoredPack:
     counts = query.category_counts(run.run_id, position=position)
-    return StoredPack(counts=counts, warnings=run_warnings(query, run, position, manifest), manifest=manifest)
+    return StoredPack(counts=counts, warnings=warnings_of_run(query, run, position, manifest), manifest=manifest)
 
 
 def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
@@ -190,7 +190,7 @@ def _is_model_of(model: Model, spec: PackSpec) -> bool:
     return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
 
 
-def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
+def find_manifest(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
     """Return the manifest of a pack that a run used; None if the pack is not available.
 
     packs  loaded packs, which are searched before the installed ones
@@ -200,11 +200,11 @@ def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
             return pack.manifest
     from fieldray.packs.verified import uninstalled_manifest
 
-    found = pack_of(spec)
+    found = find_used_pack(spec)
     return found.manifest if found else uninstalled_manifest(spec.trust)
 
 
-def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
+def find_used_pack(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
     """Return the pack that a run used, recognised by the hash of its model; None if the pack is not available.
 
     models  loaded packs, which are searched before the installed ones

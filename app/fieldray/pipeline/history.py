@@ -43,8 +43,8 @@ from fieldray.formatting import (
 )
 from fieldray.paths import SCRATCH_FOLDER
 from fieldray.persistence import remove_unfinished_files
-from fieldray.pipeline.export import manifest_of, pack_of
-from fieldray.pipeline.run_warnings import run_warnings
+from fieldray.pipeline.export import find_manifest, find_used_pack
+from fieldray.pipeline.run_warnings import warnings_of_run
 from fieldray.reasons import Reason, merged_by_code, reason
 from fieldray.reports.content import listed_score, listed_threshold
 from fieldray.reports.document import Block, BulletList, Paragraph, Table
@@ -121,7 +121,7 @@ class History:
         models  loaded packs, which are searched first for the packs of the run
         """
         run = self.run_query(lambda query: query.run(run_id))
-        return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
+        return run, tuple(find_used_pack(pack, models) for pack in run.spec.packs)
 
     def warnings(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
         """Return warnings about a pack's results in a run as a whole. Takes seconds for a million images.
@@ -129,7 +129,7 @@ class History:
         position  position of the pack in the run
         model     the loaded pack; None if the pack is not available
         """
-        return self.run_query(lambda query: run_warnings(query, run, position, model.manifest if model else None))
+        return self.run_query(lambda query: warnings_of_run(query, run, position, model.manifest if model else None))
 
     def compare(self, first: PackOfRun, second: PackOfRun) -> RunComparison:
         """Compare the results of two packs image by image. Both packs may belong to one run.
@@ -145,7 +145,7 @@ class History:
             found = compare_runs(
                 before, next(answers), after, next(answers), positions=(first.position, second.position)
             )
-            return replace(found, manifests=(manifest_of(packs[0]), manifest_of(packs[1])))
+            return replace(found, manifests=(find_manifest(packs[0]), find_manifest(packs[1])))
 
     def monthly_counts(
         self, first: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None
@@ -160,7 +160,7 @@ class History:
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
         tallies = self.run_query(lambda query: query.tallies(since, until, folder=folder))
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
-        manifests = {name: manifest_of(spec) for name, spec in specs.items()}
+        manifests = {name: find_manifest(spec) for name, spec in specs.items()}
         checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)
         return MonthlyCounts(first_day=first, tallies=tallies, manifests=manifests, constancy_results=checks)
 
@@ -266,7 +266,7 @@ def _change(translator: Translator, difference: float | None) -> str:
     return "-" if difference is None else translator.decimal(f"{difference:+.3f}")
 
 
-def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
+def deletion_plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
     """Return the sentences that a person reads before agreeing to a deletion."""
     code = "history_patient_deletes" if plan.patient_id else "history_deletes"
     said = [reason(code, results=plan.result_count)]

@@ -41,7 +41,7 @@ def drifts_of(
     )
 
 
-def run_warnings(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
+def warnings_of_run(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
     """Return warnings about a pack's results in a run.
 
     One warning says that files share a SOP Instance UID. The other warning says that the images may show other patients

@@ -78,7 +78,7 @@ class FolderWatch:
         with self._lock:
             return len(self._waiting.keys() | self._tried.keys())
 
-    def folder_message(self) -> Reason | None:
+    def folder_access_message(self) -> Reason | None:
         """Return a message if a watched folder can no longer be read, or can be read again.
 
         Returns None if nothing changed since the last call.

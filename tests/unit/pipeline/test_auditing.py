@@ -24,7 +24,7 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePointFile, with_site_points
 from fieldray.pipeline.auditing import AuditRequest, adopt_local_point, audit_run
 from fieldray.pipeline.export import ExportRequest, export_run
-from fieldray.pipeline.run_warnings import drifts_of, run_warnings
+from fieldray.pipeline.run_warnings import drifts_of, warnings_of_run
 from fieldray.reasons import reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.audit_files import audit_document
@@ -308,7 +308,7 @@ def test_files_with_one_uid_and_different_pixels_are_reported(store: ResultStore
         with_numbers.append(dataclasses.replace(one, ref=ref))
     run_id = keep(store.path, with_numbers, spec=spec(model))
     with HistoryQuery(store.path) as query:
-        said = run_warnings(query, query.run(run_id), 0, None)
+        said = warnings_of_run(query, query.run(run_id), 0, None)
     assert said == (reason("instances_shared", count=4),)
 
 

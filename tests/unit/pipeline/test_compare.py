@@ -17,7 +17,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import Cancelled, Unreadable, UsageProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import lung_mask
-from fieldray.pipeline.compare import PairComparer, find_only_image, lungs_in_frame, make_comparison_process
+from fieldray.pipeline.compare import PairComparer, find_single_image, lungs_in_frame, make_comparison_process
 from fieldray.processes.child import Child
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -71,7 +71,7 @@ def test_two_images_of_one_patient_are_comparable_repeatedly(plain: PairComparer
     assert pair.comparison.seconds > 0
     # The mask of 16 x 16 cells lies in the frame where it was drawn
     drawn = lung_mask(512, 512, 1) > 127
-    assert (pair.prior.framed.lungs & drawn).sum() / drawn.sum() > 0.85
+    assert (pair.prior.framed_image.lungs & drawn).sum() / drawn.sum() > 0.85
     assert plain.compare(named("a-1.png"), named("a-1.png")).comparison.is_comparable
 
 
@@ -152,7 +152,7 @@ def test_lungs_are_mapped_from_the_image_to_the_frame() -> None:
 
 def test_a_folder_is_no_image(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="contains 0 images"):
-        find_only_image(tmp_path, workers=FakeReaders())
+        find_single_image(tmp_path, workers=FakeReaders())
 
 
 def test_a_cancelled_comparison_reads_no_image() -> None:

@@ -167,11 +167,14 @@ def test_a_vanished_folder_is_waited_for_and_no_file_is_given_twice(desk: Desk, 
     desk.keep(desk.look(LOOKS_BEFORE_TRIED))
     inbox.rename(inbox.parent / "pulled")
     assert desk.names(50) == []
-    assert desk.watch.folder_message() == reason("watch_waits", path=str(inbox)) and desk.watch.folder_message() is None
+    assert (
+        desk.watch.folder_access_message() == reason("watch_waits", path=str(inbox))
+        and desk.watch.folder_access_message() is None
+    )
     write_images(inbox.parent / "pulled", 1)
     (inbox.parent / "pulled").rename(inbox)
     assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
-    assert desk.watch.folder_message() == reason("watch_goes_on", path=str(inbox))
+    assert desk.watch.folder_access_message() == reason("watch_goes_on", path=str(inbox))
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="another file system is needed")
@@ -188,10 +191,10 @@ def test_an_empty_mount_point_counts_as_a_removed_drive(tmp_path: Path) -> None:
         desk.keep(desk.look(LOOKS_BEFORE_TRIED))
         place.unlink()
         place.symlink_to(other)
-        assert desk.names(5) == [] and desk.watch.folder_message() == reason("watch_waits", path=str(place))
+        assert desk.names(5) == [] and desk.watch.folder_access_message() == reason("watch_waits", path=str(place))
         place.unlink()
         place.symlink_to(drive)
-        assert desk.names(5) == [] and desk.watch.folder_message() == reason("watch_goes_on", path=str(place))
+        assert desk.names(5) == [] and desk.watch.folder_access_message() == reason("watch_goes_on", path=str(place))
         desk.stop()
     finally:
         shutil.rmtree(other)
