@@ -36,7 +36,7 @@ def test_the_level_is_never_coarser_than_the_screen(side: float, level: int) -> 
 
 def test_a_window_and_its_inverse() -> None:
     pyramid = pyramid_of(Image(pixels=np.array([[0, 100, 200]] * 3, np.uint16)))
-    grey_lookup_table = pyramid.grey_level_table(Window(100, 100, "LINEAR_EXACT"), inverted=False)
+    table = pyramid.grey_level_table(Window(100, 100, "LINEAR_EXACT"), inverted=False)
     assert (table.dtype, table.size) == (np.uint8, 2**16)  # one table look-up per pixel, no arithmetic
     # The window reaches from 50 to 150: below black, its middle grey, above white.
     assert [int(table[value]) for value in (0, 50, 100, 150, 200)] == [0, 0, 128, 255, 255]

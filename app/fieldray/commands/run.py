@@ -146,7 +146,7 @@ class PackSummary:
         self.last_notes: Sequence[Reason] = ()
 
     def add_counts(self, result_counts: Iterable[ResultCount]) -> None:
-        """Add results to the counts of the pack. Each item of `result_counts` is a class and the number of its results."""
+        """Add results to the counts of the pack. Each item is a class and the number of its results."""
         for kind in result_counts:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)

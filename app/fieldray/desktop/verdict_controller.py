@@ -216,7 +216,7 @@ class VerdictController(QObject):
         return " ".join(said)
 
     def saving_state_sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
-        """Return a unsaved_verdict_sentence that says why a verdict is not in the database: being saved, in conflict, or saving failed.
+        """Return the reason why a verdict is not in the database: it is being saved, is in conflict, or was not saved.
 
         judged  the image with its screening result
         given   the verdict and the state of saving it

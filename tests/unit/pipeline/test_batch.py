@@ -137,7 +137,7 @@ def test_every_image_ends_in_the_list_and_in_the_store(tmp_path: Path) -> None:
     assert run.states == ["running", "finished"]
     assert run.batch.is_over
     with ResultQuery(run.database) as decoder:
-        assert decoder.counts(run.batch.run_id) == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 2}
+        assert decoder.category_counts(run.batch.run_id) == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 2}
         assert decoder.run(run.batch.run_id).state == "finished"
         for event in run.of(ImageDone):
             assert (
@@ -481,7 +481,7 @@ def test_a_second_program_with_the_same_request_gets_its_own_run(tmp_path: Path)
         assert [(run.run_id, run.state) for run in decoder.runs()] == [
             (second.batch.run_id, "finished"), (first.batch.run_id, "cancelled")
         ]  # fmt: skip
-        assert decoder.counts(second.batch.run_id) == decoder.counts(first.batch.run_id) == {"normal": 5}
+        assert decoder.category_counts(second.batch.run_id) == decoder.counts(first.batch.run_id) == {"normal": 5}
 
 
 _HELD_FAST = pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")

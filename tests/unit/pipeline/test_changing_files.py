@@ -283,4 +283,4 @@ def test_a_result_whose_header_is_refused_is_not_reused(images: Path, pool: Work
     assert again.taken_over == set()
     assert again.outcomes["a.dcm"].status == "refused"
     with ResultQuery(first.database) as decoder:
-        assert decoder.counts(again.batch.run_id) == {"refused": 1}
+        assert decoder.category_counts(again.batch.run_id) == {"refused": 1}
