@@ -272,8 +272,7 @@ def disable_dialog_history() -> None:
 def shorten_switch_interval(application: Application) -> None:
     """Shorten the time that the window's thread waits for other Python threads, in this process from now on.
 
-    Two more changes keep the window responsive: full garbage collections become rare, and large freed blocks of memory
-    are returned to the operating system at once.
+    Also, full garbage collections become rare, and large freed blocks of memory return to the operating system.
     """
     sys.setswitchinterval(_SWITCH_S)
     # A full garbage collection stops every thread. Objects made by the start are excluded. Full collections run in
