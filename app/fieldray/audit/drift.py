@@ -3,19 +3,19 @@
 The reference is the set of images that the pack was measured on, or earlier images of the same folder. Images of other
 folders are no reference: another hospital's images differ without anything being wrong.
 
-PSI = sum over bins of (p - q) ln(p / q), p and q the shares of images in a bin. For two samples of one population with
-n and m images and B bins, the mean of PSI is (B - 1)(1/n + 1/m). Its 95th percentile is that of a chi-squared with B -
-1 degrees of freedom times (1/n + 1/m) (Yurdakul and Naranjo, J Risk Model Validation 14 (2020) 89). The images of a
-small run differ by chance alone. The usual fixed limits of 0.1 and 0.25 ignore chance.
+PSI = sum over bins of (p - q) ln(p / q), p and q the shares of images in a bin. The images of a small run differ from
+the reference by chance alone, but the usual fixed limits of 0.1 and 0.25 ignore chance. So the limit depends on the
+numbers of images. For two samples of one population, with n and m images in B bins, PSI / (1/n + 1/m) is distributed as
+chi-squared with B - 1 degrees of freedom (Yurdakul and Naranjo, J Risk Model Validation 14 (2020) 89).
 
 Four quantities are compared:
 
 scores    the calibrated scores, in ten bins
 exposure  the median grey of the thumbnail, as displayed, in ten bins
 refused   the number of images that were not suitable
-evidence  the number of images whose heat map lies less inside the lungs than in 95 of 100 images of the pack.
-          This quantity shows best that images come from another source, because it hardly depends on how many patients
-          have the condition
+evidence  the number of images with a smaller share of the heat map inside the lungs than a limit. In 95 of 100 images
+          that the pack was measured on, the share reaches the limit. This quantity shows best that images come from
+          another source, because the number hardly depends on how many patients have the condition
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Drift:
     against            the reference: the images that the pack was measured on, or earlier images of the same folder,
                        screened with the same model and settings
     index              population stability index (PSI), 0 or more
-    limit              the PSI above which the drift counts: the 95th percentile of PSI by chance, or the smallest
-                       notable PSI if that is larger
+    limit              the PSI above which the drift counts. In at least 95 of 100 runs without a drift, PSI is lower.
+                       The limit is never below the smallest notable PSI
     images, reference  number of images of the run, and of the reference
     is_more            whether the last bin contains a larger share of the run's images than of the reference's images
     now, before        a value of the run, and a value of the reference, for a person to compare. Scores (0..1) and
@@ -79,7 +79,7 @@ class Drift:
     def exceeds_limit(self) -> bool:
         """Whether the drift exceeds its limit, so that a person must see a warning.
 
-        The quantity "evidence" has a drift only if the heat maps lie less inside the lungs than in the reference.
+        A drift of "evidence" counts only if the heat maps lie less inside the lungs than those of the reference images.
         """
         return self.index > self.limit and (self.is_more or self.of != "evidence")
 
@@ -143,8 +143,8 @@ def _level(of: DriftQuantity, counts: Sequence[int]) -> float:
 def _chi_squared_95(freedom: int) -> float:
     """Return the 95th percentile of a chi-squared distribution with `freedom` degrees of freedom.
 
-    The approximation is that of Wilson and Hilferty (1931). The error is 2.4 % for one degree of freedom, and at most 1
-    % for two or more.
+    The value is Wilson and Hilferty's approximation (1931). The error is 2.4 % for one degree of freedom, and at most
+    1 % for two or more.
     """
     part = 2 / (9 * freedom)
     return float(freedom * (1 - part + _Z_95 * math.sqrt(part)) ** 3)
@@ -165,8 +165,8 @@ def drift_histograms(
     has two bins: images at or above `evidence_limit`, and images below `evidence_limit`.
 
     label           the label whose scores are counted
-    evidence_limit  share of the heat map inside the lungs that 5 of 100 images of the pack do not reach; None leaves
-                    the histogram "evidence" empty
+    evidence_limit  share of the heat map inside the lungs, 0..1. In 95 of 100 images that the pack was measured on, the
+                    share reaches this limit. None leaves the histogram "evidence" empty
     """
     samples = list(samples)
     inside = [sample.evidence_inside for sample in samples if sample.evidence_inside is not None]
