@@ -19,7 +19,7 @@ class Agreement:
 
     first, second     the judges: "pack", "reference" for the reference labels, or a reader's name
     units             number of units that both judged
-    agreed            number of units for which both judges gave an equal answer
+    agreed            number of units for which both judges gave the same answer
     kappa, low, high  Cohen's kappa, -1..1, and the ends of its 95 % interval
     """
 

@@ -46,12 +46,12 @@ class PointPerformance:
     detected          share of all units with the condition that were referred
     falsely_referred  share of all units without the condition that were referred
     class_shares_by_truth
-                      share of units in each class: for True among the units with the condition, for False among the
-                      others
+                      share of units in each class. Key True: shares of the units with the condition. Key False: shares
+                      of the units without the condition
     sensitivity       share of the assessed units with the condition that were referred
     specificity       share of the assessed units without the condition that were not referred
-    ppv, npv          predictive values at the audit's prevalence, from `detected` and `falsely_referred`; None where a
-                      share is 0/0
+    ppv, npv          positive and negative predictive value at the audit's prevalence. `ppv` is None if no unit was
+                      referred, `npv` is None if every unit was referred
 
     A unit that was not assessed counts as not referred.
     """
@@ -125,7 +125,8 @@ class Audit:
     unsure, refused    share of all units that are uncertain, and share that are not suitable
     not_assessed       units that were not assessed, by reason
     calibration_bins   calibration bins of equal numbers of units
-    calibration_error  mean distance between mean score and share with the condition over the bins, 0..1
+    calibration_error  0..1. In each bin: distance between the mean score and the share of units with the condition.
+                       The error is the mean of these distances
     misclassified      units falsely referred or missed at the first operating point. The most certain mistakes come
                        first, units without a score last
     agreements         kappas of pack, reference and readers
@@ -278,10 +279,11 @@ def category_at_point(point: OperatingPoint, score: float | None, *, otherwise: 
 def class_shares(
     categories: Sequence[Category], truth: Truth, *, patients: Sequence[str]
 ) -> dict[bool, dict[Category, Share]]:
-    """Return the share of units in each class: for True among the units with the condition, for False among the others.
+    """Return the share of units in each class.
 
-    The classes come in the order of the work list. The classes *abnormal*, *unsure*, *normal* and *refused* are always
-    present, further classes only if they occur.
+    Key True: shares of the units with the condition. Key False: shares of the units without the condition. The classes
+    come in the order of the work list. The classes *abnormal*, *unsure*, *normal* and *refused* are always present,
+    further classes only if they occur.
 
     categories  class of each unit
     truth       (n,) whether each unit has the condition
@@ -432,7 +434,7 @@ def _age_group(years: float | None) -> str:
 
 
 def subgroups(cases: Sequence[Case], rule: CountingRule) -> Iterator[tuple[str, str, list[Case]]]:
-    """Yield each subgroup with enough scored units of both classes for figures.
+    """Yield each subgroup that has at least `MIN_GROUP_UNITS` scored units with the condition, and as many without.
 
     Each item is (attribute, value, units of the subgroup), for example ("sex", "F", units).
     """

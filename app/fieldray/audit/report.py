@@ -105,12 +105,12 @@ def propose_operating_point(
 ) -> ThresholdProposal:
     """Propose the threshold that suits the goal `wanted`.
 
-    wanted         proposed threshold
-    a sensitivity  the highest threshold that reaches the sensitivity
-    a specificity  the lowest threshold that reaches the specificity
-    a threshold    the given threshold
+    goal in `wanted`  proposed threshold
+    a sensitivity     the highest threshold that reaches the sensitivity
+    a specificity     the lowest threshold that reaches the specificity
+    a threshold       the threshold of the goal, unchanged
 
-    cases       images of the label; scored units of both classes are needed
+    cases       images of the label; some scored units must have the condition, and some must not
     base_point  the operating point whose uncertain zone is moved to the threshold; None for no zone
 
     Raises UsageProblem for a given threshold outside [0, 1], or for a threshold that no unit with the condition
@@ -156,9 +156,10 @@ class AuditSubject:
 
     names        the pack's name by language; empty if the pack is no longer installed
     meaning      the label's meaning by language; empty if the pack is no longer installed
-    labels_from  "folders", "verdicts", or the path of the table
+    labels_from  source of the reference labels: "folders", "verdicts", or the path of the label table
     paths        the folders and files of the audited run
     audited_s    time of the audit, seconds since 1970 (UTC)
+    position     position of the pack in the run, 0 for the first pack
     class_names  the pack's own names of the classes; see `Manifest`
     """
 
@@ -235,8 +236,8 @@ class PackComparison:
     both                     number of units that both packs assessed
     only_first, only_second  number of units that only the first pack assessed, and that only the second pack assessed
     elsewhere                number of labelled images that are not in the second run
-    kappa                    agreement of both packs' referrals, and the ends of its interval; None unless both packs
-                             have an operating point
+    kappa                    (kappa, low, high): Cohen's kappa between the packs, on whether a unit is referred, and the
+                             ends of the 95 % interval. None unless both packs have an operating point
     """
 
     first: ComparedPack
@@ -385,7 +386,8 @@ class ThresholdRow:
 
     sensitivity                 share of all units with the condition that were referred
     specificity                 share of all units without the condition that were not referred
-    ppv, npv                    predictive values at the plan's prevalence; None where a share is 0/0
+    ppv, npv                    positive and negative predictive value at the plan's prevalence. `ppv` is None if no
+                                unit is referred, `npv` is None if every unit is referred
     referred, detected, missed  numbers of units
     unsure                      number of units in the uncertain zone; the audit's rule decides whether these units are
                                 referred
@@ -410,17 +412,17 @@ class ThresholdRow:
 class ThresholdPlan:
     """A threshold plan: how many units each possible threshold would refer, detect and miss, and at what cost.
 
-    The possible thresholds are the scores of all units, rounded down to a thousandth, and the given thresholds.
+    The possible thresholds are the scores of all units, rounded down to a thousandth, and the given `points`.
 
     prevalence              share with the condition among the patients to be screened, 0..1
     prices                  prices for the costs; None for a plan without costs
     units                   number of units of the audit
-    units_not_assessed      number of units that were not assessed, so that no threshold refers them
+    units_not_assessed      number of units that were not assessed. These units are not referred at any threshold
     positives_not_assessed  number of units with the condition that were not assessed
     groups                  for each subgroup, a row of the plan for each threshold, the lowest threshold first. A
                             subgroup is (attribute, value), as ("sex", "F"); `ALL_UNITS` comes first
-    shown_thresholds        the thresholds to print in a table: the given thresholds, and for each of several
-                            sensitivities the highest threshold that reaches the sensitivity
+    shown_thresholds        the thresholds to print in a table: the `points` given to `threshold_plan`, and for nine
+                            sensitivities from 50 to 100 % the highest threshold that reaches each sensitivity
     """
 
     prevalence: float

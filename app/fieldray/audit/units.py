@@ -45,7 +45,7 @@ class Case:
     score              calibrated score, 0..1; None if the image was not suitable or failed
     category           class of the image by the audited label
     reason             the reason why the image has no score, or is to be read first; None for every other image
-    is_overridden      whether a person had the image turned, or screened although the image was not suitable
+    is_overridden      whether a person asked the program to rotate the image, or to screen an unsuitable image
     has_known_patient  whether a table or the header names the patient; if not, each examination counts as a patient
     identity           identity of the image's bytes (`StoredResult.identity`)
     """
@@ -204,8 +204,8 @@ def scores_and_truths(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
 def shifted_uncertain_zone(base_point: OperatingPoint | None, threshold: float) -> tuple[float, float]:
     """Return the ends of an operating point's uncertain zone, moved to another threshold.
 
-    The distance of each end to the threshold stays equal in log-odds. An end at 0 or 1 stays in place. Without an
-    operating point the zone is empty: both ends are the threshold.
+    The zone is moved on the log-odds scale, on which each end keeps its distance to the threshold. An end at 0 or 1
+    stays in place. Without an operating point the zone is empty: both ends are the threshold.
     """
     if base_point is None:
         return threshold, threshold
