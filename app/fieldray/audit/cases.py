@@ -99,7 +99,7 @@ def labels_from_folders(
     positive  names of the folders of positive images, in any letter case; without such names, `usual` decides
     usual     class names that are recognised without `positive`
 
-    Raises UsageProblem if the folders are not of two classes, or if the positive class is unknown.
+    Raises UsageProblem unless there are positive and negative images, or if it is unknown which class is positive.
     """
     classes = {ref.key: _folder(ref) for ref in refs}
     is_positive = truth_by_class(set(classes.values()), positive=positive, usual=usual)
@@ -117,9 +117,9 @@ def truth_by_class(names: set[str], *, positive: Sequence[str], usual: ClassName
     """Return for each class name whether the class is positive.
 
     With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
-    `usual`. One exception: of two names, one may be unusual if the other is usual, as in "normal" and "tuberculosis".
+    `usual`. One exception: of exactly two names, one is enough. "normal" in `usual` makes "tuberculosis" positive.
 
-    Raises UsageProblem if the positive class stays unknown, or if not both classes occur.
+    Raises UsageProblem if the positive class stays unknown, or if all class names are positive, or all are negative.
     """
     spelt = {name: name.strip().casefold() for name in names}
     positives, negatives = usual.positive, usual.negative
@@ -186,8 +186,8 @@ def labels_from_table(
     usual     class names that are recognised without `positive`
 
     Raises UsageProblem, with every problem and its line number, if the table cannot be read, lacks a column, gives one
-    image two labels, or has patient numbers that look alike. UsageProblem is also raised if no row names a screened
-    image, or if the labels are not of two classes.
+    image two labels, or has two patient numbers that a person would read as one. UsageProblem is also raised if no row
+    names a screened image, or unless there are positive and negative labels.
     """
     rows, layout = _laid_out(table, columns or {})
     found = _LabelTableMatcher(table, refs, layout, usual)

@@ -35,7 +35,7 @@ class LabelRow:
     text       the label as written, for messages
     classes    the classes that are present, in lower case
     uncertain  the classes that the table marks as uncertain
-    reader     the reader of the image, empty if the table has none
+    reader     the person who read the image; empty if the table does not name readers
     """
 
     line: int
@@ -149,7 +149,7 @@ def finding_predicate(
     positive   the classes that count as the finding; if empty, every class outside `negatives` is a finding
     negatives  the classes that mean *no finding*; only used if `positive` is empty
 
-    Raises UsageProblem if the table lacks a class of `positive`, or if the rows are not of two classes.
+    Raises UsageProblem if the table lacks a class of `positive`, if all rows have the finding, or if no row has it.
     """
     names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
     wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))
