@@ -1,14 +1,14 @@
 """Comparison of two framed images: their alignment, its plausibility, and the change between the images.
 
 1. Placement. The prior is placed over the current image as a whole: moved, turned and scaled. The lungs of both images
-give the first guess. A coarse search over scales and angles decides, with one normalised cross-correlation for each. A
-mirrored prior, and a prior with black and white swapped, are searched as well. If one of these two fits better, the
-images are not compared and the reason is given. Images are never corrected silently.
+give the first guess. A coarse search tries 25 pairs of scale and angle by normalised cross-correlation, and the best
+pair decides. A mirrored prior, and a prior with black and white swapped, are tried as well. If one of these two fits
+better, the images are not compared and the reason is given. Images are never corrected silently.
 
 2. Mesh. Three rounds of template matching refine the placement, each with smaller templates and a shorter search
 distance. In each round the prior is warped by the displacement so far. Templates of the current image are searched in
-the warped prior, doubtful matches are rejected, and the mesh is relaxed again. Found positions always refer to the
-unwarped prior, so that errors do not add up. Where templates find no structure, lung outlines
+the warped prior, doubtful matches are rejected, and the mesh is relaxed again. Positions of matches always refer to the
+unwarped prior, so that the errors of rounds do not add up. Where templates find no structure, the outlines of the lungs
 attract each other.
 
 3. Plausibility. An alignment is plausible if the images seem to be X-rays of one patient, neither mirrored nor
@@ -17,10 +17,10 @@ the other part.
 
 4. Change. The change is the part of the difference between current image and aligned prior that exceeds the difference
 of any two X-rays. Both images are normalised inside the lungs (mean and deviation) and subtracted. The difference is
-averaged at the sizes of opacities. The average of the wider surroundings is subtracted, so that the local mean cancels.
-The noise of a pair is the median absolute deviation of these averages, which a local change does not affect. The
-estimate is never below the noise between an image and a warped copy of the image. A region begins at a multiple of the
-noise. At this multiple, pairs of one patient with unchanged findings have at most one false region each on average.
+averaged over areas as large as opacities, and the average of the wider surroundings is subtracted. The noise of a pair
+is estimated from the median absolute deviation of these averages, which a local change does not affect. The noise is
+never set below the noise between an image and its warped copy. A region is reported if the change reaches five times
+the noise. Two images of one patient with unchanged findings then have at most one false region on average.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def outline_matches(prior: Points, current: Points, field: Displacement) -> tupl
     Returns
     -------
     Points of the current frame (m, 2) and positions in the prior (m, 2). Each position lies on the way to the nearest
-    outline point of the prior, and ends a tolerance before this point. Points without a near outline point are omitted.
+    outline point of the prior, 2 pixels before this point. Points with no outline point within 48 pixels are omitted.
     """
     if not len(prior) or not len(current):
         return np.zeros((0, 2)), np.zeros((0, 2))
@@ -411,7 +411,7 @@ _MIN_LUNG_SHARE: Final = 0.04  # share of the frame
 
 
 def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
-    """Align two framed images and find the change. Images that cannot be compared give a result with the reason."""
+    """Align two framed images and find the change. If that is not possible, the result names the reason."""
     for name, image in (("prior", prior), ("current", current)):
         if image.lungs.mean() < _MIN_LUNG_SHARE:
             problem = ComparisonProblem(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
@@ -459,7 +459,7 @@ def reliability(alignment: Alignment, overlay: Placement, lungs: Mask) -> float:
 
 
 def kept_match_share(alignment: Alignment, lungs: Mask) -> float:
-    """Return which share of the matches in the lungs was kept, 0..1; 0 if there are too few matches."""
+    """Return the share of the matches in the lungs that was not rejected, 0..1; 0 for fewer than 12 matches."""
     inside = [match.is_kept for match in alignment.matches if lungs[round(match.row), round(match.column)]]
     return float(np.mean(inside)) if len(inside) >= _MIN_MATCHES_IN_LUNGS else 0.0
 
@@ -513,8 +513,8 @@ def averaged_differences(
 ) -> Mapping[tuple[float, float], Grey]:
     """Return the difference of two images (rows, columns), averaged over areas of several sizes.
 
-    The keys are those of `BAND_NOISE_FLOORS`: (smaller size, larger size). Each value is the average over the smaller
-    size minus the average over the larger size, and 0 outside the mask `inside`.
+    Each key is (smaller size, larger size), as in `BAND_NOISE_FLOORS`. Each value is the average over the smaller size
+    minus the average over the larger size, and 0 outside the mask `inside`.
     """
     difference = (_normalised(current.pixels, inside) - _normalised(warped_prior, inside)) * inside
     weights = inside.astype(np.float32)

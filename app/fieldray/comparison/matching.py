@@ -1,12 +1,12 @@
-"""Features of images, normalised cross-correlation (NCC) of templates with features, and the spring mesh.
+"""Filtered images, normalised cross-correlation (NCC) of templates with images, and the spring mesh.
 
-A feature is an image reduced to its structure: (rows, columns, channels) float32 of the size of the image.
+A filtered image shows structure without brightness: (rows, columns, channels) float32 of the size of the image.
 
 NCC(F_i, T) = (F_i - mean F_i) . (T - mean T) / (|F_i - mean F_i| |T - mean T|), for every window F_i of the template's
 size (valid mode). The numerator is a correlation with the centred template, by FFT (convolution theorem). The norm of a
-window comes from sums over windows, S2 - S1^2 / t for t pixels. The image is centred first, because a difference of
-large numbers would lose digits. References: D. Buniatyan, synopsis of the thesis on NCCNet, equation 4, with norms in
-the place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 1995.
+window is the root of S2 - S1^2 / t: t pixels with sum S1 and sum of squares S2. The image is centred first, because the
+difference of two large numbers would lose digits. References: D. Buniatyan, synopsis of the thesis on NCCNet, equation
+4, with norms in the place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 1995.
 
 The mesh turns matches into a smooth displacement over the frame. Matches pull at the nodes of the mesh, and springs
 connect the nodes. Nodes lie `MESH_SPACING_PX` apart and extend one spacing beyond the frame. Between nodes the
@@ -222,7 +222,7 @@ def find_peaks(surfaces: CorrelationSurface, *, exclusion_px: int) -> Peaks:
 
 
 def subpixel_bias(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return by how much `find_peaks` misplaces each template, even where the image equals the template exactly.
+    """Return the error of the positions of `find_peaks` for each template, if the image contains an exact copy.
 
     The parabola fit of `find_peaks` has this bias: a window that moves loses some pixels and gains different pixels, so
     the two neighbours of an exact peak differ in height. Subtract the bias from the positions of `find_peaks`.
