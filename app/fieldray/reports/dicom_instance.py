@@ -1,10 +1,10 @@
 """Common parts of the DICOM objects in exports: patient, study, series, equipment and file (PS3.3, PS3.10).
 
-An object belongs to the study of its image, in a new series. An image without DICOM data gets a new study, which is
-labelled as such. The image itself is never changed.
+An object belongs to the study of its image, in a new series. An image without DICOM data gets a new study, whose
+description says that Fieldray made the study. The image itself is never changed.
 
 The UID of an object is derived from the object's content (PS3.5 B.2, a UUID under 2.25). If a result is exported twice,
-an archive gets one object. Any change, such as a verdict, makes another object.
+both files have one UID, and an archive keeps one object. After a change, such as a new verdict, the UID is another.
 """
 
 from __future__ import annotations
@@ -140,8 +140,9 @@ class ReportedImage:
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
     def uid(self, kind: Kind, what: str = "object") -> str:
-        """Return the UID of the DICOM object of this kind about the image, or the UID of the series of that object.
+        """Return the UID of a DICOM object about the image, or the UID of the series that contains the object.
 
+        kind  kind of the object: "sr" (report), "sc" (secondary capture) or "seg" (segmentation)
         what  "object" or "series": whose UID to return
         """
         pack, options = self.stored.pack, self.stored.options
@@ -166,10 +167,10 @@ class ReportedImage:
 
     @property
     def source(self) -> Source | None:
-        """The reference of DICOM objects to the image, in its file or in its secondary capture.
+        """The UIDs by which DICOM objects refer to the image.
 
-        The reference is to the file if the file has valid UIDs. None if the file has no valid UIDs and no secondary
-        capture of the image is exported.
+        If the image's file has valid UIDs, these are the file's UIDs, else the UIDs of the image's secondary capture.
+        None if the file has no valid UIDs and no secondary capture of the image is exported.
         """
         own, captures = source_of(self.ref), self.stored.capture_numbers
         if own is not None or (captures is not None and self.number not in captures):
@@ -183,7 +184,7 @@ class ReportedImage:
 
 
 def source_of(ref: ImageRef) -> Source | None:
-    """Return the reference to an image; None if its file has no valid UIDs."""
+    """Return the UIDs by which a DICOM object refers to an image; None if the image's file has no valid UIDs."""
     header = ref.header
     if not can_be_referenced(ref):
         return None

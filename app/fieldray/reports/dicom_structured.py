@@ -85,7 +85,7 @@ def template_item(number: str) -> list[Dataset]:
 
 
 def code_item(relationship: str, name: Code, value: Code) -> Dataset:
-    """Make a content item of a structured report with a coded value. `relationship`, `name`: as in `text_item`."""
+    """Make a content item of a structured report from a relationship ("CONTAINS"), a concept name and a coded value."""
     return content_item(relationship, "CODE", name, ConceptCodeSequence=[code_sequence(value)])
 
 
@@ -132,7 +132,7 @@ def number_item(name: Code, value: float, unit: Code) -> Dataset:
 def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
     """Make a group of measurements for a structured report (TID 1501).
 
-    tracking  name of the group, which follows the name of this program
+    tracking  name of the group. The report shows the program's name and this name, such as "Fieldray Pneumonia"
     uid       UID that identifies the measured object
     items     the measurements
     """
@@ -216,7 +216,7 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
 def label_code(label: str, manifest: Manifest | None) -> Code:
     """Return the DICOM code of a pack's label: code, coding scheme and meaning.
 
-    The scheme is that of the pack if DICOM knows the scheme, else the program's own.
+    The coding scheme is SNOMED CT or DICOM if the pack's manifest names one of them, else the program's own scheme.
 
     label     code of the label in the pack
     manifest  the manifest of the pack; with None, `label` is also the meaning
@@ -318,7 +318,7 @@ _MAX_REGIONS: Final = 50
 
 
 def prior_source(pair: PairRecord) -> Source | None:
-    """Return the reference to the prior image of a comparison; None if its file has no valid UIDs."""
+    """Return the reference to the prior image of a comparison; None if the prior's file has no valid UIDs."""
     kind: FileKind = "dicom" if pair.has_dicom_prior else "unknown"
     return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
 
