@@ -92,7 +92,7 @@ def map_ahead(
 
 
 def results_without_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
-    """Yield each result without an image, but with a reason, for exports that read no image files."""
+    """Yield each result with the reason *missing* in place of its image, for exports that read no image files."""
     return ((result, reason("missing")) for result in results)
 
 
@@ -114,21 +114,21 @@ class StoredPack:
 class StoredRun:
     """A run with its results, and the functions that an exporter needs.
 
-    results              results in the order of the work list. Those of one image are adjacent. Can be iterated only
-                         once
+    results              results in the order of the work list. The results of one image are adjacent. The results can
+                         be iterated only once
     packs                facts of each pack, in the order of the packs in the run
     position             position of the pack to which `pack`, `counts`, `warnings` and `manifest` belong; see
                          `for_result`
-    absent_images        images that an earlier pass of the run found and the last complete pass did not, by name
-    superseded_verdicts  verdicts on results that have changed since
+    absent_images        names of the images that an earlier pass of the run found, but the last complete pass did not
+    superseded_verdicts  readers' verdicts on results that changed after the verdict was given
     options              options that a person chose
     pseudonym_key        key from which pseudonyms are made; equal keys give a patient equal pseudonyms
     read_preview         function that returns the preview stored with a result, for an image that cannot be read any
                          more
-    read_images          function that yields results with their displayed images, of the given longer side, or with the
-                         reason why there is no image
+    read_images          function that takes results and a side in pixels. Yields each result with its displayed image,
+                         whose longer side is at most that long, or with the reason why there is no image
     capture_numbers      numbers (in the work list) of images of which a secondary capture is written; None for all
-    report_omission      function called with each result that a format lacks, and the reason
+    report_omission      function that an exporter calls for each result that it leaves out, with the reason
     """
 
     run: Run
@@ -177,7 +177,7 @@ class StoredRun:
         return self if result.position == self.position else replace(self, position=result.position)
 
     def by_pack(self) -> tuple[StoredRun, ...]:
-        """Return a copy of this run for each of its packs. `position` in a copy is the position of that pack."""
+        """Return one copy of this run for each pack of the run. A copy's `position` is the position of that pack."""
         return tuple(replace(self, position=position) for position in range(len(self.packs)))
 
 
@@ -187,7 +187,7 @@ class Exporter:
 
     name        name of the format in `--formats`
     suffix      suffix of the output, with a dot if the output is a file
-    title       name in the window: English, translated if more than a proper name
+    title       English name of the format. The window shows the translation, if there is one
     write       function that writes a run to a path with `outputs.open_output`, `write_output` or `open_output_folder`.
                 These functions replace only files that `is_own` recognises. Raises UsageProblem, StorageProblem
     is_own      function that returns whether a file with these first bytes (up to 64 KB) was written by `write`

@@ -8,8 +8,8 @@ the class map, and an overlay of both on the image:
     NAME.map.json     the class map's position in the image, and the logit at which the finding begins
     NAME.overlay.png  the image, its longer side at most 1024 pixels, with heat map and outline
 
-NAME is the file's name with its suffix. The folders are those of the images, and a zip file becomes a folder. So two
-images with one name get different files.
+NAME is the file's name with its suffix. The files lie in subfolders with the names of the images' folders and zip
+files. So two images with one name get different files.
 
 `fieldray compare` writes the aligned prior image, the overlay, the displacement, and one JSON object. If the images are
 not comparable, nothing is written. Files of an earlier comparison in the folder are then deleted, so that nobody
@@ -66,7 +66,7 @@ _STEPS: Final = 256  # steps of strength, more than the eye can distinguish
 def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -> Image.Image:
     """Draw the image of an outcome in colours (RGB) as the window shows it, with heat map and lung outline.
 
-    shown     the grey image, as displayed; the drawing has an equal size in pixels
+    shown     the grey image, as displayed; the drawing has the same number of pixels
     manifest  manifest of the pack that gave the outcome; None draws no heat map
     """
     canvas = Image.fromarray(shown.pixels).convert("RGB")
@@ -177,7 +177,7 @@ _LONGEST_NAME: Final = 200  # bytes; systems allow 255, and suffix and number ne
 
 
 class MapFileNames:
-    """Makes a unique path for each image's files of `--maps` (heat map, lungs, overlay). Equal names get a number.
+    """Makes a unique path for each image's files of `--maps`. A number is added to a path that another image has.
 
     folder  folder of the files
     paths   the screened files and folders. Subfolders of their common folder are made in `folder` as well
@@ -364,7 +364,7 @@ _LINE: Final = 88  # characters that fit below the image
 
 
 def pair_notice() -> str:
-    """Return the notice on every output of a comparison: for research only, and only differences between two images."""
+    """Return the notice on every output of a comparison: research use only, and what a comparison cannot show."""
     return f"{NOTICE} {reason('compare_notice').text}"
 
 
@@ -392,7 +392,7 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
 def require_pair_files(folder: Path, *, inputs: Sequence[Path]) -> None:
     """Raise UsageProblem if the outputs of `fieldray compare` cannot be written into a folder.
 
-    The reason is that an input, or a file that this command did not write, has the name of an output.
+    An output cannot be written if an input, or a file that this command did not write, has the name of the output.
 
     inputs  the compared files
     """

@@ -1,8 +1,8 @@
 """Writing of output files that a person names. The program never replaces a file that it did not write.
 
-The program recognises its files by content, never by name. It refuses to write to an input file under any name, into
-the data folder of the program, to a link or device, and over any file that is no earlier output of this kind. So a
-mistyped argument never destroys an X-ray.
+The program recognises its files by content, never by name. It refuses to write to an input file, even through another
+path, into the data folder of the program, and to a link or device. It replaces an existing file only by an output of
+the same kind, such as a PDF report by a PDF report. So a mistyped argument never destroys an X-ray.
 
 On Linux and macOS, new files and folders are readable only by this user, because they may name patients.
 """
@@ -60,8 +60,8 @@ _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
 def require_writable_output(path: Path, kind: OutputKind | IsOwnOutput, *, inputs: Sequence[Path] = ()) -> None:
     """Raise an error if an output may not be written to `path`.
 
-    That is so if `path` is in the program's own data folder, or if there is anything but an earlier output of this
-    kind.
+    An output may not be written into the program's own data folder. If something exists at `path`, it must be an
+    earlier output of the kind `kind`.
 
     kind, inputs  as for `require_own_output`
 
@@ -72,7 +72,7 @@ def require_writable_output(path: Path, kind: OutputKind | IsOwnOutput, *, input
 
 
 def require_own_output(path: Path, kind: OutputKind | IsOwnOutput, *, inputs: Sequence[Path] = ()) -> None:
-    """Raise an error if something exists at `path` that is not an earlier output of this kind.
+    """Raise an error if something exists at `path` that is not an earlier output of the kind `kind`.
 
     kind    a kind of output of the program, or a function that recognises an output by the first bytes of its file
     inputs  files and folders that the command reads, which are never replaced
@@ -161,7 +161,7 @@ def open_output_folder(path: Path, kind: IsOwnOutput, *, inputs: Sequence[Path] 
 
     The folder is discarded if it is empty or if the block raises.
 
-    path    path of the folder. An earlier folder is replaced as a whole if every file in it is of this kind
+    path    path of the folder. An existing folder is replaced as a whole if `kind` recognises every file in it
     kind    function that recognises a file of such a folder by the file's first bytes
     inputs  files and folders that the command reads, which are never replaced
 
