@@ -44,7 +44,7 @@ Value = str | int | float | None
 
 
 def class_texts(pack: HasClassNames | None) -> Mapping[Category, str]:
-    """Return the names of the classes for a printed list: those of the pack, else those of the window."""
+    """Return the names of the classes for a printed list: the pack's own names, and the window's names for the rest."""
     own, translator = (pack.class_names if pack else None) or {}, Translator()
     words = {category: category_label(translator, category, pack) for category in CATEGORY_TEXTS}
     return {category: make_visible(word) if category in own else word.lower() for category, word in words.items()}

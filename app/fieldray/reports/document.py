@@ -210,7 +210,8 @@ class Table:
 
     rows        the rows, each as long as `columns`
     widths      widths of the columns on paper, in mm
-    categories  in a table of images, the classes of each row's image, which colour the fifth and later columns
+    categories  for each row, the classes of the row's image, one for each column from the fifth on. A PDF shows such a
+                cell in the colour of its class. Empty for a table without images
     """
 
     title: str

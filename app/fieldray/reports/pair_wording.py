@@ -11,9 +11,10 @@ from fieldray.translation import Translator
 
 
 def gap_text(translator: Translator, between: TimeGap, order: TimeOrder) -> str:
-    """Return a text on how much earlier or later one study is than another.
+    """Return a text on how much earlier or later one study is than another, such as "2 years 3 months earlier".
 
-    between  the time between the studies; the text has years and months, months and days, days, or minutes
+    between  the time between the two studies
+    order    whether the study is "earlier" or "later"; for "same" and "unknown" the text is "the same day"
     """
     if between.minutes is not None and between.minutes >= 60:
         length = translator.text("{hours} h {minutes} min", hours=between.minutes // 60, minutes=between.minutes % 60)
@@ -34,7 +35,7 @@ def gap_text(translator: Translator, between: TimeGap, order: TimeOrder) -> str:
 
 
 def gap_of_images(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
-    """Return a text on how much earlier or later an image is than the current image, or that the time is unknown."""
+    """Return a text such as "2 years earlier", or "time between the images not known" if a study date is missing."""
     between = gap_between(image, current)
     if between is None:
         return translator.text("time between the images not known")
@@ -42,7 +43,7 @@ def gap_of_images(translator: Translator, image: ImageHeader, current: ImageHead
 
 
 def comparison_notice(translator: Translator) -> str:
-    """Return the notice on every comparison: for research only, and only differences between two images."""
+    """Return the notice on every comparison: research use only, and what a comparison cannot show."""
     research = translator.text("Research use only.")
     return f"{research} {translator.reason(reason('compare_notice'))}"
 

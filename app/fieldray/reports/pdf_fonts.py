@@ -59,7 +59,7 @@ _BREAKING: Final = frozenset("\n\r\f\u00ad")  # break characters other than spac
 
 
 class WholeFont(TTFFont):
-    """A font that is embedded unchanged in many documents, with a number for each letter."""
+    """A font file that is embedded unchanged in every document, so that a letter has one code in all documents."""
 
     def __init__(self, style: str, number: int) -> None:
         super().__init__(FPDF(), asset_path("fonts") / _STYLES[style], f"{FONT_FAMILY.lower()}{style}", style)
@@ -116,7 +116,7 @@ def with_direction_marks(text: str) -> str:
 def unjoined_scripts(text: str, document: FPDF) -> set[str]:
     """Return the scripts of a text whose letters cannot be joined, because only Unifont has glyphs for them.
 
-    document  the document, to whose fonts `with_escapes` has added those of the text
+    document  the document; `with_escapes` must already have added the fonts that the text needs
     """
     if "unifont" not in document.fonts:
         return set()

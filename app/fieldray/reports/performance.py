@@ -42,11 +42,10 @@ class Bar:
 class MeasuredPerformance:
     """The measured performance of a class, or of a pack as a whole.
 
-    sentence            the most important figures, those of another hospital first; or a sentence that nothing was
-                        measured
-    title               title of the bars, which names the hospital of their images
-    bars                a bar of images with the finding, and a bar of images without the finding
-    detailed_sentences  sentences with all figures and 95 % confidence intervals, for all hospitals
+    sentence  the most important figures, those of another hospital first; or a sentence that nothing was measured
+    title     title of the bars, which names the hospital of their images
+    bars      a bar of images with the finding, and a bar of images without the finding
+    detailed_sentences     sentences with all figures and 95 % confidence intervals, from every hospital with figures
     """
 
     sentence: str
@@ -69,8 +68,8 @@ def performance_of(
     point     the operating point, or None
     category  the class that the sentence is about; None for the pack as a whole
 
-    Returns None without a manifest or operating point, if the maker of the pack did not count the classes, and for a
-    threshold that was chosen on this site's images.
+    Returns None if there is no manifest or no operating point, if the manifest has no counts of the classes, or if the
+    threshold was chosen on this site's images.
     """
     measured = {classes.is_from_other_hospital: classes for classes in class_distributions(manifest, point)}
     if not measured:
