@@ -242,7 +242,11 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     assert "--pack" not in desk.notices and "drive before" not in desk.notices
     packs = desk.bench.packs
     assert desk.in_use == "made-up-1.2.0"
-    assert packs.available_packs.named("made-up") == packs.available_packs.named("made-up-1.2.0") == packs.source
+    assert (
+        packs.available_packs.find_ready_pack("made-up")
+        == packs.available_packs.find_ready_pack("made-up-1.2.0")
+        == packs.source
+    )
     press(desk.window.banners, "Review this pack…")
     asked = desk.dialog(PackDialog)
     assert asked.no_button.isDefault() and not asked.yes_button.isDefault()

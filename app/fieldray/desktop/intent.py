@@ -59,25 +59,25 @@ class AvailablePacks:
 
     pack_in_use          the pack in use, or None
     point                name of the operating point in use; "" for the pack's first; None if a person chose the point
-    others               additional packs that screen together with the pack in use
-    ready                packs that can be used without asking a person, the pack in use first
+    additional_packs     additional packs that screen together with the pack in use
+    ready_packs          packs that can be used without asking a person, the pack in use first
     is_chosen_by_person  whether a person chose the pack in use, or connected the pack's drive
     is_settled           whether the search for packs is done, no pack is loading, and no question about a pack is open
     """
 
     pack_in_use: PackInUse | None = None
     point: str | None = ""
-    others: tuple[PackInUse, ...] = ()
-    ready: tuple[PackCandidate, ...] = ()
+    additional_packs: tuple[PackInUse, ...] = ()
+    ready_packs: tuple[PackCandidate, ...] = ()
     is_chosen_by_person: bool = False
     is_settled: bool = False
 
-    def named(self, name: str) -> PackCandidate | None:
-        """Return the pack of `ready` with this name; None if there is no such pack.
+    def find_ready_pack(self, name: str) -> PackCandidate | None:
+        """Return the pack of `ready_packs` with this name; None if there is no such pack.
 
         None also if several signers have packs of this name.
         """
-        found = packs_named(name, self.ready)
+        found = packs_named(name, self.ready_packs)
         return found[0] if len({entry.signed_id for entry in found}) == 1 else None
 
     def is_in_use(self, name: str) -> bool:
@@ -91,12 +91,12 @@ class Intent:
 
     number               serial number from 0; tells apart two intents with the same folder and pack
     paths                files and folders to screen
-    listed_image_count   number of images in the shown list; 0 if the list belongs to other paths
-    chosen               the pack on whose card a person clicked
+    listed_image_count   number of listed_image_count in the shown list; 0 if the list belongs to other paths
+    clicked_pack         the pack on whose card a person clicked
     is_chosen_for_paths  whether the card was clicked after the paths were opened; False for a click before
     needs_card_click     whether a person must click a pack's card, because the earlier pack was declined or replaced
     pack                 the pack to use; None until it is known
-    others               additional packs; `ages_confirmed` holds for these packs and `pack` together
+    additional_packs     additional packs; `ages_confirmed` holds for these packs and `pack` together
     ages_confirmed       whether a person confirmed that the patients have the packs' ages; None before the answer
     watches              whether images that are added to these folders later are screened, too
     """
@@ -104,18 +104,18 @@ class Intent:
     number: int
     paths: tuple[Path, ...]
     listed_image_count: int = 0
-    chosen: PackCandidate | None = None
+    clicked_pack: PackCandidate | None = None
     is_chosen_for_paths: bool = False
     needs_card_click: bool = False
     pack: PackInUse | None = None
-    others: tuple[PackInUse, ...] = ()
+    additional_packs: tuple[PackInUse, ...] = ()
     ages_confirmed: bool | None = None
     watches: bool = False
 
     @property
     def packs(self) -> tuple[PackInUse, ...]:
         """The packs that the intent will use, as far as they are known."""
-        return (self.pack, *self.others) if self.pack else ()
+        return (self.pack, *self.additional_packs) if self.pack else ()
 
     @property
     def ages_years(self) -> tuple[int, int] | None:
@@ -204,18 +204,18 @@ class IntentStateMachine:
 
         watches  whether images that are added to the folders later are screened, too
         """
-        return self._begin(Intent(number=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
+        return self._begin(Intent(number=self._count, paths=tuple(paths), clicked_pack=self._prepared, watches=watches))
 
-    def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
+    def start(self, paths: Sequence[Path], *, listed_image_count: int = 0) -> Commands:
         """Handle the Start button: screen paths with the pack that the header of the window names.
 
-        paths   the files and folders to screen
-        images  number of images in the shown list; 0 if the list belongs to other paths
+        paths               the files and folders to screen
+        listed_image_count  number of images in the shown list; 0 if the list belongs to other paths
         """
         used, folders = self._packs.pack_in_use, tuple(paths)
         watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
         return self._begin(
-            Intent(number=self._count, paths=folders, listed_image_count=images, pack=used, watches=watches)
+            Intent(number=self._count, paths=folders, listed_image_count=listed_image_count, pack=used, watches=watches)
         )
 
     def cancel_waiting_intent(self, *, instead: Sequence[Path] = ()) -> Commands:
@@ -288,7 +288,7 @@ class IntentStateMachine:
             self._prepared = candidate
         elif self.question is not None:
             has_said_ages = candidate.problem is None and _ages_of(candidate) is not None
-            self._change(chosen=candidate, is_chosen_for_paths=True, ages_confirmed=has_said_ages or None)
+            self._change(clicked_pack=candidate, is_chosen_for_paths=True, ages_confirmed=has_said_ages or None)
         if self._packs.pack_in_use and self._packs.pack_in_use.is_same_pack(candidate):
             return self._advance()
         self._tried = UsePackCommand(candidate, "", is_card_clicked=True)
@@ -321,7 +321,7 @@ class IntentStateMachine:
         return self._settle_ages(intent)
 
     def _settle_pack(self, intent: Intent) -> Commands:
-        packs, used, chosen = self._packs, self._packs.pack_in_use, intent.chosen
+        packs, used, chosen = self._packs, self._packs.pack_in_use, intent.clicked_pack
         name, point = self._wanted(intent)
         if (
             used
@@ -332,10 +332,10 @@ class IntentStateMachine:
             is_said = chosen is None or _ages_of(chosen) == used.ages_years
             self._change(pack=used, ages_confirmed=intent.ages_confirmed if is_said else None)
             return self._advance()
-        known = chosen if name and chosen else packs.named(name)
+        known = chosen if name and chosen else packs.find_ready_pack(name)
         wanted = UsePackCommand(known, point, is_card_clicked=known is chosen) if known else None
         if wanted is None or wanted == self._tried:
-            self._change(chosen=None, is_chosen_for_paths=False, ages_confirmed=None)
+            self._change(clicked_pack=None, is_chosen_for_paths=False, ages_confirmed=None)
             self.question = IntentQuestion("pack", self.intent or intent)
             return ()
         self._tried = wanted
@@ -348,7 +348,7 @@ class IntentStateMachine:
         person has just put in use. If an earlier click on a card contradicts a remembered choice, a person is asked.
         """
         assert self._known is not None
-        remembered, chosen, packs = self._known[0], intent.chosen, self._packs
+        remembered, chosen, packs = self._known[0], intent.clicked_pack, self._packs
         if chosen is not None:
             is_doubtful = (
                 not intent.is_chosen_for_paths and remembered is not None and not packs_named(remembered.pack, [chosen])
@@ -366,10 +366,10 @@ class IntentStateMachine:
         """
         assert intent.pack is not None and self._known is not None
         remembered, lacks_ages = self._known
-        others = self._packs.others
+        others = self._packs.additional_packs
         is_said = all(common_ages((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years for one in others)
-        if intent.others != others:
-            intent = replace(intent, others=others, ages_confirmed=intent.ages_confirmed if is_said else None)
+        if intent.additional_packs != others:
+            intent = replace(intent, additional_packs=others, ages_confirmed=intent.ages_confirmed if is_said else None)
             self.intent = intent
         are_confirmed = intent.ages_confirmed
         if are_confirmed is None and is_said and remembered and self._packs.is_in_use(remembered.pack):

@@ -194,8 +194,8 @@ class PackChoice(QObject):
         return AvailablePacks(
             pack_in_use=PackInUse.from_model(self.source, self.model) if self.source and self.model else None,
             point=None if self.is_persons_point else self.point_name or "",
-            others=tuple(PackInUse.from_model(*entry) for entry in self.others.ticked_packs),
-            ready=tuple(entry for entry in entries if entry and entry.problem is None),
+            additional_packs=tuple(PackInUse.from_model(*entry) for entry in self.others.ticked_packs),
+            ready_packs=tuple(entry for entry in entries if entry and entry.problem is None),
             is_chosen_by_person=self.is_chosen_by_person,
             is_settled=self.is_listed and not is_busy,
         )
@@ -208,7 +208,7 @@ class PackChoice(QObject):
     @property
     def default_pack(self) -> PackCandidate | None:
         """The site's default pack, if no question must be answered before its use; None otherwise."""
-        return self.available_packs.named(self.default_names[0])
+        return self.available_packs.find_ready_pack(self.default_names[0])
 
     @property
     def is_source_available(self) -> bool:

@@ -125,7 +125,7 @@ class ScreeningController(QObject):
         """
         if self.can_start:
             images = listed if self.state != "waiting" else 0
-            self._do(self._playbook.start(self.paths, images=images))
+            self._do(self._playbook.start(self.paths, listed_image_count=images))
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
         """Handle a person's answer to the open question, or a click on a pack's card without a question.
@@ -355,7 +355,7 @@ class ScreeningController(QObject):
         pack, point = intent.pack, self.packs.point_name or ""
         assert pack is not None
         known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_names
-        additional = tuple(one.name for one in intent.others)
+        additional = tuple(one.name for one in intent.additional_packs)
         before = remembered.additional if remembered and remembered.pack == pack.name else ()
         if missing := [name for name in before if name not in additional]:
             self._board.post_reason(

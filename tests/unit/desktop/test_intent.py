@@ -55,7 +55,7 @@ def used(entry: PackCandidate) -> PackInUse:
 def reach(
     entry: PackCandidate | None = None, *, ready: tuple[PackCandidate, ...] = (CHILDREN, ADULTS)
 ) -> AvailablePacks:
-    return AvailablePacks(pack_in_use=used(entry) if entry else None, ready=ready, is_settled=True)
+    return AvailablePacks(pack_in_use=used(entry) if entry else None, ready_packs=ready, is_settled=True)
 
 
 def state_machine_with(pack: PackCandidate | None, *, default: str = "") -> IntentStateMachine:
@@ -299,7 +299,7 @@ TestWalk.settings = settings(max_examples=300, stateful_step_count=50)
 
 
 def with_others(first: PackCandidate, *others: PackCandidate) -> AvailablePacks:
-    return replace(reach(first), others=tuple(map(used, others)))
+    return replace(reach(first), additional_packs=tuple(map(used, others)))
 
 
 YOUTHS, ANYBODY = listed("youths"), listed("anybody")
