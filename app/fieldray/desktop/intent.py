@@ -199,14 +199,14 @@ class IntentStateMachine:
 
     # ---- commands of a person
 
-    def open(self, paths: Sequence[Path], *, watches: bool = False) -> Commands:
+    def handle_chosen_paths(self, paths: Sequence[Path], *, watches: bool = False) -> Commands:
         """Handle the choice of files and folders to screen.
 
         watches  whether images that are added to the folders later are screened, too
         """
         return self._begin(Intent(number=self._count, paths=tuple(paths), clicked_pack=self._prepared, watches=watches))
 
-    def start(self, paths: Sequence[Path], *, listed_image_count: int = 0) -> Commands:
+    def handle_start_button(self, paths: Sequence[Path], *, listed_image_count: int = 0) -> Commands:
         """Handle the Start button: screen paths with the pack that the header of the window names.
 
         paths               the files and folders to screen
@@ -218,7 +218,7 @@ class IntentStateMachine:
             Intent(number=self._count, paths=folders, listed_image_count=listed_image_count, pack=used, watches=watches)
         )
 
-    def cancel_waiting_intent(self, *, instead: Sequence[Path] = ()) -> Commands:
+    def drop_intent(self, *, instead: Sequence[Path] = ()) -> Commands:
         """Cancel the waiting intent with its answers, and report that its paths were not screened.
 
         instead  paths that are opened in place of the intent's paths; equal paths are not reported
@@ -274,7 +274,7 @@ class IntentStateMachine:
     # ---- decisions
 
     def _begin(self, intent: Intent) -> Commands:
-        lost = self.cancel_waiting_intent(instead=intent.paths)
+        lost = self.drop_intent(instead=intent.paths)
         self._count += 1
         self.intent, self._known, self._tried = intent, None, None
         return (*lost, CollectFactsCommand(intent))

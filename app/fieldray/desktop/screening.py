@@ -116,7 +116,7 @@ class ScreeningController(QObject):
             self._before = self.state, self.paths, self.past_run, self.progress
         self.paths, self.past_run, self.progress = tuple(paths), None, None
         self._enter("waiting")
-        self._do(self._playbook.open(paths, watches=watches))
+        self._do(self._playbook.handle_chosen_paths(paths, watches=watches))
 
     def start(self, *, listed: int = 0) -> None:
         """Start a run over the chosen folders, or over the folders of the visible work list.
@@ -125,7 +125,7 @@ class ScreeningController(QObject):
         """
         if self.can_start:
             images = listed if self.state != "waiting" else 0
-            self._do(self._playbook.start(self.paths, listed_image_count=images))
+            self._do(self._playbook.handle_start_button(self.paths, listed_image_count=images))
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
         """Handle a person's answer to the open question, or a click on a pack's card without a question.
@@ -136,7 +136,7 @@ class ScreeningController(QObject):
 
     def cancel_waiting_run(self) -> None:
         """Close the open question without an answer: cancel the waiting run, and report its folders as not screened."""
-        commands = self._playbook.cancel_waiting_intent()
+        commands = self._playbook.drop_intent()
         self._restore()
         self._do(commands)
 
@@ -162,7 +162,7 @@ class ScreeningController(QObject):
         models  the packs of the run; None for a pack that is not available
         """
         self._forget_notes()
-        self._do(self._playbook.cancel_waiting_intent())
+        self._do(self._playbook.drop_intent())
         self._name_waiting()
         self.paths, self.past_run = tuple(map(Path, run.spec.paths)), run
         self.run_models, model = models, models[0]
@@ -176,7 +176,7 @@ class ScreeningController(QObject):
         self._forget_notes()
         self._board.withdraw_by_prefix(_failed(self.paths))
         self._board.withdraw(_unscreened(self.paths))
-        self._do(self._playbook.cancel_waiting_intent())
+        self._do(self._playbook.drop_intent())
         self._name_waiting()
         self.paths, self.past_run, self.run_id, self.run_models, self.manifest = (), None, None, (), None
         self.progress = None
@@ -304,7 +304,7 @@ class ScreeningController(QObject):
         if not are_empty_folders or intent.watches or self._playbook.intent != intent:
             self._do(self._playbook.handle_collected_facts(intent, remembered, lacks_ages or are_empty_folders))
             return
-        self._do(self._playbook.cancel_waiting_intent(instead=intent.paths))
+        self._do(self._playbook.drop_intent(instead=intent.paths))
         self.show_run_notes([reason("no_image_in", path=path) for path in intent.paths])
         self._restore()
 

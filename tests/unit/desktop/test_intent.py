@@ -79,7 +79,7 @@ def opened(
 ) -> tuple[IntentStateMachine, Commands]:
     """A folder was opened with a pack in use, and the facts about the folder were answered."""
     playbook = state_machine_with(pack)
-    return playbook, answer_facts_request(playbook, playbook.open([ONE]), known, lacks_ages=lacks_ages)
+    return playbook, answer_facts_request(playbook, playbook.handle_chosen_paths([ONE]), known, lacks_ages=lacks_ages)
 
 
 def question(playbook: IntentStateMachine) -> IntentQuestion:
@@ -89,14 +89,14 @@ def question(playbook: IntentStateMachine) -> IntentQuestion:
 
 def test_a_watch_stays_a_watch_through_questions_and_start() -> None:
     playbook = state_machine_with(None)
-    answer_facts_request(playbook, playbook.open([ONE], watches=True))
+    answer_facts_request(playbook, playbook.handle_chosen_paths([ONE], watches=True))
     playbook.answer(question(playbook), CHILDREN)
     playbook.update_packs(reach(ADULTS), default=("", ""))  # a drive with another pack
     asked = question(playbook)
     assert (asked.kind, asked.intent.watches) == ("pack", True)
-    (run,) = answer_facts_request(playbook, playbook.start([ONE]), lacks_ages=False)
+    (run,) = answer_facts_request(playbook, playbook.handle_start_button([ONE]), lacks_ages=False)
     assert isinstance(run, StartIntendedRunCommand) and run.intent.watches
-    (look,) = playbook.start([ONE])
+    (look,) = playbook.handle_start_button([ONE])
     assert isinstance(look, CollectFactsCommand) and not look.intent.watches, (
         "the watch has begun: this is another start"
     )
@@ -122,7 +122,7 @@ def test_remembered_ages_do_not_hold_for_another_pack() -> None:
     _, (run,) = opened(CHILDREN, known)
     assert isinstance(run, StartIntendedRunCommand) and run.intent.ages_confirmed
     playbook = state_machine_with(ADULTS)
-    answer_facts_request(playbook, playbook.start([ONE]), known)
+    answer_facts_request(playbook, playbook.handle_start_button([ONE]), known)
     assert question(playbook).kind == "ages" and question(playbook).intent.pack == used(ADULTS)
 
 
@@ -130,11 +130,11 @@ def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None
     playbook = IntentStateMachine()
     playbook.answer(None, CHILDREN)
     playbook.update_packs(reach(CHILDREN), default=("", ""))
-    answer_facts_request(playbook, playbook.open([ONE]))
+    answer_facts_request(playbook, playbook.handle_chosen_paths([ONE]))
     assert question(playbook).kind == "ages"
     (run,) = playbook.answer(question(playbook), True)
     assert isinstance(run, StartIntendedRunCommand)
-    answer_facts_request(playbook, playbook.open([OTHER]))  # the choice was for one folder
+    answer_facts_request(playbook, playbook.handle_chosen_paths([OTHER]))  # the choice was for one folder
     assert question(playbook).kind == "pack"
 
 
@@ -142,13 +142,16 @@ def test_a_card_before_the_folder_does_not_overrule_the_remembered_pack() -> Non
     playbook = IntentStateMachine()
     playbook.answer(None, CHILDREN)
     playbook.update_packs(reach(CHILDREN), default=("", ""))
-    assert answer_facts_request(playbook, playbook.open([ONE]), RememberedPack("adults"), lacks_ages=False) == ()
+    assert (
+        answer_facts_request(playbook, playbook.handle_chosen_paths([ONE]), RememberedPack("adults"), lacks_ages=False)
+        == ()
+    )
     assert question(playbook).kind == "pack"
 
 
 def test_a_declined_question_is_followed_by_the_cards_whatever_the_default_is() -> None:
     playbook = state_machine_with(CHILDREN, default="children")
-    answer_facts_request(playbook, playbook.open([ONE]))
+    answer_facts_request(playbook, playbook.handle_chosen_paths([ONE]))
     assert playbook.answer(question(playbook), None) == ()
     playbook.update_packs(reach(CHILDREN), default=("children", ""))
     assert question(playbook).kind == "pack"
@@ -221,7 +224,7 @@ class Walk(RuleBasedStateMachine):
     @rule(path=st.sampled_from([ONE, OTHER]))
     def open(self, path: Path) -> None:
         prepared, self.prepared = self.prepared, None
-        commands = self.playbook.open([path])
+        commands = self.playbook.handle_chosen_paths([path])
         assert self.playbook.intent is not None
         if prepared:
             self.said_pack.setdefault(self.playbook.intent.number, set()).add(prepared.signed_id)
@@ -231,7 +234,7 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def start(self) -> None:
         self.prepared = None
-        commands = self.playbook.start(self.in_sight)
+        commands = self.playbook.handle_start_button(self.in_sight)
         assert self.playbook.intent is not None and self.used is not None
         self.said_pack.setdefault(self.playbook.intent.number, set()).add(self.used.signed_id)
         self.do(commands)
@@ -239,7 +242,7 @@ class Walk(RuleBasedStateMachine):
     @rule(path=st.sampled_from([ONE, OTHER]))
     def open_past(self, path: Path) -> None:
         self.prepared = None
-        self.do(self.playbook.cancel_waiting_intent())
+        self.do(self.playbook.drop_intent())
         self.in_sight = (path,)
 
     @precondition(lambda self: self.looks)
@@ -321,7 +324,7 @@ def test_known_ages_hold_for_further_packs_that_accept_all_of_them(
     playbook = IntentStateMachine()
     playbook.update_packs(with_others(first, *others), default=(first.signed_id, ""))
     commands = answer_facts_request(
-        playbook, playbook.open([ONE]), RememberedPack(first.signed_id, ages_confirmed=True)
+        playbook, playbook.handle_chosen_paths([ONE]), RememberedPack(first.signed_id, ages_confirmed=True)
     )
     if asked is not None:
         assert (question(playbook).kind, question(playbook).intent.ages_years, commands) == ("ages", asked, ())
@@ -334,7 +337,7 @@ def test_known_ages_hold_for_further_packs_that_accept_all_of_them(
 def test_a_pack_ticked_during_the_age_question_changes_the_question() -> None:
     playbook, _ = opened(None)
     playbook.update_packs(reach(YOUTHS), default=("", ""))
-    answer_facts_request(playbook, playbook.start([ONE]))
+    answer_facts_request(playbook, playbook.handle_start_button([ONE]))
     first = question(playbook)
     assert (first.kind, first.intent.ages_years) == ("ages", (15, 95))
     playbook.update_packs(with_others(YOUTHS, ADULTS), default=("", ""))
