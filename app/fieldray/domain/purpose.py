@@ -204,11 +204,11 @@ class PatientCount:
     unstated_ages: int = 0
 
     def add(self, result_count: ResultCount) -> None:
-        """Add the number of a group's results to the counts `unintended_patients` and `unstated_ages`.
+        """Add results to the counts.
 
-        result_count  number of results with one category and the same codes. Results refused because of age or body
-                      part count as `unintended_patients`. Results with the note that the age is not stated count as
-                      `unstated_ages`
+        kind  the number of results with one category and one set of codes. Results refused because of age or body part
+              are added to `unintended_patients`. Results with the note that the age is not stated are added to
+              `unstated_ages`. All other results change no count
         """
         is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(result_count.codes)
         self.unintended_patients += result_count.number * is_unintended
@@ -217,7 +217,7 @@ class PatientCount:
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """Return notes on the number of images of unintended patients, and of images without a stated age.
 
-        accepted  the pack's header rules, from which the notes name the intended patients
+        accepted  the pack's header rules; the notes name the ages that the pack accepts
         """
         counts = {"other_patients": self.unintended_patients, "ages_not_stated": self.unstated_ages}
         intended = patients_sentence(accepted).text
@@ -387,11 +387,15 @@ def body_parts_of(text: str) -> frozenset[str]:
 
 
 def view_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
-    """Return whether the view that a header states is "accepted", an "other" known view, or "unknown" words.
+    """Compare the view in a header with the views that a pack accepts.
 
-    View Position and View Code Sequence are both checked, and the rules must accept every view that they name. If View
-    Position is missing, Patient Orientation is checked for a lateral view, too. The result is "nothing" if no view is
-    stated.
+    Result      condition
+    "accepted"  the rules accept every view that View Position and View Code Sequence name
+    "other"     a known view is named that the rules do not accept
+    "unknown"   only words are named that the program does not know
+    "nothing"   no view is stated
+
+    If View Position is missing, Patient Orientation is checked for a lateral view, too.
     """
     said = [text for text in (header.view_position, header.view_code, _view_by(header)) if not _says_nothing(text)]
     if not said:
@@ -466,9 +470,10 @@ def is_special_exposure(header: ImageHeader) -> bool:
 
 
 def body_part_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
-    """Return whether Body Part Examined is "accepted" by the rules, an "other" known part, or "unknown" words.
+    """Compare Body Part Examined in a header with the body parts that a pack accepts.
 
-    If the header names several parts, one accepted part is enough. The result is "nothing" if no part is stated.
+    The result is "accepted" if at least one named part is accepted, "other" if the program knows a named part but the
+    rules do not accept it, "unknown" for words that the program does not know, and "nothing" if no part is stated.
     """
     text = header.body_part_examined
     if _says_nothing(text):
