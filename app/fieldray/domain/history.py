@@ -106,8 +106,8 @@ class ResultBrief:
     position             position of the pack in the run
     image_key            identifies the image within its run (see `store.rows.image_key`)
     image                names the image for a person: path, member, frame
-    label, score, point  label, score and operating point of the finding that decides the category; "" and None without
-                         a finding
+    label, score, point  label, score and operating point of the finding that decides the category. Without a finding,
+                         `label` is "", and `score` and `point` are None
     backend              the backend that ran the model; "" if no backend did
     verdict              the reader's verdict, or None
     reason               the reason why the image was refused, failed, or is to be read first; None for every other
@@ -164,7 +164,7 @@ class MonthlyCounts:
     """The counts of the images that a site screened in one month.
 
     first_day          first day of the month
-    tallies            counts of the images that each pack saw for the first time in the month
+    tallies            counts of images by pack. An image counts in the month in which the pack first screened the image
     manifests          the packs' manifests by pack name; None for a pack that is not available
     constancy_results  the results of the constancy tests
     """
@@ -367,7 +367,7 @@ _MAX_IMAGES_OF_PATIENT: Final = 1000
 
 
 class PatientGroup(NamedTuple):
-    """The position of a row among the rows of one patient.
+    """A row of a work list, in relation to the other rows of its patient.
 
     group_start       whether the row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
     next_group_start  whether the next row begins a study or a patient; `NEW_PATIENT` after the last row
@@ -380,7 +380,7 @@ class PatientGroup(NamedTuple):
 
 
 def patient_group_at(group_starts: NDArray[np.uint8], position: int) -> PatientGroup | None:
-    """Return the position of a row among its patient's rows; None if the list is not ordered by patient.
+    """Return where a patient group_starts and ends around a row; None if the list is not ordered by patient.
 
     group_starts  `WorkListRows.group_starts` of the list
     position      position of the row in the list

@@ -1,7 +1,7 @@
 """Matching of images to patients, and the newest study day of each patient in a run.
 
-Work lists are ordered by patient. A patient's most urgent result of the newest study day decides the patient's
-position. Images of earlier days come after the images of all patients' newest days, and do not change the position.
+Work lists are ordered by patient. The position of a patient is decided by the most urgent result of the patient's
+newest study day. Images of earlier days do not count for the position, and come at the end of the list.
 Work list, exports and archives use this module.
 """
 

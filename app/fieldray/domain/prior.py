@@ -168,9 +168,9 @@ def is_same_image(one: Outcome, other: Outcome) -> bool:
 def priors_of(current: Outcome, candidates: Iterable[tuple[PriorOrigin, Outcome]]) -> tuple[Prior, ...]:
     """Return the prior images of the current image's patient, the most useful first.
 
-    Images with a date come first, then newer images, then frontal images. Left out are images of other or unknown
-    patients, images of the current study, and later images. If several candidates are one image, only the first is
-    returned.
+    Images that are known to be earlier come first, then images of unknown date or time. In both groups newer days come
+    first, and within a day frontal images come before lateral images. Images of other or unknown patients, of the
+    current study, and later images are left out. If several candidates are one image, only the first is returned.
 
     candidates  images that may be priors, with their origin
     """
