@@ -1,8 +1,8 @@
 """Measurements of the upper, middle and lower third of each lung, and the weights that decide which thirds are white.
 
-A third is judged by its lung mask and its grey, compared with the third on the opposite side. A network trained on
-whole lungs also draws masks into white lungs, but lower, narrower or undecided. The weights come from logistic
-regression on lungs painted white. `python -m benchmarks.white_lungs` fits the weights again (docs/decisions/0055).
+Lung mask and grey level of each third are compared with the third on the opposite side. A lung-field network also
+draws a mask into a white lung, but a mask of less height or width, or with shares near one half. The weights come from
+logistic regression on lungs painted white. `python -m benchmarks.white_lungs` fits them again (docs/decisions/0055).
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ LEFT_LUNG_INTERCEPT: Final = 0.23  # for the left lung, next to the heart
 def features_of_thirds(
     shares: NDArray[np.uint8], is_lung: Mask, grey: NDArray[np.uint8], middle: float
 ) -> NDArray[np.float64]:
-    """Return eight facts about each third of both lungs, as (2, 3, 8): left and right half as seen, from top to bottom.
+    """Return eight facts about each third of both lungs: (2, 3, 8) for half, third and fact.
 
-    A third covers the cells that are lung in this half or, mirrored, in the opposite half.
+    The halves are left and right as seen; the thirds are upper, middle and lower. A third covers the cells that are
+    lung in its half or, mirrored, in the opposite half.
 
     facts  content
     1, 2   share of the third's cells that are lung, in this half and in the opposite half
     3, 4   share of the third's undecided cells (`UNDECIDED`: neither clearly lung nor clearly not), in this half and in
            the opposite half
-    5, 6   whiteness minus that of the opposite half, and whiteness; air is 0, tissue around the lungs is 1
+    5      whiteness of the third minus whiteness of the third in the opposite half
+    6      whiteness of the third: air is 0, tissue around the lungs is 1
     7, 8   area and height of the whole lung relative to the other lung, as logarithms
 
     shares   (rows, columns) share of lung in each cell, 0..255
@@ -98,11 +100,11 @@ def split_into_halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
 
 
 def split_into_thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
-    """Return the upper, middle and lower third of the lungs, each as two masks (rows, width) that apply to both halves.
+    """Return the upper, middle and lower third of the lungs. Each third is two masks (rows, width), for both halves.
 
     The first mask contains the cells of the third that are lung in either half. The second mask contains the cells
-    whose grey counts. In the middle and lower third only the outer half counts, because the heart covers the inner
-    half.
+    from which the grey level is measured: all cells of the upper third, but only the outer half of the middle and the
+    lower third, because the heart covers the inner half.
 
     lungs  (2, rows, width) mask of the lungs, as `split_into_halves` returns it
     """

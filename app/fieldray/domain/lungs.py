@@ -297,7 +297,8 @@ def find_lungs_in_input(
 ) -> LungFields:
     """Find the lungs of an image.
 
-    If the whole image is refused, each half is tried together with its mirror image, because one lung may be white.
+    If the image is refused, one lung may be white. Each half of the image is then joined with its own mirror image, and
+    the network judges the joined image.
 
     values             (1, height, width, channels) input of the network
     ask                runs the lung-field network on an input of this shape
@@ -380,16 +381,16 @@ def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: i
 def evidence_limit(manifest: Manifest) -> float | None:
     """Return the share of evidence inside the lungs below which a result gets a note; None if the pack has no limit.
 
-    Evidence is how strongly the cells of the heat map speak for the finding. The limit is the limit that the pack's
-    maker measured, at most `_MAX_EVIDENCE_LIMIT`. With a higher limit nearly every image would get a note, and nobody
-    would read the notes.
+    Evidence is how strongly the cells of the heat map speak for the finding. The result is the limit that the pack's
+    maker measured, or `_MAX_EVIDENCE_LIMIT` if the measured limit is higher. With a higher limit nearly every image
+    would get a note, and nobody would read the notes.
     """
     limit = measured_evidence_limit(manifest)
     return None if limit is None else min(limit, _MAX_EVIDENCE_LIMIT)
 
 
 def measured_evidence_limit(manifest: Manifest) -> float | None:
-    """Return the share of evidence inside the lungs, 0..1, that 19 of 20 of the pack's own images reach.
+    """Return the share of evidence inside the lungs, 0..1, that 19 of 20 images of the pack's maker reach.
 
     Evidence is how strongly the cells of the heat map speak for the finding. The result is None if the pack's maker did
     not measure the share.
@@ -538,7 +539,7 @@ def _measured(found: LungMeasurement, side: LungSide) -> Reason:
 
 
 def column_between_lungs(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
-    """Return the column between the two lungs, or the image's middle column if lungs do not lie on both sides of it.
+    """Return the column between the two lungs; the image's middle column unless a lung lies on each side of the middle.
 
     filled  columns of the cells that are lung
     seen    columns of the cells that lie inside the image
