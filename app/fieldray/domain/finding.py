@@ -176,9 +176,9 @@ def is_borderline(
 ) -> bool:
     """Return whether an image could get another decision if the image were read in full resolution.
 
-    A codec's reduced resolution changes scores a little. The decision of each finding is compared at the two ends of
-    the range in which the score could lie. The range ends `BORDERLINE_SCORE_MARGIN` from the score, or at the scores in
-    `lowest` and `highest` if these are nearer.
+    A codec's reduced resolution changes scores a little, so each score stands for a range of scores. An image is
+    borderline if the decisions at the two ends of the range differ. The range ends `BORDERLINE_SCORE_MARGIN` from the
+    score, or at the scores in `lowest` and `highest` if these are nearer.
 
     A distance near the limit of the out-of-distribution check is borderline, too. With a distance far above the limit
     the image is refused in any case, and the result is False.
@@ -437,10 +437,10 @@ def with_shared_facts(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultCount:
-    """A number of results with the same category, and with the same codes of reason and notes.
+    """The number of results that have this category, and exactly these codes of reason and notes.
 
-    codes   the codes of the reason and of the notes
-    number  the number of results
+    codes   codes of the reason and of the notes that each of the results has
+    number  number of results
     """
 
     category: Category

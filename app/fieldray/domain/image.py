@@ -91,8 +91,8 @@ class Image:
     step                     how many pixels of the file, down and across, each element of `pixels` stands for; elements
                              of the last row and column stand for the remainder. Above 1 if the file was read at a
                              reduced resolution on purpose
-    is_approximate           whether a codec reduced the resolution: pixels then differ a little from averages of all
-                             pixels
+    is_approximate           whether a codec reduced the resolution. The elements of `pixels` then differ a little from
+                             averages of the file's pixels
     full_rows, full_columns  numbers of rows and columns of the image in its file; 0 if equal to those of `pixels`
     notes                    codes of assumptions and repairs made while reading, for the log and the viewer
     """
@@ -328,8 +328,8 @@ class ImageHeader:
     `rows` and `columns`. Person names are for display only and are never logged.
 
     view_code            the view named by the View Code Sequence
-    patient_orientation  both values: the directions of rows and columns in the patient
-    image_type           all values
+    patient_orientation  the directions of rows and of columns in the patient
+    image_type           all values of Image Type in one text
     derivation           Derivation Description
     patient_age_years    the stated age, else computed from birth date and date of the image
     contrary_age_years   another age in the file that differs from `patient_age_years` by more than a year; or None

@@ -16,8 +16,8 @@ share at a threshold chosen on the same images
                       bootstrap
 
 All intervals except the bootstrap are valid also at 0 and 1. The bootstrap has no width if every image is right: 63 of
-63 became 1.000 (1.000 to 1.000). In simulated data sets of 20 and 20 images with normal scores and a true area of 0.99,
-the bootstrap contained the truth in 70 of 100, Newcombe's interval in 97.
+63 became 1.000 (1.000 to 1.000). In 100 simulated data sets of 20 positive and 20 negative images with a true area of
+0.99, the bootstrap interval contained the true area 70 times, and Newcombe's interval 97 times.
 
 Images of one patient are correlated. A few images cannot show how strongly, so the worst case is assumed: all images of
 a patient give one result. The effective number of images is then (sum m)^2 / sum m^2 over the patients' numbers of

@@ -269,7 +269,8 @@ class Manifest:
                  texts by language (BCP 47); English is always present
     labels       labels of a classifier; of a lung-field pack, its checks
     class_names  names of the classes *abnormal* and *normal*, by class and language; or None
-    warnings     doubts about the pack's own figures that were found when the pack was made, by language; or None
+    warnings     warnings by language, written when the pack was made, of figures in this manifest that may be wrong; or
+                 None
     accepted     header values of the images that the pack accepts
     requires     the packs that this pack needs
     lung_rules   thresholds of a lung-field pack; None for every other kind of pack
@@ -364,7 +365,7 @@ class Model:
 
     @property
     def lungs_pack(self) -> str:
-        """The lung-field pack's name and the beginning of its hash, as stored in results; "" for no such pack."""
+        """Name of the lung-field pack, and the first 12 digits of its model's SHA-256; "" without a lung-field pack."""
         return f"{self.lungs.pack_name} {self.lungs.model_sha256[:12]}" if self.lungs else ""
 
 
