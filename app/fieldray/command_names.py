@@ -79,7 +79,7 @@ def command_line_modules() -> tuple[CommandLineModule, ...]:
 
 
 def command_line_of(name: str) -> CommandLineModule | None:
-    """Return the command line of the optional package that has the command `name`; None if no package has it."""
+    """Return the module `command_line` of the optional package with the command `name`; None without such a package."""
     return (
         next((each for each in command_line_modules() if name in each.COMMANDS), None)
         if name not in BUILTIN_COMMANDS

@@ -44,7 +44,7 @@ _NO_THREAD: Final = "can't start new thread"  # message of Python's RuntimeError
 
 
 def resource_problem(error: BaseException) -> EnvironmentProblem | None:
-    """Return the exception for a refusal of memory, threads or open files by the system; None for all other errors."""
+    """Return the exception to raise if the system lacked memory, threads or open files; None for any other error."""
     cause: BaseException | None = error
     while cause is not None:  # a library may wrap a MemoryError in another error
         if detail := _what_is_short(cause):

@@ -70,7 +70,7 @@ def configure_logging(folder: Path | None = None) -> Iterator[Path]:
 
     folder  the folder of the file; by default the user's data folder
 
-    The file is created with its first record. A large file is renamed to `fieldray.log.1`.
+    The file is created with its first record. A file that has grown too large is renamed to `fieldray.log.1`.
     """
     path = (folder or data_folder()) / LOG_FILE_NAME
     with contextlib.suppress(OSError):

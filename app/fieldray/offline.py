@@ -15,9 +15,9 @@ Environment variables that would lead Qt to other servers (the desktop's bus, it
 address is inside this computer.
 
 The second exception is a process of a cluster (`fieldray_cluster`, never part of the installed program). Its Python
-code may connect only to the networks that a person named (`allow_networks`) and to a server of objects by its name
-(`allow_server`). During a divided training, it may also connect to the processes with the network's weights
-(`networks_allowed`). Every process that a cluster process starts to read and run images is offline as usual.
+code may connect only to the networks that a person named (`allow_networks`), and to an object storage server by its
+name (`allow_server`). While several machines train one network, the process may also connect to the processes with the
+network's weights (`networks_allowed`). Child processes that read images or run models are offline as usual.
 
 The guard does not prevent two things. An online program of the same user can pass an open connection to this process
 over a socket inside this computer. The online program can also forward messages of this process to the network.
@@ -115,8 +115,8 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, join
                    machine
     shows_window   whether the process is the window, which may connect to a screen on another machine (`ssh -X`) and
                    then calls `block_further_connections`
-    joins_cluster  whether the process may call `allow_networks`; before that call it reaches nothing. Only Python code
-                   is limited to the allowed networks, and the process has no window
+    joins_cluster  whether the process may call `allow_networks`; before that call every network is refused. Only
+                   Python code is limited to the allowed networks, and the process has no window
     """
     global _is_installed, _awaits_screen, _joins_cluster
     if _is_installed:

@@ -166,11 +166,11 @@ def program_command(*arguments: str) -> list[str]:
 def python_command(module: str, *arguments: str, folders: Sequence[Path] = (_PACKAGE.parent,)) -> list[str]:
     """Return the command that runs `main()` of a module of this package in a new Python process.
 
-    The process is isolated (-I): no code is imported from the current directory, where foreign images and packs may
-    lie, or from folders in variables such as PYTHONPATH. `fieldray` and its companion packages are imported from the
-    folder from which this process imported them. For all other modules that folder comes last in the search path.
-    Dependencies installed next to the package are therefore found (`pip install --user` and `--target`, which -I
-    ignores), and no module in the folder can replace a module of the standard library.
+    The process is isolated (-I). No code is imported from the current directory, where foreign images and packs may
+    lie, or from folders in variables such as PYTHONPATH. `fieldray` and its companion packages are imported from
+    `folders`, the folders from which this process imported them. For every other module, `folders` come last in the
+    search path. So dependencies installed next to `fieldray` are found (`pip install --user` and `--target`, which -I
+    ignores), and no module in `folders` can replace a module of the standard library.
 
     Parameters
     ----------

@@ -111,8 +111,8 @@ def _this_computer() -> str:
 def remove_unfinished_files(folder: Path) -> None:
     """Remove unfinished files that killed processes of this program left in a folder.
 
-    Only files of this computer are removed. Companion files of an unfinished database, whose names have a longer
-    ending, are removed, too.
+    The folder may be on a network drive, so files of programs on other computers stay. SQLite's companion files of an
+    unfinished database, such as `...-journal`, are removed, too.
     """
     for left in folder.glob(".*-*.new*"):
         process, _, number = left.name[1:].partition("-")

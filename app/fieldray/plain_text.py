@@ -23,7 +23,7 @@ _LEADING_ZEROS: Final = re.compile("(?<![0-9])0+(?=[0-9])")
 
 
 def make_visible(text: str) -> str:
-    """Return a text as one line, with an escape in Python's notation for each invisible character."""
+    """Return a text on one line. Each invisible character is replaced by its escape in Python, such as `\\x1b`."""
     if text.isprintable() and not _WITHOUT_SHAPE.search(text):
         return text
     return "".join(map(_shown, text))

@@ -2,10 +2,10 @@
 
 This program and its children keep only known environment variables. Any other variable may name code: libraries and
 plugins (Qt, GTK, OpenSSL, the C library), graphics drivers, or configurations that name libraries or drivers (Dask,
-matplotlib). The program brings its own parts of Qt and OpenSSL. A shell's start-up file or a desktop entry may name
-files anywhere, even next to the images. An empty or relative entry of a search path means the current directory. The
-program cannot prevent what the system's loader (LD_PRELOAD) and Python (PYTHONPATH) do before the program's first line
-runs.
+matplotlib). A shell's start-up file or a desktop entry can set such a variable to a file anywhere, even next to the
+images. The program needs none of these variables, because it brings its own parts of Qt and OpenSSL. An empty or
+relative entry of a search path means the current directory. The program cannot prevent what the system's loader
+(LD_PRELOAD) and Python (PYTHONPATH) do before the program's first line runs.
 """
 
 from __future__ import annotations

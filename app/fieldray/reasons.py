@@ -560,7 +560,7 @@ class Reason:
 
     @property
     def template(self) -> str:
-        """The English sentence with placeholders, in singular or plural as the number requires."""
+        """The English sentence with placeholders. A `Plural` gives its singular or plural, as its number requires."""
         template = template_of(self.code)
         if isinstance(template, Plural):
             return template.one if template.number(self.parameters) == 1 else template.many

@@ -134,9 +134,9 @@ class Settings:
             self._changed[key] = value
 
     def choose_pack(self, name: str, operating_point: str = "") -> None:
-        """Make a pack this site's default: the pack for images for which nobody chose a pack.
+        """Make a pack this site's default, which screens all images for which nobody chose a pack.
 
-        name             id of the pack or `id-version`, with its signer; "" for no default pack
+        name             pack as for the option `--pack`: ID or ID-VERSION, and @FINGERPRINT of the signer; "" for none
         operating_point  name of the operating point; "" for the pack's first operating point
         """
         self.set("pack", name)
