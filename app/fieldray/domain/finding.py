@@ -379,10 +379,10 @@ def override_notes(outcome: Outcome) -> tuple[Reason, ...]:
 
 def leading_finding(outcome: Outcome) -> Finding | None:
     """Return the finding that decides an image's category; None for an image that was not screened."""
-    return leading_of_findings(outcome.findings) if isinstance(outcome, ScreenedOutcome) else None
+    return leading_finding_among(outcome.findings) if isinstance(outcome, ScreenedOutcome) else None
 
 
-def leading_of_findings(findings: Iterable[Finding]) -> Finding | None:
+def leading_finding_among(findings: Iterable[Finding]) -> Finding | None:
     """Return the finding that decides an image's category, out of all findings; None if `findings` is empty.
 
     The most urgent finding decides; of equally urgent findings, the finding with the highest score. For a model without
@@ -397,11 +397,11 @@ def leading_of_findings(findings: Iterable[Finding]) -> Finding | None:
 
 def sort_score(findings: Iterable[Finding]) -> float | None:
     """Return the score that sorts an image within its category, the highest first; None if `findings` is empty."""
-    leading = leading_of_findings(findings)
+    leading = leading_finding_among(findings)
     return leading.score if leading else None
 
 
-def leading_position(outcomes: Sequence[Outcome]) -> int:
+def most_urgent_pack_position(outcomes: Sequence[Outcome]) -> int:
     """Return the position of the pack with the most urgent outcome for an image; the first pack has position 0.
 
     Within a category, the highest score is the most urgent. Of equally urgent outcomes, the first counts.

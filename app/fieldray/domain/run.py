@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from fieldray.domain.finding import Category, Outcome, ResultCount, can_be_overruled, can_be_turned, leading_position
+from fieldray.domain.finding import (
+    Category,
+    Outcome,
+    ResultCount,
+    can_be_overruled,
+    can_be_turned,
+    most_urgent_pack_position,
+)
 from fieldray.domain.image import NO_CORRECTION, Correction, ImageRef
 from fieldray.domain.model import BackendName, OperatingPoint, Trust
 from fieldray.errors import UsageProblem
@@ -468,7 +475,7 @@ class StoredImage:
 
         Of equally urgent results, the first counts.
         """
-        return self.results[leading_position([answer.outcome for answer in self.results])]
+        return self.results[most_urgent_pack_position([answer.outcome for answer in self.results])]
 
     def marked_as_earlier(self) -> StoredImage:
         """Return a copy of this object, marked as an image of an earlier day than its patient's newest image."""

@@ -27,7 +27,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, ScreenedOutcome, leading_position, reason_of, sort_score
+from fieldray.domain.finding import (
+    WORK_LIST_ORDER,
+    Outcome,
+    ScreenedOutcome,
+    most_urgent_pack_position,
+    reason_of,
+    sort_score,
+)
 from fieldray.domain.patient import person_key
 from fieldray.domain.purpose import AGE_NOTE_CODES
 from fieldray.domain.run import Verdict
@@ -121,7 +128,7 @@ def fill_work_list(connection: sqlite3.Connection) -> None:
         with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):  # reported on opening
             rows = list(answers)
             outcomes = [outcome_of(row, pack_spec_of(row["spec"]), looks_inside=False) for row in rows]
-            leading = outcomes[leading_position(outcomes)]
+            leading = outcomes[most_urgent_pack_position(outcomes)]
             connection.execute(INSERT_WORK_LIST_ROW, work_list_row_values(rows[0]["run_id"], row_id, leading))
 
 

@@ -30,7 +30,7 @@ from fieldray.domain.finding import (
     ScreenedOutcome,
     Stage,
     Status,
-    leading_of_findings,
+    leading_finding_among,
     lungs_of,
     notes_of,
     sort_score,
@@ -352,7 +352,7 @@ def result_brief_of(row: sqlite3.Row) -> ResultBrief:
     Raises one of `INVALID_ROW_ERRORS`.
     """
     with_checked_types(row)
-    finding = leading_of_findings(findings_of(row["findings"], pack_spec_of(row["spec"])))
+    finding = leading_finding_among(findings_of(row["findings"], pack_spec_of(row["spec"])))
     return ResultBrief(
         row_id=row["image_id"],
         run_id=row["run_id"],

@@ -24,7 +24,7 @@ from fieldray.domain.finding import (
     decide_by_larger_output,
     is_borderline,
     leading_finding,
-    leading_of_findings,
+    leading_finding_among,
     lungs_of,
     notes_of,
     override_notes,
@@ -159,9 +159,9 @@ def test_the_most_urgent_finding_leads_then_the_highest_score() -> None:
     order: list[Decision] = ["above", "unsure", "not_assessed", "below"]
     findings = [finding(decision, score) for score, decision in enumerate(reversed(order))]
     while findings:
-        assert leading_of_findings(findings) == findings.pop()
-    assert leading_of_findings([]) is None
-    assert leading_of_findings([finding("above", 0.7), finding("above", 0.9)]) == finding("above", 0.9)
+        assert leading_finding_among(findings) == findings.pop()
+    assert leading_finding_among([]) is None
+    assert leading_finding_among([finding("above", 0.7), finding("above", 0.9)]) == finding("above", 0.9)
     made = screened()
     assert leading_finding(made) == made.findings[0]
     assert leading_finding(refused()) is leading_finding(failed()) is None
@@ -178,7 +178,7 @@ def test_images_are_listed_by_their_leading_score() -> None:
 
 @pytest.mark.parametrize("abnormal", [0.9, 0.5, 0.4, 0.1])
 def test_without_an_operating_point_the_leading_score_is_of_abnormal(abnormal: float) -> None:
-    leading = leading_of_findings(decide_by_larger_output({"abnormal": abnormal, "normal": 1 - abnormal}))
+    leading = leading_finding_among(decide_by_larger_output({"abnormal": abnormal, "normal": 1 - abnormal}))
     assert leading is not None and (leading.label, leading.score) == ("abnormal", abnormal)
 
 

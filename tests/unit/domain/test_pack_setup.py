@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.finding import leading_of_findings, sort_score
+from fieldray.domain.finding import leading_finding_among, sort_score
 from fieldray.domain.model import (
     LUNG_CHECKS,
     Calibration,
@@ -66,7 +66,7 @@ def test_for_the_dissertations_files_the_larger_output_is_the_class() -> None:
             ("normal", "below", None),
         ]
         assert all(found.is_by_larger_output for found in findings)
-        leading = leading_of_findings(findings)
+        leading = leading_finding_among(findings)
         assert leading is not None
         assert (leading.score, leading.label) == (abnormal, "abnormal")
         assert sort_score(findings) == abnormal  # the least certain of the normal ones comes first
