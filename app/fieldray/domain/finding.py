@@ -395,7 +395,7 @@ def leading_finding_among(findings: Iterable[Finding]) -> Finding | None:
     return min(found, key=lambda one: (order(one.decision), -one.score), default=None)
 
 
-def sort_score(findings: Iterable[Finding]) -> float | None:
+def score_for_sorting(findings: Iterable[Finding]) -> float | None:
     """Return the score that sorts an image within its category, the highest first; None if `findings` is empty."""
     leading = leading_finding_among(findings)
     return leading.score if leading else None
@@ -411,7 +411,7 @@ def most_urgent_pack_position(outcomes: Sequence[Outcome]) -> int:
 
     def urgency(position: int) -> tuple[int, float]:
         outcome = outcomes[position]
-        score = sort_score(outcome.findings) if isinstance(outcome, ScreenedOutcome) else None
+        score = score_for_sorting(outcome.findings) if isinstance(outcome, ScreenedOutcome) else None
         return WORK_LIST_ORDER.index(outcome.category), 1.0 if score is None else -score
 
     return min(range(len(outcomes)), key=urgency)

@@ -33,7 +33,7 @@ from fieldray.domain.finding import (
     ScreenedOutcome,
     most_urgent_pack_position,
     reason_of,
-    sort_score,
+    score_for_sorting,
 )
 from fieldray.domain.patient import person_key
 from fieldray.domain.purpose import AGE_NOTE_CODES
@@ -93,7 +93,7 @@ def work_list_row_values(run_id: int, row_id: int, outcome: Outcome) -> tuple[An
     outcome  the most urgent result of the image
     """
     header, file = outcome.ref.header, file_name(outcome.ref)
-    score = sort_score(outcome.findings) if isinstance(outcome, ScreenedOutcome) else None
+    score = score_for_sorting(outcome.findings) if isinstance(outcome, ScreenedOutcome) else None
     return (
         run_id,
         row_id,

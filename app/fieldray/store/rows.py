@@ -33,7 +33,7 @@ from fieldray.domain.finding import (
     leading_finding_among,
     lungs_of,
     notes_of,
-    sort_score,
+    score_for_sorting,
 )
 from fieldray.domain.history import ImageTally, ResultBrief
 from fieldray.domain.image import Correction, ImageRef, PixelMap
@@ -144,7 +144,7 @@ def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -
         "status": outcome.status,
         "category": outcome.category,
         "rank": WORK_LIST_ORDER.index(outcome.category),
-        "score": sort_score(screened.findings) if screened else None,
+        "score": score_for_sorting(screened.findings) if screened else None,
         "stage": outcome.stage if isinstance(outcome, FailedOutcome) else None,
         "reason": None if isinstance(outcome, ScreenedOutcome) else reason_text(outcome.reason),
         "result_hash": result_hash(outcome),

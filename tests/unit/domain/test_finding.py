@@ -30,7 +30,7 @@ from fieldray.domain.finding import (
     override_notes,
     position_on_scale,
     reason_of,
-    sort_score,
+    score_for_sorting,
     without_preview,
 )
 from fieldray.domain.metrics import sigmoid
@@ -168,12 +168,12 @@ def test_the_most_urgent_finding_leads_then_the_highest_score() -> None:
 
 
 def test_images_are_listed_by_their_leading_score() -> None:
-    assert sort_score([finding("below", 0.9), finding("above", 0.6)]) == 0.6
-    assert sort_score([finding("below", 0.3), finding("below", 0.2)]) == 0.3
-    assert sort_score([]) is None
-    assert sort_score(iter(decide_by_larger_output({"abnormal": 0.6, "normal": 0.4}))) == 0.6
+    assert score_for_sorting([finding("below", 0.9), finding("above", 0.6)]) == 0.6
+    assert score_for_sorting([finding("below", 0.3), finding("below", 0.2)]) == 0.3
+    assert score_for_sorting([]) is None
+    assert score_for_sorting(iter(decide_by_larger_output({"abnormal": 0.6, "normal": 0.4}))) == 0.6
     # a normal image by its score for abnormal: the least certain comes first
-    assert sort_score(iter(decide_by_larger_output({"abnormal": 0.4, "normal": 0.6}))) == 0.4
+    assert score_for_sorting(iter(decide_by_larger_output({"abnormal": 0.4, "normal": 0.6}))) == 0.4
 
 
 @pytest.mark.parametrize("abnormal", [0.9, 0.5, 0.4, 0.1])

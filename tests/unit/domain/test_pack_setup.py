@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.finding import leading_finding_among, sort_score
+from fieldray.domain.finding import leading_finding_among, score_for_sorting
 from fieldray.domain.model import (
     LUNG_CHECKS,
     Calibration,
@@ -69,7 +69,7 @@ def test_for_the_dissertations_files_the_larger_output_is_the_class() -> None:
         leading = leading_finding_among(findings)
         assert leading is not None
         assert (leading.score, leading.label) == (abnormal, "abnormal")
-        assert sort_score(findings) == abnormal  # the least certain of the normal ones comes first
+        assert score_for_sorting(findings) == abnormal  # the least certain of the normal ones comes first
 
 
 def test_for_the_dissertations_files_an_image_near_one_half_is_borderline() -> None:
