@@ -17,7 +17,7 @@ import contents
 from benchmark_pages import list_pages, read_front_matter
 from build_docs import COMMANDS, command_pages, find_faults, page_text
 from fieldray.cli import command_parser
-from fieldray.reports.content import EXPORT_COLUMNS, image_line
+from fieldray.reports.content import EXPORT_COLUMNS, image_result_values
 from outcomes import refused
 from shipped_packs import ADULTS, TUBERCULOSIS
 
@@ -135,7 +135,7 @@ def test_the_line_of_json_has_every_key() -> None:
     """And no other key: the example line and the table below it have exactly the keys of a line."""
     text = (DOCS / "command-line.md").read_text(encoding="utf-8")
     (block,) = (block for kind, block in BLOCK.findall(text) if kind == "json")
-    shown, line = json.loads(block), image_line(refused(), pack="", model_sha256="")
+    shown, line = json.loads(block), image_result_values(refused(), pack="", model_sha256="")
     assert list(shown) == [*line, "images", "taken_over_by"]
     rows = "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
     assert [key for key in (*shown, *shown["lungs"]) if f"`{key}`" not in rows] == []

@@ -458,9 +458,9 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
 
 
 def _result_cells(found: ResultBrief, texts: Mapping[Category, str]) -> tuple[str, ...]:
-    from fieldray.reports.content import listed_score, listed_threshold
+    from fieldray.reports.content import format_printed_score, format_printed_threshold
 
-    cells = texts[found.category], listed_score(found), listed_threshold(found)
+    cells = texts[found.category], format_printed_score(found), format_printed_threshold(found)
     return *cells, found.verdict or "-"
 
 

@@ -40,7 +40,13 @@ from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import create_empty_file, make_folder, remove_unfinished_files, storage_problem
 from fieldray.plain_text import console_cell
 from fieldray.reasons import BACKEND_TEMPLATES, COMMON_NOTES, FOLDER_PROBLEMS, Reason, reason
-from fieldray.reports.content import NOTICE, class_texts, image_line, listed_score, listed_threshold
+from fieldray.reports.content import (
+    NOTICE,
+    class_texts,
+    format_printed_score,
+    format_printed_threshold,
+    image_result_values,
+)
 from fieldray.reports.exporter import ReportOptions, exporters
 from fieldray.reports.outputs import is_stream, open_output, require_writable_output
 from fieldray.translation import Translator
@@ -401,7 +407,7 @@ class RunReport:
         if self._emit or self._watches:
             model = pack.model
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
-            line = image_line(answer.outcome, **made)
+            line = image_result_values(answer.outcome, **made)
             known_by = ("sample" if answer.is_recognised_by_sample else "content") if answer.is_reused else None
             images = int(kind.category != "not_an_image") if FOLDER_PROBLEMS.isdisjoint(kind.codes) else None
             if self._emit:
@@ -490,4 +496,4 @@ def _cells(result: ResultBrief | None, pack: PackSummary, width: int) -> str:
         return " " * (width + 17)
     name = pack.texts[result.category]
     shown = name.upper() if result.category in ("read_first", "abnormal") else name
-    return f"{shown:<{width}} {listed_score(result):>6} {listed_threshold(result):>9}"
+    return f"{shown:<{width}} {format_printed_score(result):>6} {format_printed_threshold(result):>9}"

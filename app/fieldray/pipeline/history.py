@@ -46,7 +46,7 @@ from fieldray.persistence import remove_unfinished_files
 from fieldray.pipeline.export import find_manifest, find_used_pack
 from fieldray.pipeline.run_warnings import warnings_of_run
 from fieldray.reasons import Reason, merged_by_code, reason
-from fieldray.reports.content import listed_score, listed_threshold
+from fieldray.reports.content import format_printed_score, format_printed_threshold
 from fieldray.reports.document import Block, BulletList, Paragraph, Table
 from fieldray.store.deletion import delete_patient, delete_runs, plan_deletion, plan_patient_deletion
 from fieldray.store.work_list import HistoryQuery
@@ -259,7 +259,9 @@ def _class(translator: Translator, manifest: Manifest | None, category: Category
 
 def _score(translator: Translator, found: ResultBrief) -> str:
     """Return a result's score with its threshold in brackets, as text."""
-    return translator.decimal(listed_score(found) + (f" ({listed_threshold(found)})" if found.point else ""))
+    return translator.decimal(
+        format_printed_score(found) + (f" ({format_printed_threshold(found)})" if found.point else "")
+    )
 
 
 def _change(translator: Translator, difference: float | None) -> str:

@@ -67,7 +67,7 @@ def _with_frame(ref: ImageRef, name: str) -> str:
     return f"{name}#{ref.frame}" if ref.header.number_of_frames > 1 else name
 
 
-def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: str = "") -> dict[str, object]:
+def image_result_values(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: str = "") -> dict[str, object]:
     """Return the result of one image as plain values, with the keys of `fieldray screen --json`.
 
     pack          name of the pack that gave the result
@@ -116,7 +116,7 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
     }
 
 
-def exact_score(finding: Finding) -> float:
+def score_for_export(finding: Finding) -> float:
     """Return the score of a finding for exports, rounded to six decimals.
 
     More decimals are kept if rounding would move the score to the other side of a limit. The limits are the threshold
@@ -130,7 +130,7 @@ def _finding_values(finding: Finding | None) -> dict[str, Value]:
     point = finding.point if finding else None
     return {
         "label": finding.label if finding else None,
-        "score": exact_score(finding) if finding else None,
+        "score": score_for_export(finding) if finding else None,
         "operating_point": point.name if point else None,
         "threshold": point.threshold if point else None,
         "unsure_low": point.unsure_low if point else None,
@@ -139,12 +139,12 @@ def _finding_values(finding: Finding | None) -> dict[str, Value]:
     }
 
 
-def listed_score(found: ResultBrief) -> str:
+def format_printed_score(found: ResultBrief) -> str:
     """Format the score of a result for a printed list; "-" for a result without a score."""
     return "-" if found.score is None else f"{found.score:.{score_digits(found.score, found.point, min_digits=3)}f}"
 
 
-def listed_threshold(found: ResultBrief) -> str:
+def format_printed_threshold(found: ResultBrief) -> str:
     """Format the threshold of a result for a printed list: a number, "unknown" or "-".
 
     "unknown" means that a model without a manifest decided by an unknown threshold. "-" means that no threshold
@@ -202,7 +202,7 @@ EXPORT_COLUMNS: Final = (
 )
 
 
-def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
+def export_rows_of_run(stored: StoredRun) -> Iterator[dict[str, Value]]:
     """Yield the results of a run as rows with the keys `EXPORT_COLUMNS`: one row for each finding of each image.
 
     An image without findings has one row. Unless a person asked for names, pseudonyms replace the patient's name and
@@ -244,7 +244,7 @@ def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun
     fields = lungs_of(outcome)
     lungs = _lungs(fields) or {}
     made = {"pack": spec.pack_name, "model_sha256": spec.model_sha256, "lungs_pack": spec.lungs_pack}
-    line = image_line(outcome, **made)
+    line = image_result_values(outcome, **made)
     values = {
         **line,
         "study_date": outcome.ref.header.study_date,
@@ -265,7 +265,7 @@ def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun
     return {name: values.get(name) for name in EXPORT_COLUMNS}  # type: ignore[misc]
 
 
-def about_run(stored: StoredRun) -> dict[str, object]:
+def run_export_facts(stored: StoredRun) -> dict[str, object]:
     """Return the facts about a run for an export, and the names of images whose results are missing.
 
     Times are in ISO 8601, UTC. Unless a person asked for names, a pseudonym replaces each path and image.
@@ -368,7 +368,7 @@ def month_text(month: MonthlyCounts) -> str:
 def _summary(summary: RunSummary) -> dict[str, Any]:
     named = ReportOptions(names_people=True)
     packs = tuple(StoredPack(counts=summary.counts) for _ in summary.run.spec.packs)
-    about, *others = map(about_run, StoredRun(run=summary.run, results=(), packs=packs, options=named).by_pack())
+    about, *others = map(run_export_facts, StoredRun(run=summary.run, results=(), packs=packs, options=named).by_pack())
     for name in ("notes", "not_present", "earlier_verdicts"):
         del about[name]
     of_packs = ("pack", "pack_trust", "pack_key_fingerprint", "model_sha256", "lungs_pack", "settings_hash")

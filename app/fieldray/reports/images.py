@@ -53,7 +53,7 @@ from fieldray.domain.image import ImageRef, ShownImage
 from fieldray.domain.model import InputSpec, Manifest
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
-from fieldray.reports.content import NOTICE, exact_score, image_path
+from fieldray.reports.content import NOTICE, image_path, score_for_export
 from fieldray.reports.outputs import NPY_START, OutputKind, require_inside_folder, require_own_output, write_output
 
 Colours = NDArray[np.uint8]
@@ -291,7 +291,7 @@ def write_class_map(
         "model_sha256": outcome.model_sha256,
         "lungs_pack": lungs_pack or None,
         "label": finding.label,
-        "score": exact_score(finding),
+        "score": score_for_export(finding),
         "operating_point": finding.point.name if finding.point else None,
         "threshold": finding.point.threshold if finding.point else None,
         "scale": {

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
-from fieldray.reports.content import EXPORT_COLUMNS, image_line
+from fieldray.reports.content import EXPORT_COLUMNS, image_result_values
 from fieldray.reports.exporters.csv import is_own as csv_is_own
 from fieldray.reports.exporters.csv import write_csv
 from fieldray.reports.exporters.json import is_own as json_is_own
@@ -44,7 +44,7 @@ def image_file(folder: Path) -> Path:
 
 
 def own_lines(path: Path) -> Path:
-    line = json.dumps(image_line(screened(), pack="p", model_sha256="0"))
+    line = json.dumps(image_result_values(screened(), pack="p", model_sha256="0"))
     path.write_text(f"{line}\n" * 2)
     return path
 

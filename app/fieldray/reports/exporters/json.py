@@ -24,17 +24,17 @@ def write_json(path: Path, stored: StoredRun) -> None:
     `"about"` describes the first pack of the run. A list `"other_packs"` after `"about"` describes further packs.
     Raises UsageProblem, StorageProblem.
     """
-    from fieldray.reports.content import about_run, rows_of
+    from fieldray.reports.content import export_rows_of_run, run_export_facts
     from fieldray.reports.outputs import open_output
 
-    about, *others = map(about_run, stored.by_pack())
-    with open_output(path, is_own, inputs=stored.screened_paths) as stream:
+    about, *others = map(run_export_facts, stored.by_pack())
+    with open_output(path, is_own, screened_paths=stored.screened_paths) as stream:
         stream.write('{"about": ' + _text(about, indent=1))
         if others:
             stream.write(',\n"other_packs": ' + _text(others, indent=1))
         stream.write(',\n"results": [')
         separator = "\n"
-        for row in rows_of(stored):
+        for row in export_rows_of_run(stored):
             stream.write(separator + _text(row))
             separator = ",\n"
         stream.write("\n]}\n")
