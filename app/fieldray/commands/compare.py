@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """
     console.is_output_for_program = options.json == "-"
     from fieldray.pipeline.compare import find_single_image, system_comparer_factory
-    from fieldray.reports.images import pair_text, require_pair_files, write_comparison
+    from fieldray.reports.images import pair_comparison_as_json, require_pair_files, write_comparison
 
     inputs = (options.prior, options.current)
     require_pair_files(options.out, inputs=inputs)
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)
     console.print_lines(f"Written: {path}" for path in written)
-    text = pair_text(pair.comparison, warnings=() if pair.is_unreadable else pair.warnings)
+    text = pair_comparison_as_json(pair.comparison, warnings=() if pair.is_unreadable else pair.warnings)
     write_json(options.json, text, console, kind="comparison", inputs=inputs)
     return 1 if pair.is_unreadable else 0
 

@@ -145,7 +145,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history list`: list past runs. Returns the exit code. Raises StorageProblem, UsageProblem."""
     print_update_notice(console)
     from fieldray.domain.history import RunFilter
-    from fieldray.reports.content import CATEGORY_TEXTS, runs_text
+    from fieldray.reports.content import CATEGORY_TEXTS, runs_as_json
 
     wanted = RunFilter(
         text=options.search,
@@ -155,7 +155,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
         backend=options.device,
     )
     found = _history().runs(wanted)
-    if write_json(options.json, runs_text(found), console, kind="json"):
+    if write_json(options.json, runs_as_json(found), console, kind="json"):
         return 0
     if not found:
         console.print_line("No runs found.")
@@ -218,12 +218,12 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history compare`: compare two runs. Returns the exit code. Raises UsageProblem, StorageProblem."""
     print_update_notice(console)
     from fieldray.pipeline.history import comparison_blocks
-    from fieldray.reports.content import comparison_text
+    from fieldray.reports.content import run_comparison_as_json
     from fieldray.reports.document import console_lines
     from fieldray.translation import Translator
 
     found = _history().compare(options.first, options.second)
-    if write_json(options.json, comparison_text(found), console, kind="json"):
+    if write_json(options.json, run_comparison_as_json(found), console, kind="json"):
         return 0
     pairs = [pair for pair in found.pairs if options.all or pair.has_changed]
     said, *tables = comparison_blocks(found, Translator(), pairs=pairs)
@@ -267,14 +267,14 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
     print_update_notice(console)
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
-    from fieldray.reports.content import month_text
+    from fieldray.reports.content import monthly_counts_as_json
     from fieldray.reports.document import console_lines
     from fieldray.translation import Translator
 
     first, translator, history = options.month or datetime.date.today().replace(day=1), Translator(), _history()
     folder = options.folder.absolute() if options.folder else None
     month = history.monthly_counts(first, ConstancyRecords(data_folder()), folder=folder)
-    if not write_json(options.json, month_text(month), console, kind="json"):
+    if not write_json(options.json, monthly_counts_as_json(month), console, kind="json"):
         console.print_lines((month_title(translator, month), *console_lines(month_blocks(month, translator))))
     if options.pdf:
         history.save_month(options.pdf, month, Translator(options.language))

@@ -328,12 +328,12 @@ def _time(seconds: float | None) -> str | None:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
 
 
-def runs_text(summaries: Sequence[RunSummary]) -> str:
+def runs_as_json(summaries: Sequence[RunSummary]) -> str:
     """Return a list of runs, with their counts, as JSON in ASCII."""
     return _text({"report": "history", "runs": [_summary(found) for found in summaries]})
 
 
-def comparison_text(comparison: RunComparison) -> str:
+def run_comparison_as_json(comparison: RunComparison) -> str:
     """Return the image-by-image comparison of two runs as JSON in ASCII."""
     document = {
         "report": "comparison",
@@ -353,7 +353,7 @@ def comparison_text(comparison: RunComparison) -> str:
     return _text(document)
 
 
-def month_text(month: MonthlyCounts) -> str:
+def monthly_counts_as_json(month: MonthlyCounts) -> str:
     """Return the counts of the images screened in a month as JSON in ASCII."""
     keys = "pack", "category", "why", "verdict", "images"
     found = Counter[tuple[str | None, ...]]()

@@ -409,7 +409,7 @@ def _remove_previous(folder: Path, *, inputs: Sequence[Path]) -> None:
             raise storage_problem(error, folder / name) from error
 
 
-def pair_text(comparison: PairComparison, *, warnings: Sequence[Reason] = ()) -> str:
+def pair_comparison_as_json(comparison: PairComparison, *, warnings: Sequence[Reason] = ()) -> str:
     """Return a comparison as the JSON text that `fieldray compare --json` prints.
 
     warnings  warnings about the comparison, which the text contains

@@ -23,8 +23,8 @@ from fieldray.reasons import reason
 from fieldray.reports.images import (
     MapFileNames,
     overlay_spec,
+    pair_comparison_as_json,
     pair_overlay,
-    pair_text,
     require_pair_files,
     write_class_map,
     write_comparison,
@@ -263,7 +263,7 @@ def test_the_comparison_overlay_has_regions_and_a_label() -> None:
 
 
 def test_the_comparison_json_has_boxes_areas_and_strengths() -> None:
-    facts = json.loads(pair_text(COMPARED))
+    facts = json.loads(pair_comparison_as_json(COMPARED))
     assert facts["regions"] == [
         {"box": {"left": 180, "top": 120, "width": 40, "height": 40}, "area": 1600, "strength": 5.0}
     ]

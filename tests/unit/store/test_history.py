@@ -24,7 +24,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, temporary_path
 from fieldray.pipeline.history import month_blocks
 from fieldray.reasons import reason
-from fieldray.reports.content import month_text
+from fieldray.reports.content import monthly_counts_as_json
 from fieldray.reports.document import console_lines
 from fieldray.store.database import companion_files, pictures_path
 from fieldray.store.deletion import delete_runs, plan_deletion
@@ -345,7 +345,9 @@ def test_a_month_states_common_refusals_and_different_operating_points(tmp_path:
         found = MonthlyCounts(
             first_day=first, tallies=tallies, manifests={SPEC.packs[0].pack_name: None}, constancy_results=()
         )
-        (refusals,) = (one["images"] for one in json.loads(month_text(found))["images"] if one["why"] == "age")
+        (refusals,) = (
+            one["images"] for one in json.loads(monthly_counts_as_json(found))["images"] if one["why"] == "age"
+        )
         assert refusals == 2
         return "\n".join(console_lines(month_blocks(found, Translator())))
 
