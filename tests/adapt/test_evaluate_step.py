@@ -29,7 +29,7 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.cards import split_card
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import reason
-from fieldray.reports.audit_files import plain_classes
+from fieldray.reports.audit_files import class_shares_for_manifest
 from fieldray.translation import Translator
 from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import DATA_STEP, find_data_problems, find_duplicates, thumbnails
@@ -256,7 +256,7 @@ def test_a_card_has_the_counts_of_an_audit() -> None:
     (at,), own = audited.points, found.points["high"]
     assert (own.detected, own.falsely_referred) == (at.detected, at.falsely_referred)
     assert (own.sensitivity, own.specificity) == (at.sensitivity, at.specificity)
-    assert to_builtins(own.classes) == plain_classes(at.class_shares_by_truth)
+    assert to_builtins(own.classes) == class_shares_for_manifest(at.class_shares_by_truth)
     assert (found.images, found.scored, found.auc) == (400, 390, audited.auc)
     assert found.calibration_error == audited.calibration_error
     # of the first 14, half have the finding: 5 are refused, 2 are read first, which are referred whatever the score

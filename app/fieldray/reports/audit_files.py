@@ -45,10 +45,10 @@ def audit_json(report: AuditReport, *, names_people: bool = False) -> str:
 
     names_people  whether patients and files are named; if False, pseudonyms replace the names
     """
-    return json.dumps(audit_document(report if names_people else _unnamed(report)), indent=1) + "\n"
+    return json.dumps(audit_json_values(report if names_people else _unnamed(report)), indent=1) + "\n"
 
 
-def audit_document(report: AuditReport) -> dict[str, object]:
+def audit_json_values(report: AuditReport) -> dict[str, object]:
     """Return an audit report as plain values for JSON.
 
     A share has value, counts, and both ends of its 95 % interval.
@@ -122,7 +122,7 @@ def _point(at: PointPerformance) -> dict[str, object]:
         "unsure_high": at.point.unsure_high,
         "sensitivity_of_all": asdict(at.detected),
         "falsely_referred_of_all": asdict(at.falsely_referred),
-        "classes": plain_classes(at.class_shares_by_truth),
+        "classes": class_shares_for_manifest(at.class_shares_by_truth),
         "sensitivity": asdict(at.sensitivity),
         "specificity": asdict(at.specificity),
         "positive_predictive_value": at.ppv and asdict(at.ppv),
@@ -132,7 +132,7 @@ def _point(at: PointPerformance) -> dict[str, object]:
     }
 
 
-def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str, dict[str, Any]]:
+def class_shares_for_manifest(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str, dict[str, Any]]:
     """Return the measured share of each class in the form of a pack's manifest.
 
     classes  the share in each class, for images with the condition (True) and without it (False)
@@ -210,11 +210,13 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
     write_output(images, is_audit_table, _table(lines, wording.translator))
     if report.threshold_plan is None:
         return document, figures, images
-    write_output(plan, is_audit_table, plan_table(report.threshold_plan, report.audit.rule.unit, wording.translator))
+    write_output(
+        plan, is_audit_table, threshold_plan_csv(report.threshold_plan, report.audit.rule.unit, wording.translator)
+    )
     return document, figures, images, plan
 
 
-def plan_table(plan: ThresholdPlan, unit: Unit, translator: Translator) -> bytes:
+def threshold_plan_csv(plan: ThresholdPlan, unit: Unit, translator: Translator) -> bytes:
     """Return the threshold plan of an audit as CSV, with one row for each threshold of each subgroup.
 
     unit  what the audit counts (images, examinations or patients); column names contain this word

@@ -27,7 +27,7 @@ from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.pipeline.run_warnings import drifts_of, warnings_of_run
 from fieldray.reasons import reason
 from fieldray.reports.audit import AuditText
-from fieldray.reports.audit_files import audit_document
+from fieldray.reports.audit_files import audit_json_values
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
@@ -91,7 +91,7 @@ def test_labels_by_folder_give_the_figures_of_scikit_learn(store: ResultStore, m
     assert (report.audit.images, report.audit.assessed, report.audit.refused.count) == (80, 75, 5)
     assert report.audit.patients == 40
     assert report.audit.prevalence == 0.1
-    document = audit_document(report)
+    document = audit_json_values(report)
     assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.auc.value
     assert audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=model).audit.units == 40
 
@@ -191,7 +191,7 @@ def test_a_run_is_compared_with_another_run_of_the_same_images(store: ResultStor
     detected, falsely, sensitivity, specificity = paired.figures[1:]
     assert detected.difference == sensitivity.difference > 0
     assert falsely.difference == pytest.approx(-specificity.difference) and falsely.difference > 0
-    assert json.loads(json.dumps(audit_document(report)))["compared"]["figures"][1]["of"] == "detected"
+    assert json.loads(json.dumps(audit_json_values(report)))["compared"]["figures"][1]["of"] == "detected"
     words = [row[0] for block in AuditText(report, Translator("uk")).comparison()[1:] for row in block.rows]
     assert len(words) == 5
     for against, said in ((first, "two different runs"), (99, "Run 99 was not found")):
