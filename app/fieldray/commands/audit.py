@@ -315,9 +315,9 @@ def _print(report: AuditReport, console: Console) -> None:
     from fieldray.translation import Translator
 
     texts = AuditText(report, Translator())
-    *others, _ = texts.after_charts()
+    *others, _ = texts.blocks_after_charts()
     shown = texts.disagreements(_SHOWN)
-    console.print_lines(("", texts.title, *console_lines((*texts.before_charts(), *others, shown))))
+    console.print_lines(("", texts.title, *console_lines((*texts.blocks_before_charts(), *others, shown))))
     if (left := len(report.audit.misclassified) - len(shown.rows)) > 0:
         console.print_line(f"  and {left} more mistakes; --json FILE or --out DIR writes all mistakes")
 

@@ -388,7 +388,7 @@ class AuditText(AuditWords):
 
     # ---- parts of the report
 
-    def before_charts(self) -> tuple[Block, ...]:
+    def blocks_before_charts(self) -> tuple[Block, ...]:
         """Return the parts of the report that stand before its charts: facts, figures and notes.
 
         Long texts are cut, so that no part exceeds a page.
@@ -409,7 +409,7 @@ class AuditText(AuditWords):
             ),
         )
 
-    def after_charts(self) -> tuple[Block, ...]:
+    def blocks_after_charts(self) -> tuple[Block, ...]:
         """Return the parts of the report after its charts: subgroups, threshold plan, comparison, disagreements.
 
         Long texts in tables are cut, so that no row exceeds a page.

@@ -249,12 +249,12 @@ def pdf_of_audit(audit: AuditText) -> bytes:
     title = shorten(audit.title)
     document = AuditDocument(title, audit.translator, made_s=audit.report.subject.audited_s)
     document.heading(title, tag="H1", size=17)
-    document.add(audit.before_charts())
+    document.add(audit.blocks_before_charts())
     charts, ticks = audit.charts(), tuple(format_number(audit.translator, tick, digits=1) for tick in _TICKS)
     document.charts(charts[:2], ticks)
     if charts[2:]:
         document.charts(charts[2:], ticks)
-    document.add(audit.after_charts())
+    document.add(audit.blocks_after_charts())
     return document.finished()
 
 
