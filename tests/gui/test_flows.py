@@ -370,7 +370,7 @@ def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, t
 def more_formats() -> Iterator[None]:
     """Registers one more export format."""
     count = Exporter(
-        name="count", suffix=".count", title="Count", write=lambda path, stored: None, is_own=lambda head: False
+        name="count", suffix=".count", title="Count", write=lambda path, stored: None, is_own_output=lambda head: False
     )
     exporters()["count"] = count
     yield

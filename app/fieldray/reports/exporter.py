@@ -185,20 +185,21 @@ class StoredRun:
 class Exporter:
     """An export format.
 
-    name        name of the format in `--formats`
-    suffix      suffix of the output, with a dot if the output is a file
-    title       English name of the format. The window shows the translation, if there is one
-    write       function that writes a run to a path with `outputs.open_output`, `write_output` or `open_output_folder`.
-                These functions replace only files that `is_own` recognises. Raises UsageProblem, StorageProblem
-    is_own      function that returns whether a file with these first bytes (up to 64 KB) was written by `write`
-    is_default  whether the format is written if a person names no formats
+    name           name of the format in `--formats`
+    suffix         suffix of the output, with a dot if the output is a file
+    title          English name of the format. The window shows the translation, if there is one
+    write          function that writes a run to a path with `outputs.open_output`, `write_output` or
+                   `open_output_folder`. These functions replace only files that `is_own_output` recognises. Raises
+                   UsageProblem, StorageProblem
+    is_own_output  function that returns whether a file with these first bytes (up to 64 KB) was written by `write`
+    is_default     whether the format is written if a person names no formats
     """
 
     name: str
     suffix: str
     title: str
     write: Callable[[Path, StoredRun], None]
-    is_own: Callable[[bytes], bool]
+    is_own_output: Callable[[bytes], bool]
     is_default: bool = True
 
 

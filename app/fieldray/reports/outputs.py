@@ -211,7 +211,7 @@ def is_own_report(head: bytes) -> bool:
     is_class_map = head.startswith(b'{\n "report": "class map"') and b'\n "model_sha256": "' in head
     if is_class_map or is_audit_table(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True
-    return any(exporter.is_own(head) for exporter in exporters().values())
+    return any(exporter.is_own_output(head) for exporter in exporters().values())
 
 
 def is_audit_table(head: bytes) -> bool:

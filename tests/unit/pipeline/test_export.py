@@ -65,7 +65,9 @@ def seen() -> Iterator[list[ShownImage | Reason]]:
     def write(_: Path, stored: StoredRun) -> None:
         images.extend(image for _, image in stored.read_images(stored.results, 100))
 
-    exporters()["seen"] = Exporter(name="seen", suffix="-seen", title="", write=write, is_own=is_own, is_default=False)
+    exporters()["seen"] = Exporter(
+        name="seen", suffix="-seen", title="", write=write, is_own_output=is_own, is_default=False
+    )
     yield images
     del exporters()["seen"]
 

@@ -52,7 +52,7 @@ def is_own(head: bytes) -> bool:
 
 @pytest.fixture
 def count() -> Iterator[Exporter]:
-    exporter = Exporter(name="count", suffix=".count", title="Count", write=write, is_own=is_own)
+    exporter = Exporter(name="count", suffix=".count", title="Count", write=write, is_own_output=is_own)
     exporters()["count"] = exporter
     yield exporter
     del exporters()["count"]

@@ -15,10 +15,8 @@ from PIL import Image
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.reports.content import EXPORT_COLUMNS, image_result_values
-from fieldray.reports.exporters.csv import is_own as csv_is_own
-from fieldray.reports.exporters.csv import write_csv
-from fieldray.reports.exporters.json import is_own as json_is_own
-from fieldray.reports.exporters.json import write_json
+from fieldray.reports.exporters.csv import is_own_csv, write_csv
+from fieldray.reports.exporters.json import is_own_json, write_json
 from fieldray.reports.outputs import (
     IsOwnOutput,
     OutputKind,
@@ -70,7 +68,7 @@ def test_an_input_file_is_refused_under_all_its_names(tmp_path: Path) -> None:
         assert refusal(empty, "lines", empty) == "output_is_input"
 
 
-@pytest.mark.parametrize("kind", [csv_is_own, json_is_own, "lines", "json", "html", "png", "demo"])
+@pytest.mark.parametrize("kind", [is_own_csv, is_own_json, "lines", "json", "html", "png", "demo"])
 def test_a_file_not_written_by_the_program_is_refused(tmp_path: Path, kind: OutputKind | IsOwnOutput) -> None:
     image = image_file(tmp_path)
     assert refusal(image, kind) == "output_not_ours"

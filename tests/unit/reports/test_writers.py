@@ -11,7 +11,7 @@ import pytest
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.reports.content import EXPORT_COLUMNS, NOTICE
 from fieldray.reports.exporter import ReportOptions
-from fieldray.reports.exporters.csv import escape_formula, is_own, write_csv
+from fieldray.reports.exporters.csv import escape_formula, is_own_csv, write_csv
 from fieldray.reports.exporters.json import write_json
 from hostile import ALL, forbidden_in
 from outcomes import failed, image_ref, refused, screened, stored_run
@@ -137,9 +137,9 @@ def test_a_table_for_a_country_with_decimal_commas_has_semicolons_and_is_replace
         "decode_ms",
         "inference_ms",
     }
-    assert is_own(head) and is_own(head.replace(b";", b","))
+    assert is_own_csv(head) and is_own_csv(head.replace(b";", b","))
     for between in (b",", b";", b"\t"):  # as a spreadsheet saves it, perhaps with additions by a person
-        assert not is_own(head.replace(b'"', b"").replace(b";", between))
+        assert not is_own_csv(head.replace(b'"', b"").replace(b";", between))
 
 
 def test_invisible_and_reordering_characters_are_escaped_and_read_back(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def write_csv(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.content import EXPORT_COLUMNS, export_rows_of_run
     from fieldray.reports.outputs import open_output
 
-    with open_output(path, is_own, encoding="utf-8-sig", screened_paths=stored.screened_paths) as stream:
+    with open_output(path, is_own_csv, encoding="utf-8-sig", screened_paths=stored.screened_paths) as stream:
         write_rows(stream, EXPORT_COLUMNS, export_rows_of_run(stored), decimal_comma=stored.options.decimal_comma)
 
 
@@ -68,7 +68,7 @@ def write_rows(
         )
 
 
-def is_own(head: bytes) -> bool:
+def is_own_csv(head: bytes) -> bool:
     """Return whether a file with the first bytes `head` is a table of this exporter that no person has extended."""
     return head.startswith(_STARTS)
 
@@ -84,4 +84,4 @@ def escape_formula(value: Value) -> Value:
     return guarded if guarded.startswith("'") else _BREAK.sub("'", guarded)
 
 
-EXPORTER: Final = Exporter(name="csv", suffix=".csv", title="CSV", write=write_csv, is_own=is_own)
+EXPORTER: Final = Exporter(name="csv", suffix=".csv", title="CSV", write=write_csv, is_own_output=is_own_csv)

@@ -28,7 +28,7 @@ def write_json(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.outputs import open_output
 
     about, *others = map(run_export_facts, stored.by_pack())
-    with open_output(path, is_own, screened_paths=stored.screened_paths) as stream:
+    with open_output(path, is_own_json, screened_paths=stored.screened_paths) as stream:
         stream.write('{"about": ' + _text(about, indent=1))
         if others:
             stream.write(',\n"other_packs": ' + _text(others, indent=1))
@@ -48,9 +48,9 @@ def _text(value: object, *, indent: int | None = None) -> str:
     )
 
 
-def is_own(head: bytes) -> bool:
+def is_own_json(head: bytes) -> bool:
     """Return whether a file with the first bytes `head` is a document of this exporter."""
     return bool(_BEGINNING.match(head))
 
 
-EXPORTER: Final = Exporter(name="json", suffix=".json", title="JSON", write=write_json, is_own=is_own)
+EXPORTER: Final = Exporter(name="json", suffix=".json", title="JSON", write=write_json, is_own_output=is_own_json)

@@ -21,6 +21,6 @@ EXPORTER: Final = Exporter(
     suffix=".pdf",
     title="PDF, one document for the whole run",
     write=write_pdf,
-    is_own=is_own_pdf,
+    is_own_output=is_own_pdf,
     is_default=False,
 )

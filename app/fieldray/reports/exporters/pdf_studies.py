@@ -20,6 +20,6 @@ EXPORTER: Final = Exporter(
     suffix="-studies",
     title="PDF, one document for each study",
     write=folder_writer(_files, is_own_pdf),
-    is_own=is_own_pdf,
+    is_own_output=is_own_pdf,
     is_default=False,
 )

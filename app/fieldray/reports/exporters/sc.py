@@ -54,6 +54,6 @@ EXPORTER: Final = Exporter(
     suffix="-sc",
     title="DICOM SC (secondary captures), images as shown",
     write=folder_writer(_files, is_own_dicom),
-    is_own=is_own_dicom,
+    is_own_output=is_own_dicom,
     is_default=False,
 )

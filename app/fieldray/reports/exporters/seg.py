@@ -31,6 +31,6 @@ EXPORTER: Final = Exporter(
     suffix="-seg",
     title="DICOM SEG (segmentation), lung fields",
     write=folder_writer(_files, is_own_dicom),
-    is_own=is_own_dicom,
+    is_own_output=is_own_dicom,
     is_default=False,
 )

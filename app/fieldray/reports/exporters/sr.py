@@ -22,6 +22,6 @@ EXPORTER: Final = Exporter(
     suffix="-sr",
     title="DICOM SR, structured reports",
     write=folder_writer(_files, is_own_dicom),
-    is_own=is_own_dicom,
+    is_own_output=is_own_dicom,
     is_default=False,
 )
