@@ -368,7 +368,9 @@ def monthly_counts_as_json(month: MonthlyCounts) -> str:
 def _summary(summary: RunSummary) -> dict[str, Any]:
     named = ReportOptions(names_people=True)
     packs = tuple(StoredPack(counts=summary.counts) for _ in summary.run.spec.packs)
-    about, *others = map(run_export_facts, StoredRun(run=summary.run, results=(), packs=packs, options=named).by_pack())
+    about, *others = map(
+        run_export_facts, StoredRun(run=summary.run, results=(), packs=packs, options=named).split_by_pack()
+    )
     for name in ("notes", "not_present", "earlier_verdicts"):
         del about[name]
     of_packs = ("pack", "pack_trust", "pack_key_fingerprint", "model_sha256", "lungs_pack", "settings_hash")

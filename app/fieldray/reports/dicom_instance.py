@@ -163,7 +163,7 @@ class ReportedImage:
     @property
     def prior_comparisons(self) -> tuple[PairRecord, ...]:
         """The comparisons of this image with prior images that a person made."""
-        return self.stored.options.pairs_of(self.outcome)
+        return self.stored.options.pairs_with_current(self.outcome)
 
     @property
     def source(self) -> Source | None:

@@ -60,7 +60,7 @@ class ReportOptions:
     reader: str = ""
     pairs: tuple[PairRecord, ...] = ()
 
-    def pairs_of(self, outcome: Outcome) -> tuple[PairRecord, ...]:
+    def pairs_with_current(self, outcome: Outcome) -> tuple[PairRecord, ...]:
         """Return the comparisons in `pairs` in which the image of an outcome is the current image."""
         facts, frame = outcome.facts, outcome.ref.frame
         known = (pair for pair in self.pairs if facts.content_sha256 and pair.current == facts.content_sha256)
@@ -176,7 +176,7 @@ class StoredRun:
         """
         return self if result.position == self.position else replace(self, position=result.position)
 
-    def by_pack(self) -> tuple[StoredRun, ...]:
+    def split_by_pack(self) -> tuple[StoredRun, ...]:
         """Return one copy of this run for each pack of the run. A copy's `position` is the position of that pack."""
         return tuple(replace(self, position=position) for position in range(len(self.packs)))
 

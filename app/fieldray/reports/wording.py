@@ -89,7 +89,7 @@ class Wording:
         self.legend = self.translator.text("weak"), self.translator.text("strong")
         self.signature = self.translator.text("Name, signature, date")
         self._of_packs = {stored.position: self}
-        for one in stored.by_pack() if stored.position == 0 else ():
+        for one in stored.split_by_pack() if stored.position == 0 else ():
             if one.position:
                 self._of_packs[one.position] = Wording(one)
 
@@ -403,7 +403,7 @@ class Wording:
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
         """Yield a line for each prior image that a person compared with the image: dates, names and results."""
-        text, pairs = self.translator.text, self._stored.options.pairs_of(outcome)
+        text, pairs = self.translator.text, self._stored.options.pairs_with_current(outcome)
         for pair in pairs:
             uid = pair.prior.sop_instance_uid
             uid = uid if self._is_named else uid_alias(uid, key=self._stored.pseudonym_key)

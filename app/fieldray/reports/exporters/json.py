@@ -27,7 +27,7 @@ def write_json(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.content import export_rows_of_run, run_export_facts
     from fieldray.reports.outputs import open_output
 
-    about, *others = map(run_export_facts, stored.by_pack())
+    about, *others = map(run_export_facts, stored.split_by_pack())
     with open_output(path, is_own_json, screened_paths=stored.screened_paths) as stream:
         stream.write('{"about": ' + _text(about, indent=1))
         if others:
