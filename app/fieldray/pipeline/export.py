@@ -34,7 +34,7 @@ from fieldray.reports.exporter import (
     StoredRun,
     default_exporters,
     exporters,
-    map_ahead,
+    map_with_lookahead,
     pseudonym_key,
     results_without_images,
 )
@@ -251,7 +251,7 @@ class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
             return
         workers = self._opened(self._make_workers)
         read = partial(_read, workers, side)
-        yield from map_ahead(read, results, self._threads, ahead=_AHEAD * workers.size)
+        yield from map_with_lookahead(read, results, self._threads, ahead=_AHEAD * workers.size)
 
     def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
         """Return the stored preview of a result; None if there is no preview or the preview is damaged.
@@ -323,7 +323,7 @@ def write_maps(
             for stored in query.results(pack_in_run.run_id, position=pack_in_run.position)
         )
         write = partial(_write, manifest=manifest, workers=workers, inputs=inputs, lungs_pack=pack.lungs_pack)
-        answers = map_ahead(lambda one: write(*one), work, pool, ahead=2 * workers.size)
+        answers = map_with_lookahead(lambda one: write(*one), work, pool, ahead=2 * workers.size)
         for done, (has_maps, is_missing) in enumerate(answers, 1):
             written, missing = written + has_maps, missing + is_missing
             progress(done)

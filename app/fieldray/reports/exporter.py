@@ -74,7 +74,7 @@ _Given = TypeVar("_Given")
 _Made = TypeVar("_Made")
 
 
-def map_ahead(
+def map_with_lookahead(
     make: Callable[[_Given], _Made], given: Iterable[_Given], threads: Executor, *, ahead: int
 ) -> Iterator[_Made]:
     """Yield the result of `make` for each item of `given`, in order. Raises the exceptions of `make`.

@@ -25,7 +25,7 @@ from fieldray.reports.exporter import (
     StoredRun,
     exporters,
     image_alias,
-    map_ahead,
+    map_with_lookahead,
     uid_alias,
 )
 from fieldray.reports.outputs import is_own_report, open_output
@@ -170,7 +170,7 @@ def test_parallel_work_keeps_the_order_and_takes_few_items_ahead() -> None:
 
     made = []
     with ThreadPoolExecutor(2) as threads:
-        for found in map_ahead(lambda number: number * number, given(), threads, ahead=2):
+        for found in map_with_lookahead(lambda number: number * number, given(), threads, ahead=2):
             made.append(found)
             assert len(taken) <= len(made) + 2  # at most three wait, and one was just taken
     assert made == [number * number for number in range(20)]
@@ -178,7 +178,7 @@ def test_parallel_work_keeps_the_order_and_takes_few_items_ahead() -> None:
 
 def test_an_error_of_parallel_work_is_raised_in_its_turn() -> None:
     with ThreadPoolExecutor(2) as threads:
-        made = map_ahead(lambda number: 6 // number, [3, 2, 0, 1], threads, ahead=2)
+        made = map_with_lookahead(lambda number: 6 // number, [3, 2, 0, 1], threads, ahead=2)
         assert [next(made), next(made)] == [2, 3]
         with pytest.raises(ZeroDivisionError):
             next(made)

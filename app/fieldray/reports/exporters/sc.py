@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom, map_ahead
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom, map_with_lookahead
 from fieldray.reports.outputs import folder_writer
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
         images = enumerate(stored.read_images(stored.results, CAPTURE_SIDE_PX), 1)
-        for number, data in map_ahead(file, images, threads, ahead=_THREADS):
+        for number, data in map_with_lookahead(file, images, threads, ahead=_THREADS):
             if data is not None:
                 yield f"{number:05}.dcm", data
 
