@@ -32,7 +32,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict
 from fieldray.formatting import HasClassNames, border_digits, category_label, score_digits
 from fieldray.plain_text import make_visible
-from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, without_names
+from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, hide_names_in_reason, image_alias, uid_alias
 from fieldray.translation import Translator
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -235,7 +235,7 @@ def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
         "path": alias,
         "study": uid_alias(header.study_instance_uid, key=key) or alias,
         "image": _with_frame(ref, uid_alias(header.sop_instance_uid, key=key)) if header.sop_instance_uid else alias,
-        "reason": without_names(why, ref.key, alias=alias).text if why else None,
+        "reason": hide_names_in_reason(why, ref.key, alias=alias).text if why else None,
     }
 
 
@@ -275,7 +275,7 @@ def run_export_facts(stored: StoredRun) -> dict[str, object]:
     if stored.options.names_people:
         called = str
     elif why:
-        why = without_names(why, "/".join(spec.paths), alias=called("/".join(spec.paths)))
+        why = hide_names_in_reason(why, "/".join(spec.paths), alias=called("/".join(spec.paths)))
     return {
         "notice": NOTICE,
         "program": "fieldray",

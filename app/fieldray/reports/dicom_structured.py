@@ -36,7 +36,7 @@ from fieldray.reports.dicom_instance import (
     new_object,
     source_of,
 )
-from fieldray.reports.exporter import without_names
+from fieldray.reports.exporter import hide_names_in_reason
 from fieldray.translation import Translator
 
 OWN_SCHEME: Final = "99FIELDRAY"
@@ -279,7 +279,7 @@ def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
         *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
         *class_lines(Translator(), subject.stored.manifest, point),
-        *(without_names(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
+        *(hide_names_in_reason(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
         f"Image ID {subject.alias}",
         *([f"Reader's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
     ]

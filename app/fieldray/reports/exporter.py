@@ -240,7 +240,7 @@ _KEY_BYTES: Final = 32
 _LETTERS: Final = 10  # 50 bits: among a million patients two share a pseudonym in one of two thousand installations
 
 
-def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
+def header_for_report(ref: ImageRef, stored: StoredRun) -> ImageHeader:
     """Return the header of an image with the patient data that this run's reports may show.
 
     Unless a person asked for names, a pseudonym replaces the patient's name and ID, and birth date and study numbers
@@ -301,7 +301,7 @@ def uid_alias(uid: str, *, key: bytes) -> str:
     return f"2.25.{uuid.UUID(bytes=_digest(f'uid{chr(0)}{uid}', key)[:16], version=5).int}" if uid else ""
 
 
-def without_names(why: Reason, path: str, *, alias: str) -> Reason:
+def hide_names_in_reason(why: Reason, path: str, *, alias: str) -> Reason:
     """Return a reason in which a pseudonym replaces every value that contains a part of the image's path.
 
     path   the path of the image that the reason is about

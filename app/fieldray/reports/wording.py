@@ -66,7 +66,7 @@ from fieldray.reports.document import (
     shorten,
     without_undecoded,
 )
-from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, without_names
+from fieldray.reports.exporter import StoredRun, header_for_report, hide_names_in_reason, image_alias, uid_alias
 from fieldray.reports.pair_wording import comparison_notice, gap_of_images, region_count, region_sentence
 from fieldray.reports.performance import performance_of
 from fieldray.translation import Translator
@@ -223,7 +223,7 @@ class Wording:
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
         verdict = verdict_names(self.translator)[result.verdict.choice] if result.verdict else ""
         is_image = outcome.category != "not_an_image"  # any other file belongs to no patient
-        who = (is_image and self._person(shown_header(outcome.ref, self._stored))) or "–"
+        who = (is_image and self._person(header_for_report(outcome.ref, self._stored))) or "–"
         word = short_label(self.translator, outcome.category, self._stored.manifest)
         if said := self._reasons(outcome):
             word = f"{word}: {said}"
@@ -293,7 +293,7 @@ class Wording:
         """
         outcome = result.outcome
         why = reason_of(outcome) if isinstance(outcome, ScreenedOutcome) else None
-        header, word = shown_header(outcome.ref, self._stored), self._word(outcome.category)
+        header, word = header_for_report(outcome.ref, self._stored), self._word(outcome.category)
         return ImageText(
             title=self._image_name(outcome.ref),
             category=outcome.category,
@@ -314,7 +314,7 @@ class Wording:
         """Return a reason as text. Unless a person asked for names, a pseudonym replaces the path of the image."""
         if not self._is_named:
             key = outcome.ref.key
-            why = without_names(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
+            why = hide_names_in_reason(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
         return self.translator.reason(why)
 
     def _word(self, category: Category) -> str:
@@ -326,14 +326,14 @@ class Wording:
 
     def study_person(self, ref: ImageRef) -> str:
         """Return the line about the patient at the top of each page of a study's document."""
-        return self._person(shown_header(ref, self._stored))
+        return self._person(header_for_report(ref, self._stored))
 
     def study_name(self, ref: ImageRef) -> tuple[str, str]:
         """Return patient and day of a study, from which the name of the study's document is made.
 
         The days sort in order of time, because the year comes first.
         """
-        header = shown_header(ref, self._stored)
+        header = header_for_report(ref, self._stored)
         who = " ".join(
             filter(None, (format_person_name(header.patient_name), header.patient_id if self._is_named else ""))
         )
