@@ -31,7 +31,7 @@ from fieldray.reports.exporter import (
     exam_alias,
     image_alias,
     is_own_pdf,
-    person_alias,
+    patient_alias,
     pseudonym,
     pseudonym_key,
 )
@@ -266,7 +266,7 @@ def _unnamed(report: AuditReport) -> AuditReport:
 
     def unnamed(case: Case) -> Case:
         who = case.header, case.exam
-        patient = person_alias(case.patient, key=key) if case.has_known_patient else pseudonym(*who, key=key)
+        patient = patient_alias(case.patient, key=key) if case.has_known_patient else pseudonym(*who, key=key)
         return replace(case, image=alias(case.image), patient=patient, exam=exam_alias(case.exam, key=key))
 
     return replace(

@@ -266,12 +266,12 @@ def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
     from fieldray.domain.image import valid_patient_id
 
     number = valid_patient_id(header.patient_id)
-    return person_alias(number, key=key) if number else f"FR-{_letters(f'study{chr(0)}{study}', key)}"
+    return patient_alias(number, key=key) if number else f"FR-{_letters(f'study{chr(0)}{study}', key)}"
 
 
-def person_alias(number: str, *, key: bytes) -> str:
+def patient_alias(patient_id: str, *, key: bytes) -> str:
     """Return the pseudonym of the patient with this Patient ID: `FR-` and ten letters or digits."""
-    return f"FR-{_letters(f'patient{chr(0)}{number}', key)}"
+    return f"FR-{_letters(f'patient{chr(0)}{patient_id}', key)}"
 
 
 def image_alias(image: str, *, key: bytes) -> str:
