@@ -27,15 +27,15 @@ from fieldray.domain.image import ShownImage
 from fieldray.paths import asset_path
 from fieldray.reports.dicom_instance import (
     SECONDARY_CAPTURE,
+    DicomImageReference,
     ReportedImage,
-    Source,
     can_be_referenced,
     code_sequence_item,
     derived_uid,
+    dicom_image_reference,
     dicom_item,
     image_reference_item,
-    new_object,
-    source_of,
+    new_dicom_object,
 )
 from fieldray.reports.images import has_map, image_as_shown, legend
 from fieldray.reports.wording import Wording
@@ -90,7 +90,7 @@ def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wordin
 
     The compression is JPEG Baseline, the only colour compression that every archive accepts.
     """
-    dataset = new_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
+    dataset = new_dicom_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
     dataset.ConversionType = "WSD"
     dataset.ImageType = ["DERIVED", "SECONDARY"]
     dataset.PatientOrientation = ""
@@ -101,7 +101,7 @@ def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wordin
     if "PatientIdentityRemoved" in dataset and stated != "NO":
         dataset.PatientIdentityRemoved = "NO"  # the image's pixels may contain a name
     dataset.DerivationDescription = "Shown with the program's result. Research use only. Not for diagnostic use."
-    if (source := source_of(subject.ref)) is not None:
+    if (source := dicom_image_reference(subject.ref)) is not None:
         dataset.SourceImageSequence = [_as_source(source)]
     canvas = draw_capture(subject, shown, wording)
     stream = io.BytesIO()
@@ -110,7 +110,7 @@ def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wordin
     return dataset
 
 
-def _as_source(source: Source) -> Dataset:
+def _as_source(source: DicomImageReference) -> Dataset:
     """Return a DICOM sequence item that names the image from which an object was derived."""
     made = image_reference_item(source)
     made.PurposeOfReferenceCodeSequence = [
@@ -138,7 +138,7 @@ def draw_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) ->
     shown  the grey image, as displayed
     """
     layout = layout_of(shown.rows, shown.columns)
-    manifest = subject.stored.manifest
+    manifest = subject.stored_run.manifest
     enlarged = Image.fromarray(shown.pixels).resize((layout.width, layout.height), Image.Resampling.BICUBIC)
     seen = ShownImage(pixels=np.asarray(enlarged), rows=shown.rows, columns=shown.columns)
     canvas = Image.new("RGB", (layout.columns, layout.rows), _GROUND)
@@ -152,7 +152,7 @@ def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedIm
     top, room = layout.height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
     head = text.class_name if leading is None else f"{text.class_name}   {leading.meaning} {leading.score}"
-    has_legend = has_map(subject.outcome, subject.stored.manifest)
+    has_legend = has_map(subject.outcome, subject.stored_run.manifest)
     head_font = _font_for(head, room - 190 * has_legend)
     canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, head_font))
     top += 46
@@ -209,7 +209,7 @@ def _wrapped(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
 
 def _made_with(subject: ReportedImage) -> tuple[str, ...]:
     """Return descriptions of program and pack: one with the lung-field pack and, for little space, one without."""
-    program, lungs_pack = subject.stored.run.spec.program_version, subject.stored.pack.lungs_pack
+    program, lungs_pack = subject.stored_run.run.spec.program_version, subject.stored_run.pack.lungs_pack
     outcome = subject.outcome
     short = f"Fieldray {program} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
     return (f"{short} · {lungs_pack}", short) if lungs_pack else (short,)
@@ -282,13 +282,13 @@ def _sampled(mask: Mask, *, rows: int, columns: int) -> Mask:
     return found
 
 
-def segmentation(subject: ReportedImage, mask: Mask, source: Source) -> Dataset:
+def segmentation(subject: ReportedImage, mask: Mask, source: DicomImageReference) -> Dataset:
     """Make the DICOM segmentation of the lungs.
 
     mask    (rows, columns) bool, the lungs on the pixel grid of the image
     source  reference to the image whose lungs the mask shows, or to the image's secondary capture
     """
-    dataset = new_object(subject, "seg", SOP_CLASS, title="lung fields")
+    dataset = new_dicom_object(subject, "seg", SOP_CLASS, title="lung fields")
     dataset.ImageType = ["DERIVED", "PRIMARY"]
     dataset.ContentLabel, dataset.ContentDescription = (
         "LUNG_FIELDS",
@@ -316,14 +316,14 @@ def _segment(subject: ReportedImage) -> Dataset:
         SegmentNumber=1,
         SegmentLabel="Lung fields",
         SegmentAlgorithmType="AUTOMATIC",
-        SegmentAlgorithmName=f"Fieldray {subject.stored.run.spec.program_version}",
+        SegmentAlgorithmName=f"Fieldray {subject.stored_run.run.spec.program_version}",
         SegmentedPropertyCategoryCodeSequence=[code_sequence_item("123037004", "SCT", "Anatomical Structure")],
         SegmentedPropertyTypeCodeSequence=[code_sequence_item("39607008", "SCT", "Lung")],
         RecommendedDisplayCIELabValue=_CYAN,
     )
 
 
-def _add_frame(dataset: Dataset, source: Source) -> None:
+def _add_frame(dataset: Dataset, source: DicomImageReference) -> None:
     image = _as_source(source)
     image.SpatialLocationsPreserved = "YES"
     derivation = dicom_item(

@@ -83,7 +83,7 @@ _KEPT: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class DicomImageReference:
     """The UIDs by which a DICOM object refers to an image, in the image's file or in its secondary capture.
 
     frame  number of the frame, from 1; None for a file with a single frame
@@ -100,16 +100,16 @@ class Source:
 class ReportedImage:
     """One screened image of a run, about which DICOM objects are made.
 
-    result   the stored result
-    outcome  the outcome of the screening
-    stored   the run
-    header   header of the image, with the patient data that DICOM objects may contain
-    number   number of the image in the work list
+    result      the stored result
+    outcome     the outcome of the screening
+    stored_run  the run
+    header      header of the image, with the patient data that DICOM objects may contain
+    number      number of the image in the work list
     """
 
     result: StoredResult
     outcome: ScreenedOutcome
-    stored: StoredRun
+    stored_run: StoredRun
     header: ImageHeader
     number: int
 
@@ -121,7 +121,7 @@ class ReportedImage:
     @property
     def alias(self) -> str:
         """The pseudonym of the image in all exports."""
-        return image_alias(self.ref.key, key=self.stored.pseudonym_key)
+        return image_alias(self.ref.key, key=self.stored_run.pseudonym_key)
 
     @property
     def study_uid(self) -> str:
@@ -136,7 +136,7 @@ class ReportedImage:
 
         The time is local and has no time zone, as modalities write times.
         """
-        run = self.stored.run
+        run = self.stored_run.run
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
     def uid(self, kind: Kind, what: str = "object") -> str:
@@ -145,9 +145,9 @@ class ReportedImage:
         kind  kind of the object: "sr" (report), "sc" (secondary capture) or "seg" (segmentation)
         what  "object" or "series": whose UID to return
         """
-        pack, options = self.stored.pack, self.stored.options
-        run = (self.stored.run.run_id, self.run_time.timestamp(), installation_number(self.stored))
-        made = (pack.model_sha256, pack.settings_hash, self.stored.run.spec.program_version)
+        pack, options = self.stored_run.pack, self.stored_run.options
+        run = (self.stored_run.run.run_id, self.run_time.timestamp(), installation_number(self.stored_run))
+        made = (pack.model_sha256, pack.settings_hash, self.stored_run.run.spec.program_version)
         subject_key = (self.ref.patient_study_key, self.header.patient_id)
         common = (kind, what, *made, *run, self.study_uid, *subject_key, options.language)
         if what == "series":
@@ -163,19 +163,19 @@ class ReportedImage:
     @property
     def prior_comparisons(self) -> tuple[PairRecord, ...]:
         """The comparisons of this image with prior images that a person made."""
-        return self.stored.options.pairs_with_current(self.outcome)
+        return self.stored_run.options.pairs_with_current(self.outcome)
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> DicomImageReference | None:
         """The UIDs by which DICOM objects refer to the image.
 
         If the image's file has valid UIDs, these are the file's UIDs, else the UIDs of the image's secondary capture.
         None if the file has no valid UIDs and no secondary capture of the image is exported.
         """
-        own, captures = source_of(self.ref), self.stored.capture_numbers
+        own, captures = dicom_image_reference(self.ref), self.stored_run.capture_numbers
         if own is not None or (captures is not None and self.number not in captures):
             return own
-        return Source(
+        return DicomImageReference(
             sop_class_uid=SECONDARY_CAPTURE,
             sop_instance_uid=self.uid("sc"),
             series_uid=self.uid("sc", "series"),
@@ -183,14 +183,14 @@ class ReportedImage:
         )
 
 
-def source_of(ref: ImageRef) -> Source | None:
+def dicom_image_reference(ref: ImageRef) -> DicomImageReference | None:
     """Return the UIDs by which a DICOM object refers to an image; None if the image's file has no valid UIDs."""
     header = ref.header
     if not can_be_referenced(ref):
         return None
     # Some files have several frames in a class for single frames.
     has_frames = header.number_of_frames > 1 and header.sop_class_uid in _OF_FRAMES
-    return Source(
+    return DicomImageReference(
         sop_class_uid=header.sop_class_uid,
         sop_instance_uid=header.sop_instance_uid,
         series_uid=header.series_instance_uid,
@@ -205,7 +205,7 @@ def reported_image(result: StoredResult, stored: StoredRun, number: int) -> Repo
     if not isinstance(outcome, ScreenedOutcome):
         return None
     header = header_for_report(outcome.ref, stored)
-    return ReportedImage(result=result, outcome=outcome, stored=stored, header=header, number=number)
+    return ReportedImage(result=result, outcome=outcome, stored_run=stored, header=header, number=number)
 
 
 def reported_images(stored: StoredRun) -> Iterator[ReportedImage]:
@@ -215,7 +215,7 @@ def reported_images(stored: StoredRun) -> Iterator[ReportedImage]:
             yield subject
 
 
-def new_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
+def new_dicom_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
     """Return a new DICOM object with patient, study, series, equipment and identity. The caller adds the content.
 
     title  title of the series; "Research use only" is appended
@@ -236,8 +236,8 @@ def new_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title:
     dataset.SeriesNumber = _NUMBERS[kind]
     dataset.SeriesDescription = f"{PROGRAM_NAME}: {title}. Research use only"
     dataset.Manufacturer = dataset.ManufacturerModelName = PROGRAM_NAME
-    dataset.SoftwareVersions = subject.stored.run.spec.program_version or "unknown"
-    dataset.DeviceSerialNumber = installation_number(subject.stored)
+    dataset.SoftwareVersions = subject.stored_run.run.spec.program_version or "unknown"
+    dataset.DeviceSerialNumber = installation_number(subject.stored_run)
     return dataset
 
 
@@ -262,7 +262,7 @@ def code_sequence_item(value: str, scheme: str, meaning: str) -> Dataset:
     return dicom_item(CodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
-def image_reference_item(source: Source) -> Dataset:
+def image_reference_item(source: DicomImageReference) -> Dataset:
     """Return a DICOM sequence item that refers to an image and, if its file has several frames, to the frame."""
     frame = {} if source.frame is None else {"ReferencedFrameNumber": source.frame}
     return dicom_item(
@@ -287,7 +287,7 @@ def encode_dicom_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLitt
 
 
 def _add_patient(dataset: Dataset, subject: ReportedImage) -> None:
-    header, is_named = subject.header, subject.stored.options.names_people
+    header, is_named = subject.header, subject.stored_run.options.names_people
     name, age_years = header.patient_name if is_named else f"{header.patient_name}^", header.patient_age_years
     dataset.PatientName, dataset.PatientID = _person_name(name), _text(header.patient_id)
     dataset.PatientBirthDate = header.patient_birth_date if DICOM_DATE.fullmatch(header.patient_birth_date) else ""

@@ -26,15 +26,15 @@ from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
 from fieldray.reports.dicom_instance import (
     PROGRAM_NAME,
+    DicomImageReference,
     ReportedImage,
-    Source,
     code_sequence_item,
     derived_uid,
+    dicom_image_reference,
     dicom_item,
     image_reference_item,
     installation_number,
-    new_object,
-    source_of,
+    new_dicom_object,
 )
 from fieldray.reports.exporter import hide_names_in_reason
 from fieldray.translation import Translator
@@ -111,7 +111,7 @@ def uid_item(name: Code, uid: str) -> Dataset:
     return content_item("HAS OBS CONTEXT", "UIDREF", name, UID=uid)
 
 
-def image_item(name: Code | None, source: Source) -> Dataset:
+def image_item(name: Code | None, source: DicomImageReference) -> Dataset:
     """Make a content item of a structured report that refers to an image.
 
     name  concept name of the item, or None for an item without a name
@@ -162,7 +162,7 @@ _BY_LARGER: Final[dict[Decision, str]] = {
 
 def structured_report(subject: ReportedImage) -> Dataset:
     """Make the structured report about an image. The report contains no pixels."""
-    dataset = new_object(subject, "sr", SOP_CLASS, title="result")
+    dataset = new_dicom_object(subject, "sr", SOP_CLASS, title="result")
     dataset.CompletionFlag, dataset.VerificationFlag, dataset.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     dataset.PerformedProcedureCodeSequence = []
     dataset.ReferencedPerformedProcedureStepSequence = []
@@ -194,7 +194,7 @@ def structured_report(subject: ReportedImage) -> Dataset:
 
 def _group(subject: ReportedImage, finding: Finding) -> Dataset:
     """Return the measurement group for one finding of the pack."""
-    point, manifest = finding.point, subject.stored.manifest
+    point, manifest = finding.point, subject.stored_run.manifest
     meaning = (_BY_LARGER if finding.is_by_larger_output else _DECISIONS)[finding.decision]
     decision = finding.decision, OWN_SCHEME, meaning
     # The code of the class is this program's. The meaning is the pack's name of the class, if any.
@@ -231,7 +231,7 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
 
 def _algorithm(subject: ReportedImage) -> list[Dataset]:
     """Return content items about the algorithm (TID 4019): name, version, and the parameters that decide a result."""
-    spec, manifest = subject.stored.pack, subject.stored.manifest
+    spec, manifest = subject.stored_run.pack, subject.stored_run.manifest
     name = manifest.names["en"] if manifest else spec.pack_name
     parameters = (
         f"Pack {spec.pack_name}, {spec.trust}" + (f", key {spec.fingerprint}" if spec.fingerprint else ""),
@@ -278,7 +278,7 @@ def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
         NOTICE,
         *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
-        *class_lines(Translator(), subject.stored.manifest, point),
+        *class_lines(Translator(), subject.stored_run.manifest, point),
         *(hide_names_in_reason(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
         f"Image ID {subject.alias}",
         *([f"Reader's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
@@ -287,8 +287,8 @@ def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
 
 def _observer(subject: ReportedImage) -> list[Dataset]:
     """Return content items about the observer (TID 1002 and 1004), which is a device and not a person."""
-    uid = derived_uid("device", installation_number(subject.stored))
-    version = subject.stored.run.spec.program_version or "unknown"
+    uid = derived_uid("device", installation_number(subject.stored_run))
+    version = subject.stored_run.run.spec.program_version or "unknown"
     return [
         code_item("HAS OBS CONTEXT", ("121005", "DCM", "Observer Type"), ("121007", "DCM", "Device")),
         uid_item(("121012", "DCM", "Device Observer UID"), uid),
@@ -298,13 +298,13 @@ def _observer(subject: ReportedImage) -> list[Dataset]:
     ]
 
 
-def _image_library(source: Source) -> Dataset:
+def _image_library(source: DicomImageReference) -> Dataset:
     """Return the image library of a structured report (TID 1600 and 1601), which lists the image."""
     group = container_item(("126200", "DCM", "Image Library Group"), [image_item(None, source)])
     return container_item(("111028", "DCM", "Image Library"), [group])
 
 
-def evidence_of(source: Source) -> Dataset:
+def evidence_of(source: DicomImageReference) -> Dataset:
     """Return the entry of an image in the list of evidence of a structured report (PS3.3 C.17.2.1)."""
     series = dicom_item(
         SeriesInstanceUID=source.series_uid, ReferencedSOPSequence=[image_reference_item(replace(source, frame=None))]
@@ -317,10 +317,10 @@ _STUDY_DATE: Final = ("111060", "DCM", "Study Date")
 _MAX_REGIONS: Final = 50
 
 
-def prior_source(pair: PairRecord) -> Source | None:
+def prior_source(pair: PairRecord) -> DicomImageReference | None:
     """Return the reference to the prior image of a comparison; None if the prior's file has no valid UIDs."""
     kind: FileKind = "dicom" if pair.has_dicom_prior else "unknown"
-    return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
+    return dicom_image_reference(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
 
 
 def _pair_group(subject: ReportedImage, pair: PairRecord) -> Dataset:
