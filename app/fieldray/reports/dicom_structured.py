@@ -39,7 +39,7 @@ from fieldray.reports.dicom_instance import (
 from fieldray.reports.exporter import hide_names_in_reason
 from fieldray.translation import Translator
 
-OWN_SCHEME: Final = "99FIELDRAY"
+FIELDRAY_CODING_SCHEME: Final = "99FIELDRAY"
 UNITLESS: Final = ("1", "UCUM", "no units")
 PERCENT: Final = ("%", "UCUM", "percent")
 SOURCE_OF_MEASUREMENT: Final = ("121112", "DCM", "Source of Measurement")
@@ -168,7 +168,7 @@ def structured_report(subject: ReportedImage) -> Dataset:
     dataset.ReferencedPerformedProcedureStepSequence = []
     dataset.CodingSchemeIdentificationSequence = [
         dicom_item(
-            CodingSchemeDesignator=OWN_SCHEME,
+            CodingSchemeDesignator=FIELDRAY_CODING_SCHEME,
             CodingSchemeName="Codes of Fieldray and of its model packs",
             CodingSchemeResponsibleOrganization=PROGRAM_NAME,
         )
@@ -196,7 +196,7 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
     """Return the measurement group for one finding of the pack."""
     point, manifest = finding.point, subject.stored_run.manifest
     meaning = (_BY_LARGER if finding.is_by_larger_output else _DECISIONS)[finding.decision]
-    decision = finding.decision, OWN_SCHEME, meaning
+    decision = finding.decision, FIELDRAY_CODING_SCHEME, meaning
     # The code of the class is this program's. The meaning is the pack's name of the class, if any.
     category = subject.outcome.category
     shown = make_visible(category_label(Translator(), category, manifest))
@@ -204,10 +204,14 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
         code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
         *([image_item(SOURCE_OF_MEASUREMENT, subject.source)] if subject.source else []),
-        number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, UNITLESS),
+        number_item(("score", FIELDRAY_CODING_SCHEME, "Calibrated score"), finding.score, UNITLESS),
         *(_point(point) if point else ()),
-        code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), decision),
-        code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), (category, OWN_SCHEME, shown)),
+        code_item("CONTAINS", ("decision", FIELDRAY_CODING_SCHEME, "Decision of the program"), decision),
+        code_item(
+            "CONTAINS",
+            ("class", FIELDRAY_CODING_SCHEME, "Class of the image"),
+            (category, FIELDRAY_CODING_SCHEME, shown),
+        ),
         *(comment_item(text) for text in _comments(subject, finding)),
     ]
     return measurement_group(finding.label, derived_uid("tracking", subject.uid("sr"), finding.label), items)
@@ -224,9 +228,9 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
     for entry in manifest.labels if manifest else ():
         if entry.code == label:
             known = {"SNOMED CT": "SCT", "SNOMED-CT": "SCT", "SCT": "SCT", "DCM": "DCM"}.get(entry.scheme.upper())
-            scheme = known if known and len(entry.code) <= 16 else OWN_SCHEME
+            scheme = known if known and len(entry.code) <= 16 else FIELDRAY_CODING_SCHEME
             return entry.code, scheme, make_visible(entry.meaning["en"])
-    return label, OWN_SCHEME, make_visible(label)
+    return label, FIELDRAY_CODING_SCHEME, make_visible(label)
 
 
 def _algorithm(subject: ReportedImage) -> list[Dataset]:
@@ -252,9 +256,9 @@ def _algorithm(subject: ReportedImage) -> list[Dataset]:
 def _point(point: OperatingPoint) -> list[Dataset]:
     """Return content items about an operating point: threshold, uncertain zone, and performance with 95 % intervals."""
     return [
-        number_item(("threshold", OWN_SCHEME, "Operating point"), point.threshold, UNITLESS),
-        number_item(("unsure-low", OWN_SCHEME, "Uncertain from"), point.unsure_low, UNITLESS),
-        number_item(("unsure-high", OWN_SCHEME, "Uncertain up to"), point.unsure_high, UNITLESS),
+        number_item(("threshold", FIELDRAY_CODING_SCHEME, "Operating point"), point.threshold, UNITLESS),
+        number_item(("unsure-low", FIELDRAY_CODING_SCHEME, "Uncertain from"), point.unsure_low, UNITLESS),
+        number_item(("unsure-high", FIELDRAY_CODING_SCHEME, "Uncertain up to"), point.unsure_high, UNITLESS),
         *_estimate("sensitivity", "Sensitivity at the operating point", point.sensitivity),
         *_estimate("specificity", "Specificity at the operating point", point.specificity),
     ]
@@ -267,7 +271,8 @@ def _estimate(name: str, meaning: str, measured: Estimate) -> list[Dataset]:
         ("-high", ", upper limit", measured.high),
     )
     return [
-        number_item((name + ending, OWN_SCHEME, meaning + more), 100 * value, PERCENT) for ending, more, value in values
+        number_item((name + ending, FIELDRAY_CODING_SCHEME, meaning + more), 100 * value, PERCENT)
+        for ending, more, value in values
     ]
 
 
@@ -312,7 +317,7 @@ def evidence_of(source: DicomImageReference) -> Dataset:
     return dicom_item(StudyInstanceUID=source.study_uid, ReferencedSeriesSequence=[series])
 
 
-_PRIOR: Final = ("prior", OWN_SCHEME, "Prior image compared")
+_PRIOR: Final = ("prior", FIELDRAY_CODING_SCHEME, "Prior image compared")
 _STUDY_DATE: Final = ("111060", "DCM", "Study Date")
 _MAX_REGIONS: Final = 50
 
@@ -342,8 +347,12 @@ def _figures(pair: PairRecord) -> list[Dataset]:
     if pair.similarity is None:
         return []
     return [
-        number_item(("likeness", OWN_SCHEME, "Likeness inside the lungs, aligned"), pair.similarity, UNITLESS),
-        number_item(("regions", OWN_SCHEME, "Regions that differ by more than noise"), len(pair.regions), UNITLESS),
+        number_item(
+            ("likeness", FIELDRAY_CODING_SCHEME, "Likeness inside the lungs, aligned"), pair.similarity, UNITLESS
+        ),
+        number_item(
+            ("regions", FIELDRAY_CODING_SCHEME, "Regions that differ by more than noise"), len(pair.regions), UNITLESS
+        ),
     ]
 
 
