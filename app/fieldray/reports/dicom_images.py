@@ -72,7 +72,7 @@ class CaptureLayout:
     rows: int
 
 
-def layout_of(rows: int, columns: int) -> CaptureLayout:
+def capture_layout(rows: int, columns: int) -> CaptureLayout:
     """Return the layout of the secondary capture of an image with `rows` x `columns` pixels.
 
     The number of columns is even, because JPEG compression with reduced colour resolution requires that.
@@ -137,7 +137,7 @@ def draw_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) ->
 
     shown  the grey image, as displayed
     """
-    layout = layout_of(shown.rows, shown.columns)
+    layout = capture_layout(shown.rows, shown.columns)
     manifest = subject.stored_run.manifest
     enlarged = Image.fromarray(shown.pixels).resize((layout.width, layout.height), Image.Resampling.BICUBIC)
     seen = ShownImage(pixels=np.asarray(enlarged), rows=shown.rows, columns=shown.columns)
@@ -269,7 +269,7 @@ def mask_on_capture(mask: Mask) -> Mask:
 
     The result is on the pixel grid of the capture.
     """
-    layout = layout_of(*mask.shape)
+    layout = capture_layout(*mask.shape)
     found = np.zeros((layout.rows, layout.columns), bool)
     seen = _sampled(mask, rows=layout.height, columns=layout.width)
     found[: layout.height, layout.left : layout.left + layout.width] = seen

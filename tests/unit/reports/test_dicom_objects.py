@@ -20,7 +20,7 @@ from fieldray.domain.run import Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
-from fieldray.reports.dicom_images import CAPTURE_SIDE_PX, layout_of, mask_on_capture
+from fieldray.reports.dicom_images import CAPTURE_SIDE_PX, capture_layout, mask_on_capture
 from fieldray.reports.dicom_instance import derived_uid, is_valid_uid
 from fieldray.reports.exporter import Exporter, ReportOptions, is_own_dicom
 from fieldray.reports.exporters import sc, seg, sr
@@ -122,7 +122,7 @@ def test_a_secondary_capture_has_the_image_and_is_labelled(one: ScreenedOutcome,
     assert made.SourceImageSequence[0].ReferencedSOPInstanceUID == one.ref.header.sop_instance_uid
     (frame,) = generate_frames(made.PixelData, number_of_frames=1)
     picture = np.asarray(Image.open(io.BytesIO(frame)).convert("RGB")).astype(int)
-    layout = layout_of(160, 128)
+    layout = capture_layout(160, 128)
     assert picture.shape == (layout.rows, layout.columns, 3) == (made.Rows, made.Columns, 3)
     assert layout.height == CAPTURE_SIDE_PX
     panel = picture[layout.height :]
@@ -157,7 +157,7 @@ def test_for_a_turned_image_the_segmentation_matches_the_file(
     (upright,) = written(tmp_path, sc.EXPORTER, [one])
     (lying,) = written(tmp_path / "lying", sc.EXPORTER, [wished])
     # the file has 160 x 128 pixels, so turned it shows 128 x 160
-    assert (upright.Rows, lying.Rows) == (layout_of(160, 128).rows, layout_of(128, 160).rows)
+    assert (upright.Rows, lying.Rows) == (capture_layout(160, 128).rows, capture_layout(128, 160).rows)
     (report,) = written(tmp_path, sr.EXPORTER, [wished])
     assert wished.notes[0].text in [item.get("TextValue") for item in last_group(report)]
     seg.EXPORTER.write(tmp_path / "png", run_with(results_of([with_header(wished, sop_instance_uid="")])))
