@@ -15,7 +15,7 @@ from fieldray.reports.document import (
     Block,
     BulletList,
     Field,
-    Fields,
+    FieldList,
     Paragraph,
     ShareChart,
     Table,
@@ -397,7 +397,7 @@ class AuditText(AuditWords):
         said = (*self.notes(), *self.drifts(), self.proposal())
         return (
             Paragraph(research_only_notice(self.translator), "notice"),
-            Fields("", tuple(Field(label, shorten(fact)) for label, fact in self.facts())),
+            FieldList("", tuple(Field(label, shorten(fact)) for label, fact in self.facts())),
             Table(
                 text("Figures, with 95 % confidence intervals calculated by patient"),
                 (text("Figure"), self._units(), text("Value (95 % interval)")),

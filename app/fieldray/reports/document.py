@@ -189,7 +189,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldList:
     """A block of a document: lines with label and value, under a title. The title may be empty."""
 
     title: str
@@ -225,7 +225,7 @@ class Table:
             raise ValueError(f"{self.title}: a row does not fit the columns")
 
 
-Block = Paragraph | Fields | BulletList | Table | MeasuredPerformance
+Block = Paragraph | FieldList | BulletList | Table | MeasuredPerformance
 
 
 def console_lines(blocks: Iterable[Block]) -> Iterator[str]:
@@ -237,7 +237,7 @@ def console_lines(blocks: Iterable[Block]) -> Iterator[str]:
         yield from ("", *([block.title] if block.title else []))
         if isinstance(block, Table):
             yield from _columns(block)
-        elif isinstance(block, Fields):
+        elif isinstance(block, FieldList):
             yield from (f"  {field.label:<18} {field.text}" for field in block.fields)
         else:
             yield from (f"  - {sentence}" for sentence in block.sentences)

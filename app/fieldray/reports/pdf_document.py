@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from fieldray.domain.finding import Category
 from fieldray.formatting import research_only_notice
 from fieldray.paths import asset_path
-from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, without_undecoded
+from fieldray.reports.document import Block, Field, FieldList, Paragraph, Scale, Table, without_undecoded
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
     FONT_FAMILY,
@@ -138,7 +138,7 @@ class Document(FPDF):
                 self.heading(block.title)
             else:
                 self.ln(_APART)
-            if isinstance(block, Fields):
+            if isinstance(block, FieldList):
                 self.fields(block.fields)
             elif isinstance(block, Table):
                 self._add_table(block)

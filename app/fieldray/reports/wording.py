@@ -58,7 +58,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.document import (
     Block,
     Field,
-    Fields,
+    FieldList,
     ImageText,
     Paragraph,
     Table,
@@ -107,7 +107,7 @@ class Wording:
         headings = self._headings() if len(self._of_packs) > 1 else ("",)
         return (
             Paragraph(self.notice, "notice"),
-            Fields("", (*self.run_fields(), Field(self.translator.text("Folder"), self._folders()))),
+            FieldList("", (*self.run_fields(), Field(self.translator.text("Folder"), self._folders()))),
             *(
                 block
                 for one, heading in zip(self._of_packs.values(), headings, strict=True)
@@ -138,9 +138,9 @@ class Wording:
             Paragraph(_joined(heading, text("Summary")), "heading"),
             *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
             *map(Paragraph, self.run_remarks()),
-            Fields(text("Model pack"), self.pack_fields()),
+            FieldList(text("Model pack"), self.pack_fields()),
             *(part for point in self._pack.operating_points for part in self._point_blocks(point)),
-            Fields(text("Program, packs and settings"), self.provenance_fields()),
+            FieldList(text("Program, packs and settings"), self.provenance_fields()),
         )
 
     def pack_fields(self) -> tuple[Field, ...]:
