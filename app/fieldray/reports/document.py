@@ -150,8 +150,8 @@ class ImageText:
     patient               the patient
     read_first_reason     the reason to read the image before all others; "" without one
     remarks               notes on a screened image, or the reasons why the image was not screened
-    verdict               the reader's verdict with the note, or a text that there is no verdict
-    priors                for each compared prior image: the two images, and the result of the comparison
+    verdict_fields        the reader's verdict with the note, or a text that there is no verdict
+    prior_fields          for each compared prior image: the two images, and the result of the comparison
     caption               caption below the image
     alt_text              description for screen readers
     """
@@ -165,8 +165,8 @@ class ImageText:
     read_first_reason: str
     findings: tuple[FindingText, ...]
     remarks: tuple[str, ...]
-    verdict: tuple[Field, ...]
-    priors: tuple[Field, ...]
+    verdict_fields: tuple[Field, ...]
+    prior_fields: tuple[Field, ...]
     caption: str
     alt_text: str
 

@@ -108,9 +108,9 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
         text = one.image_text(result, problem=image if isinstance(image, Reason) else None)
         ends = wording.legend if has_map(result.outcome, of.manifest) else None
         image_page(document, text, _as_shown(result, image, of), ends)
-        if text.priors:
+        if text.prior_fields:
             document.heading(wording.translator.text("Compared with a prior image"))
-            document.fields(text.priors)
+            document.fields(text.prior_fields)
         if result is images[-1][0]:
             document.signature(wording.signature)  # next to the result that is signed
         document.separator()
@@ -199,7 +199,7 @@ def _result(document: Document, text: ImageText, *, column: Column) -> None:
         document.paragraph(finding.summary, size=9, column=column)
         document.ln(2)
         document.scale(finding.scale, column=column)
-    given, *_ = text.verdict
+    given, *_ = text.verdict_fields
     document.ln(1)
     document.paragraph(f"{given.label}: {given.text}", style="B", size=9, column=column)
     if not text.findings:
@@ -207,7 +207,7 @@ def _result(document: Document, text: ImageText, *, column: Column) -> None:
 
 
 def _known(document: Document, text: ImageText) -> None:
-    document.fields((*text.patient_fields, *text.verdict[1:]), column=_LEFT, label=28)
+    document.fields((*text.patient_fields, *text.verdict_fields[1:]), column=_LEFT, label=28)
     if text.findings:
         _remarks(document, text, column=_LEFT)
 

@@ -304,8 +304,8 @@ class Wording:
             read_first_reason=self._reason_text(why, outcome) if why else "",
             findings=finding_texts(self.translator, outcome, self._stored.manifest),
             remarks=self._remarks(outcome),
-            verdict=self._about_verdict(result.verdict),
-            priors=tuple(self._about_priors(outcome)),
+            verdict_fields=self._about_verdict(result.verdict),
+            prior_fields=tuple(self._about_priors(outcome)),
             caption=self._caption(outcome, problem),
             alt_text=self.translator.text("Chest X-ray as shown by the program. Result: {word}.", word=word),
         )
