@@ -271,7 +271,7 @@ def shorten(text: str, *, max_letters: int = MAX_LETTERS) -> str:
     return shown if len(text) <= max_letters and len(shown) <= max_letters else shown[: max_letters - 1] + "…"
 
 
-def without_undecoded(text: str, translator: Translator) -> str:
+def replace_undecoded_letters(text: str, translator: Translator) -> str:
     """Return a text in which *[not readable]*, translated, replaces letters that could not be decoded (U+FFFD)."""
     return _UNKNOWN.sub(translator.text("[not readable]"), text)
 

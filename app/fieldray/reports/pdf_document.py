@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from fieldray.domain.finding import Category
 from fieldray.formatting import research_only_notice
 from fieldray.paths import asset_path
-from fieldray.reports.document import Block, Field, FieldList, Paragraph, Scale, Table, without_undecoded
+from fieldray.reports.document import Block, Field, FieldList, Paragraph, Scale, Table, replace_undecoded_letters
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
     FONT_FAMILY,
@@ -117,7 +117,7 @@ class Document(FPDF):
 
     def normalize_text(self, text: str) -> str:
         """Order and join the letters of a text that are written from right to left. fpdf2 calls this method."""
-        shown = with_escapes(without_undecoded(text, self._translator), self)
+        shown = with_escapes(replace_undecoded_letters(text, self._translator), self)
         self._unjoined |= unjoined_scripts(shown, self)
         marked = with_direction_marks(shown)
         self.set_text_shaping(marked != shown, direction="ltr")

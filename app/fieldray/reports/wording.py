@@ -63,8 +63,8 @@ from fieldray.reports.document import (
     Paragraph,
     Table,
     finding_texts,
+    replace_undecoded_letters,
     shorten,
-    without_undecoded,
 )
 from fieldray.reports.exporter import StoredRun, header_for_report, hide_names_in_reason, image_alias, uid_alias
 from fieldray.reports.pair_wording import comparison_notice, gap_of_images, region_count, region_sentence
@@ -337,7 +337,7 @@ class Wording:
         who = " ".join(
             filter(None, (format_person_name(header.patient_name), header.patient_id if self._is_named else ""))
         )
-        who = without_undecoded(who, self.translator)
+        who = replace_undecoded_letters(who, self.translator)
         day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(header.study_date)) else ""
         return who or self._image_name(ref), day
 
