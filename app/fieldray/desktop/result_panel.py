@@ -393,7 +393,7 @@ class ScoreScale(QWidget):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setFont(scaled_font(self.font(), 0.9))
         bar = QRectF(_SCALE_SIDE, self._line_height() + 12, self.width() - 2 * _SCALE_SIDE, _BAR_HEIGHT)
-        low, high = self._scale.low, self._scale.high
+        low, high = self._scale.zone_start, self._scale.zone_end
         if low is None or high is None:
             painter.fillRect(bar, colour(self._theme, "pressed"))
         else:
@@ -411,7 +411,7 @@ class ScoreScale(QWidget):
         middle = bar.center().x()
         painter.setPen(QPen(colour(self._theme, "text"), 2))
         painter.drawLine(QPointF(middle, bar.top() - 4), QPointF(middle, bar.bottom() + 4))
-        caption = self._scale.unsure
+        caption = self._scale.zone_label
         width = painter.fontMetrics().horizontalAdvance(caption)
         left = min(max(bar.x() + (low + high) / 2 * bar.width() - width / 2, 0), self.width() - width)
         painter.setPen(colour(self._theme, "muted"))
@@ -421,11 +421,13 @@ class ScoreScale(QWidget):
         below = QRectF(0, bar.bottom() + 6, self.width(), self._line_height())
         painter.setPen(colour(self._theme, "muted"))
         sides = (Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignHCenter, Qt.AlignmentFlag.AlignRight)
-        for side, caption in zip(sides, (self._scale.ends[0], self._scale.threshold, self._scale.ends[1]), strict=True):
+        for side, caption in zip(
+            sides, (self._scale.end_labels[0], self._scale.threshold_label, self._scale.end_labels[1]), strict=True
+        ):
             painter.drawText(below, side | Qt.AlignmentFlag.AlignTop, caption)
 
     def _draw_mark(self, painter: QPainter, bar: QRectF) -> None:
-        x = bar.x() + self._scale.mark * bar.width()
+        x = bar.x() + self._scale.score_position * bar.width()
         mark = QPolygonF([QPointF(x, bar.bottom() - 1), QPointF(x - 7, bar.top() - 8), QPointF(x + 7, bar.top() - 8)])
         painter.setPen(QPen(colour(self._theme, "surface"), 1.5))
         painter.setBrush(colour(self._theme, "text"))

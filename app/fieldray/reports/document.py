@@ -41,35 +41,35 @@ class Field:
 class Scale:
     """The positions and texts for drawing a score on a scale. A position is a share of the length: 0 left, 1 right.
 
-    mark       position of the score
-    low, high  ends of the uncertain zone; None without an operating point
-    threshold  text of the threshold, which lies in the middle; "" without an operating point
-    ends       texts at the left and the right end
-    unsure     text above the uncertain zone; "" without a zone
-    alt_text   description for screen readers
+    score_position        position of the score
+    zone_start, zone_end  ends of the uncertain zone; None without an operating point
+    threshold_label       text of the threshold, which lies in the middle; "" without an operating point
+    end_labels            texts at the left and the right end
+    zone_label            text above the uncertain zone; "" without a zone
+    alt_text              description for screen readers
     """
 
-    mark: float
-    low: float | None = None
-    high: float | None = None
-    threshold: str = ""
-    ends: tuple[str, str] = ("0", "1")
-    unsure: str = ""
+    score_position: float
+    zone_start: float | None = None
+    zone_end: float | None = None
+    threshold_label: str = ""
+    end_labels: tuple[str, str] = ("0", "1")
+    zone_label: str = ""
     alt_text: str = ""
 
 
 def _scale(translator: Translator, finding: Finding) -> Scale:
     text, point, score = translator.text, finding.point, score_text(translator, finding.score, finding.point)
     if point is None:
-        return Scale(mark=finding.score, alt_text=text("Score {score}", score=score))
+        return Scale(score_position=finding.score, alt_text=text("Score {score}", score=score))
     threshold = threshold_text(translator, finding)
     return Scale(
-        mark=position_on_scale(finding.score, point.threshold),
-        low=position_on_scale(point.unsure_low, point.threshold),
-        high=position_on_scale(point.unsure_high, point.threshold),
-        threshold=threshold,
-        ends=(text("not flagged"), text("flagged")),
-        unsure=text("uncertain") if point.unsure_low < point.unsure_high else "",
+        score_position=position_on_scale(finding.score, point.threshold),
+        zone_start=position_on_scale(point.unsure_low, point.threshold),
+        zone_end=position_on_scale(point.unsure_high, point.threshold),
+        threshold_label=threshold,
+        end_labels=(text("not flagged"), text("flagged")),
+        zone_label=text("uncertain") if point.unsure_low < point.unsure_high else "",
         alt_text=text(
             "Score {score}. Threshold of the operating point: {threshold}.", score=score, threshold=threshold
         ),

@@ -319,18 +319,18 @@ class Document(FPDF):
         (left, width), top = column, self.y + 5
         with self._tagged("Figure", alt_text=scale.alt_text):
             self._zones(scale, left, top, width)
-            mark = left + scale.mark * width
+            mark = left + scale.score_position * width
             self.set_fill_color(*TEXT_COLOUR)
             self.polygon([(mark, top + 0.4), (mark - 1.6, top - 2.6), (mark + 1.6, top - 2.6)], style="F")
             self._scale_text(scale, left, top, width)
         self.set_y(top + 9)
 
     def _zones(self, scale: Scale, left: float, top: float, width: float) -> None:
-        if scale.low is None or scale.high is None:
+        if scale.zone_start is None or scale.zone_end is None:
             self.set_fill_color(*_LINE)
             self.rect(left, top, width, 3.2, style="F")
             return
-        ends = (0.0, scale.low, scale.high, 1.0)
+        ends = (0.0, scale.zone_start, scale.zone_end, 1.0)
         for colour, start, end in zip(_ZONES, ends[:-1], ends[1:], strict=True):
             self.set_fill_color(*colour)
             self.rect(left + start * width, top, (end - start) * width, 3.2, style="F")
@@ -340,14 +340,18 @@ class Document(FPDF):
 
     def _scale_text(self, scale: Scale, left: float, top: float, width: float) -> None:
         self._set("", 7, MUTED_COLOUR)
-        for align, text in ((Align.L, scale.ends[0]), (Align.C, scale.threshold), (Align.R, scale.ends[1])):
+        for align, text in (
+            (Align.L, scale.end_labels[0]),
+            (Align.C, scale.threshold_label),
+            (Align.R, scale.end_labels[1]),
+        ):
             self.set_xy(left, top + 3.8)
             self.cell(width, 4, text, align=align)
-        if scale.unsure and scale.low is not None and scale.high is not None:
-            wide = self.get_string_width(scale.unsure) + 2
-            middle = left + (scale.low + scale.high) / 2 * width
+        if scale.zone_label and scale.zone_start is not None and scale.zone_end is not None:
+            wide = self.get_string_width(scale.zone_label) + 2
+            middle = left + (scale.zone_start + scale.zone_end) / 2 * width
             self.set_xy(min(max(middle - wide / 2, left), left + width - wide), top - 6.4)
-            self.cell(wide, 4, scale.unsure, align=Align.C)
+            self.cell(wide, 4, scale.zone_label, align=Align.C)
 
     def performance(self, performance: MeasuredPerformance, *, column: Column = WHOLE_WIDTH) -> None:
         """Draw the measured performance of a class: a sentence, and two bars of 100 images."""
