@@ -132,24 +132,24 @@ class Document(FPDF):
                 self._add_paragraph(block)
                 continue
             if isinstance(block, MeasuredPerformance):
-                self.performance(block)
+                self.draw_performance(block)
                 continue
             if block.title:
-                self.heading(block.title)
+                self.add_heading(block.title)
             else:
                 self.ln(_APART)
             if isinstance(block, FieldList):
-                self.fields(block.fields)
+                self.add_fields(block.fields)
             elif isinstance(block, Table):
                 self._add_table(block)
             else:
                 for sentence in block.sentences:
-                    self.paragraph(sentence)
+                    self.add_paragraph(sentence)
                     self.ln(0.8)
 
     def _add_paragraph(self, paragraph: Paragraph) -> None:
         if paragraph.role == "heading":
-            self.heading(paragraph.text)
+            self.add_heading(paragraph.text)
             return
         style, size = _ROLES[paragraph.role]
         if paragraph.role == "lead":
@@ -161,7 +161,7 @@ class Document(FPDF):
             if paragraph.category
             else TEXT_COLOUR
         )
-        self.paragraph(paragraph.text, style=style, size=size, colour=colour)
+        self.add_paragraph(paragraph.text, style=style, size=size, colour=colour)
         if paragraph.role == "notice":
             self.ln(1)
 
@@ -176,7 +176,7 @@ class Document(FPDF):
 
     # ---- text
 
-    def heading(self, text: str, *, tag: Tag = "H2", size: float = 11) -> None:
+    def add_heading(self, text: str, *, tag: Tag = "H2", size: float = 11) -> None:
         """Add a heading over the whole width. A heading is never the last line of a page.
 
         tag   kind of the element for screen readers
@@ -184,10 +184,10 @@ class Document(FPDF):
         """
         self._room(18)
         self.ln(2.5 if tag == "H2" else 0)
-        self.paragraph(text, tag=tag, style="B", size=size)
+        self.add_paragraph(text, tag=tag, style="B", size=size)
         self.ln(0.8)
 
-    def paragraph(
+    def add_paragraph(
         self,
         text: str,
         *,
@@ -222,7 +222,7 @@ class Document(FPDF):
         if self.page == page:
             self.set_y(max(below, self.y))
 
-    def signature(self, label: str) -> None:
+    def draw_signature_line(self, label: str) -> None:
         """Draw a line on which a person can sign.
 
         label  the text before the line
@@ -237,7 +237,7 @@ class Document(FPDF):
             self.line(self.x, self.y + 4, MARGIN_MM + TEXT_WIDTH_MM, self.y + 4)
         self.set_y(self.y + 5)
 
-    def fields(
+    def add_fields(
         self, fields: Sequence[Field], *, column: Column = WHOLE_WIDTH, label: float = 38, size: float = 8.5
     ) -> None:
         """Add a line with label and value for each field. A value longer than a page continues on the next page.
@@ -299,7 +299,9 @@ class Document(FPDF):
 
     # ---- images
 
-    def figure(self, image: Image, *, alt_text: str, left: float, top: float, width: float, height: float) -> float:
+    def draw_figure(
+        self, image: Image, *, alt_text: str, left: float, top: float, width: float, height: float
+    ) -> float:
         """Draw an image in a box on the page, as large as possible. Returns the height of the drawn image in mm.
 
         alt_text                  description for screen readers
@@ -313,7 +315,7 @@ class Document(FPDF):
             self.image(data, x=left + (width - wide) / 2, y=top, w=wide, h=high)
         return high
 
-    def scale(self, scale: Scale, *, column: Column) -> None:
+    def draw_scale(self, scale: Scale, *, column: Column) -> None:
         """Draw a score on a scale: the uncertain zone, the threshold in the middle, and a mark at the score."""
         self._room(16)
         (left, width), top = column, self.y + 5
@@ -353,19 +355,19 @@ class Document(FPDF):
             self.set_xy(min(max(middle - wide / 2, left), left + width - wide), top - 6.4)
             self.cell(wide, 4, scale.zone_label, align=Align.C)
 
-    def performance(self, performance: MeasuredPerformance, *, column: Column = WHOLE_WIDTH) -> None:
+    def draw_performance(self, performance: MeasuredPerformance, *, column: Column = WHOLE_WIDTH) -> None:
         """Draw the measured performance of a class: a sentence, and two bars of 100 images."""
         self.ln(1)
-        self.paragraph(performance.sentence, size=9, column=column)
+        self.add_paragraph(performance.sentence, size=9, column=column)
         self.ln(0.8)
-        self.paragraph(performance.title, style="B", size=8.5, column=column)
+        self.add_paragraph(performance.title, style="B", size=8.5, column=column)
         for bar in performance.bars:
             self._bar(bar, column)
 
     def _bar(self, bar: Bar, column: Column) -> None:
         """Draw a bar with its title, and below the bar the icon, name and number of each class."""
         self._room(17)
-        self.paragraph(bar.title, size=8, column=column)
+        self.add_paragraph(bar.title, size=8, column=column)
         left, top = column.left, self.y + 0.6
         with self._tagged("Figure", alt_text=bar.alt_text):
             for part in bar.parts:
@@ -402,7 +404,7 @@ class Document(FPDF):
         """
         self.image(_shape_of(category), x=left, y=top, w=_SHAPE, h=_SHAPE)
 
-    def separator(self) -> None:
+    def draw_separator(self) -> None:
         """Draw a thin horizontal line over the whole width of the page's text."""
         with self._artefact():
             self.set_draw_color(*_LINE)
@@ -410,7 +412,7 @@ class Document(FPDF):
             self.line(MARGIN_MM, self.y + 1, MARGIN_MM + TEXT_WIDTH_MM, self.y + 1)
         self.set_y(self.y + 2.5)
 
-    def finished(self) -> bytes:
+    def to_pdf_bytes(self) -> bytes:
         """Complete the document, and return the PDF file.
 
         Every page gets its subject and *research use only* at the top, and its number at the bottom, such as `3 / 12`.
@@ -420,7 +422,7 @@ class Document(FPDF):
                 "This PDF shows the letters of some scripts separately instead of joined: {names}.",
                 names=", ".join(sorted(self._unjoined)),
             )
-            self.paragraph(said, size=7.5, colour=MUTED_COLOUR)
+            self.add_paragraph(said, size=7.5, colour=MUTED_COLOUR)
         for page in self.pages:
             self.page, self.current_font_is_set_on_page = page, False
             with self._artefact():

@@ -300,19 +300,19 @@ def document() -> Document:
 def test_the_page_numbers_end_at_the_right_margin() -> None:
     made = document()
     made.add_page()
-    starts = [float(re.findall(rb"BT (\S+) \S+ Td", page)[-1]) for page in streams(made.finished())]
+    starts = [float(re.findall(rb"BT (\S+) \S+ Td", page)[-1]) for page in streams(made.to_pdf_bytes())]
     assert starts == pytest.approx([(210 - 16 - made.get_string_width("1 / 2")) * made.k] * 2, abs=0.01)
 
 
 def test_usual_letters_need_no_additional_font() -> None:
     plain, other = document(), document()
-    plain.paragraph("Пневмонія в дітей № 5 – 90 % «так» … Pneumonia Ż")
+    plain.add_paragraph("Пневмонія в дітей № 5 – 90 % «так» … Pneumonia Ż")
     assert len(plain.fonts) == 2
     for text, number in (("Διον", 3), ("山", 4), ("山田 Διον", 4)):
-        other.paragraph(text)
+        other.add_paragraph(text)
         assert len(other.fonts) == number
     assert with_escapes("a𒀀山\n", other) == "a\\U00012000山\\n"
-    meanings = b"".join(stream for stream in streams(other.finished(), within=b"beginbfchar"))
+    meanings = b"".join(stream for stream in streams(other.to_pdf_bytes(), within=b"beginbfchar"))
     assert b"<5C71>" in meanings  # 山
     assert b"<7530>" in meanings  # 田
     assert b"<592A>" not in meanings  # 太: of additional fonts only the drawn letters are embedded
@@ -324,12 +324,10 @@ def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Categor
     drawn = []
     for category in categories:
         made = document()
-        made.performance(
-            MeasuredPerformance(
-                sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), detailed_sentences=()
-            )
+        made.draw_performance(
+            MeasuredPerformance(sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), detailed_sentences=())
         )
-        (page,) = streams(made.finished())
+        (page,) = streams(made.to_pdf_bytes())
         (figure,) = re.findall(rb"/Figure.*?BDC(.*?)EMC", page, re.S)
         shape, _, word = figure.partition(b"BT")
         assert b" rg" in shape and b" Td " in word  # a filled shape in the colour of the class, then the word
@@ -341,11 +339,10 @@ def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Categor
 def test_class_names_of_a_bar_wrap_within_their_column(tmp_path: Path) -> None:
     made = document()
     parts = tuple(BarPart("abnormal", 25, f"{letter * 30}") for letter in "abcd")
-    made.performance(
-        MeasuredPerformance(sentence="s", title="t", bars=(Bar("bar", parts),), detailed_sentences=()),
-        column=Column(16, 70),
+    made.draw_performance(
+        MeasuredPerformance(sentence="s", title="t", bars=(Bar("bar", parts),), detailed_sentences=()), column=Column(16, 70)
     )
-    (tmp_path / "a.pdf").write_bytes(made.finished())
+    (tmp_path / "a.pdf").write_bytes(made.to_pdf_bytes())
     page = printed("pdftotext", "-bbox", tmp_path / "a.pdf", "-")
     places = re.findall(r'xMin="(.+?)" yMin="(.+?)" xMax="(.+?)" .*>(\w{30})</word>', page)
     assert [word[0] for *_, word in places] == list("abcd")
@@ -359,8 +356,8 @@ def test_a_right_to_left_name_is_followed_by_its_number(name: str, tmp_path: Pat
     """Poppler gives the words of a page by position, and the text in reading order."""
     words_of_the_notice = {*["Research", "use", "only.", "Not", "for", "diagnostic", "use."]}
     made = document()
-    made.paragraph(f"{name} · 777")
-    (tmp_path / "a.pdf").write_bytes(made.finished())
+    made.add_paragraph(f"{name} · 777")
+    (tmp_path / "a.pdf").write_bytes(made.to_pdf_bytes())
     assert name in pdf_text(tmp_path / "a.pdf")
     page = printed("pdftotext", "-bbox", tmp_path / "a.pdf", "-")
     places = [(float(left), word) for left, word in re.findall(r'xMin="(.+?)" .*>(.+)</word>', page)]
@@ -371,10 +368,10 @@ def test_a_right_to_left_name_is_followed_by_its_number(name: str, tmp_path: Pat
 
 def test_arabic_letters_are_joined() -> None:
     made = document()
-    made.paragraph("ههه")
+    made.add_paragraph("ههه")
     drawn = [glyph for glyph, _ in made.fonts["noto sans arabic"].subset.items()]  # type: ignore[union-attr]
     assert sum(glyph is not None and glyph.unicode == (0x647,) for glyph in drawn) == 3  # first, middle and last form
-    made.finished()
+    made.to_pdf_bytes()
 
 
 @needs("pdftotext", "qpdf")
@@ -384,8 +381,8 @@ def test_arabic_letters_are_joined() -> None:
 )
 def test_scripts_that_cannot_be_shaped_are_named(text: str, scripts: str, tmp_path: Path) -> None:
     made = document()
-    made.paragraph(text)
-    (tmp_path / "a.pdf").write_bytes(made.finished())
+    made.add_paragraph(text)
+    (tmp_path / "a.pdf").write_bytes(made.to_pdf_bytes())
     said = "separately instead of joined: "
     assert pdf_text(tmp_path / "a.pdf").partition(said)[2].startswith(f"{scripts}." if scripts else "")
     assert (said in pdf_text(tmp_path / "a.pdf")) == bool(scripts)
