@@ -33,10 +33,10 @@ from fieldray.reports.pdf_fonts import (
     XPos,
     YPos,
     break_lines,
+    escape_missing_letters,
+    standard_fonts,
     unjoined_scripts,
-    usual_fonts,
     with_direction_marks,
-    with_escapes,
 )
 from fieldray.reports.performance import Bar, MeasuredPerformance
 from fieldray.translation import Translator
@@ -112,12 +112,12 @@ class Document(FPDF):
         self.set_margins(MARGIN_MM, MARGIN_MM, MARGIN_MM)
         self.c_margin = 0
         self.set_auto_page_break(False, margin=_FOOT)
-        self.fonts.update({font.fontkey: font for font in usual_fonts()})
+        self.fonts.update({font.fontkey: font for font in standard_fonts()})
         self.add_page()
 
     def normalize_text(self, text: str) -> str:
         """Order and join the letters of a text that are written from right to left. fpdf2 calls this method."""
-        shown = with_escapes(replace_undecoded_letters(text, self._translator), self)
+        shown = escape_missing_letters(replace_undecoded_letters(text, self._translator), self)
         self._unjoined |= unjoined_scripts(shown, self)
         marked = with_direction_marks(shown)
         self.set_text_shaping(marked != shown, direction="ltr")

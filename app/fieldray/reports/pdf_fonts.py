@@ -74,17 +74,17 @@ class WholeFont(TTFFont):
 
 
 @cache
-def usual_fonts() -> tuple[WholeFont, ...]:
+def standard_fonts() -> tuple[WholeFont, ...]:
     """Return the fonts that every document contains: plain and bold."""
     return tuple(WholeFont(style, number) for number, style in enumerate(_STYLES, 1))
 
 
-def with_escapes(text: str, document: FPDF) -> str:
+def escape_missing_letters(text: str, document: FPDF) -> str:
     """Return a text in which escapes replace letters that no font has.
 
     document  the document, to which fonts for unusual letters are added
     """
-    lacking = {*map(ord, text)} - usual_fonts()[0].codes.keys()
+    lacking = {*map(ord, text)} - standard_fonts()[0].codes.keys()
     for family, (name, may_have) in _FURTHER.items():
         if any(letter in may_have for letter in lacking - _NEVER_DRAWN):
             if family not in document.fonts:
@@ -116,7 +116,7 @@ def with_direction_marks(text: str) -> str:
 def unjoined_scripts(text: str, document: FPDF) -> set[str]:
     """Return the scripts of a text whose letters cannot be joined, because only Unifont has glyphs for them.
 
-    document  the document; `with_escapes` must already have added the fonts that the text needs
+    document  the document; `escape_missing_letters` must already have added the fonts that the text needs
     """
     if "unifont" not in document.fonts:
         return set()

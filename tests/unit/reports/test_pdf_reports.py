@@ -32,8 +32,8 @@ from fieldray.reports.pdf_fonts import (
     MethodReturnValue,
     WholeFont,
     break_lines,
-    usual_fonts,
-    with_escapes,
+    escape_missing_letters,
+    standard_fonts,
 )
 from fieldray.reports.performance import Bar, BarPart, MeasuredPerformance
 from fieldray.reports.wording import Wording
@@ -311,7 +311,7 @@ def test_usual_letters_need_no_additional_font() -> None:
     for text, number in (("Διον", 3), ("山", 4), ("山田 Διον", 4)):
         other.add_paragraph(text)
         assert len(other.fonts) == number
-    assert with_escapes("a𒀀山\n", other) == "a\\U00012000山\\n"
+    assert escape_missing_letters("a𒀀山\n", other) == "a\\U00012000山\\n"
     meanings = b"".join(stream for stream in streams(other.to_pdf_bytes(), within=b"beginbfchar"))
     assert b"<5C71>" in meanings  # 山
     assert b"<7530>" in meanings  # 田
@@ -397,7 +397,7 @@ def test_line_breaks_equal_those_of_the_library() -> None:
         broken = made.multi_cell(width, 4, text, align=Align.L, dry_run=True, output=MethodReturnValue.LINES)
         assert break_lines(text, font, 1000 * width * made.k / 9) == tuple(broken)  # type: ignore[arg-type]
     for text in ("a\nb", "a\u00adb", "山"):
-        assert break_lines(text, usual_fonts()[0], 1.0) is None
+        assert break_lines(text, standard_fonts()[0], 1.0) is None
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_line_breaks_equal_those_of_the_library() -> None:
     ],
 )
 def test_a_long_name_breaks_after_its_punctuation(name: str, broken: tuple[str, ...]) -> None:
-    assert break_lines(name, usual_fonts()[0], 1000 * 38 * document().k / 8) == broken
+    assert break_lines(name, standard_fonts()[0], 1000 * 38 * document().k / 8) == broken
 
 
 def test_a_long_text_ends_with_dots() -> None:
