@@ -179,15 +179,15 @@ def _check_outputs(options: argparse.Namespace) -> None:
     """
     folders, lines = [getattr(options, name, None) for name in ("out", "maps")], getattr(options, "json", None)
     if any(folders) or lines not in (None, "-"):
-        from fieldray.reports.outputs import is_stream, require_folder, require_writable_output
+        from fieldray.reports.outputs import is_stream, require_writable_folder, require_writable_output
 
         for folder in filter(None, folders):
-            require_folder(folder)
+            require_writable_folder(folder)
         if lines not in (None, "-") and not is_stream(Path(lines)):
             require_writable_output(
                 Path(lines), getattr(options, "json_kind", "lines"), inputs=getattr(options, "paths", ())
             )
-            require_folder(Path(lines).parent, is_made=False)
+            require_writable_folder(Path(lines).parent, create_missing=False)
 
 
 def command_parser(open_window: OpenWindow | None = None, *, asked: str | None = None) -> argparse.ArgumentParser:

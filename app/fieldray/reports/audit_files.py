@@ -36,7 +36,7 @@ from fieldray.reports.exporter import (
     pseudonym_key,
 )
 from fieldray.reports.exporters.csv import write_rows
-from fieldray.reports.outputs import is_audit_table, require_folder, require_writable_output, write_output
+from fieldray.reports.outputs import is_audit_table, require_writable_folder, require_writable_output, write_output
 from fieldray.translation import Translator
 
 
@@ -306,7 +306,7 @@ def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
     if json_path is not None:
         require_writable_output(json_path, "json")
     if folder is not None:
-        require_folder(folder)
+        require_writable_folder(folder)
         require_writable_output(folder / _FIGURES, "json")
         require_writable_output(folder / _DOCUMENT, is_own_pdf)
         require_writable_output(folder / _PLAN, is_audit_table)

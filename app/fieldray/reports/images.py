@@ -54,7 +54,13 @@ from fieldray.domain.model import InputSpec, Manifest
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import NOTICE, image_path, score_for_export
-from fieldray.reports.outputs import NPY_START, OutputKind, require_inside_folder, require_own_output, write_output
+from fieldray.reports.outputs import (
+    CLASS_MAP_NPY_START,
+    OutputKind,
+    require_inside_folder,
+    require_own_output,
+    write_output,
+)
 
 Colours = NDArray[np.uint8]
 
@@ -346,7 +352,7 @@ def npy_bytes(numbers: NDArray[np.float32]) -> bytes:
     """
     values: NDArray[Any] = np.ascontiguousarray(numbers, "<f4")
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {values.shape}, }}".encode()
-    return NPY_START[:10] + header.ljust(512 - 11) + b"\n" + values.tobytes()
+    return CLASS_MAP_NPY_START[:10] + header.ljust(512 - 11) + b"\n" + values.tobytes()
 
 
 def _companion(stem: Path, suffix: str) -> Path:

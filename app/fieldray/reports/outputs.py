@@ -49,7 +49,7 @@ OutputKind = Literal["lines", "json", "html", "png", "map", "demo", "comparison"
 _MAP_KINDS: Final[tuple[OutputKind, ...]] = ("png", "map")
 GENERATOR: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows spaces at the end of a header. Only this program fills the header to 512 bytes, as a mark.
-NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
+CLASS_MAP_NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
 _HEAD_BYTES: Final = 2**16
 _AUDIT_TABLES: Final = ('\ufeff"group","name","threshold"', '\ufeff"image","patient","exam","reference"')
 _AUDIT_START: Final = b'{\n "report": "fieldray audit"'
@@ -67,7 +67,7 @@ def require_writable_output(path: Path, kind: OutputKind | IsOwnOutput, *, input
 
     Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem if `path` cannot be examined.
     """
-    require_outside_home(path)
+    require_outside_data_folder(path)
     require_own_output(path, kind, inputs=inputs)
 
 
@@ -87,7 +87,7 @@ def require_own_output(path: Path, kind: OutputKind | IsOwnOutput, *, inputs: Se
         raise UsageProblem(reason("output_not_ours", path=path))
 
 
-def require_outside_home(path: Path) -> None:
+def require_outside_data_folder(path: Path) -> None:
     """Raise UsageProblem (output_in_home) if a path is in the program's own data folder."""
     real = Path(os.path.realpath(path))
     if any(_is_same(other, data_folder()) for other in (real, *real.parents)):
@@ -106,16 +106,16 @@ def is_stream(path: Path) -> bool:
     return path.is_fifo() or path.is_char_device()
 
 
-def require_folder(folder: Path, *, is_made: bool = True) -> None:
+def require_writable_folder(folder: Path, *, create_missing: bool = True) -> None:
     """Raise an error if files cannot be written into a folder. Call this before hours of work.
 
-    is_made  whether a missing folder is created
+    create_missing  whether a missing folder is created
 
     Raises UsageProblem (output_in_home), StorageProblem.
     """
-    require_outside_home(folder)
+    require_outside_data_folder(folder)
     try:
-        if is_made:
+        if create_missing:
             make_folder(folder, is_private=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -185,7 +185,7 @@ def open_output_folder(path: Path, kind: IsOwnOutput, *, inputs: Sequence[Path] 
 
 
 def _require_free_folder(path: Path, kind: IsOwnOutput, inputs: Sequence[Path]) -> None:
-    require_outside_home(path)
+    require_outside_data_folder(path)
     if not os.path.lexists(path):
         return
     if any(_is_same(path, other) for other in inputs):
@@ -250,7 +250,7 @@ _RECOGNISE: Final[Mapping[OutputKind, IsOwnOutput]] = {
     "json": lambda head: head.startswith(_JSON_STARTS),
     "html": lambda head: GENERATOR.encode() in head,
     "png": lambda head: head.startswith(b"\x89PNG") and b"tEXtSoftware\0fieldray" in head[:512],
-    "map": lambda head: head.startswith(NPY_START),
+    "map": lambda head: head.startswith(CLASS_MAP_NPY_START),
     "comparison": lambda head: head.startswith(b'{\n "comparable": ') and b'\n "similarity_before": ' in head,
     "demo": lambda head: b"Synthetic^" in head and b"Synthetic chest, not a patient" in head,
 }
