@@ -36,7 +36,7 @@ from fieldray.formatting import (
     format_number,
     view_label,
 )
-from fieldray.reports.pair_wording import comparison_notice, gap_of_images, region_count, region_sentence
+from fieldray.reports.pair_wording import comparison_notice, image_interval_text, region_count, region_sentence
 from fieldray.translation import Translator
 
 _MODES: Final = ("side_by_side", "swipe", "blink", "difference")
@@ -132,7 +132,7 @@ class PriorCard(QWidget):
             "file": self._translator.name_or_substitute(file_name(prior.outcome.ref)),
         }
         header = prior.header
-        gap = gap_of_images(self._translator, header, row.header)
+        gap = image_interval_text(self._translator, header, row.header)
         parts = (study_date_text(self._translator, header), gap, view_label(header), origins[prior.origin])
         return without_markup(" · ".join(part for part in parts if part))
 
@@ -309,7 +309,7 @@ class PriorBar(QWidget):
                     "Current image: {open}. Prior image: {prior}, {gap}",
                     open=study_date_text(translator, row.header),
                     prior=study_date_text(translator, prior.header),
-                    gap=gap_of_images(translator, prior.header, row.header),
+                    gap=image_interval_text(translator, prior.header, row.header),
                 )
             )
         warnings = [translator.reason(doubt) for doubt in comparing.warnings]

@@ -10,7 +10,7 @@ from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 
-def gap_text(translator: Translator, between: TimeGap, order: TimeOrder) -> str:
+def study_interval_text(translator: Translator, between: TimeGap, order: TimeOrder) -> str:
     """Return a text on how much earlier or later one study is than another, such as "2 years 3 months earlier".
 
     between  the time between the two studies
@@ -34,12 +34,12 @@ def gap_text(translator: Translator, between: TimeGap, order: TimeOrder) -> str:
     return translator.text("{length} later", length=length)
 
 
-def gap_of_images(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
+def image_interval_text(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
     """Return a text such as "2 years earlier", or "time between the images not known" if a study date is missing."""
     between = gap_between(image, current)
     if between is None:
         return translator.text("time between the images not known")
-    return gap_text(translator, between, time_order(image, current))
+    return study_interval_text(translator, between, time_order(image, current))
 
 
 def comparison_notice(translator: Translator) -> str:
@@ -57,13 +57,13 @@ def region_count(translator: Translator, count: int) -> str:
     )
 
 
-def region_sentence(translator: Translator, region: ChangeRegion, count: int) -> str:
+def region_sentence(translator: Translator, region: ChangeRegion, number: int) -> str:
     """Return a sentence about one region that differs between two images.
 
-    count  number of the region
+    number  number of the region, from 1
     """
     values = {
-        "number": count,
+        "number": number,
         "strength": format_number(translator, abs(region.strength), digits=1),
         "area": format_number(translator, 100 * region.area_px / FRAME_SIDE**2, digits=1),
     }

@@ -67,7 +67,7 @@ from fieldray.reports.document import (
     shorten,
 )
 from fieldray.reports.exporter import StoredRun, header_for_report, hide_names_in_reason, image_alias, uid_alias
-from fieldray.reports.pair_wording import comparison_notice, gap_of_images, region_count, region_sentence
+from fieldray.reports.pair_wording import comparison_notice, image_interval_text, region_count, region_sentence
 from fieldray.reports.performance import performance_of
 from fieldray.translation import Translator
 
@@ -408,7 +408,7 @@ class Wording:
             uid = pair.prior.sop_instance_uid
             uid = uid if self._is_named else uid_alias(uid, key=self._stored.pseudonym_key)
             day = self._day(pair.prior.study_date) or text("date not known")
-            between = gap_of_images(self.translator, pair.prior, outcome.ref.header)
+            between = image_interval_text(self.translator, pair.prior, outcome.ref.header)
             yield Field(text("Prior image"), _joined(day, between, shorten(uid)))
             warnings = (self.translator.reason(doubt) for doubt in pair_warnings(pair))
             yield Field(text("Comparison"), " ".join((*warnings, self._compared(pair))))
