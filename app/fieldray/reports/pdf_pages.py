@@ -98,7 +98,7 @@ def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
 
 def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Wording, stored: StoredRun) -> bytes:
     title, run = wording.study_title(images[0][0].outcome.ref), stored.run
-    who = wording.study_person(images[0][0].outcome.ref)
+    who = wording.study_patient_line(images[0][0].outcome.ref)
     running = " · ".join(part for part in (who, title) if part)
     document = Document(title, wording.translator, made_s=run.ended_s or run.started_s, running=running)
     for index, (result, image) in enumerate(images):

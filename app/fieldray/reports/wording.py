@@ -213,10 +213,10 @@ class Wording:
         parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
         return ": ".join(part for part in parts if part)
 
-    def table_row(self, count: int, result: StoredResult) -> tuple[str, ...]:
+    def table_row(self, number: int, result: StoredResult) -> tuple[str, ...]:
         """Return the row of an image in the table of all images.
 
-        count  number of the image in the table
+        number  number of the image in the table
         """
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
@@ -230,7 +230,7 @@ class Wording:
         day = self._day(header.study_date)
         if result.is_of_earlier_day:
             day = shorten(earlier_day_text(self.translator, header))
-        return (str(count), who, day, self._image_name(outcome.ref), word, score, verdict)
+        return (str(number), who, day, self._image_name(outcome.ref), word, score, verdict)
 
     def _reasons(self, outcome: Outcome) -> str:
         said = (*([why] if (why := reason_of(outcome)) else []), *override_notes(outcome))
@@ -324,7 +324,7 @@ class Wording:
         """Return the title of the document about one study."""
         return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
-    def study_person(self, ref: ImageRef) -> str:
+    def study_patient_line(self, ref: ImageRef) -> str:
         """Return the line about the patient at the top of each page of a study's document."""
         return self._person(header_for_report(ref, self._stored))
 
