@@ -254,7 +254,7 @@ def test_a_card_has_the_counts_of_an_audit() -> None:
     found = measure_part({"high": cases}, points=[point])
     audited = compute_audit(cases, [point], rule=CountingRule(unit="image", refers="above"))
     (at,), own = audited.points, found.points["high"]
-    assert (own.detected, own.falsely_referred) == (at.detected, at.falsely_referred)
+    assert (own.detected, own.falsely_referred) == (at.detected_share, at.falsely_referred_share)
     assert (own.sensitivity, own.specificity) == (at.sensitivity, at.specificity)
     assert to_builtins(own.classes) == class_shares_for_manifest(at.class_shares_by_truth)
     assert (found.images, found.scored, found.auc) == (400, 390, audited.auc)

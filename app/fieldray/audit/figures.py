@@ -43,22 +43,21 @@ _NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
 class PointPerformance:
     """The performance of one operating point on the units (images, examinations or patients) of an audit.
 
-    detected          share of all units with the condition that were referred
-    falsely_referred  share of all units without the condition that were referred
-    class_shares_by_truth
-                      share of units in each class. Key True: shares of the units with the condition. Key False: shares
-                      of the units without the condition
-    sensitivity       share of the assessed units with the condition that were referred
-    specificity       share of the assessed units without the condition that were not referred
-    ppv, npv          positive and negative predictive value at the audit's prevalence. `ppv` is None if no unit was
-                      referred, `npv` is None if every unit was referred
+    detected_share          share of all units with the condition that were referred
+    falsely_referred_share  share of all units without the condition that were referred
+    class_shares_by_truth   share of units in each class. Key True: shares of the units with the condition. Key False:
+                            shares of the units without the condition
+    sensitivity             share of the assessed units with the condition that were referred
+    specificity             share of the assessed units without the condition that were not referred
+    ppv, npv                positive and negative predictive value at the audit's prevalence. `ppv` is None if no unit
+                            was referred, `npv` is None if every unit was referred
 
     A unit that was not assessed counts as not referred.
     """
 
     point: OperatingPoint
-    detected: Share
-    falsely_referred: Share
+    detected_share: Share
+    falsely_referred_share: Share
     class_shares_by_truth: Mapping[bool, Mapping[Category, Share]]
     sensitivity: Share
     specificity: Share
@@ -253,8 +252,8 @@ def performance_at(
     categories = [category_at_point(point, unit.score, otherwise=unit.category) for unit in units]
     return PointPerformance(
         point=point,
-        detected=detected,
-        falsely_referred=falsely,
+        detected_share=detected,
+        falsely_referred_share=falsely,
         class_shares_by_truth=class_shares(categories, truth, patients=patients),
         sensitivity=part(referred, truth & assessed),
         specificity=part(~referred, ~truth & assessed),

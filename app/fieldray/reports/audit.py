@@ -88,8 +88,8 @@ class AuditText(AuditWords):
         prevalence = self._number(100 * self.report.audit.prevalence, digits=1)
         needed = translator.text(
             "{positives} with the condition, {negatives} without the condition",
-            positives=images_needed_for_interval(at.detected.value),
-            negatives=images_needed_for_interval(at.falsely_referred.value),
+            positives=images_needed_for_interval(at.detected_share.value),
+            negatives=images_needed_for_interval(at.falsely_referred_share.value),
         )
         positive = translator.text("Positive predictive value at {prevalence} % prevalence", prevalence=prevalence)
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
@@ -97,11 +97,11 @@ class AuditText(AuditWords):
             Figure(self.point_title(at), "", ""),
             self._share(
                 translator.text("Detected among all {units} with the condition", units=self._units()),
-                at.detected,
+                at.detected_share,
             ),
             self._share(
                 translator.text("Falsely referred among all {units} without the condition", units=self._units()),
-                at.falsely_referred,
+                at.falsely_referred_share,
             ),
             *self._classes(at),
             self._share(translator.text("Sensitivity among assessed {units}", units=self._units()), at.sensitivity),
@@ -135,7 +135,10 @@ class AuditText(AuditWords):
         rows = []
         for group in self.report.audit.groups:
             at = group.points[0] if group.points else None
-            shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
+            shares = [
+                self._percent(share)
+                for share in ((at.detected_share, at.falsely_referred_share) if at else (None, None))
+            ]
             rows.append((self._group_name(group.attribute, group.name), str(group.units), self.auc(group.auc), *shares))
         title = text(
             "Groups with at least 20 {units} with the condition and 20 without the condition, at the first operating "

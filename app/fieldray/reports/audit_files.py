@@ -120,15 +120,15 @@ def _point(at: PointPerformance) -> dict[str, object]:
         "threshold": at.point.threshold,
         "unsure_low": at.point.unsure_low,
         "unsure_high": at.point.unsure_high,
-        "sensitivity_of_all": asdict(at.detected),
-        "falsely_referred_of_all": asdict(at.falsely_referred),
+        "sensitivity_of_all": asdict(at.detected_share),
+        "falsely_referred_of_all": asdict(at.falsely_referred_share),
         "classes": class_shares_for_manifest(at.class_shares_by_truth),
         "sensitivity": asdict(at.sensitivity),
         "specificity": asdict(at.specificity),
         "positive_predictive_value": at.ppv and asdict(at.ppv),
         "negative_predictive_value": at.npv and asdict(at.npv),
-        "positives_needed": images_needed_for_interval(at.detected.value),
-        "negatives_needed": images_needed_for_interval(at.falsely_referred.value),
+        "positives_needed": images_needed_for_interval(at.detected_share.value),
+        "negatives_needed": images_needed_for_interval(at.falsely_referred_share.value),
     }
 
 

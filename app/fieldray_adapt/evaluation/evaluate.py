@@ -405,11 +405,11 @@ def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures
         threshold=point.threshold,
         unsure_low=point.unsure_low,
         unsure_high=point.unsure_high,
-        detected=at.detected,
-        falsely_referred=at.falsely_referred,
+        detected=at.detected_share,
+        falsely_referred=at.falsely_referred_share,
         sensitivity=at.sensitivity,
         specificity=at.specificity,
-        detected_with_unsure=with_unsure.detected,
+        detected_with_unsure=with_unsure.detected_share,
         classes={
             TRUTH_NAMES[truth]: {str(one): own for one, own in found.items()}
             for truth, found in at.class_shares_by_truth.items()

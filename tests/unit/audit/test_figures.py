@@ -238,7 +238,7 @@ def test_detected_counts_refused_positives_as_not_detected() -> None:
     well = [case(n, 0.1, False) for n in range(400, 500)] + [case(n, 0.45, False) for n in range(500, 510)]
     at = figures.performance_at([*ill, *refused, *well], POINT, rule=CountingRule(), prevalence=0.5)
     assert (at.sensitivity.count, at.sensitivity.of) == (366, 381)
-    assert (at.detected.count, at.detected.of) == (366, 400)
+    assert (at.detected_share.count, at.detected_share.of) == (366, 400)
     counts = {truth: {name: own.count for name, own in of.items()} for truth, of in at.class_shares_by_truth.items()}
     assert counts == {
         True: {"abnormal": 366, "unsure": 0, "normal": 15, "refused": 19},
@@ -255,8 +255,8 @@ def test_read_first_counts_as_referred_and_has_its_own_column() -> None:
         case(3, 0.2, False, "read_first"),
     ]
     at = figures.performance_at(units, POINT, rule=CountingRule(), prevalence=0.5)
-    assert [(one.count, one.of) for one in (at.detected, at.sensitivity)] == [(2, 2), (2, 2)]
-    assert [(one.count, one.of) for one in (at.falsely_referred, at.specificity)] == [(1, 2), (1, 2)]
+    assert [(one.count, one.of) for one in (at.detected_share, at.sensitivity)] == [(2, 2), (2, 2)]
+    assert [(one.count, one.of) for one in (at.falsely_referred_share, at.specificity)] == [(1, 2), (1, 2)]
     assert list(at.class_shares_by_truth[True]) == ["read_first", "abnormal", "unsure", "normal", "refused"]
     assert at.class_shares_by_truth[True]["read_first"].count == 1
     # The list of disagreements follows the rule: a normal image that is read first is a false referral.

@@ -98,26 +98,29 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     at, step = found.points[0], planned.groups[ALL_UNITS][0.5]
     with_it, without = ([one for one in units if one[0] == side] for side in (True, False))
     assert (found.units, found.positives, found.assessed) == (len(units), len(with_it), sum(one[2] for one in units))
-    assert (at.detected.count, at.detected.of) == (sum(one[1] for one in with_it), len(with_it))
-    assert (at.falsely_referred.count, at.falsely_referred.of) == (sum(one[1] for one in without), len(without))
-    assert at.sensitivity.of == sum(one[2] for one in with_it) and at.sensitivity.count == at.detected.count
-    assert at.specificity.of - at.specificity.count == at.falsely_referred.count
-    assert step.sensitivity == at.detected
-    assert step.specificity.value == pytest.approx(1 - at.falsely_referred.value)
+    assert (at.detected_share.count, at.detected_share.of) == (sum(one[1] for one in with_it), len(with_it))
+    assert (at.falsely_referred_share.count, at.falsely_referred_share.of) == (
+        sum(one[1] for one in without),
+        len(without),
+    )
+    assert at.sensitivity.of == sum(one[2] for one in with_it) and at.sensitivity.count == at.detected_share.count
+    assert at.specificity.of - at.specificity.count == at.falsely_referred_share.count
+    assert step.sensitivity == at.detected_share
+    assert step.specificity.value == pytest.approx(1 - at.falsely_referred_share.value)
     again = planned.groups[ALL_UNITS][proposal.threshold]
     assert (again.sensitivity, again.specificity.count) == (proposal.sensitivity, proposal.specificity.count)
     scored = [one for one in units if one[3] >= 0]
     assert found.auc.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
     # Missed and falsely referred units together are the list of disagreements.
-    assert sum(case.truth for case in found.misclassified) == len(with_it) - at.detected.count
-    assert sum(not case.truth for case in found.misclassified) == at.falsely_referred.count
+    assert sum(case.truth for case in found.misclassified) == len(with_it) - at.detected_share.count
+    assert sum(not case.truth for case in found.misclassified) == at.falsely_referred_share.count
     (why,) = found.not_assessed
     assert (why.reason.code, why.positives + why.negatives) == ("view", found.units - found.assessed)
     groups = {group.name: group.points[0] for group in found.groups}
     for sex, own in groups.items():
         mine = counted([case for case in cases if case.header.patient_sex == sex], rule.unit, edge)
-        assert own.detected.count == sum(one[0] and one[1] for one in mine)
-        assert planned.groups["sex", sex][0.5].sensitivity == own.detected
+        assert own.detected_share.count == sum(one[0] and one[1] for one in mine)
+        assert planned.groups["sex", sex][0.5].sensitivity == own.detected_share
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.unit}-{rule.refers}")

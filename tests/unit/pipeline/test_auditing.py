@@ -170,7 +170,7 @@ def test_an_adopted_proposal_is_offered_only_with_its_own_model(
     )
     at = again.audit.points[-1]
     assert at.point.is_local
-    assert at.detected.count == report.proposal.sensitivity.count
+    assert at.detected_share.count == report.proposal.sensitivity.count
     assert "counted by patient" in point.measured_on["en"]
 
 
