@@ -115,13 +115,14 @@ class Audit:
     says.
 
     positives          number of units with the condition
-    assessed           number of units with a score, or with an image to be read first
+    assessed_units     number of units with a score, or with an image to be read first
     auc                area under the ROC curve of the scores
     roc_points         points of the ROC curve (1 - specificity, sensitivity)
     prevalence         prevalence at which the predictive values hold, 0..1
     counts_by_category_and_truth
                        number of units by category, and then by truth (True: with the condition)
-    unsure, refused    share of all units that are uncertain, and share that are not suitable
+    unsure_share, refused_share
+                       share of all units that are uncertain, and share of all units that are not suitable
     not_assessed       units that were not assessed, by reason
     calibration_bins   calibration bins of equal numbers of units
     calibration_error  0..1. In each bin: distance between the mean score and the share of units with the condition.
@@ -137,18 +138,18 @@ class Audit:
     patients: int
     units: int
     positives: int
-    assessed: int
+    assessed_units: int
     auc: Estimate
     roc_points: tuple[tuple[float, float], ...]
     points: tuple[PointPerformance, ...]
     prevalence: float
     counts_by_category_and_truth: Mapping[Category, Mapping[bool, int]]
-    unsure: Share
-    refused: Share
+    unsure_share: Share
+    refused_share: Share
     not_assessed: tuple[NotAssessedUnits, ...]
     calibration_bins: tuple[CalibrationBin, ...]
     calibration_error: float
-    groups: tuple[Subgroup, ...]
+    subgroups: tuple[Subgroup, ...]
     misclassified: tuple[Case, ...]
     agreements: tuple[Agreement, ...]
     cases: tuple[Case, ...]
@@ -194,18 +195,18 @@ def compute_audit(
         patients=len(set(everyone)),
         units=len(units),
         positives=sum(unit.truth for unit in units),
-        assessed=sum(map(is_assessed, units)),
+        assessed_units=sum(map(is_assessed, units)),
         auc=metrics.auc_estimate(scores, truth, patients=patients),
         roc_points=roc_curve(scores, truth),
         points=tuple(performance_at(units, point, rule=rule, prevalence=known) for point in points),
         prevalence=known,
         counts_by_category_and_truth=_counts(units),
-        unsure=share_of_hits(np.array([unit.category == "unsure" for unit in units]), patients=everyone),
-        refused=share_of_hits(np.array([unit.category == "refused" for unit in units]), patients=everyone),
+        unsure_share=share_of_hits(np.array([unit.category == "unsure" for unit in units]), patients=everyone),
+        refused_share=share_of_hits(np.array([unit.category == "refused" for unit in units]), patients=everyone),
         not_assessed=tuple(_not_assessed(units)),
         calibration_bins=bins,
         calibration_error=metrics.calibration_error(scores, truth, bins=len(bins)),
-        groups=_groups(cases, points, rule=rule, prevalence=known),
+        subgroups=_groups(cases, points, rule=rule, prevalence=known),
         misclassified=tuple(_disagreements(units, points, rule)),
         agreements=tuple(agreements(cases, points, rule=rule, readers=readers)),
         cases=tuple(cases),

@@ -46,8 +46,8 @@ class AuditText(AuditWords):
         return [
             *rows,
             Figure(translator.text("All {units}", units=unit_label(translator, found.rule.unit)), "", ""),
-            self._share(category_label(translator, "unsure", self.report.subject), found.unsure),
-            self._share(category_label(translator, "refused", self.report.subject), found.refused),
+            self._share(category_label(translator, "unsure", self.report.subject), found.unsure_share),
+            self._share(category_label(translator, "refused", self.report.subject), found.refused_share),
             *map(self._not_assessed, found.not_assessed),
             *map(self._agreement, found.agreements),
             self.calibration(),
@@ -133,7 +133,7 @@ class AuditText(AuditWords):
         text = self.translator.text
         columns = text("Group"), self._units(), text("AUC"), text("Detected"), text("Falsely referred")
         rows = []
-        for group in self.report.audit.groups:
+        for group in self.report.audit.subgroups:
             at = group.points[0] if group.points else None
             shares = [
                 self._percent(share)

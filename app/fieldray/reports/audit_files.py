@@ -64,14 +64,14 @@ def audit_json_values(report: AuditReport) -> dict[str, object]:
         "patients": found.patients,
         "units": found.units,
         "positives": found.positives,
-        "assessed": found.assessed,
+        "assessed": found.assessed_units,
         "missing": _by_truth(report.rows_without_image),
         "auc": asdict(found.auc),
         "prevalence": found.prevalence,
         "operating_points": [_point(at) for at in found.points],
         "counts": {CATEGORY_TEXTS[name]: _by_truth(by) for name, by in found.counts_by_category_and_truth.items()},
-        "not_sure": asdict(found.unsure),
-        "refused": asdict(found.refused),
+        "not_sure": asdict(found.unsure_share),
+        "refused": asdict(found.refused_share),
         "not_assessed": [
             {"code": one.reason.code, "text": one.reason.text, "positive": one.positives, "negative": one.negatives}
             for one in found.not_assessed
@@ -81,7 +81,7 @@ def audit_json_values(report: AuditReport) -> dict[str, object]:
         "calibration": [asdict(part) for part in found.calibration_bins],
         "kappa": [asdict(one) for one in found.agreements],
         "roc": [list(pair) for pair in found.roc_points],
-        "groups": [_group(group) for group in found.groups],
+        "groups": [_group(group) for group in found.subgroups],
         "disagreements": [_case(case) for case in found.misclassified],
         "drift": [{**asdict(drift), "is_out": drift.exceeds_limit} for drift in report.drifts],
         "proposal": asdict(report.proposal),

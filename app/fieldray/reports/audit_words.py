@@ -53,7 +53,7 @@ class AuditWords:
             units=f"{found.units} {unit_label(translator, found.rule.unit)}",
             positives=found.positives,
             negatives=found.units - found.positives,
-            assessed=found.assessed,
+            assessed=found.assessed_units,
         )
         images = translator.text("{images} of {patients} patients", images=found.images, patients=found.patients)
         missing = translator.text(

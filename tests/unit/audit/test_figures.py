@@ -99,15 +99,15 @@ def made_share(count: int, of: int) -> Share:
 def test_shares_of_all_images_include_images_without_a_score() -> None:
     cases = [*drawn(60), case(100, None, True), case(101, None, False, "failed")]
     found = figures.compute_audit(cases, [POINT])
-    assert (found.images, found.assessed, found.refused.count) == (62, 60, 1)
-    assert found.unsure.count == sum(0.4 <= (c.score or 0) < 0.6 for c in cases)
+    assert (found.images, found.assessed_units, found.refused_share.count) == (62, 60, 1)
+    assert found.unsure_share.count == sum(0.4 <= (c.score or 0) < 0.6 for c in cases)
     assert sum(sum(by.values()) for by in found.counts_by_category_and_truth.values()) == 62
     assert "audit_no_score" in {note.code for note in found.notes}
 
 
 def test_subgroups_need_enough_images_of_both_kinds() -> None:
     cases = [*drawn(200), *(case(1000 + i, 0.9, True, view_position="LL") for i in range(50))]
-    assert {(group.attribute, group.name) for group in figures.compute_audit(cases, [POINT]).groups} == {
+    assert {(group.attribute, group.name) for group in figures.compute_audit(cases, [POINT]).subgroups} == {
         ("view", "AP"),
         ("view", "PA"),
     }
@@ -209,7 +209,7 @@ def test_each_of_two_labels_is_judged_separately() -> None:
     made = list(make_cases(results, ReferenceLabels(truths=truths), label="mass"))
     assert [one.category for one in made] == ["normal"] * 4 + ["abnormal", "normal"]
     found = figures.compute_audit(made, [POINT])
-    assert found.misclassified == () and found.unsure.count == 0
+    assert found.misclassified == () and found.unsure_share.count == 0
 
 
 def test_drift_is_reported_only_beyond_chance() -> None:

@@ -97,7 +97,11 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     units = counted(cases, rule.unit, edge)
     at, step = found.points[0], planned.groups[ALL_UNITS][0.5]
     with_it, without = ([one for one in units if one[0] == side] for side in (True, False))
-    assert (found.units, found.positives, found.assessed) == (len(units), len(with_it), sum(one[2] for one in units))
+    assert (found.units, found.positives, found.assessed_units) == (
+        len(units),
+        len(with_it),
+        sum(one[2] for one in units),
+    )
     assert (at.detected_share.count, at.detected_share.of) == (sum(one[1] for one in with_it), len(with_it))
     assert (at.falsely_referred_share.count, at.falsely_referred_share.of) == (
         sum(one[1] for one in without),
@@ -115,8 +119,8 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     assert sum(case.truth for case in found.misclassified) == len(with_it) - at.detected_share.count
     assert sum(not case.truth for case in found.misclassified) == at.falsely_referred_share.count
     (why,) = found.not_assessed
-    assert (why.reason.code, why.positives + why.negatives) == ("view", found.units - found.assessed)
-    groups = {group.name: group.points[0] for group in found.groups}
+    assert (why.reason.code, why.positives + why.negatives) == ("view", found.units - found.assessed_units)
+    groups = {group.name: group.points[0] for group in found.subgroups}
     for sex, own in groups.items():
         mine = counted([case for case in cases if case.header.patient_sex == sex], rule.unit, edge)
         assert own.detected_share.count == sum(one[0] and one[1] for one in mine)

@@ -88,7 +88,7 @@ def test_labels_by_folder_give_the_figures_of_scikit_learn(store: ResultStore, m
     assert report.audit.auc.value == pytest.approx(
         roc_auc_score(truth, [one.findings[0].score for one in scored]), abs=1e-9
     )
-    assert (report.audit.images, report.audit.assessed, report.audit.refused.count) == (80, 75, 5)
+    assert (report.audit.images, report.audit.assessed_units, report.audit.refused_share.count) == (80, 75, 5)
     assert report.audit.patients == 40
     assert report.audit.prevalence == 0.1
     document = audit_json_values(report)
