@@ -419,7 +419,7 @@ class ThresholdPlan:
     units                   number of units of the audit
     units_not_assessed      number of units that were not assessed. These units are not referred at any threshold
     positives_not_assessed  number of units with the condition that were not assessed
-    groups                  for each subgroup, a row of the plan for each threshold, the lowest threshold first. A
+    rows_by_subgroup        for each subgroup, a row of the plan for each threshold, the lowest threshold first. A
                             subgroup is (attribute, value), as ("sex", "F"); `ALL_UNITS` comes first
     shown_thresholds        the thresholds to print in a table: the `points` given to `threshold_plan`, and for nine
                             sensitivities from 50 to 100 % the highest threshold that reaches each sensitivity
@@ -430,7 +430,7 @@ class ThresholdPlan:
     units: int
     units_not_assessed: int
     positives_not_assessed: int
-    groups: Mapping[tuple[str, str], Mapping[float, ThresholdRow]]
+    rows_by_subgroup: Mapping[tuple[str, str], Mapping[float, ThresholdRow]]
     shown_thresholds: tuple[float, ...]
 
 
@@ -480,7 +480,7 @@ def threshold_plan(
         units=len(units),
         units_not_assessed=int(without.sum()),
         positives_not_assessed=int((without & truth).sum()),
-        groups=groups,
+        rows_by_subgroup=groups,
         shown_thresholds=tuple(sorted(ladder | points)),
     )
 

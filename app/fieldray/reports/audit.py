@@ -225,9 +225,16 @@ class AuditText(AuditWords):
             units=self._units(),
             prevalence=prevalence,
         )
-        steps = [(self._border(threshold), plan.groups[ALL_UNITS][threshold]) for threshold in plan.shown_thresholds]
+        steps = [
+            (self._border(threshold), plan.rows_by_subgroup[ALL_UNITS][threshold])
+            for threshold in plan.shown_thresholds
+        ]
         by_group = text("Expected numbers at the threshold {threshold}, by group", threshold=self._border(chosen))
-        groups = [(self._group_name(*names), own[chosen]) for names, own in plan.groups.items() if names != ALL_UNITS]
+        groups = [
+            (self._group_name(*names), own[chosen])
+            for names, own in plan.rows_by_subgroup.items()
+            if names != ALL_UNITS
+        ]
         return (
             BulletList(title, tuple(self._planned(plan))),
             self._steps(screened, text("Threshold"), steps),
@@ -235,7 +242,7 @@ class AuditText(AuditWords):
         )
 
     def _planned(self, plan: ThresholdPlan) -> Iterator[str]:
-        text, step = self.translator.text, plan.groups[ALL_UNITS][self.report.proposal.threshold]
+        text, step = self.translator.text, plan.rows_by_subgroup[ALL_UNITS][self.report.proposal.threshold]
         parts = {"all": step.detected + step.missed, "detected": step.detected, "missed": step.missed}
         yield text(
             "At the threshold {threshold}, {referred} of {count} {units} screened are referred. Of the {all} {units} "
@@ -375,7 +382,7 @@ class AuditText(AuditWords):
         """
         text, found, plan = self.translator.text, self.report.audit, self.report.threshold_plan
         workload = text("Referred and detected"), text("Referred"), text("Share detected")
-        steps = plan.groups[ALL_UNITS].values() if plan else ()
+        steps = plan.rows_by_subgroup[ALL_UNITS].values() if plan else ()
         line = tuple((step.referred / UNITS_OF_PLAN, step.sensitivity.value) for step in steps)
         marks = tuple(
             (one.mean_score, one.positives.value, one.positives.low, one.positives.high)

@@ -108,8 +108,10 @@ def _plan(report: AuditReport) -> dict[str, object] | None:
         **{name: getattr(found, name) for name in ("prevalence", "units", "positives_not_assessed")},
         "not_assessed": found.units_not_assessed,
         "prices": found.prices and asdict(found.prices),
-        "shown": [asdict(found.groups[ALL_UNITS][threshold]) for threshold in found.shown_thresholds],
-        "groups": [{"group": by, "name": name, **asdict(steps[chosen])} for (by, name), steps in found.groups.items()],
+        "shown": [asdict(found.rows_by_subgroup[ALL_UNITS][threshold]) for threshold in found.shown_thresholds],
+        "groups": [
+            {"group": by, "name": name, **asdict(steps[chosen])} for (by, name), steps in found.rows_by_subgroup.items()
+        ],
     }
 
 
@@ -221,7 +223,7 @@ def threshold_plan_csv(plan: ThresholdPlan, unit: Unit, translator: Translator) 
 
     unit  what the audit counts (images, examinations or patients); column names contain this word
     """
-    rows = [_flat(names, step, unit) for names, steps in plan.groups.items() for step in steps.values()]
+    rows = [_flat(names, step, unit) for names, steps in plan.rows_by_subgroup.items() for step in steps.values()]
     return _table(rows, translator)
 
 

@@ -95,7 +95,7 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     edge = 0.5 if rule.refers == "above" else 0.4
     found, proposal, planned = everything(cases, rule)
     units = counted(cases, rule.unit, edge)
-    at, step = found.points[0], planned.groups[ALL_UNITS][0.5]
+    at, step = found.points[0], planned.rows_by_subgroup[ALL_UNITS][0.5]
     with_it, without = ([one for one in units if one[0] == side] for side in (True, False))
     assert (found.units, found.positives, found.assessed_units) == (
         len(units),
@@ -111,7 +111,7 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     assert at.specificity.of - at.specificity.count == at.falsely_referred_share.count
     assert step.sensitivity == at.detected_share
     assert step.specificity.value == pytest.approx(1 - at.falsely_referred_share.value)
-    again = planned.groups[ALL_UNITS][proposal.threshold]
+    again = planned.rows_by_subgroup[ALL_UNITS][proposal.threshold]
     assert (again.sensitivity, again.specificity.count) == (proposal.sensitivity, proposal.specificity.count)
     scored = [one for one in units if one[3] >= 0]
     assert found.auc.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
@@ -124,7 +124,7 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     for sex, own in groups.items():
         mine = counted([case for case in cases if case.header.patient_sex == sex], rule.unit, edge)
         assert own.detected_share.count == sum(one[0] and one[1] for one in mine)
-        assert planned.groups["sex", sex][0.5].sensitivity == own.detected_share
+        assert planned.rows_by_subgroup["sex", sex][0.5].sensitivity == own.detected_share
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.unit}-{rule.refers}")
@@ -153,7 +153,7 @@ def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
     found, _, planned = everything(
         cases, CountingRule(unit="patient"), prices=Prices(screening=1.0, test=10.0, unsure=4.0)
     )
-    step = planned.groups[ALL_UNITS][0.5]
+    step = planned.rows_by_subgroup[ALL_UNITS][0.5]
     shares = [found.points[0].class_shares_by_truth[side]["unsure"].value for side in (True, False)]
     assert step.unsure == pytest.approx(1000 * (0.1 * shares[0] + 0.9 * shares[1]))
     assert step.cost == pytest.approx(1000 + 10 * step.referred + 4 * step.unsure)
