@@ -66,7 +66,7 @@ class ClassNames:
     negative: frozenset[str] = NEGATIVE_NAMES
 
 
-USUAL_CLASSES: Final = ClassNames()  # English names
+ENGLISH_CLASS_NAMES: Final = ClassNames()  # English names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class ReferenceLabels:
 
 
 def labels_from_folders(
-    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_CLASSES
+    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = ENGLISH_CLASS_NAMES
 ) -> ReferenceLabels:
     """Label each image by the name of the folder that contains the image file.
 
@@ -113,7 +113,9 @@ def _folder(ref: ImageRef) -> str:
     return parts[-2] if len(parts) > 1 else ref.path.parent.name
 
 
-def truth_by_class(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_CLASSES) -> dict[str, bool]:
+def truth_by_class(
+    names: set[str], *, positive: Sequence[str], usual: ClassNames = ENGLISH_CLASS_NAMES
+) -> dict[str, bool]:
     """Return for each class name whether the class is positive.
 
     With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
@@ -165,7 +167,7 @@ def labels_from_table(
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    usual: ClassNames = USUAL_CLASSES,
+    usual: ClassNames = ENGLISH_CLASS_NAMES,
 ) -> ReferenceLabels:
     """Read labels from a CSV file with a header line: one row per image, or one row per image and reader.
 
@@ -196,12 +198,12 @@ def labels_from_table(
     return found.reference(positive)
 
 
-def check_table(
+def check_label_table(
     table: Path,
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    usual: ClassNames = USUAL_CLASSES,
+    usual: ClassNames = ENGLISH_CLASS_NAMES,
 ) -> None:
     """Raise UsageProblem for an unusable label table, before any image is searched for.
 
@@ -339,7 +341,7 @@ class _LabelTableMatcher:
     def add(self, line: int, cells: Mapping[str, str]) -> None:
         """Match one row of the table with an image, or record the row's problem."""
         try:
-            row = self._layout.read(line, cells)
+            row = self._layout.read_row(line, cells)
         except ValueError as problem:
             self._wrong["values"].append(f"{line} ({problem})")
             return

@@ -52,7 +52,7 @@ class LabelRow:
 class LabelLayout:
     """The layout of a table of labels, with the function that reads a row.
 
-    read                 takes a line number and the cells of the row by column name. Returns None for a row without a
+    read_row             takes a line number and the cells of the row by column name. Returns None for a row without a
                          frontal image. Raises ValueError for a cell with unknown content
     has_several_classes  whether an image may have several classes. Every class except *no finding* then counts as a
                          finding
@@ -60,7 +60,7 @@ class LabelLayout:
                          reader drew. The classes of these rows are then merged
     """
 
-    read: Callable[[int, Cells], LabelRow | None]
+    read_row: Callable[[int, Cells], LabelRow | None]
     has_several_classes: bool = False
     merges_rows: bool = False
 
@@ -72,11 +72,11 @@ def published_layout(header: Sequence[str]) -> LabelLayout | None:
     """
     has_class_columns = NO_FINDING in header
     if has_class_columns and set(_CHEXPERT) <= set(header):
-        return LabelLayout(read=_chexpert, has_several_classes=True)
+        return LabelLayout(read_row=_chexpert, has_several_classes=True)
     if has_class_columns and set(_VINDR_IMAGES) <= set(header):
-        return LabelLayout(read=_vindr_image, has_several_classes=True)
+        return LabelLayout(read_row=_vindr_image, has_several_classes=True)
     if set(_VINDR_BOXES) <= set(header):
-        return LabelLayout(read=_vindr_box, has_several_classes=True, merges_rows=True)
+        return LabelLayout(read_row=_vindr_box, has_several_classes=True, merges_rows=True)
     return None
 
 
@@ -96,7 +96,7 @@ def layout_of_columns(names: Mapping[str, str], *, has_several_classes: bool) ->
         classes = split_classes(label)
         return LabelRow(line=line, image=image, text=label, classes=classes, patient=patient, exam=exam, reader=reader)
 
-    return LabelLayout(read=read, has_several_classes=has_several_classes)
+    return LabelLayout(read_row=read, has_several_classes=has_several_classes)
 
 
 def split_classes(cell: str) -> frozenset[str]:

@@ -14,10 +14,10 @@ from typing import Final, Literal
 
 from fieldray.audit import drift
 from fieldray.audit.cases import (
-    USUAL_CLASSES,
+    ENGLISH_CLASS_NAMES,
     ClassNames,
     ReferenceLabels,
-    check_table,
+    check_label_table,
     labels_from_folders,
     labels_from_table,
     truths_from_verdicts,
@@ -178,7 +178,7 @@ def require_usable_request(request: AuditRequest, paths: Sequence[Path] = ()) ->
     require_valid_prevalence(request.prevalence)
     require_valid_prices(request.prices)
     if isinstance(request.labels, Path):
-        check_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_class_names())
+        check_label_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_class_names())
     if paths and request.labels != "verdicts":
         _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
 
@@ -317,7 +317,7 @@ def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> ReferenceLabe
 @functools.cache
 def usual_class_names() -> ClassNames:
     """Return the usual class names for positive and negative, in English and all other languages of the program."""
-    positive, negative = set(USUAL_CLASSES.positive), set(USUAL_CLASSES.negative)
+    positive, negative = set(ENGLISH_CLASS_NAMES.positive), set(ENGLISH_CLASS_NAMES.negative)
     for translator in map(Translator, catalogue_paths()):
         # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
         yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.audit.cases import (
     ReferenceLabels,
-    check_table,
+    check_label_table,
     labels_from_folders,
     labels_from_table,
     truth_by_class,
@@ -172,7 +172,7 @@ def test_a_table_that_never_ends_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(UsageProblem) as problem:
-            check_table(place)
+            check_label_table(place)
         assert problem.value.reason.code == "audit_table_no_text"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.audit.cases import ReferenceLabels, check_table, labels_from_table
+from fieldray.audit.cases import ReferenceLabels, check_label_table, labels_from_table
 from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.pipeline.auditing import AuditRequest, require_usable_request
@@ -166,4 +166,4 @@ def test_an_image_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     found = read(tmp_path, "image,label\na.png,1\nb.png,0\na.png,1\n")
     assert len(found.truths) == 2
     assert "1 row of the table repeats an earlier row" in " ".join(note.text for note in found.notes)
-    check_table(tmp_path / "labels.csv")
+    check_label_table(tmp_path / "labels.csv")
