@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.processes import CHECKOUT
-from fieldray.audit.figures import category_at_point, scored_arrays
+from fieldray.audit.figures import arrays_of_scored_cases, category_at_point
 from fieldray.audit.units import Case, ranking_score
 from fieldray.bench.benchmark_case import BenchmarkReport, Table
 from fieldray.domain.finding import Category
@@ -202,7 +202,7 @@ def choose_zone_limits(images: HospitalImages, point: OperatingPoint, recipe: Cl
     Returns the lower and the upper limit, as calibrated scores.
     """
     asked = next(own for own in recipe.evaluation.points if own.name == point.name)
-    scores, truth, _ = scored_arrays([case for case in images.cases if case.score is not None])
+    scores, truth, _ = arrays_of_scored_cases([case for case in images.cases if case.score is not None])
     low = threshold_for_sensitivity(scores, truth, wanted=asked.band_catches)
     high = 1 - threshold_for_sensitivity(1 - scores, ~truth, wanted=asked.band_clears)
     return min(low, point.threshold), max(high, point.threshold)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.audit.agreement import Agreement, agreements
-from fieldray.audit.units import ALWAYS_REFERRED, Case, CountingRule, is_assessed, is_referred
+from fieldray.audit.units import ALWAYS_REFERRED_CATEGORIES, Case, CountingRule, is_assessed, is_referred
 from fieldray.domain import metrics
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Decision, decide
 from fieldray.domain.image import parse_dicom_date
@@ -183,7 +183,7 @@ def compute_audit(
     require_valid_prevalence(prevalence)
     units = rule.group_into_units(cases)
     scored = [unit for unit in units if unit.score is not None]
-    scores, truth, patients = scored_arrays(scored)
+    scores, truth, patients = arrays_of_scored_cases(scored)
     if not truth.any() or truth.all():
         raise UsageProblem(reason("audit_one_class_scored", units=len(units), scored=len(scored)))
     known = float(np.mean([unit.truth for unit in units])) if prevalence is None else prevalence
@@ -214,7 +214,7 @@ def compute_audit(
     )
 
 
-def scored_arrays(cases: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
+def arrays_of_scored_cases(cases: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
     """Return scores (n,) float64, truths (n,) bool and patients of cases that all have a score."""
     return (
         np.array([case.score for case in cases], np.float64),
@@ -270,7 +270,7 @@ def category_at_point(point: OperatingPoint, score: float | None, *, otherwise: 
     otherwise  the class that the image has so far, returned for an image without a score, and for an image that is to
                be read first
     """
-    if score is None or otherwise in ALWAYS_REFERRED:
+    if score is None or otherwise in ALWAYS_REFERRED_CATEGORIES:
         return otherwise
     decisions: dict[Decision, Category] = {"above": "abnormal", "unsure": "unsure", "below": "normal"}
     return decisions[decide(score, point)]
@@ -451,7 +451,7 @@ def _groups(
 ) -> tuple[Subgroup, ...]:
     found = []
     for by, name, units in subgroups(cases, rule):
-        scores, truth, patients = scored_arrays([unit for unit in units if unit.score is not None])
+        scores, truth, patients = arrays_of_scored_cases([unit for unit in units if unit.score is not None])
         judged = tuple(performance_at(units, point, rule=rule, prevalence=prevalence) for point in points)
         auc = metrics.auc_estimate(scores, truth, patients=patients)
         found.append(Subgroup(attribute=by, name=name, units=len(units), auc=auc, points=judged))

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.audit.drift import Drift
-from fieldray.audit.figures import Audit, complement_share, predictive_values, scored_arrays, subgroups
+from fieldray.audit.figures import Audit, arrays_of_scored_cases, complement_share, predictive_values, subgroups
 from fieldray.audit.units import (
     Case,
     CountingRule,
@@ -275,7 +275,9 @@ def compare_packs(
     pairs = list(zip(rule.group_into_units(images), rule.group_into_units(others), strict=True))
     both = [each for each in pairs if all(map(is_assessed, each))]
     scored = [each for each in pairs if each[0].score is not None and each[1].score is not None]
-    (scores, truth, patients), (of_second, _, _) = (scored_arrays([each[side] for each in scored]) for side in (0, 1))
+    (scores, truth, patients), (of_second, _, _) = (
+        arrays_of_scored_cases([each[side] for each in scored]) for side in (0, 1)
+    )
     if not truth.any() or truth.all():
         raise UsageProblem(reason("audit_pairs_one_class", run=second.run_id, images=len(images), both=len(scored)))
     areas = [metrics.auc_estimate(own, truth, patients=patients) for own in (scores, of_second)]

@@ -30,7 +30,9 @@ from fieldray.domain.model import Calibration, OperatingPoint
 from fieldray.domain.run import StoredResult
 from fieldray.reasons import Reason
 
-ALWAYS_REFERRED: Final[frozenset[str]] = frozenset({"read_first"})  # the top of the work list, whatever the score
+ALWAYS_REFERRED_CATEGORIES: Final[frozenset[str]] = frozenset(
+    {"read_first"}
+)  # the top of the work list, whatever the score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +171,7 @@ def _merged_case(images: Sequence[Case]) -> Case:
 
 def is_assessed(case: Case) -> bool:
     """Return whether the pack assessed a case: the image has a score, or is to be read first."""
-    return case.score is not None or case.category in ALWAYS_REFERRED
+    return case.score is not None or case.category in ALWAYS_REFERRED_CATEGORIES
 
 
 def is_referred(case: Case, referral_score: float) -> bool:
@@ -184,7 +186,7 @@ def ranking_score(case: Case) -> float:
 
     The score is inf if the image is to be read first, and -inf if the image has no score.
     """
-    if case.category in ALWAYS_REFERRED:
+    if case.category in ALWAYS_REFERRED_CATEGORIES:
         return math.inf
     return -math.inf if case.score is None else case.score
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from fieldray.audit.drift import score_histogram
-from fieldray.audit.figures import calibration_bins, performance_at, scored_arrays
+from fieldray.audit.figures import arrays_of_scored_cases, calibration_bins, performance_at
 from fieldray.audit.units import Case, CountingRule, scores_and_truths
 from fieldray.domain import heat_map, metrics
 from fieldray.domain.metrics import Scores, Share, Truth, logit, sigmoid
@@ -360,7 +360,7 @@ def measure_part(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
     """
     images = next(iter(cases.values()))
     scored = [case for case in images if case.score is not None]
-    scores, truth, patients = scored_arrays(scored)
+    scores, truth, patients = arrays_of_scored_cases(scored)
     if not truth.any() or truth.all():
         whys = Counter(case.reason.text for case in images if case.reason and case.score is None)
         why = next((text for text, _ in whys.most_common(1)), "-")

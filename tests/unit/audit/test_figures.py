@@ -47,7 +47,7 @@ def drawn(count: int, seed: int = 1) -> list[Case]:
 
 def test_figures_equal_those_of_scikit_learn() -> None:
     cases = drawn(400)
-    scores, truth, _ = figures.scored_arrays(cases)
+    scores, truth, _ = figures.arrays_of_scored_cases(cases)
     found = figures.compute_audit(cases, [POINT])
     assert found.auc.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
     alarms, hits, _ = roc_curve(truth, scores, drop_intermediate=False)
@@ -121,7 +121,7 @@ def test_disagreements_are_sorted_by_certainty() -> None:
 
 def test_calibration_bins_hold_all_images_and_observed_shares() -> None:
     cases = drawn(400)
-    scores, truth, patients = figures.scored_arrays(cases)
+    scores, truth, patients = figures.arrays_of_scored_cases(cases)
     bins = figures.calibration_bins(scores, truth, patients=patients)
     assert len(bins) == 10 and sum(b.positives.of for b in bins) == 400
     assert sum(b.positives.count for b in bins) == truth.sum()
