@@ -10,7 +10,7 @@ from fieldray.audit.figures import NotAssessedUnits, PointPerformance, images_ne
 from fieldray.audit.report import ALL_UNITS, UNITS_OF_PLAN, PackComparison, PairedFigure, ThresholdPlan, ThresholdRow
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only_notice, score_text
-from fieldray.reports.audit_words import AuditWords, Figure, unit_label
+from fieldray.reports.audit_words import AuditWords, FigureRow, unit_label
 from fieldray.reports.document import (
     Block,
     BulletList,
@@ -34,18 +34,18 @@ class AuditText(AuditWords):
 
     # ---- figures
 
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[FigureRow]:
         """Return the lines of the report's table of figures.
 
         The 95 % confidence intervals are computed by patient, because images of one patient are not independent.
         """
         found, translator = self.report.audit, self.translator
-        rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.auc(found.auc))]
+        rows = [FigureRow(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.auc(found.auc))]
         for at in found.points:
             rows += self._point(at)
         return [
             *rows,
-            Figure(translator.text("All {units}", units=unit_label(translator, found.rule.unit)), "", ""),
+            FigureRow(translator.text("All {units}", units=unit_label(translator, found.rule.unit)), "", ""),
             self._share(category_label(translator, "unsure", self.report.subject), found.unsure_share),
             self._share(category_label(translator, "refused", self.report.subject), found.refused_share),
             *map(self._not_assessed, found.not_assessed),
@@ -53,7 +53,7 @@ class AuditText(AuditWords):
             self.calibration(),
         ]
 
-    def calibration(self) -> Figure:
+    def calibration(self) -> FigureRow:
         """Return the line with the calibration error of the scores, for the table of figures."""
         found, translator = self.report.audit, self.translator
         what = translator.text(
@@ -61,9 +61,9 @@ class AuditText(AuditWords):
             "{bins} groups of equal size",
             bins=len(found.calibration_bins),
         )
-        return Figure(what, "", self._number(found.calibration_error, digits=3))
+        return FigureRow(what, "", self._number(found.calibration_error, digits=3))
 
-    def _not_assessed(self, missed: NotAssessedUnits) -> Figure:
+    def _not_assessed(self, missed: NotAssessedUnits) -> FigureRow:
         text = self.translator.text
         counts = text(
             "{positives} with the condition, {negatives} without the condition",
@@ -71,9 +71,9 @@ class AuditText(AuditWords):
             negatives=missed.negatives,
         )
         why = shorten(self.translator.reason(missed.reason), max_letters=_MAX_REASON_CHARACTERS)
-        return Figure(text("Not assessed: {reason}", reason=why), counts, "–")
+        return FigureRow(text("Not assessed: {reason}", reason=why), counts, "–")
 
-    def _agreement(self, found: Agreement) -> Figure:
+    def _agreement(self, found: Agreement) -> FigureRow:
         text = self.translator.text
         names = {"pack": text("the pack"), "reference": text("the reference labels")}
         first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
@@ -81,9 +81,9 @@ class AuditText(AuditWords):
         what = text(
             "Cohen's kappa between {first} and {second}, with the number of equal decisions", first=first, second=second
         )
-        return Figure(what, counts, self._kappa(found.kappa, found.low, found.high))
+        return FigureRow(what, counts, self._kappa(found.kappa, found.low, found.high))
 
-    def _point(self, at: PointPerformance) -> list[Figure]:
+    def _point(self, at: PointPerformance) -> list[FigureRow]:
         translator = self.translator
         prevalence = self._number(100 * self.report.audit.prevalence, digits=1)
         needed = translator.text(
@@ -94,7 +94,7 @@ class AuditText(AuditWords):
         positive = translator.text("Positive predictive value at {prevalence} % prevalence", prevalence=prevalence)
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
         return [
-            Figure(self.point_title(at), "", ""),
+            FigureRow(self.point_title(at), "", ""),
             self._share(
                 translator.text("Detected among all {units} with the condition", units=self._units()),
                 at.detected_share,
@@ -106,12 +106,12 @@ class AuditText(AuditWords):
             *self._classes(at),
             self._share(translator.text("Sensitivity among assessed {units}", units=self._units()), at.sensitivity),
             self._share(translator.text("Specificity among assessed {units}", units=self._units()), at.specificity),
-            Figure(positive, "", self._percent(at.ppv)),
-            Figure(negative, "", self._percent(at.npv)),
-            Figure(translator.text("Patients needed for confidence intervals of ± 5 percentage points"), "", needed),
+            FigureRow(positive, "", self._percent(at.ppv)),
+            FigureRow(negative, "", self._percent(at.npv)),
+            FigureRow(translator.text("Patients needed for confidence intervals of ± 5 percentage points"), "", needed),
         ]
 
-    def _classes(self, at: PointPerformance) -> Iterator[Figure]:
+    def _classes(self, at: PointPerformance) -> Iterator[FigureRow]:
         """Yield the share of each displayed class, among the images with the condition and among those without it.
 
         at  the performance at one operating point

@@ -16,7 +16,7 @@ from fieldray.translation import Translator
 _HASH_LETTERS: Final = 16
 
 
-class Figure(NamedTuple):
+class FigureRow(NamedTuple):
     """One row of the table of figures in an audit report.
 
     name    name of the figure
@@ -111,9 +111,9 @@ class AuditWords:
             threshold=border_text(self.translator, at.point.threshold, min_digits=3),
         )
 
-    def _share(self, what: str, share: Share) -> Figure:
+    def _share(self, what: str, share: Share) -> FigureRow:
         counts = self.translator.text("{count} of {of}", count=share.count, of=share.of)
-        return Figure(what, counts, self._percent(share))
+        return FigureRow(what, counts, self._percent(share))
 
     def _percent(self, share: Share | Estimate | None) -> str:
         if share is None:
