@@ -266,7 +266,7 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placemen
         positions, found = _matches(*compared, field, step)
         points = positions + np.stack([found.rows, found.columns], axis=1) - step.search_px
         targets = points_in_prior(points, field)
-        is_good = are_peaks_credible(found)
+        is_good = credible_peak_mask(found)
         if number == 0:
             rest = _affine(positions, targets, is_good, otherwise=rest)
         pull = outline_matches(*outlines, field)
@@ -321,7 +321,7 @@ def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray
     return np.asarray(local > _MIN_TEXTURE**2 * energy.mean())
 
 
-def are_peaks_credible(found: Peaks) -> NDArray[np.bool_]:
+def credible_peak_mask(found: Peaks) -> NDArray[np.bool_]:
     """Return which peaks of a template search are credible: a mask (n,) bool.
 
     A credible peak is high, clearly above the second value, and not at the border of the search area.

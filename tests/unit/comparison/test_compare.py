@@ -10,9 +10,9 @@ import pytest
 from fieldray.comparison.compare import (
     COMPARE,
     CompareRequest,
-    are_peaks_credible,
     change_regions,
     compare,
+    credible_peak_mask,
     handle,
     measure_change,
 )
@@ -53,9 +53,9 @@ def test_a_match_is_kept_if_it_is_similar_and_clearly_better_than_the_next() -> 
     places = np.zeros(4)
     first, second = np.array([0.3, 0.29, 0.9, 0.9]), np.array([0.27, 0.0, 0.89, 0.1])
     peaks = Peaks(rows=places, columns=places, highest=first, second_highest=second, is_at_border=places.astype(bool))
-    assert are_peaks_credible(peaks).tolist() == [True, False, False, True]
+    assert credible_peak_mask(peaks).tolist() == [True, False, False, True]
     at_border = replace(peaks, is_at_border=np.array([False, False, False, True]))
-    assert are_peaks_credible(at_border).tolist() == [True, False, False, False]
+    assert credible_peak_mask(at_border).tolist() == [True, False, False, False]
 
 
 def test_an_image_compared_with_itself_has_no_regions() -> None:
