@@ -194,14 +194,14 @@ def outline_points(lungs: Mask) -> Points:
     return np.argwhere(lungs & ~inner).astype(np.float64)
 
 
-def outline_matches(prior: Points, current: Points, field: Displacement) -> tuple[Points, Points]:
+def outline_matches(prior: Points, current: Points, displacement: Displacement) -> tuple[Points, Points]:
     """Return points of the current image's lung outline, and the positions in the prior to which they should move.
 
     Parameters
     ----------
     prior, current
         Outlines of the lungs (n, 2) each, as `outline_points` returns them.
-    field
+    displacement
         The displacement found so far, from the current frame to the prior's frame.
 
     Returns
@@ -212,7 +212,7 @@ def outline_matches(prior: Points, current: Points, field: Displacement) -> tupl
     if not len(prior) or not len(current):
         return np.zeros((0, 2)), np.zeros((0, 2))
     points = current[::_EVERY]
-    positions = points_in_prior(points, field)
+    positions = points_in_prior(points, displacement)
     away = prior[None] - positions[:, None]
     distances = np.sqrt(np.square(away).sum(axis=2))
     nearest, each = distances.argmin(axis=1), np.arange(len(points))
@@ -258,10 +258,10 @@ _SIMILARITY_PX: Final = 12.0
 def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placement]:
     """Align the prior to the current image; both must have lungs. Returns the alignment and the first placement."""
     structures = filter_structures(prior.pixels), filter_structures(current.pixels)
-    overlay = find_placement(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
+    placement = find_placement(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
     outlines = outline_points(prior.lungs), outline_points(current.lungs)
-    field, rest, matches = overlay.affine.displacement(), overlay.affine, tuple[MatchedSquare, ...]()
+    field, rest, matches = placement.affine.displacement(), placement.affine, tuple[MatchedSquare, ...]()
     for number, step in enumerate(_ROUNDS):
         positions, found = _matches(*compared, field, step)
         points = positions + np.stack([found.rows, found.columns], axis=1) - step.search_px
@@ -282,7 +282,7 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placemen
         similarity_after=after,
         min_jacobian=min_jacobian(field),
     )
-    return done, overlay
+    return done, placement
 
 
 def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRound) -> tuple[Points, Peaks]:
@@ -416,9 +416,9 @@ def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
         if image.lungs.mean() < _MIN_LUNG_SHARE:
             problem = ComparisonProblem(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
             return PairComparison(prior=prior, current=current, problem=problem)
-    alignment, overlay = align(prior, current)
-    figure = reliability(alignment, overlay, current.lungs)
-    why = alignment_problem(alignment, overlay, current.lungs)
+    alignment, placement = align(prior, current)
+    figure = reliability(alignment, placement, current.lungs)
+    why = alignment_problem(alignment, placement, current.lungs)
     if why is not None:
         problem = ComparisonProblem(reason=why)
         return PairComparison(
@@ -444,18 +444,18 @@ _MIRRORED_BY: Final = 0.03
 _INVERTED_BY: Final = 0.03
 
 
-def reliability(alignment: Alignment, overlay: Placement, lungs: Mask) -> float:
+def reliability(alignment: Alignment, placement: Placement, lungs: Mask) -> float:
     """Return a score, about 0..1.8; the higher, the more likely both images are X-rays of one patient.
 
     The score is a weighted sum of three figures: the similarity of the placement, the share of matches kept in the
     lungs, and the similarity after alignment.
 
     alignment  the alignment of the images
-    overlay    the placement from which the alignment started
+    placement  the placement from which the alignment started
     lungs      mask (rows, columns) of the current image's lungs
     """
     kept = kept_match_share(alignment, lungs)
-    return _SIMILAR * overlay.similarity + _KEPT * kept + _AFTER * alignment.similarity_after
+    return _SIMILAR * placement.similarity + _KEPT * kept + _AFTER * alignment.similarity_after
 
 
 def kept_match_share(alignment: Alignment, lungs: Mask) -> float:
@@ -464,20 +464,20 @@ def kept_match_share(alignment: Alignment, lungs: Mask) -> float:
     return float(np.mean(inside)) if len(inside) >= _MIN_MATCHES_IN_LUNGS else 0.0
 
 
-def alignment_problem(alignment: Alignment, overlay: Placement, lungs: Mask) -> Reason | None:
+def alignment_problem(alignment: Alignment, placement: Placement, lungs: Mask) -> Reason | None:
     """Return the reason why an alignment is implausible, so that the images are not compared; None if plausible.
 
     alignment  the alignment of the images
-    overlay    the placement from which the alignment started
+    placement  the placement from which the alignment started
     lungs      mask (rows, columns) of the current image's lungs
     """
-    if overlay.mirrored_similarity > overlay.similarity + _MIRRORED_BY:
+    if placement.mirrored_similarity > placement.similarity + _MIRRORED_BY:
         return reason("compare_mirrored")
-    if overlay.inverted_similarity > overlay.similarity + _INVERTED_BY:
+    if placement.inverted_similarity > placement.similarity + _INVERTED_BY:
         return reason("compare_inverted")
     if kept_match_share(alignment, lungs) == 0:
         return reason("compare_no_matches")
-    if not reliability(alignment, overlay, lungs) >= MIN_RELIABILITY:
+    if not reliability(alignment, placement, lungs) >= MIN_RELIABILITY:
         return reason("compare_unlike")
     return None
 

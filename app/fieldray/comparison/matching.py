@@ -420,7 +420,7 @@ def warp(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float32]
     return sample_at(image, rows, columns)
 
 
-def points_in_prior(points: Points, field: Displacement) -> Points:
+def points_in_prior(points: Points, displacement: Displacement) -> Points:
     """Map points (n, 2) of the current frame to the prior's frame by a displacement."""
     rows, columns = (points[:, axis].clip(0, FRAME_SIDE - 1) for axis in range(2))
-    return points + sample_at(field, rows, columns)
+    return points + sample_at(displacement, rows, columns)
